@@ -1,0 +1,17 @@
+# Needs Python 3.11+, gcc/g++ and make; everything else is installed into .venv by `make setup`.
+PYTHON ?= python3
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: setup demo test test-fast lint bench clean
+
+setup: .venv/.done
+
+# fairseq-fixed needs torch while it is built; in an isolated build it would download a second one.
+.venv/.done: constraints.txt setup.py
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
+	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,plots,dev]'
+	touch $@

@@ -1,0 +1,56 @@
+"""The console command ``fairseq-diverse``: one module a subcommand.
+
+A subcommand module has a docstring (its help), ``EXAMPLE``, ``add_arguments(parser)`` and ``main(args)``,
+which returns an exit code or None. A ``ValueError`` or ``OSError`` is the user's to mend: it is printed as one line.
+"""
+
+import argparse
+import importlib
+import sys
+
+COMMANDS = {
+    "doctor": "check the installation",
+    "toy": "write the embedded corpus",
+    "prepare": "clean, tokenize, segment and binarize a parallel corpus",
+    "run": "train, translate and score the rows of a table",
+    "report": "show measured beside published figures",
+    "score": "BLEU, chrF, TER, length ratio and significance of translations",
+    "average": "average checkpoints",
+    "size": "parameters and FLOPs of an architecture",
+    "plot": "draw attention maps",
+}
+
+
+def build_parser(argv: list[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fairseq-diverse", description="Attention diversity for neural machine translation."
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        if argv and argv[0] == name:  # import only what is asked for: the others may need seconds or extras
+            module = importlib.import_module(f"fairseq_diverse.cli.{name}")
+            subparser = subparsers.add_parser(
+                name,
+                help=summary,
+                description=module.__doc__,
+                epilog=f"example:\n  {module.EXAMPLE}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            module.add_arguments(subparser)
+            subparser.set_defaults(main=module.main)
+        else:
+            subparsers.add_parser(name, help=summary)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    args = build_parser(argv).parse_args(argv)
+    try:
+        return args.main(args) or 0
+    except (ValueError, OSError) as error:
+        print(f"fairseq-diverse {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\nfairseq-diverse {args.command}: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,5 @@
+import sys
+
+from fairseq_diverse.cli import main
+
+sys.exit(main())

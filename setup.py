@@ -1,0 +1,36 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+EXTRAS = {
+    "syntax": ["spacy", "benepar", "torch-struct", "transformers>=4.57,<5", "nltk"],
+    "metrics": ["jiwer", "pycocoevalcap"],
+    "plots": ["matplotlib", "scikit-learn"],
+    "dev": ["ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis"],
+}
+
+setup(
+    name="fairseq-diverse",
+    version="0.1.0",
+    description="Attention diversity for neural machine translation: a fairseq plugin",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["fairseq_diverse", "fairseq_diverse.*"]), "fairseq_diverse.configs"],
+    package_dir={"fairseq_diverse.configs": "configs"},
+    package_data={"fairseq_diverse.configs": ["*/*.yaml"]},
+    install_requires=[
+        "fairseq-fixed==0.12.3.1",
+        "torch>=2.6",
+        "numpy",
+        "omegaconf",
+        "sacrebleu>=2.4",
+        "sacremoses",
+        "subword-nmt>=0.3.8",
+        "sentencepiece",
+        "tqdm",
+    ],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["fairseq-diverse=fairseq_diverse.cli:main"]},
+)
