@@ -1,0 +1,24 @@
+"""Attention diversity for neural machine translation: a fairseq plugin.
+
+``--user-dir fairseq_diverse`` imports this package, which registers its models and criterions with fairseq and the globals
+that fairseq's checkpoints hold with torch.
+"""
+
+import sys
+from pathlib import Path
+
+
+def register() -> None:
+    """Register everything with fairseq and torch; repeating it does nothing."""
+    # from fairseq_diverse.checkpoints import register_safe_globals
+    from fairseq_diverse.criterions import label_smoothed_cross_entropy_with_disagreement  # noqa: F401
+    from fairseq_diverse.errors import show_user_errors_in_one_line
+    from fairseq_diverse.models import architectures  # noqa: F401
+
+    # register_safe_globals()
+    show_user_errors_in_one_line()
+
+
+# The console command registers only where it needs a model: `doctor` must run where fairseq does not.
+if Path(sys.argv[0]).stem != "fairseq-diverse":
+    register()

@@ -1,0 +1,37 @@
+"""The one place where a configured name becomes a module."""
+
+from typing import Any
+
+from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
+from fairseq_diverse.attention.staged import StagedAttention
+from fairseq_diverse.config import AttentionPlan
+
+
+def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:
+    """The attention of one component at one layer, with what the plan puts there.
+
+    Args:
+        cfg: fairseq's ``TransformerConfig``.
+        component: encoder, decoder or cross.
+        layer: counted from 1 at the bottom.
+    """
+    side = cfg.encoder if component == "encoder" else cfg.decoder
+    options: dict[str, Any] = {
+        "self_attention": component != "cross",
+        "encoder_decoder_attention": component == "cross",
+    }
+    if component == "cross":
+        options |= {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
+    routing = plan.at("routing", component, layer)
+    if routing is not None:
+        options["aggregate"] = RoutedAggregation(
+            side.embed_dim, side.attention_heads, routing.kind, routing.iterations, routing.capsules, routing.activation
+        )
+    return StagedAttention(
+        side.embed_dim,
+        side.attention_heads,
+        dropout=cfg.attention_dropout,
+        q_noise=cfg.quant_noise.pq,
+        qn_block_size=cfg.quant_noise.pq_block_size,
+        **options,
+    )

@@ -1,0 +1,88 @@
+"""How much the heads of an attention agree (Li et al., 2021, section 3.1)."""
+
+import torch
+from torch import Tensor
+
+SMALLEST_NORM = 1e-8
+
+
+def _mean_over(values: Tensor, valid: Tensor) -> Tensor:
+    """Sum of ``values`` (B, T) where ``valid``, divided by the number of valid positions (0 if there is none)."""
+    return torch.where(valid, values, 0).sum() / valid.sum().clamp(min=1)
+
+
+def _mean_cosine(vectors: Tensor, valid: Tensor) -> Tensor:
+    if vectors.size(1) < 2:
+        raise ValueError(f"agreement is defined for at least 2 heads, not {vectors.size(1)}")
+    vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
+    squared = vectors.square().sum(-1, keepdim=True)  # (B, H, T, 1)
+    nonzero = squared > SMALLEST_NORM**2
+    scale = torch.where(nonzero, squared, 1).rsqrt()  # selected before the root: no gradient at 0
+    mean_unit = torch.where(nonzero, vectors * scale, 0).mean(1)  # (B, T, D)
+    return _mean_over(mean_unit.square().sum(-1), valid)
+
+
+def subspace_agreement(values: Tensor, valid: Tensor) -> Tensor:
+    """Mean pairwise cosine similarity of the projected values.
+
+        mean over valid (b, s) of  1/H^2 sum_{i,j} cos(values[b,i,s], values[b,j,s])
+
+    Source: Li et al. (2021), Eq. 5; the paper maximises the negative. Padded positions are left out. Computed in O(H) as
+    the squared norm of the mean unit vector; a vector of norm <= 1e-8 has the unit vector 0 and no gradient.
+
+    Args:
+        values: (B, H, S, D) projected values.
+        valid: (B, S) bool, True at real keys.
+
+    Returns:
+        Scalar in [0, 1], float32 or float64; 1 when all heads agree.
+
+    Raises:
+        ValueError: if H < 2.
+    """
+    return _mean_cosine(values, valid)
+
+
+def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
+    """Mean pairwise overlap of the attended positions.
+
+        mean over valid (b, t) of  1/H^2 sum_{i,j} sum_s weights[b,i,t,s] * weights[b,j,t,s]
+
+    Source: Li et al. (2021), Eq. 6; the paper maximises the negative. Padded queries are left out. Computed in O(H) as
+    the squared norm over keys of the mean map.
+
+    Args:
+        weights: (B, H, T, S) softmax output, before weight mixing and dropout.
+        valid: (B, T) bool, True at real queries.
+
+    Returns:
+        Scalar in [0, 1], float32 or float64; 1 when all heads attend to the same single position.
+
+    Raises:
+        ValueError: if H < 2.
+    """
+    if weights.size(1) < 2:
+        raise ValueError(f"agreement is defined for at least 2 heads, not {weights.size(1)}")
+    weights = weights if weights.dtype == torch.float64 else weights.float()
+    return _mean_over(weights.mean(1).square().sum(-1), valid)
+
+
+def output_agreement(heads: Tensor, valid: Tensor) -> Tensor:
+    """Mean pairwise cosine similarity of the head outputs.
+
+        mean over valid (b, t) of  1/H^2 sum_{i,j} cos(heads[b,i,t], heads[b,j,t])
+
+    Source: Li et al. (2021), Eq. 7; the paper maximises the negative. Padded positions are left out. Computed in O(H) as
+    the squared norm of the mean unit vector; a vector of norm <= 1e-8 has the unit vector 0 and no gradient.
+
+    Args:
+        heads: (B, H, T, D) per-head outputs, before aggregation.
+        valid: (B, T) bool, True at real queries.
+
+    Returns:
+        Scalar in [0, 1], float32 or float64; 1 when all heads agree.
+
+    Raises:
+        ValueError: if H < 2.
+    """
+    return _mean_cosine(heads, valid)

@@ -1,0 +1,33 @@
+"""The only place where logits are masked."""
+
+import torch
+from torch import Tensor
+
+
+def see_something(allowed: Tensor) -> Tensor:
+    """Let a query without any allowed key see every key: its output is finite, the same on every route, and ignored.
+
+    Args:
+        allowed: (..., T, S) bool, True where a query may see a key.
+    """
+    return allowed | ~allowed.any(-1, keepdim=True)
+
+
+def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the allowed keys, in at least float32.
+
+        weights[..., s] = exp(logits[..., s]) / sum over allowed s' of exp(logits[..., s']), 0 where not allowed
+
+    Source: Vaswani et al. (2017), section 3.2.1. A row without an allowed key is uniform.
+
+    Args:
+        logits: (B, H, T, S), finite.
+        allowed: bool, broadcast to (B, H, T, S); None allows everything.
+
+    Returns:
+        (B, H, T, S) float32, or float64 for float64 logits; rows sum to 1.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+    return logits.softmax(-1)

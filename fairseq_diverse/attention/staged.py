@@ -1,0 +1,209 @@
+"""The attention body: fairseq's own while nothing is on, named stages otherwise."""
+
+import logging
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+
+from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
+from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
+
+logger = logging.getLogger(__name__)
+
+IncrementalState = dict[str, dict[str, Tensor | None]]
+
+
+class AttentionOutput(NamedTuple):
+    """What one attention gives its layer."""
+
+    value: Tensor  # (T, B, C)
+    weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; before dropout
+    agreement: Tensor | None  # (K,) one figure a disagreement term
+
+
+class StagedAttention(MultiheadAttention):
+    """fairseq's ``MultiheadAttention`` opened into stages.
+
+    With no stage on and nothing asked for, fairseq's forward runs: same parameters, same numbers, bit for bit. Otherwise the
+    stages of ``attend`` run, on torch's fused kernel where no one needs the map of weights.
+
+    Args:
+        aggregate: module that combines the heads (T, B, C) -> (T, B, C) in place of the output projection, which the
+            attention then does not have; None keeps the projection.
+        Others as fairseq's.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, *, aggregate: nn.Module | None = None, **options: object
+    ) -> None:
+        super().__init__(embed_dim, num_heads, **options)
+        self.aggregate = aggregate
+        if aggregate is not None:
+            self.out_proj = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no mechanism is on."""
+        return self.aggregate is None
+
+    def forward(self, *args, **kwargs) -> tuple[Tensor, Tensor | None]:  # type: ignore[no-untyped-def]
+        """As fairseq's ``MultiheadAttention.forward``."""
+        output = self.attend(*args, **kwargs)
+        return output.value, output.weights
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Tensor | None = None,
+        need_head_weights: bool = False,
+        query_padding_mask: Tensor | None = None,
+        terms: tuple[str, ...] = (),
+    ) -> AttentionOutput:
+        """One attention of the query over the keys.
+
+        Args:
+            query: (T, B, C).
+            key, value: (S, B, C); None where the cache holds them.
+            key_padding_mask: (B, S), True at padding.
+            query_padding_mask: (B, T), True at padding; only ``terms`` use it.
+            attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
+            need_weights, need_head_weights: return the weights averaged over heads, or of each head.
+            terms: disagreement terms to measure: subspace, position, output.
+            Others as fairseq's.
+        """
+        need_weights = need_weights or need_head_weights
+        fused_in_fairseq = (
+            incremental_state is None and not static_kv
+        )  # there it cannot return the weights of each head
+        if self.is_plain and not terms and not (need_head_weights and fused_in_fairseq):
+            plain, plain_weights = super().forward(
+                query,
+                key,
+                value,
+                key_padding_mask=key_padding_mask,
+                incremental_state=incremental_state,
+                need_weights=need_weights,
+                static_kv=static_kv,
+                attn_mask=attn_mask,
+                need_head_weights=need_head_weights,
+            )
+            return AttentionOutput(plain, plain_weights, None)
+
+        q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
+        allowed = self._allowed(key_padding_mask, attn_mask)
+        weights = None
+        if need_weights or "position" in terms:
+            logits = q @ k.transpose(-1, -2)  # (B, H, T, S)
+            weights = masked_softmax(logits, allowed)
+            heads = self.dropout_module(weights.type_as(v)) @ v  # (B, H, T, D)
+        else:
+            dropping = self.training or self.dropout_module.apply_during_inference
+            heads = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=allowed, dropout_p=self.dropout_module.p if dropping else 0.0, scale=1.0
+            )
+        agreement = None
+        if terms:
+            agreement = _measure(terms, v, weights, heads, _valid(query_padding_mask, q), _valid(key_padding_mask, k))
+        concatenated = heads.permute(2, 0, 1, 3).flatten(2)  # (T, B, C)
+        combined = self.out_proj(concatenated) if self.aggregate is None else self.aggregate(concatenated)
+        shown = None
+        if need_weights and weights is not None:
+            shown = weights.transpose(0, 1) if need_head_weights else weights.mean(1)
+        return AttentionOutput(combined, shown, agreement)
+
+    def _project(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None,
+        incremental_state: IncrementalState | None,
+        static_kv: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """q (B, H, T, D), already scaled, k and v (B, H, S, D), and the padding of the keys (B, S), past the cache.
+
+        The cache has fairseq's key and format, so that fairseq's reordering of beams works on it.
+        """
+
+        def split(x: Tensor) -> Tensor:
+            return x.view(x.size(0), x.size(1), self.num_heads, -1).permute(1, 2, 0, 3)
+
+        q = split(self.q_proj(query) * self.scaling)
+        cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}
+        cached = "prev_key" in cache
+        if cached and static_kv:
+            k, v = cache["prev_key"], cache["prev_value"]
+        else:
+            assert key is not None and value is not None
+            k, v = split(self.k_proj(key)), split(self.v_proj(value))
+            if cached:
+                k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
+        assert k is not None and v is not None
+        if incremental_state is not None:
+            key_padding_mask = self._append_prev_key_padding_mask(
+                key_padding_mask, cache.get("prev_key_padding_mask"), k.size(0), k.size(2), static_kv
+            )
+            self._set_input_buffer(
+                incremental_state, {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
+            )
+        return q, k, v, key_padding_mask
+
+    @staticmethod
+    def _allowed(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        """(B or 1, 1, T or 1, S), True where a query may see a key; None where it may see all."""
+        allowed = None
+        if attn_mask is not None:
+            allowed = (attn_mask == 0)[None, None]
+        if key_padding_mask is not None:
+            real = ~key_padding_mask.bool()[:, None, None]
+            allowed = real if allowed is None else allowed & real
+        return None if allowed is None else see_something(allowed)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Warm start: a checkpoint without this attention's mechanisms leaves them at their initial values."""
+        super().upgrade_state_dict_named(state_dict, name)
+        own = {
+            key: value
+            for key, value in self.state_dict(prefix=f"{name}.").items()
+            if key.startswith(f"{name}.aggregate.")
+        }
+        if own and not any(key in state_dict for key in own):
+            replaced = [
+                key
+                for key in (f"{name}.out_proj.weight", f"{name}.out_proj.bias")
+                if state_dict.pop(key, None) is not None
+            ]
+            state_dict.update(own)
+            logger.info(f"warm start: new in this model: {', '.join(own)}; dropped: {', '.join(replaced) or 'nothing'}")
+
+
+def _valid(padding_mask: Tensor | None, like: Tensor) -> Tensor:
+    """(B, T), True at real tokens."""
+    if padding_mask is None:
+        return torch.ones(like.size(0), like.size(2), dtype=torch.bool, device=like.device)
+    return ~padding_mask.bool()
+
+
+def _measure(
+    terms: tuple[str, ...], v: Tensor, weights: Tensor | None, heads: Tensor, valid_query: Tensor, valid_key: Tensor
+) -> Tensor:
+    """(K,) the agreement of the heads by each term, in the order given."""
+    figures = []
+    for term in terms:
+        if term == "subspace":
+            figures.append(subspace_agreement(v, valid_key))
+        elif term == "position":
+            assert weights is not None
+            figures.append(position_agreement(weights, valid_query))
+        else:
+            figures.append(output_agreement(heads, valid_query))
+    return torch.stack(figures)

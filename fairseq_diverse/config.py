@@ -1,0 +1,168 @@
+"""Mechanisms as dataclasses, the flags made from them, and the placement language.
+
+A mechanism is one dataclass and one row in ``MECHANISMS``. Its field ``kind`` is the flag ``--<mechanism>``, every other
+field the flag ``--<mechanism>-<field>``; its field ``on`` is a placement.
+"""
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq_diverse.errors import UserError
+
+COMPONENTS = ("encoder", "decoder", "cross")
+
+Layers = Mapping[str, int]
+Placement = dict[str, frozenset[int]]
+
+
+def parse_placement(flag: str, text: str) -> dict[str, frozenset[int] | None]:
+    """Read ``component[:layers]`` joined by commas, for example ``encoder:1-2,cross`` or ``decoder:1+4-6``.
+
+    Layers count from 1 at the bottom; None stands for every layer; an empty text selects nothing.
+
+    Raises:
+        UserError: unknown or repeated component, layers that are not numbers, ranges that are empty or reversed.
+    """
+
+    def refuse(problem: str) -> UserError:
+        allowed = "component[:layers] joined by commas, components encoder, decoder, cross, layers like 2, 1-3 or 1+4-6"
+        return UserError(f"{flag} {text!r}: {problem}; allowed: {allowed}")
+
+    placement: dict[str, frozenset[int] | None] = {}
+    for part in text.split(",") if text.strip() else []:
+        component, colon, layers = part.strip().partition(":")
+        if component not in COMPONENTS:
+            raise refuse(f"unknown component {component!r}")
+        if component in placement:
+            raise refuse(f"component {component!r} is named twice")
+        chosen: set[int] = set()
+        for piece in layers.split("+") if colon else []:
+            first, dash, last = piece.partition("-")
+            if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+                raise refuse(f"{piece!r} is not a layer or a range of layers")
+            low, high = int(first), int(last or first)
+            if low < 1:
+                raise refuse("layers count from 1")
+            if low > high:
+                raise refuse(f"the range {piece!r} is reversed")
+            chosen.update(range(low, high + 1))
+        placement[component] = frozenset(chosen) if colon else None
+    return placement
+
+
+@functools.cache
+def _resolve(flag: str, text: str, counts: tuple[tuple[str, int], ...]) -> Placement:
+    layers = dict(counts)
+    resolved = {}
+    for component, chosen in parse_placement(flag, text).items():
+        count = layers[component]
+        if chosen is None:
+            chosen = frozenset(range(1, count + 1))
+        elif max(chosen) > count:
+            raise UserError(
+                f"{flag} {text!r}: layer {max(chosen)} of {component} is out of range; it has {count} layers"
+            )
+        resolved[component] = chosen
+    return resolved
+
+
+def resolve_placement(flag: str, text: str, layers: Layers) -> Placement:
+    """The layer numbers that a placement selects in each component of a model with ``layers`` layers.
+
+    Raises:
+        UserError: as ``parse_placement``, or a layer above the component's number of layers.
+    """
+    return _resolve(flag, text, tuple(sorted(layers.items())))
+
+
+def option(default: Any, help: str, **argparse_options: Any) -> Any:
+    """A dataclass field that is also a command-line flag."""
+    return field(default=default, metadata={"help": help, **argparse_options})
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Routing-by-agreement aggregation of the heads (Li et al., 2021, section 3.2)."""
+
+    kind: str = option("none", "aggregate heads by routing-by-agreement", choices=("none", "simple", "em"))
+    on: str = option("encoder:1-2", "placement of the routed aggregation")
+    iterations: int = option(3, "routing iterations, at least 1")
+    capsules: int = option(0, "number of output capsules N, a divisor of the width; 0 = the width")
+    activation: str = option("learned", "activation probability of EM routing", choices=("learned", "none"))
+
+    @property
+    def active(self) -> bool:
+        return self.kind != "none"
+
+    def check(self, width: int) -> None:
+        """Raise ``UserError`` for values that no model of this width can have."""
+        if self.iterations < 1:
+            raise UserError(f"--routing-iterations {self.iterations}: must be at least 1")
+        if self.capsules < 0 or width % (self.capsules or width):
+            raise UserError(
+                f"--routing-capsules {self.capsules}: must divide the width {width} (or be 0 for the width)"
+            )
+
+
+MECHANISMS: dict[str, type[Routing]] = {"routing": Routing}
+
+
+def flag_name(mechanism: str, field_name: str) -> str:
+    """The command-line flag of a mechanism's field."""
+    return f"--{mechanism}" if field_name == "kind" else f"--{mechanism}-{field_name}"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every mechanism; absent flags stay absent, so that an architecture can set them."""
+    for mechanism, kind in MECHANISMS.items():
+        for f in dataclasses.fields(kind):
+            options = {"type": type(f.default), "default": argparse.SUPPRESS, **f.metadata}
+            options["help"] = f"{f.metadata['help']} (default: {f.default!r})"
+            parser.add_argument(flag_name(mechanism, f.name), **options)
+
+
+def _attribute(mechanism: str, field_name: str) -> str:
+    return flag_name(mechanism, field_name).removeprefix("--").replace("-", "_")
+
+
+def read_mechanism(args: Any, mechanism: str) -> Any:
+    """A mechanism's settings in parsed arguments; flags that did not exist yet have their default."""
+    kind = MECHANISMS[mechanism]
+    return kind(**{f.name: getattr(args, _attribute(mechanism, f.name), f.default) for f in dataclasses.fields(kind)})
+
+
+def fill_defaults(args: Any) -> None:
+    """Write every mechanism's settings into the arguments, as fairseq's architecture functions do."""
+    for mechanism in MECHANISMS:
+        for name, value in dataclasses.asdict(read_mechanism(args, mechanism)).items():
+            setattr(args, _attribute(mechanism, name), value)
+
+
+class AttentionPlan:
+    """Which mechanisms are on at which attention of one model.
+
+    Args:
+        args: parsed arguments or fairseq's configuration of the model.
+
+    Raises:
+        UserError: a placement or a value that this model cannot have.
+    """
+
+    def __init__(self, args: Any, layers: Layers, width: int) -> None:
+        self._settings: dict[str, Any] = {}
+        self._placements: dict[str, Placement] = {}
+        for mechanism in MECHANISMS:
+            settings = read_mechanism(args, mechanism)
+            # a placement is checked even while its mechanism is off: a typing error shows at once
+            placement = resolve_placement(flag_name(mechanism, "on"), settings.on, layers) if settings.active else {}
+            if settings.active:
+                settings.check(width)
+            self._settings[mechanism], self._placements[mechanism] = settings, placement
+
+    def at(self, mechanism: str, component: str, layer: int) -> Any:
+        """The mechanism's settings where it is on, None where it is off."""
+        return self._settings[mechanism] if layer in self._placements[mechanism].get(component, ()) else None

@@ -1,0 +1,94 @@
+"""Disagreement regularization of any criterion (Li et al., 2021, section 3.1)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.criterions import FairseqCriterion
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_diverse.config import parse_placement
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.request import AttentionRequest, parse_terms
+
+
+@dataclass
+class DisagreementConfig:
+    """Flags of the regularizer; a criterion's dataclass inherits them."""
+
+    disagreement: str = field(
+        default="output", metadata={"help": "terms to add: subspace, position, output, comma-joined"}
+    )
+    disagreement_on: str = field(
+        default="encoder,cross,decoder", metadata={"help": "placement of the regularized attentions"}
+    )
+    disagreement_weight: float = field(
+        default=1.0, metadata={"help": "weight of the terms (lambda in the paper), >= 0"}
+    )
+
+
+class _Listener:
+    """Stands for the model in one call of a criterion: adds the request, keeps the agreement that comes back."""
+
+    def __init__(self, model: Any, request: AttentionRequest) -> None:
+        self.model, self.request = model, request
+        self.agreement: Tensor | None = None
+
+    def __call__(self, **net_input: Any) -> Any:
+        net_output = self.model(**net_input, attention_request=self.request)
+        self.agreement = net_output[1]["agreement"]  # (K,)
+        return net_output
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+class DisagreementMixin(FairseqCriterion):
+    """Adds the regularizer to a criterion that calls ``model(**sample["net_input"])``.
+
+        loss = likelihood + lambda * sample_size * sum over terms of agreement
+
+    Source: Li et al. (2021), section 3.1; D = -agreement is maximised there. Put it before the criterion among the bases and
+    ``DisagreementConfig`` among the bases of its dataclass. The logged ``loss`` stays the likelihood; ``disagreement`` (the
+    sum of D over the terms, unweighted, in [-K, 0]) and ``disagreement_<term>`` are logged beside it.
+
+    Raises:
+        UserError: when built, for an unknown term, a bad placement or a negative weight; at the first forward, for a layer
+            out of range or a model that cannot measure its heads.
+    """
+
+    @classmethod
+    def build_criterion(cls, cfg: Any, task: Any) -> "DisagreementMixin":
+        if cfg.disagreement_weight < 0:
+            raise UserError(f"--disagreement-weight {cfg.disagreement_weight}: must be >= 0")
+        terms = parse_terms("--disagreement", cfg.disagreement)
+        if not parse_placement("--disagreement-on", cfg.disagreement_on):
+            raise UserError("--disagreement-on '': names no attention; choose another criterion to train without")
+        criterion = super().build_criterion(cfg, task)
+        criterion.request = AttentionRequest(terms, cfg.disagreement_on)
+        criterion.disagreement_weight = cfg.disagreement_weight
+        return criterion
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, Any, dict[str, Any]]:
+        listener = _Listener(model, self.request)
+        loss, sample_size, log = super().forward(listener, sample, reduce=reduce)
+        if listener.agreement is None:
+            raise UserError(f"--criterion {type(self).__name__}: this criterion does not call the model")
+        if reduce:
+            loss = loss + self.disagreement_weight * sample_size * listener.agreement.sum()
+        for term, agreement in zip(self.request.terms, listener.agreement.detach(), strict=True):
+            log[f"disagreement_{term}"] = -agreement * sample_size
+        return loss, sample_size, log
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        super().reduce_metrics(logging_outputs)
+        sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
+        terms = [key for key in (logging_outputs[0] if logging_outputs else {}) if key.startswith("disagreement_")]
+        total = 0.0
+        for term in terms:
+            value = sum(log.get(term, 0) for log in logging_outputs) / sample_size
+            total += value
+            metrics.log_scalar(term, value, sample_size, round=4)
+        if terms:
+            metrics.log_scalar("disagreement", total, sample_size, round=4)

@@ -1,0 +1,51 @@
+"""Named architectures: every system in every size."""
+
+from argparse import Namespace
+from collections.abc import Callable
+
+from fairseq.models import register_model_architecture
+from fairseq.models.transformer.transformer_legacy import (
+    base_architecture,
+    tiny_architecture,
+    transformer_iwslt_de_en,
+    transformer_vaswani_wmt_en_de_big,
+)
+
+from fairseq_diverse.config import fill_defaults
+from fairseq_diverse.models import diverse_transformer  # noqa: F401  (registers the model)
+
+
+def lite_architecture(args: Namespace) -> None:
+    """Every width 160, 4 heads (Wang et al., 2021, section 4.3)."""
+    for side in ("encoder", "decoder"):
+        for name, value in (("embed_dim", 160), ("ffn_embed_dim", 160), ("attention_heads", 4)):
+            setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
+    base_architecture(args)
+
+
+SIZES: dict[str, Callable[[Namespace], None]] = {
+    "": base_architecture,
+    "_tiny": tiny_architecture,
+    "_lite": lite_architecture,
+    "_iwslt_de_en": transformer_iwslt_de_en,
+    "_big": transformer_vaswani_wmt_en_de_big,
+}
+
+SYSTEMS: dict[str, dict[str, object]] = {
+    "diverse_transformer": {},
+    "li2021_aggregation": {"routing": "em", "routing_on": "encoder:1-2"},
+}
+
+
+def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], None]) -> None:
+    @register_model_architecture("diverse_transformer", name)
+    def architecture(args: Namespace) -> None:
+        for flag, value in flags.items():
+            setattr(args, flag, getattr(args, flag, value))
+        size(args)
+        fill_defaults(args)
+
+
+for system, flags in SYSTEMS.items():
+    for suffix, size in SIZES.items():
+        _register(system + suffix, flags, size)

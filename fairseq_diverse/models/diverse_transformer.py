@@ -1,0 +1,278 @@
+"""The transformer whose attentions take mechanisms."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
+from torch import Tensor, nn
+
+from fairseq_diverse.attention.staged import IncrementalState
+from fairseq_diverse.config import AttentionPlan, add_flags
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.models.layers import (
+    DecoderLayerOutput,
+    DiverseDecoderLayer,
+    DiverseEncoderLayer,
+    EncoderLayerOutput,
+    wrap_layer,
+)
+from fairseq_diverse.request import NOTHING, AttentionRequest, Probe
+
+AttentionMaps = dict[tuple[str, int], Tensor]
+
+
+def layer_counts(cfg: Any) -> dict[str, int]:
+    """Number of layers of each component."""
+    return {
+        "encoder": cfg.encoder.layers,
+        "decoder": cfg.decoder.layers,
+        "cross": 0 if cfg.no_cross_attention else cfg.decoder.layers,
+    }
+
+
+class DiverseEncoder(TransformerEncoderBase):
+    """fairseq's encoder; its loop over the layers also carries what ``probe`` asks for."""
+
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        self.plan = AttentionPlan(cfg, layer_counts(cfg), cfg.encoder.embed_dim)
+        self.built = 0
+        super().__init__(cfg, dictionary, embed_tokens)
+
+    def build_encoder_layer(self, cfg: Any) -> nn.Module:
+        self.built += 1
+        return wrap_layer(DiverseEncoderLayer(cfg, self.plan, self.built), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+        probe: Probe = NOTHING,
+    ) -> dict[str, Any]:
+        """As fairseq's encoder; the result also holds ``agreement``, one (K,) tensor a measured layer, and ``maps``."""
+        padding = src_tokens.eq(self.padding_idx)  # (B, T)
+        has_pads = padding.any()
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        x = x * (1 - padding.unsqueeze(-1).type_as(x) * has_pads.type_as(x))
+        x = x.transpose(0, 1)  # (T, B, C)
+
+        states = [x] if return_all_hiddens else []
+        agreement: list[Tensor] = []
+        maps: AttentionMaps = {}
+        for layer in self.layers:
+            out = EncoderLayerOutput(
+                *layer(
+                    x,
+                    encoder_padding_mask=padding if has_pads else None,
+                    terms=probe.terms_at("encoder", layer.number),
+                    need_head_weights=probe.wants_weights("encoder", layer.number),
+                )
+            )
+            x = out.x
+            if return_all_hiddens:
+                states.append(x)
+            if out.agreement is not None:
+                agreement.append(out.agreement)
+            if out.weights is not None:
+                maps["encoder", layer.number] = out.weights
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x],  # (T, B, C)
+            "encoder_padding_mask": [padding],
+            "encoder_embedding": [embedding],  # (B, T, C)
+            "encoder_states": states,
+            "fc_results": [None] * max(0, len(states) - 1),
+            "src_tokens": [],
+            "src_lengths": [(~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()],
+            "agreement": agreement,
+            "maps": maps,
+        }
+
+
+class DiverseDecoder(TransformerDecoderBase):
+    """fairseq's decoder; its loop over the layers also carries what ``probe`` asks for."""
+
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
+        self.plan = AttentionPlan(cfg, layer_counts(cfg), cfg.decoder.embed_dim)
+        self.built = 0
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+        self.built += 1
+        return wrap_layer(DiverseDecoderLayer(cfg, self.plan, self.built, no_encoder_attn), cfg)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Mapping[str, Any] | None = None,
+        incremental_state: IncrementalState | None = None,
+        features_only: bool = False,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        src_lengths: Any = None,
+        return_all_hiddens: bool = False,
+        probe: Probe = NOTHING,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As fairseq's decoder; the second result also holds ``agreement`` and ``maps`` (see ``DiverseEncoder``)."""
+        x, extra = self.extract_features(
+            prev_output_tokens,
+            encoder_out,
+            incremental_state,
+            full_context_alignment,
+            alignment_layer,
+            alignment_heads,
+            probe,
+        )
+        return (x if features_only else self.output_layer(x)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Mapping[str, Any] | None,
+        incremental_state: IncrementalState | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        probe: Probe = NOTHING,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As fairseq's, without its TorchScript variants."""
+        encoded = padding = None
+        if encoder_out is not None and encoder_out["encoder_out"]:
+            encoded = encoder_out["encoder_out"][0]
+        if encoder_out is not None and encoder_out["encoder_padding_mask"]:
+            padding = encoder_out["encoder_padding_mask"][0]
+
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            positions = None if positions is None else positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens.contiguous())
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        x = self.dropout_module(x).transpose(0, 1)  # (T, B, C)
+
+        target_padding: Tensor | None = prev_output_tokens.eq(self.padding_idx)
+        if not target_padding.any():
+            target_padding = None
+        causal = incremental_state is None and not full_context_alignment
+        future = self.buffered_future_mask(x) if causal else None
+
+        attn = None
+        states = [x]
+        agreement: dict[str, list[Tensor]] = {"decoder": [], "cross": []}
+        maps: AttentionMaps = {}
+        for index, layer in enumerate(self.layers):
+            aligned = index == (self.num_layers - 1 if alignment_layer is None else alignment_layer)
+            out = DecoderLayerOutput(
+                *layer(
+                    x,
+                    encoded,
+                    padding,
+                    incremental_state,
+                    self_attn_mask=future,
+                    self_attn_padding_mask=target_padding,
+                    need_attn=aligned,
+                    habit=alignment_layer is None and self.training,
+                    cross_terms=probe.terms_at("cross", layer.number),
+                    decoder_terms=probe.terms_at("decoder", layer.number),
+                    need_cross_weights=probe.wants_weights("cross", layer.number),
+                    need_decoder_weights=probe.wants_weights("decoder", layer.number),
+                )
+            )
+            x = out.x
+            states.append(x)
+            if aligned and out.cross_weights is not None:
+                attn = out.cross_weights.float().to(x)[:alignment_heads].mean(dim=0)
+            for component, figures in (("decoder", out.decoder_agreement), ("cross", out.cross_agreement)):
+                if figures is not None:
+                    agreement[component].append(figures)
+            for component, weights in (("decoder", out.decoder_weights), ("cross", out.cross_weights)):
+                if weights is not None and probe.wants_weights(component, layer.number):
+                    maps[component, layer.number] = weights
+
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)  # (B, T, C)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {"attn": [attn], "inner_states": states, "agreement": agreement, "maps": maps}
+
+
+@register_model("diverse_transformer")
+class DiverseTransformerModel(TransformerModel):
+    """fairseq's ``transformer`` with mechanisms of four papers at any attention and layer; all off, it is that model."""
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        super().add_args(parser)
+        add_flags(parser)
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "DiverseTransformerModel":
+        for flag in ("base_layers", "cross_self_attention"):
+            if getattr(args, flag, False):
+                raise UserError(
+                    f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
+                )
+        return super().build_model(args, task)
+
+    @classmethod
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:
+        return DiverseEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> DiverseDecoder:
+        return DiverseDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = True,
+        features_only: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        attention_request: AttentionRequest | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As fairseq's model; with a request the second result also holds
+
+        - ``agreement``: (K,) float32, one figure a term: mean over the measured layers that ran, then over components
+          (0 where LayerDrop left none);
+        - ``maps``: ``{(component, layer): (H, B, T, S)}``.
+        """
+        probe = NOTHING if attention_request is None else attention_request.resolve(layer_counts(self.cfg))
+        encoder_out = self.encoder(
+            src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens, probe=probe
+        )
+        x, extra = self.decoder(
+            prev_output_tokens,
+            encoder_out=encoder_out,
+            features_only=features_only,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+            src_lengths=src_lengths,
+            return_all_hiddens=return_all_hiddens,
+            probe=probe,
+        )
+        measured = [encoder_out["agreement"], *extra.pop("agreement").values()]
+        components = [torch.stack(layers).mean(0) for layers in measured if layers]
+        extra["agreement"] = (
+            torch.stack(components).mean(0) if components else torch.zeros(len(probe.terms), device=x.device)
+        )
+        extra["maps"] |= encoder_out["maps"]
+        return x, extra

@@ -1,0 +1,182 @@
+"""Transformer layers around ``StagedAttention``: fairseq's, but every value that flows between layers is returned."""
+
+from typing import Any, NamedTuple
+
+from fairseq.distributed import fsdp_wrap
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+from torch import Tensor, nn
+
+from fairseq_diverse.attention.build import build_attention
+from fairseq_diverse.attention.staged import IncrementalState, StagedAttention
+from fairseq_diverse.config import AttentionPlan
+
+
+def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
+    """Activation checkpointing and FSDP around a layer, as fairseq's stacks do it."""
+    if cfg.checkpoint_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+class EncoderLayerOutput(NamedTuple):
+    """Top-level tensors only: anything else has no gradient under activation checkpointing."""
+
+    x: Tensor  # (T, B, C)
+    weights: Tensor | None  # (H, B, T, T)
+    agreement: Tensor | None  # (K,)
+
+
+class DiverseEncoderLayer(TransformerEncoderLayerBase):
+    """fairseq's encoder layer with a staged self-attention.
+
+    Args:
+        cfg: fairseq's ``TransformerConfig``.
+        plan: which mechanisms are on where.
+        number: of this layer, from 1 at the bottom.
+    """
+
+    def __init__(self, cfg: Any, plan: AttentionPlan, number: int) -> None:
+        self.plan, self.number = plan, number
+        super().__init__(cfg)
+
+    def build_self_attention(self, embed_dim: int, cfg: Any) -> StagedAttention:
+        return build_attention(cfg, self.plan, "encoder", self.number)
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_padding_mask: Tensor | None,
+        terms: tuple[str, ...] = (),
+        need_head_weights: bool = False,
+    ) -> tuple[Tensor | None, ...]:
+        """One layer; ``terms`` and ``need_head_weights`` as in ``StagedAttention.attend``."""
+        residual = x
+        if self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+        attended = self.self_attn.attend(
+            x,
+            x,
+            x,
+            key_padding_mask=encoder_padding_mask,
+            query_padding_mask=encoder_padding_mask,
+            need_weights=False,
+            need_head_weights=need_head_weights,
+            terms=terms,
+        )
+        x = self.residual_connection(self.dropout_module(attended.value), residual)
+        if not self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+
+        residual = x
+        if self.normalize_before:
+            x = self.final_layer_norm(x)
+        x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
+        x = self.residual_connection(self.dropout_module(x), residual)
+        if not self.normalize_before:
+            x = self.final_layer_norm(x)
+        return EncoderLayerOutput(x, attended.weights, attended.agreement)
+
+
+class DecoderLayerOutput(NamedTuple):
+    """Top-level tensors only: anything else has no gradient under activation checkpointing."""
+
+    x: Tensor  # (T, B, C)
+    cross_weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads
+    decoder_weights: Tensor | None  # (H, B, T, T)
+    cross_agreement: Tensor | None  # (K,)
+    decoder_agreement: Tensor | None  # (K,)
+
+
+class DiverseDecoderLayer(TransformerDecoderLayerBase):
+    """fairseq's decoder layer with staged self- and cross-attention.
+
+    Args:
+        cfg, plan, number: as in ``DiverseEncoderLayer``.
+        no_encoder_attn: leave the cross-attention out.
+    """
+
+    def __init__(self, cfg: Any, plan: AttentionPlan, number: int, no_encoder_attn: bool = False) -> None:
+        self.plan, self.number = plan, number
+        super().__init__(cfg, no_encoder_attn)
+
+    def build_self_attention(self, embed_dim: int, cfg: Any, **unused: bool) -> StagedAttention:
+        return build_attention(cfg, self.plan, "decoder", self.number)
+
+    def build_encoder_attention(self, embed_dim: int, cfg: Any) -> StagedAttention:
+        return build_attention(cfg, self.plan, "cross", self.number)
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_out: Tensor | None,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: IncrementalState | None,
+        self_attn_mask: Tensor | None,
+        self_attn_padding_mask: Tensor | None,
+        need_attn: bool = False,
+        habit: bool = False,
+        cross_terms: tuple[str, ...] = (),
+        decoder_terms: tuple[str, ...] = (),
+        need_cross_weights: bool = False,
+        need_decoder_weights: bool = False,
+    ) -> tuple[Tensor | None, ...]:
+        """One layer.
+
+        Args:
+            need_attn: return the cross-attention's weights of each head, as fairseq's layer.
+            habit: fairseq asks, but no one uses what it gets: a cross-attention with a mechanism need not make its map.
+            need_cross_weights, need_decoder_weights: someone looks at these maps.
+            cross_terms, decoder_terms: disagreement terms to measure.
+        """
+        residual = x
+        if self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+        attended = self.self_attn.attend(
+            x,
+            x,
+            x,
+            key_padding_mask=self_attn_padding_mask,
+            query_padding_mask=self_attn_padding_mask,
+            incremental_state=incremental_state,
+            need_weights=False,
+            attn_mask=self_attn_mask,
+            need_head_weights=need_decoder_weights,
+            terms=decoder_terms,
+        )
+        x = self.residual_connection(self.dropout_module(attended.value), residual)
+        if not self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+
+        cross_weights = cross_agreement = None
+        if self.encoder_attn is not None and encoder_out is not None:
+            residual = x
+            if self.normalize_before:
+                x = self.encoder_attn_layer_norm(x)
+            # fairseq asks for a map in every layer in evaluation and keeps the last one only
+            plain = self.encoder_attn.is_plain and not cross_terms
+            crossed = self.encoder_attn.attend(
+                x,
+                encoder_out,
+                encoder_out,
+                key_padding_mask=encoder_padding_mask,
+                query_padding_mask=self_attn_padding_mask,
+                incremental_state=incremental_state,
+                static_kv=True,
+                need_weights=plain and not self.training and self.need_attn,
+                need_head_weights=need_cross_weights or (need_attn and (plain or not habit)),
+                terms=cross_terms,
+            )
+            cross_weights, cross_agreement = crossed.weights, crossed.agreement
+            x = self.residual_connection(self.dropout_module(crossed.value), residual)
+            if not self.normalize_before:
+                x = self.encoder_attn_layer_norm(x)
+
+        residual = x
+        if self.normalize_before:
+            x = self.final_layer_norm(x)
+        x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
+        x = self.residual_connection(self.dropout_module(x), residual)
+        if not self.normalize_before:
+            x = self.final_layer_norm(x)
+        return DecoderLayerOutput(x, cross_weights, attended.weights, cross_agreement, attended.agreement)

@@ -1,0 +1,63 @@
+"""What a caller asks of a forward pass besides its output: agreement of the heads, maps of weights."""
+
+from dataclasses import dataclass
+
+from fairseq_diverse.config import Layers, Placement, resolve_placement
+from fairseq_diverse.errors import UserError
+
+TERMS = ("subspace", "position", "output")
+
+
+def parse_terms(flag: str, text: str) -> tuple[str, ...]:
+    """The disagreement terms of a comma-joined list.
+
+    Raises:
+        UserError: an unknown, repeated or missing term.
+    """
+    terms = tuple(part.strip() for part in text.split(","))
+    if not set(terms) <= set(TERMS) or len(set(terms)) < len(terms):
+        raise UserError(f"{flag} {text!r}: allowed are {', '.join(TERMS)}, each once, comma-joined")
+    return terms
+
+
+@dataclass(frozen=True)
+class AttentionRequest:
+    """Which attentions to measure and whose maps to return.
+
+    Args:
+        terms: disagreement terms, see ``TERMS``.
+        on: placement of the attentions to measure.
+        weights: placement of the attentions whose maps are returned; empty for none.
+        flag: the flag that errors name.
+    """
+
+    terms: tuple[str, ...] = ()
+    on: str = ""
+    weights: str = ""
+    flag: str = "--disagreement-on"
+
+    def resolve(self, layers: Layers) -> "Probe":
+        """Check the placements against a model's layers."""
+        return Probe(
+            self.terms,
+            resolve_placement(self.flag, self.on, layers),
+            resolve_placement(self.flag, self.weights, layers),
+        )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A request resolved for one model; ``Probe()`` asks for nothing."""
+
+    terms: tuple[str, ...]
+    on: Placement
+    weights: Placement
+
+    def terms_at(self, component: str, layer: int) -> tuple[str, ...]:
+        return self.terms if layer in self.on.get(component, ()) else ()
+
+    def wants_weights(self, component: str, layer: int) -> bool:
+        return layer in self.weights.get(component, ())
+
+
+NOTHING = Probe((), {}, {})

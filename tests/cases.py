@@ -1,0 +1,80 @@
+"""The mechanisms and tiny models that the property tests run over; a new mechanism adds one line to ``MECHANISMS``."""
+
+import itertools
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+import fairseq_diverse
+from fairseq_diverse.config import COMPONENTS
+
+fairseq_diverse.register()
+
+# name -> flags; "{on}" stands for the component
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "simple-routing": {"routing": "simple", "routing_on": "{on}"},
+    "em-routing": {"routing": "em", "routing_on": "{on}"},
+    "em-routing-capsules": {"routing": "em", "routing_on": "{on}", "routing_capsules": 6, "routing_activation": "none"},
+}
+
+CASES = [
+    (f"{name}-{component}", {key: component if value == "{on}" else value for key, value in flags.items()})
+    for (name, flags), component in itertools.product(MECHANISMS.items(), COMPONENTS)
+]
+ALL_ON = ("em-routing-everywhere", {"routing": "em", "routing_on": "encoder,decoder,cross"})
+
+TINY = {
+    "encoder_embed_dim": 24,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_layers": 3,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_embed_dim": 28,
+    "share_all_embeddings": True,
+    "dropout": 0.0,
+    "max_source_positions": 64,
+    "max_target_positions": 64,
+}
+
+
+def dictionary(words: int = 30) -> Dictionary:
+    """A dictionary of ``words`` words beside fairseq's four symbols."""
+    made = Dictionary()
+    for word in range(words):
+        made.add_symbol(f"w{word}")
+    return made
+
+
+def task(words: int = 30) -> Any:
+    """What a model needs of a task."""
+    made = dictionary(words)
+    return SimpleNamespace(source_dictionary=made, target_dictionary=made)
+
+
+def build_model(flags: dict[str, Any] | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:
+    """A tiny model of an architecture with ``flags`` on top."""
+    torch.manual_seed(seed)
+    args = Namespace(arch=arch, **{**TINY, **(flags or {})})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task())
+
+
+def batch(source: tuple[int, ...] = (7, 4, 5), target: tuple[int, ...] = (5, 6, 3), seed: int = 0) -> dict[str, Tensor]:
+    """``net_input`` of sentences with these lengths (without EOS), source padded on the left, target on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    words = dictionary()
+    src = torch.full((len(source), max(source) + 1), words.pad())
+    tgt = torch.full((len(target), max(target) + 1), words.pad())
+    for row, (s, t) in enumerate(zip(source, target, strict=True)):
+        src[row, -s - 1 : -1] = torch.randint(4, len(words), (s,), generator=generator)
+        src[row, -1] = words.eos()
+        tgt[row, 0] = words.eos()
+        tgt[row, 1 : t + 1] = torch.randint(4, len(words), (t,), generator=generator)
+    lengths = torch.tensor(source) + 1
+    return {"src_tokens": src, "src_lengths": lengths, "prev_output_tokens": tgt}

@@ -1,0 +1,79 @@
+"""Nothing on: fairseq's keys, parameters and outputs, bit for bit."""
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+
+from tests.cases import batch, build_model, dictionary
+
+VARIANTS = [
+    {},
+    {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    {"encoder_layerdrop": 0.4, "decoder_layerdrop": 0.4},
+    {"checkpoint_activations": True},
+    {"share_all_embeddings": False, "encoder_learned_pos": True, "decoder_output_dim": 16, "layernorm_embedding": True},
+    {"no_cross_attention": True},
+    {"adaptive_softmax_cutoff": "10,20", "share_all_embeddings": False},
+    {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 2},
+]
+
+
+def pair(flags):
+    return build_model(flags, "transformer"), build_model(flags, "diverse_transformer")
+
+
+@pytest.mark.parametrize("flags", VARIANTS, ids=lambda flags: "+".join(flags) or "plain")
+def test_same_keys_parameters_and_outputs(flags):
+    theirs, ours = pair(flags)
+    assert list(theirs.state_dict()) == list(ours.state_dict())
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(value, ours.state_dict()[key]), key
+    for mode in (True, False):
+        for model in (theirs, ours):
+            model.train(mode)
+        torch.manual_seed(3)
+        expected, expected_extra = theirs(**batch())
+        torch.manual_seed(3)
+        got, extra = ours(**batch())
+        assert torch.equal(expected, got)
+        for a, b in zip(expected_extra["inner_states"], extra["inner_states"], strict=True):
+            assert torch.equal(a, b)
+        if expected_extra["attn"][0] is None:
+            assert extra["attn"][0] is None
+        else:
+            assert torch.equal(expected_extra["attn"][0], extra["attn"][0])
+
+
+def losses(model, updates):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    torch.manual_seed(5)
+    values = []
+    for update in range(updates):
+        sample = batch(seed=update)
+        output, _ = model(**sample)
+        lprobs = model.get_normalized_probs((output, None), log_probs=True)
+        target = sample["prev_output_tokens"]
+        loss, _ = label_smoothed_nll_loss(
+            lprobs.flatten(0, 1), target.flatten(), 0.1, ignore_index=dictionary().pad()
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    return values
+
+
+def test_same_losses_over_50_updates_with_dropout():
+    theirs, ours = pair({"dropout": 0.3, "attention_dropout": 0.1, "activation_dropout": 0.1})
+    expected = losses(theirs, 50)
+    assert losses(ours, 50) == expected
+    assert expected[-1] < expected[0]
+
+
+def test_checkpoints_load_into_each_other():
+    theirs, ours = build_model({}, "transformer", seed=1), build_model({}, "diverse_transformer", seed=2)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    assert torch.equal(theirs.eval()(**batch())[0], ours.eval()(**batch())[0])
+    back = build_model({}, "transformer", seed=3)
+    back.load_state_dict(ours.state_dict(), strict=True)
+    assert torch.equal(back.eval()(**batch())[0], ours(**batch())[0])
