@@ -1,0 +1,135 @@
+"""What ``configs/data/*.yaml`` may say; ``docs/configs.md`` explains each key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SPLITS = ("train", "valid", "test")
+TOKENIZERS = ("moses", "jieba", "none")
+SEGMENTERS = ("subword-nmt", "sentencepiece")
+
+# Keys and their default values; a default's type is the type that is asked for.
+SIDE_DEFAULTS = {
+    "normalize": True,
+    "tokenizer": "moses",
+    "aggressive-dashes": False,
+    "escape": False,
+    "lowercase": False,
+    "truecase": False,
+}
+FILTER_DEFAULTS = {"min-length": 1, "max-length": 0, "max-ratio": 0.0}
+BPE_DEFAULTS = {"kind": "subword-nmt", "size": 32000, "joint": True, "threshold": 0}
+TOP_KEYS = ("source", "target", "files", *SIDE_DEFAULTS, "filter", "bpe", "joined-dictionary")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """A data set and how it is prepared.
+
+    ``sides`` holds, for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``; ``files`` the prefix of
+    each split's raw files; ``filter`` and ``bpe`` the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``.
+    """
+
+    name: str
+    sides: dict[str, dict[str, Any]]
+    files: dict[str, str]
+    filter: dict[str, Any]
+    bpe: dict[str, Any]
+    joined_dictionary: bool
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.sides["source"]["language"], self.sides["target"]["language"]
+
+    @classmethod
+    def load(cls, path: Path) -> "DataConfig":
+        """Read a YAML file; errors name the file and the key.
+
+        Raises:
+            ValueError: not YAML, an unknown or missing key, a value of the wrong type or out of range.
+        """
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
+
+        try:
+            given = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(given, dict):
+            raise ValueError(f"{path}: a mapping with the keys {', '.join(TOP_KEYS)} is expected")
+        try:
+            return cls.from_mapping(path.stem, given)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_mapping(cls, name: str, given: Mapping[str, Any]) -> "DataConfig":
+        _known(given, TOP_KEYS, "")
+        sides: dict[str, dict[str, Any]] = {}
+        for side in ("source", "target"):
+            language = given.get(side)
+            if not isinstance(language, str) or not language.isidentifier():  # YAML 1.1 reads a bare `no` as false
+                raise ValueError(f'{side}: a language code such as "en" is expected, not {language!r}')
+            sides[side] = {"language": language}
+        if given["source"] == given["target"]:
+            raise ValueError(f"source and target are both {given['source']}")
+        for key, default in SIDE_DEFAULTS.items():
+            value = given.get(key, default)
+            both = value if isinstance(value, dict) else {"source": value, "target": value}
+            _known(both, ("source", "target"), f"{key}: ")
+            for side in sides:
+                sides[side][key] = _typed(f"{key} of the {side}", both.get(side, default), default)
+        for side, steps in sides.items():
+            _one_of(f"tokenizer of the {side}", steps["tokenizer"], TOKENIZERS)
+            if steps["lowercase"] and steps["truecase"]:
+                raise ValueError(f"lowercase and truecase exclude each other ({side})")
+        files = _section("files", given.get("files", {}), {split: split for split in SPLITS})
+        limits = _section("filter", given.get("filter", {}), FILTER_DEFAULTS)
+        for key, value in limits.items():
+            if value < 0:
+                raise ValueError(f"filter: {key} must not be negative, got {value}")
+        bpe = _section("bpe", given.get("bpe", {}), BPE_DEFAULTS)
+        _one_of("bpe: kind", bpe["kind"], SEGMENTERS)
+        if bpe["size"] < 1 or bpe["threshold"] < 0:
+            raise ValueError(f"bpe: size must be at least 1 and threshold at least 0, got {bpe}")
+        joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
+        return cls(name, sides, files, limits, bpe, joined)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that decides what is prepared (not the name), in the order of the configuration file."""
+        return {
+            "sides": self.sides,
+            "files": self.files,
+            "filter": self.filter,
+            "bpe": self.bpe,
+            "joined-dictionary": self.joined_dictionary,
+        }
+
+
+def _known(given: Any, keys: tuple[str, ...], where: str) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where}a mapping is expected, not {given!r}")
+    unknown = [str(key) for key in given if key not in keys]
+    if unknown:
+        raise ValueError(f"{where}unknown key {', '.join(unknown)}; known: {', '.join(keys)}")
+
+
+def _section(name: str, given: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    _known(given, tuple(defaults), f"{name}: ")
+    return {key: _typed(f"{name}: {key}", given.get(key, default), default) for key, default in defaults.items()}
+
+
+def _typed(name: str, value: Any, default: Any) -> Any:
+    wanted = type(default)
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:
+        raise ValueError(f"{name}: {wanted.__name__} expected, got {value!r}")
+    return value
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")

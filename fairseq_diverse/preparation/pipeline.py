@@ -1,0 +1,82 @@
+"""The steps of a prepared data set, read from its ``preprocess.json`` and applied to one line at a time."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.preparation.subwords import Subwords
+from fairseq_diverse.preparation.tokens import Tokens
+
+FILE = "preprocess.json"
+FORMAT = "fairseq-diverse preprocessing"
+SCHEMA = 1
+
+
+def read_record(data_dir: str | Path) -> dict[str, Any]:
+    """``preprocess.json`` of a prepared directory.
+
+    Raises:
+        ValueError: absent, truncated, of another program or of a newer schema; names the file.
+    """
+    path = Path(data_dir) / FILE
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror}); is {data_dir} a directory made by `fairseq-diverse prepare`?"
+        ) from None
+    except ValueError:
+        raise ValueError(f"{path}: truncated or not JSON; prepare the data again") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("schema"), int):
+        raise ValueError(f"{path}: not written by `fairseq-diverse prepare`")
+    if record["schema"] > SCHEMA:
+        raise ValueError(f"{path}: schema {record['schema']} is newer than this version's {SCHEMA}; update the package")
+    return record
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a prepared data set was made, and the same for new lines.
+
+    ``hash`` identifies the prepared text and the models; ``record`` is the whole of ``preprocess.json``.
+    """
+
+    source: str
+    target: str
+    hash: str
+    record: dict[str, Any]
+    tokens: dict[str, Tokens]
+    subwords: dict[str, Subwords]
+
+    @classmethod
+    def load(cls, data_dir: str | Path) -> "Preprocessing":
+        """Read ``preprocess.json`` and the models it names.
+
+        Raises:
+            ValueError: the file is absent, truncated, foreign or of a newer schema, or a model is missing.
+        """
+        data_dir = Path(data_dir)
+        record = read_record(data_dir)
+        try:
+            config, bpe = record["config"], record["bpe"]
+            tokens, subwords = {}, {}
+            for side in ("source", "target"):
+                truecaser, vocabulary = record["truecaser"][side], bpe["vocabulary"][side]
+                tokens[side] = Tokens(config["sides"][side], truecaser and data_dir / truecaser)
+                subwords[side] = Subwords(
+                    bpe["kind"], data_dir / bpe["model"][side], vocabulary and data_dir / vocabulary, bpe["threshold"]
+                )
+            return cls(record["source"], record["target"], record["hash"], record, tokens, subwords)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{data_dir / FILE}: incomplete ({error}); prepare the data again") from None
+        except OSError as error:
+            raise ValueError(f"{error.filename}: cannot be read ({error.strerror}); {FILE} names it") from None
+
+    def encode(self, line: str, side: str = "source") -> str:
+        """Raw text to subwords joined by spaces, as in the binarized data."""
+        return self.subwords[side].segment(self.tokens[side].tokenize(line))
+
+    def decode(self, line: str, side: str = "target") -> str:
+        """Subwords as ``fairseq-generate`` prints them, with or without BPE marks, to detokenized text."""
+        return self.tokens[side].detokenize(self.subwords[side].join(line.strip()))

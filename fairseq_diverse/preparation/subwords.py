@@ -1,0 +1,91 @@
+"""Subword segmentation: subword-nmt or sentencepiece, one interface."""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+SPACE_MARK = "\u2581"  # what sentencepiece writes for a space
+
+
+class Subwords:
+    """Tokens to subwords and back.
+
+    Args:
+        kind: "subword-nmt" or "sentencepiece".
+        model: the merges or the model.
+        vocabulary: subwords allowed (subword-nmt); others are split further. None: all.
+        threshold: how often a subword must stand in ``vocabulary`` to be allowed.
+    """
+
+    def __init__(self, kind: str, model: Path, vocabulary: Path | None = None, threshold: int = 0):
+        self.kind = kind
+        if kind == "sentencepiece":
+            from sentencepiece import SentencePieceProcessor
+
+            self.pieces = SentencePieceProcessor(model_proto=model.read_bytes())
+        else:
+            from subword_nmt.apply_bpe import BPE, read_vocabulary
+
+            allowed = None
+            if vocabulary:
+                with open(vocabulary, encoding="utf-8", newline="\n") as f:
+                    allowed = read_vocabulary(f, threshold)
+            with open(model, encoding="utf-8", newline="\n") as f:
+                self.bpe = BPE(f, vocab=allowed)
+
+    def segment(self, line: str) -> str:
+        if self.kind == "sentencepiece":
+            return " ".join(self.pieces.encode(line, out_type=str))
+        return self.bpe.segment(line)
+
+    def join(self, line: str) -> str:
+        """Subwords to words; a line whose marks are already removed (``--remove-bpe``) stays as it is."""
+        if self.kind == "sentencepiece":
+            return line.replace(" ", "").replace(SPACE_MARK, " ").strip() if SPACE_MARK in line else line
+        return re.sub("@@( |$)", "", line)
+
+
+def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> None:
+    """Learn merges (subword-nmt: ``size`` of them) or a sentencepiece BPE model (vocabulary of ``size``).
+
+    The file depends on the lines and the size only. subword-nmt stops early where no pair occurs twice.
+
+    Raises:
+        ValueError: the text is too small for the size (sentencepiece) or holds no word of two letters.
+    """
+    if kind == "sentencepiece":
+        import sentencepiece
+
+        written = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(lines),
+                model_writer=written,
+                vocab_size=size,
+                model_type="bpe",
+                character_coverage=1.0,
+                normalization_rule_name="identity",
+                num_threads=1,
+                minloglevel=2,
+            )
+        except (RuntimeError, OSError) as error:
+            raise ValueError(f"sentencepiece cannot learn a vocabulary of {size}: {error}") from None
+        model.write_bytes(written.getvalue())
+    else:
+        from subword_nmt.learn_bpe import learn_bpe
+
+        words = Counter(word for line in lines for word in line.split(" ") if word)
+        if all(len(word) == 1 for word in words):
+            raise ValueError("BPE: the training text holds no word of two letters or more")
+        dictionary = [f"{word} {count}" for word, count in words.items()]
+        with open(model, "w", encoding="utf-8", newline="\n") as f:
+            learn_bpe(dictionary, f, size, is_dict=True)
+
+
+def count_subwords(lines: Iterable[str], vocabulary: Path) -> None:
+    """Write how often each subword occurs, most frequent first, as ``subword-nmt get-vocab`` does."""
+    counts: Counter[str] = Counter(subword for line in lines for subword in line.split(" ") if subword)
+    with open(vocabulary, "w", encoding="utf-8", newline="\n") as f:
+        f.writelines(f"{subword} {count}\n" for subword, count in counts.most_common())

@@ -1,0 +1,78 @@
+"""One line of raw text to tokens and back: normalization, tokenizer, case."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+# Whatever Python, fairseq or an editor may take for the end of a line, and NUL.
+SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+
+
+def clean(line: str) -> tuple[str, bool]:
+    """The line with line separators and NUL replaced by a space, and whether there were any."""
+    cleaned, count = SPECIAL.subn(" ", line)
+    return cleaned, count > 0
+
+
+class Tokens:
+    """Tokenization of one language as one side of a ``DataConfig`` describes it.
+
+    Args:
+        steps: the side: ``language`` and the keys of ``SIDE_DEFAULTS``.
+        truecaser: the truecaser's model; None before it is trained and where there is none.
+    """
+
+    def __init__(self, steps: dict[str, Any], truecaser: Path | None = None):
+        import sacremoses
+
+        language = steps["language"]
+        self.steps = steps
+        self.normalizer = sacremoses.MosesPunctNormalizer(language) if steps["normalize"] else None
+        self.moses = sacremoses.MosesTokenizer(language) if steps["tokenizer"] == "moses" else None
+        self.detokenizer = sacremoses.MosesDetokenizer(language)
+        self.truecaser = sacremoses.MosesTruecaser(str(truecaser)) if truecaser else None
+        self.detruecaser = sacremoses.MosesDetruecaser()
+        if steps["tokenizer"] == "jieba":
+            _jieba()
+
+    def tokenize(self, line: str) -> str:
+        """Normalized, tokenized, cased text; tokens joined by single spaces."""
+        line = clean(line)[0]
+        if self.normalizer:
+            line = self.normalizer.normalize(line)
+        if self.moses:
+            line = self.moses.tokenize(
+                line,
+                aggressive_dash_splits=self.steps["aggressive-dashes"],
+                escape=self.steps["escape"],
+                return_str=True,
+            )
+        elif self.steps["tokenizer"] == "jieba":
+            line = " ".join(_jieba().cut(line))
+        line = " ".join(line.split())  # any Unicode space would split a word in fairseq, too
+        if self.steps["lowercase"]:
+            line = line.lower()
+        return self.truecase(line) if self.truecaser else line
+
+    def truecase(self, line: str) -> str:
+        assert self.truecaser is not None
+        return self.truecaser.truecase(line, return_str=True)
+
+    def detokenize(self, line: str) -> str:
+        """Text as a reader expects it; what normalization and lower-casing took away does not come back."""
+        if self.steps["truecase"]:
+            line = self.detruecaser.detruecase(line, return_str=True)
+        if self.moses:
+            return self.detokenizer.detokenize(line.split(), unescape=self.steps["escape"])
+        if self.steps["tokenizer"] == "jieba":  # a space stays between two words of Latin letters or digits only
+            return re.sub(r"(?<![!-~]) | (?![!-~])", "", line)
+        return line
+
+
+def _jieba() -> Any:
+    try:
+        import jieba
+    except ImportError:
+        raise ValueError("tokenizer jieba: the package jieba is not installed; run: pip install jieba") from None
+    jieba.setLogLevel("WARNING")
+    return jieba
