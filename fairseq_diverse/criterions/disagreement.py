@@ -35,7 +35,12 @@ class _Listener:
         self.agreement: Tensor | None = None
 
     def __call__(self, **net_input: Any) -> Any:
-        net_output = self.model(**net_input, attention_request=self.request)
+        try:
+            net_output = self.model(**net_input, attention_request=self.request)
+        except TypeError as error:
+            if "attention_request" not in str(error):
+                raise
+            raise UserError("--arch: disagreement needs a model that measures its heads, such as diverse_transformer") from None
         self.agreement = net_output[1]["agreement"]  # (K,)
         return net_output
 

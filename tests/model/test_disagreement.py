@@ -1,0 +1,165 @@
+"""The regularizer: value, loss, logging, accumulation, LayerDrop, refusals."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.logging import metrics
+
+from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
+    LabelSmoothedCrossEntropyWithDisagreement,
+    LabelSmoothedCrossEntropyWithDisagreementConfig,
+)
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.request import TERMS, AttentionRequest
+from tests.cases import batch, build_model, dictionary
+from tests.reference import agreement as reference
+
+
+def criterion(**flags):
+    cfg = LabelSmoothedCrossEntropyWithDisagreementConfig(label_smoothing=0.1, sentence_avg=False)
+    for key, value in flags.items():
+        setattr(cfg, key, value)
+    made = LabelSmoothedCrossEntropyWithDisagreement.build_criterion(cfg, SimpleNamespace(target_dictionary=dictionary()))
+    return made
+
+
+def sample(**options):
+    net_input = batch(**options)
+    target = net_input["prev_output_tokens"]
+    return {"net_input": net_input, "target": target, "ntokens": int((target != dictionary().pad()).sum())}
+
+
+def test_the_model_measures_what_the_paper_defines():
+    """Against loops, from the maps and value projections of the same forward."""
+    model = build_model().double().eval()
+    seen = {}
+    for number, layer in enumerate(model.decoder.layers, 1):
+        layer.encoder_attn.v_proj.register_forward_hook(lambda m, i, out, n=number: seen.__setitem__(n, out))
+    request = AttentionRequest(TERMS, "cross:1-2", weights="cross")
+    net_input = batch()
+    _, extra = model(**net_input, attention_request=request)
+    real_source = (net_input["src_tokens"] != dictionary().pad()).tolist()
+    real_target = (net_input["prev_output_tokens"] != dictionary().pad()).tolist()
+    expected = torch.zeros(3, dtype=torch.float64)
+    for number in (1, 2):
+        values = seen[number].view(8, 3, 4, 6).permute(1, 2, 0, 3)  # (B, H, S, D)
+        weights = extra["maps"]["cross", number].transpose(0, 1)
+        expected += torch.tensor(
+            [
+                reference.cosine_agreement(values.tolist(), real_source),
+                reference.position_agreement(weights.tolist(), real_target),
+                reference.cosine_agreement((weights @ values).tolist(), real_target),
+            ],
+            dtype=torch.float64,
+        )
+    torch.testing.assert_close(extra["agreement"], expected / 2)
+
+
+def test_mean_over_layers_then_components():
+    model = build_model().eval()
+
+    def measure(on):
+        return model(**batch(), attention_request=AttentionRequest(("output",), on))[1]["agreement"]
+
+    encoder = (measure("encoder:1") + measure("encoder:2")) / 2
+    cross = (measure("cross:1") + measure("cross:2") + measure("cross:3")) / 3
+    torch.testing.assert_close(measure("encoder"), encoder)
+    torch.testing.assert_close(measure("encoder,cross"), (encoder + cross) / 2)
+
+
+def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size():
+    model = build_model().eval()
+    plain = criterion(disagreement_weight=0.0)(model, sample())
+    for terms in ("output", "subspace,position,output"):
+        loss, size, log = criterion(disagreement=terms, disagreement_weight=0.7)(model, sample())
+        request = AttentionRequest(tuple(terms.split(",")), "encoder,cross,decoder")
+        agreement = model(**sample()["net_input"], attention_request=request)[1]["agreement"]
+        torch.testing.assert_close(loss, plain[0] + 0.7 * size * agreement.sum())
+        torch.testing.assert_close([log["loss"], log["nll_loss"]], [plain[0].detach(), plain[2]["nll_loss"]])
+        for term, value in zip(terms.split(","), agreement, strict=True):
+            torch.testing.assert_close(log[f"disagreement_{term}"], -value * size)
+
+
+def test_logged_figures():
+    model = build_model()
+    made = criterion(disagreement="position,output")
+    with metrics.aggregate(new_root=True) as logged:
+        made.reduce_metrics([made(model, sample())[2], made(model, sample(seed=1))[2]])
+    values = logged.get_smoothed_values()
+    assert values["disagreement"] == pytest.approx(values["disagreement_position"] + values["disagreement_output"], abs=1e-3)
+    assert -1 <= values["disagreement_output"] < 0
+
+
+def test_quarter_batches_with_accumulation_equal_the_full_batch():
+    lengths = (6, 6, 6, 6)
+    whole = sample(source=lengths, target=lengths)
+
+    def gradient(parts):
+        model = build_model()
+        made = criterion(disagreement="subspace,position,output", disagreement_weight=2.0)
+        total = 0
+        for part in parts:
+            loss, size, _ = made(model, part)
+            loss.backward()
+            total += size
+        return [p.grad / total for p in model.parameters()]
+
+    quarters = [
+        {
+            "net_input": {key: value[i : i + 1] for key, value in whole["net_input"].items()},
+            "target": whole["target"][i : i + 1],
+            "ntokens": whole["ntokens"] // 4,
+        }
+        for i in range(4)
+    ]
+    torch.testing.assert_close(gradient(quarters), gradient([whole]))
+
+
+def test_layerdrop_divides_by_the_layers_that_ran():
+    model = build_model({"encoder_layerdrop": 0.5})
+    request = AttentionRequest(("output",), "encoder")
+    full = build_model()
+    full.load_state_dict(model.state_dict())
+    single = [full(**batch(), attention_request=AttentionRequest(("output",), f"encoder:{n}"))[1]["agreement"] for n in (1,)]
+    ran = set()
+    for seed in range(30):
+        torch.manual_seed(seed)
+        _, extra = model(**batch(), attention_request=request)
+        states = 0
+        torch.manual_seed(seed)
+        chosen = [layer.number for layer in model.encoder.layers]
+        states = tuple(chosen)
+        ran.add(states)
+        if states == (1,):
+            torch.testing.assert_close(extra["agreement"], single[0])
+        if states == ():
+            assert extra["agreement"].item() == 0
+    assert {(), (1,), (2,), (1, 2)} == ran
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"disagreement_weight": -0.5}, "--disagreement-weight -0.5: must be >= 0"),
+        ({"disagreement": "outputs"}, "--disagreement 'outputs': allowed are subspace, position, output"),
+        ({"disagreement": ""}, "--disagreement '': allowed are"),
+        ({"disagreement": "output,output"}, "each once"),
+        ({"disagreement_on": "encodr"}, "--disagreement-on 'encodr': unknown component"),
+        ({"disagreement_on": ""}, "names no attention"),
+    ],
+)
+def test_refused_when_built(flags, message):
+    with pytest.raises(UserError) as error:
+        criterion(**flags)
+    assert message in str(error.value)
+
+
+def test_a_layer_out_of_range_is_refused_at_the_first_forward():
+    with pytest.raises(UserError, match="--disagreement-on 'cross:4': layer 4 of cross is out of range; it has 3 layers"):
+        criterion(disagreement_on="cross:4")(build_model(), sample())
+
+
+def test_other_models_are_refused():
+    with pytest.raises(UserError, match="--arch"):
+        criterion()(build_model({}, "transformer"), sample())

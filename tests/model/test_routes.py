@@ -1,0 +1,67 @@
+"""The fused and the explicit route agree, in values and gradients, and each runs where it should."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_diverse.attention.staged import StagedAttention
+from fairseq_diverse.request import TERMS, AttentionRequest
+from tests.cases import ALL_ON, CASES, batch, build_model
+
+EVERYWHERE = "encoder,decoder,cross"
+
+
+def outputs(model, request):
+    model.zero_grad()
+    output, extra = model(**batch(), attention_request=request)
+    output.square().mean().backward()
+    return output, extra, [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
+def test_routes_agree(name, flags):
+    model = build_model(flags).double()
+    fused, _, fused_gradients = outputs(model, AttentionRequest(("output",), EVERYWHERE))
+    plain, _, plain_gradients = outputs(model, None)
+    explicit, extra, gradients = outputs(model, AttentionRequest(weights=EVERYWHERE))
+    # fairseq's plain cross-attention computes its softmax in float32 even in a float64 model
+    for other in (fused, plain):
+        torch.testing.assert_close(other, explicit, rtol=1e-4, atol=1e-5)
+    for other in (fused_gradients, plain_gradients):
+        torch.testing.assert_close(other, gradients, rtol=1e-3, atol=1e-5)
+    assert len(extra["maps"]) == 2 + 3 + 3
+    for (component, _), weights in extra["maps"].items():
+        queries, keys = (8, 8) if component == "encoder" else (7, 7) if component == "decoder" else (7, 8)
+        assert weights.shape == (4, 3, queries, keys)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(4, 3, queries).to(weights))
+
+
+@pytest.mark.parametrize("terms", [("output",), ("subspace",), ("position",), TERMS])
+def test_the_map_is_made_only_where_it_is_needed(terms, monkeypatch):
+    fused = []
+    original = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or original(*a, **k))
+    model = build_model({"routing": "em", "routing_on": EVERYWHERE})
+    model(**batch())
+    assert len(fused) == 8  # training: fairseq asks for the last cross-attention's weights by habit
+    fused.clear()
+    model(**batch(), attention_request=AttentionRequest(terms, EVERYWHERE))
+    assert len(fused) == (0 if "position" in terms else 8)
+    fused.clear()
+    _, extra = model.eval()(**batch())
+    assert len(fused) == 7 and extra["attn"][0].shape == (3, 7, 8)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_need_head_weights_returns_every_head(incremental):
+    attention = StagedAttention(24, 4, self_attention=True).eval()
+    x = torch.randn(5, 3, 24)
+    state = {} if incremental else None
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, :2] = True
+    value, weights = attention(x, x, x, key_padding_mask=padding, incremental_state=state, need_head_weights=True)
+    assert weights.shape == (4, 3, 5, 5)
+    assert not weights[:, 1, :, :2].any()
+    expected, mean = attention(x, x, x, key_padding_mask=padding, incremental_state={} if incremental else None)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(weights.mean(0), mean)

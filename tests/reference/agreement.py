@@ -1,0 +1,39 @@
+"""Li et al. (2021), Eqs. 5-7, with loops."""
+
+import math
+
+
+def cosine(a, b):
+    norms = [math.sqrt(sum(x * x for x in v)) for v in (a, b)]
+    if min(norms) <= 1e-8:
+        return 0.0
+    return sum(x * y for x, y in zip(a, b, strict=True)) / (norms[0] * norms[1])
+
+
+def _mean(values):
+    return sum(values) / len(values) if values else 0.0
+
+
+def cosine_agreement(vectors, valid):
+    """Eqs. 5 and 7; ``vectors`` [b][h][t][d], ``valid`` [b][t]."""
+    figures = []
+    for sentence, real in zip(vectors, valid, strict=True):
+        heads = range(len(sentence))
+        for t, is_real in enumerate(real):
+            if is_real:
+                figures.append(_mean([cosine(sentence[i][t], sentence[j][t]) for i in heads for j in heads]))
+    return _mean(figures)
+
+
+def position_agreement(weights, valid):
+    """Eq. 6; ``weights`` [b][h][t][s], ``valid`` [b][t]."""
+    figures = []
+    for sentence, real in zip(weights, valid, strict=True):
+        heads = range(len(sentence))
+        for t, is_real in enumerate(real):
+            if is_real:
+                pairs = [
+                    sum(a * b for a, b in zip(sentence[i][t], sentence[j][t], strict=True)) for i in heads for j in heads
+                ]
+                figures.append(_mean(pairs))
+    return _mean(figures)

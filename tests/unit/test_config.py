@@ -1,0 +1,76 @@
+"""The placement language and the flags made from the mechanisms."""
+
+import argparse
+import dataclasses
+
+import pytest
+
+from fairseq_diverse.config import MECHANISMS, add_flags, fill_defaults, flag_name, parse_placement, read_mechanism, resolve_placement
+from fairseq_diverse.errors import UserError
+
+LAYERS = {"encoder": 6, "decoder": 5, "cross": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("encoder", {"encoder": {1, 2, 3, 4, 5, 6}}),
+        ("encoder:1", {"encoder": {1}}),
+        ("encoder:1-2,cross", {"encoder": {1, 2}, "cross": {1, 2, 3, 4, 5}}),
+        ("decoder:1+4-5,encoder:1", {"decoder": {1, 4, 5}, "encoder": {1}}),
+        (" encoder:2 , cross:5 ", {"encoder": {2}, "cross": {5}}),
+    ],
+)
+def test_placements(text, expected):
+    assert resolve_placement("--x-on", text, LAYERS) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("enc", "unknown component 'enc'"),
+        ("encoder:", "'' is not a layer"),
+        ("encoder:0", "layers count from 1"),
+        ("encoder:3-2", "the range '3-2' is reversed"),
+        ("encoder:1-", "'1-' is not a layer"),
+        ("encoder:-1", "'-1' is not a layer"),
+        ("encoder:a", "'a' is not a layer"),
+        ("encoder:1+", "'' is not a layer"),
+        ("encoder,encoder:1", "component 'encoder' is named twice"),
+        ("encoder,,cross", "unknown component ''"),
+    ],
+)
+def test_bad_placements_name_flag_text_and_what_is_allowed(text, problem):
+    with pytest.raises(UserError) as error:
+        parse_placement("--routing-on", text)
+    for part in ("--routing-on", repr(text), problem, "allowed: component[:layers]"):
+        assert part in str(error.value)
+
+
+def test_a_layer_out_of_range_is_refused():
+    with pytest.raises(UserError, match="--x-on 'decoder:6': layer 6 of decoder is out of range; it has 5 layers"):
+        resolve_placement("--x-on", "decoder:6", LAYERS)
+
+
+def test_every_flag_reaches_its_field():
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    for mechanism, kind in MECHANISMS.items():
+        for f in dataclasses.fields(kind):
+            value = f.metadata["choices"][-1] if "choices" in f.metadata else "7" if f.type in ("int", int) else "cross:2"
+            args = parser.parse_args([flag_name(mechanism, f.name), value])
+            assert str(getattr(read_mechanism(args, mechanism), f.name)) == value
+
+
+def test_flags_that_did_not_exist_yet_have_their_default():
+    args = argparse.Namespace()
+    assert read_mechanism(args, "routing") == MECHANISMS["routing"]()
+    fill_defaults(args)
+    assert args.routing == "none" and args.routing_on == "encoder:1-2" and args.routing_iterations == 3
+
+
+def test_no_flag_starts_with_a_prefix_that_fairseq_moves():
+    for mechanism, kind in MECHANISMS.items():
+        for f in dataclasses.fields(kind):
+            assert not flag_name(mechanism, f.name).startswith(("--encoder", "--decoder", "--quant-noise"))

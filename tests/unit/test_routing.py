@@ -1,0 +1,82 @@
+"""Routing equals the loop version; gradients are right and finite."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
+from tests.reference import routing as reference
+
+B, H = 3, 4
+SHAPES = [(12, 1), (6, 2), (1, 12)]
+
+
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
+def test_simple_routing_equals_the_loop(n, d, iterations):
+    votes = torch.randn(B, H, n, d, dtype=torch.float64)
+    got = simple_routing(votes, iterations)
+    expected = [reference.simple_routing(sentence, iterations) for sentence in votes.tolist()]
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("activation", [True, False])
+def test_em_routing_equals_the_loop(n, d, iterations, activation):
+    votes = torch.randn(B, H, n, d, dtype=torch.float64)
+    beta_a, beta_u = torch.randn(n, dtype=torch.float64), torch.randn(n, dtype=torch.float64)
+    got = em_routing(votes, beta_a, beta_u, iterations, activation)
+    expected = [
+        reference.em_routing(sentence, beta_a.tolist(), beta_u.tolist(), iterations, activation)
+        for sentence in votes.tolist()
+    ]
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "d"), [(5, 1), (3, 2)])
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+def test_gradients(n, d, iterations):
+    votes = torch.randn(2, H, n, d, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda v: simple_routing(v, iterations), votes)
+    betas = [torch.randn(n, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert gradcheck(lambda v, a, u: em_routing(v, a, u, iterations), (votes, *betas))
+    assert gradcheck(lambda v: em_routing(v, None, None, iterations, activation=False), votes)
+
+
+def hard_votes():
+    random = torch.randn(B, H, 12, 1)
+    return {
+        "zero": torch.zeros_like(random),
+        "equal": torch.ones_like(random),
+        "equal heads": random[:, :1].expand(B, H, 12, 1),
+        "large": 1e3 * random,
+        "large equal": torch.full_like(random, 1e3),
+        "wide": 1e3 * random.view(B, H, 3, 4),
+    }
+
+
+@pytest.mark.parametrize("name", hard_votes())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["simple", "em", "em-none"])
+def test_finite_forward_and_backward(name, dtype, kind):
+    votes = hard_votes()[name].to(dtype).requires_grad_()
+    n = votes.size(-2)
+    betas = [torch.zeros(n, requires_grad=True) for _ in range(2)]
+    for iterations in (1, 3, 5):
+        if kind == "simple":
+            out = simple_routing(votes, iterations)
+        else:
+            out = em_routing(votes, *betas, iterations, activation=kind == "em")
+        assert out.dtype == dtype and out.isfinite().all()
+        out.float().sum().backward()
+        assert votes.grad.isfinite().all()
+    if kind == "em":
+        assert all(beta.grad.isfinite().all() for beta in betas)
+
+
+def test_no_iteration_is_refused():
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        simple_routing(torch.zeros(1, H, 2, 1), 0)
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        em_routing(torch.zeros(1, H, 2, 1), torch.zeros(2), torch.zeros(2), 0)
