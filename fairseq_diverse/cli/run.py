@@ -1,0 +1,68 @@
+"""Train, translate and score the rows of a table.
+
+Every row and seed has its own directory under $FAIRSEQ_DIVERSE_RUNS (default: runs/), named by a hash of what is
+trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command goes on
+where it stopped. `fairseq-diverse report TABLE` shows the results.
+"""
+
+import argparse
+import os
+import shlex
+
+EXAMPLE = "fairseq-diverse run multi30k-disagreement --seeds 1,2,3 --jobs 2"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_table_arguments(parser)
+    parser.add_argument("--seeds", default="1", metavar="1,2,3", help="seeds of every row (default: 1)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs side by side, each with its share of the cores"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
+    )
+
+
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `run` and `report` share: which table, and what is changed in it."""
+    parser.add_argument("table", metavar="TABLE", help="a table in configs/tables, or a YAML file")
+    parser.add_argument("--rows", metavar="a,b", help="only these rows")
+    parser.add_argument("--data", metavar="D", help="another data set: a name, or a prepared folder")
+    parser.add_argument("--size", metavar="S", help="another size: a name in configs/size, or a YAML file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="FLAG=VALUE",
+        help="a flag for every row; generate.FLAG=VALUE for translation, average.last=N, average.every=UPDATES",
+    )
+
+
+def parse_seeds(text: str) -> list[int]:
+    seeds = [part.strip() for part in text.split(",")]
+    if not all(seed.isdecimal() for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds {text}: different whole numbers expected, joined by commas")
+    return [int(seed) for seed in seeds]
+
+
+def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse.experiments.runs import find_runs
+    from fairseq_diverse.experiments.tables import load_table, select_rows
+
+    if args.jobs < 1:
+        raise ValueError(f"--jobs {args.jobs}: at least 1")
+    table = load_table(args.table, args.data, args.size, args.settings)
+    runs = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = max(1, cores // args.jobs)
+    if args.dry_run:
+        for run in runs:
+            print(f"# {run.name}: {run.stage}, {run.directory}")
+            for command in run.commands().values():
+                print(f"OMP_NUM_THREADS={threads} {shlex.join(command)}")
+            print()
+        return 0
+    from fairseq_diverse.experiments.schedule import run_all
+
+    return 1 if run_all(runs, args.jobs, threads) else 0

@@ -1,0 +1,1 @@
+"""Experiments: table files, runs that resume, summaries and reports."""

@@ -1,0 +1,107 @@
+"""What fairseq's programs print: progress while they work, measurements afterwards."""
+
+import json
+import math
+import re
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+TRANSLATED = re.compile(r"Translated ([\d,]+) sentences \(([\d,]+) tokens\) in ([\d.]+)s .* ([\d.]+) tokens/s\)")
+JSON_LINE = re.compile(r"\| (train_inner|valid) \| (\{.*\})$")
+
+
+class Follower:
+    """Reads what is added to a log and keeps the last training statistics."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.position = path.stat().st_size
+        self.rest = b""
+        self.last = (0, "", "")
+
+    def latest(self) -> tuple[int, str, str]:
+        """Updates done, loss and words per second of the last line of statistics."""
+        with open(self.path, "rb") as f:
+            f.seek(self.position)
+            added = f.read()
+        self.position += len(added)
+        *lines, self.rest = (self.rest + added).split(b"\n")
+        for _, stats in _statistics(line.decode("utf-8", "replace") for line in lines):
+            if "num_updates" in stats:
+                self.last = (int(stats["num_updates"]), stats.get("loss", ""), stats.get("wps", ""))
+        return self.last
+
+
+def measure(step: str, path: Path) -> dict[str, Any]:
+    """The measurements that a finished step left in its log.
+
+    Training: ``parameters``, ``words_per_second`` (target tokens, median over the logged intervals), ``valid_nll``
+    (last and best, nats per token) and ``gb_free`` (the least, where a GPU was used). Translation and scoring of the
+    reference: ``sentences``, ``tokens``, ``seconds``, ``words_per_second``.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    if step == "train":
+        found = PARAMETERS.findall(text)
+        speeds, valid, free = [], [], []
+        for kind, stats in _statistics(text.splitlines()):
+            if kind == "valid" and "valid_nll_loss" in stats:
+                valid.append(float(stats["valid_nll_loss"]) * math.log(2))
+            elif kind == "train_inner":
+                speeds += [float(stats["wps"])] if float(stats.get("wps", 0)) > 0 else []
+                free += [float(stats["gb_free"])] if "gb_free" in stats else []
+        return {
+            "parameters": int(found[-1].replace(",", "")) if found else None,
+            "words_per_second": round(median(speeds), 1) if speeds else None,
+            "valid_nll": {"last": round(valid[-1], 4), "best": round(min(valid), 4)} if valid else None,
+            "gb_free": min(free, default=None),
+        }
+    match = TRANSLATED.search(text)
+    if not match:
+        return {}
+    sentences, tokens, seconds, speed = (match[i].replace(",", "") for i in range(1, 5))
+    return {
+        "sentences": int(sentences),
+        "tokens": int(tokens),
+        "seconds": float(seconds),
+        "words_per_second": float(speed),
+    }
+
+
+def reference_nll(path: Path) -> list[float]:
+    """Negative log-likelihood in nats of every test sentence, in the order of the test set.
+
+    Read from the output of ``fairseq-generate --score-reference``: its P lines hold one base-2 log-probability for each
+    token of the reference, the end-of-sentence mark included.
+
+    Raises:
+        ValueError: a sentence is missing.
+    """
+    scores: dict[int, float] = {}
+    with open(path, encoding="utf-8", errors="replace", newline="\n") as f:
+        for line in f:
+            if line.startswith("P-"):
+                number, values = line[2:].split("\t")
+                scores[int(number)] = -sum(map(float, values.split())) * math.log(2)
+    if not scores or set(scores) != set(range(len(scores))):
+        raise ValueError(f"{path}: holds {len(scores)} scored sentences, not numbered 0 to {len(scores) - 1}")
+    return [scores[number] for number in range(len(scores))]
+
+
+def tail(path: Path, lines: int = 4, width: int = 300) -> str:
+    """The last lines of a log, indented and cut to a width."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    shown = [line for line in text.splitlines() if line.strip()][-lines:]
+    return "\n".join("    " + (line if len(line) <= width else line[:width] + " ...") for line in shown)
+
+
+def _statistics(lines: Any) -> Any:
+    """(kind, statistics) of fairseq's json lines; lines cut off by a kill are left out."""
+    for line in lines:
+        match = JSON_LINE.search(line)
+        if match:
+            try:
+                yield match[1], json.loads(match[2])
+            except json.JSONDecodeError:
+                continue

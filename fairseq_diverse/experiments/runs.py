@@ -1,0 +1,300 @@
+"""One run: a row with a data set and a seed, trained, averaged, translated and scored in its own directory."""
+
+import ctypes
+import fcntl
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.experiments import logs, provenance
+from fairseq_diverse.experiments.tables import Row, to_arguments
+from fairseq_diverse.files import atomic_write
+from fairseq_diverse.paths import PACKAGE, config_names, config_path, runs_dir
+
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class RunFailed(Exception):
+    """A step that ended badly; the message names its log and holds the log's last lines."""
+
+
+class RunBusy(Exception):
+    """Another process is working on the same run."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a working run shows: its step and, in training, how far it is."""
+
+    step: str
+    updates: int = 0
+    loss: str = ""
+    words_per_second: str = ""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A prepared data set; ``hash`` is None while it is not prepared (for ``--dry-run``)."""
+
+    name: str
+    path: Path
+    source: str
+    target: str
+    hash: str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row, a data set and a seed. ``directory`` is shared by all tables that hold an equal row."""
+
+    row: Row
+    seed: int
+    data: DataSet
+    cpu: bool
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name} seed {self.seed}"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint that is evaluated and kept."""
+        return self.checkpoints / ("checkpoint_average.pt" if self.row.average else "checkpoint_last.pt")
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Measurements of the finished steps, by step, and what training was started with."""
+        return read_json(self.directory / "state.json") or {}
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        return read_json(self.directory / "summary.json")
+
+    @property
+    def stage(self) -> str:
+        """Done, the step at which it goes on, or new."""
+        if self.summary:
+            return "done"
+        if not self.data.hash:
+            return "data not prepared"
+        open_steps = [step for step in self.commands() if step not in self.state]
+        return f"goes on with {open_steps[0] if open_steps else 'score'}" if self.state else "new"
+
+    def commands(self) -> dict[str, list[str]]:
+        """The command line of every step, in their order."""
+        row = self.row
+        common = [str(self.data.path), "--user-dir", str(PACKAGE)] + (["--cpu"] if self.cpu else [])
+        languages = ["--source-lang", self.data.source, "--target-lang", self.data.target]
+        task = ["--task", str(row.train.get("task", "translation"))]
+        every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
+        machinery: dict[str, str | bool] = {
+            "seed": str(self.seed),
+            "save-dir": str(self.checkpoints),
+            "save-interval": "1000000",
+            "save-interval-updates": str(every),
+            "keep-interval-updates": str(row.average.get("last", 1)),
+            "validate-interval": "1000000",
+            "no-epoch-checkpoints": True,
+            "log-format": "json",
+            "log-interval": str(min(100, max(1, row.max_update // 100))),
+        }
+        if self.cpu:
+            machinery["num-workers"] = "0"
+        train = ["-m", "fairseq_cli.train", *common, *languages, *to_arguments(machinery | row.train)]
+        train += [] if "task" in row.train else task
+        translate = ["-m", "fairseq_cli.generate", *common, *languages, *task, "--path", str(self.checkpoint)]
+        translate += ["--gen-subset", "test", "--log-format", "none"]
+        translate += [] if {"batch-size", "max-tokens"} & set(row.generate) else ["--batch-size", "64"]
+        steps = {"train": train}
+        if row.average:
+            steps["average"] = ["-m", "fairseq_diverse.cli", "average", *self._average_arguments()]
+        steps["generate"] = translate + to_arguments(row.generate)
+        steps["reference"] = [*translate, "--score-reference"]
+        return {step: [sys.executable, *command] for step, command in steps.items()}
+
+    def _average_arguments(self) -> list[str]:
+        raise NotImplementedError
+
+    def execute(self, threads: int) -> Iterator[Progress]:
+        """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.
+
+        Raises:
+            RunFailed: a step's program failed.
+            RunBusy: another process holds this run.
+        """
+        with locked(self.directory) as lock:
+            if self.summary:
+                return
+            commands = self.commands()
+            lines = [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in commands.values()]
+            with atomic_write(self.directory / "commands.sh") as f:
+                f.write("\n\n".join(lines) + "\n")
+            for step, command in commands.items():
+                if step in self.state:
+                    continue
+                yield Progress(step)
+                if step == "train":
+                    yield from self._train(command, threads, lock)
+                else:
+                    peak = yield from self._spawn(step, command, threads, lock)
+                    self._finish(step, logs.measure(step, self.directory / f"{step}.log") | {"peak_memory": peak})
+            yield Progress("score")
+            from fairseq_diverse.experiments.summary import summarize
+
+            write_json(self.directory / "summary.json", summarize(self))
+            for path in self.checkpoints.glob("*.pt"):
+                if path != self.checkpoint:
+                    path.unlink()
+
+    def _train(self, command: list[str], threads: int, lock: int) -> Iterator[Progress]:
+        peak = None
+        if mend_last_checkpoint(self.checkpoints) < self.row.max_update:
+            starts = [*self.state.get("starts", []), provenance.collect()]
+            write_json(self.directory / "state.json", self.state | {"starts": starts})
+            peak = yield from self._spawn("train", command, threads, lock)
+        self._finish("train", logs.measure("train", self.directory / "train.log") | {"peak_memory": peak})
+
+    def _finish(self, step: str, measures: dict[str, Any]) -> None:
+        write_json(self.directory / "state.json", self.state | {step: measures})
+
+    def _spawn(self, step: str, command: list[str], threads: int, lock: int) -> Generator[Progress, None, int]:
+        """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes."""
+        path = self.directory / f"{step}.log"
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        with open(path, "ab" if step == "train" else "wb") as log:
+            follow = logs.Follower(path)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment | {"PYTHONUNBUFFERED": "1"},
+                pass_fds=[lock],  # while any part of a run lives, the run stays locked
+                preexec_fn=die_with_parent,
+            )
+        try:
+            while True:
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    break
+                yield Progress(step, *follow.latest())
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                process.wait()
+        if process.returncode != 0:
+            raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
+        return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> list[Run]:
+    """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
+
+    Args:
+        dry: accept data sets that are known but not prepared.
+    """
+    import torch
+
+    cpu = not torch.cuda.is_available()
+    runs = []
+    for row in rows:
+        data = find_data(row.data, dry)
+        key = row.key(data.hash) if data.hash else "unprepared"
+        existing = sorted(runs_dir().glob(f"*-{key}"))
+        parent = existing[0] if existing else runs_dir() / f"{data.name}-{row.size}-{row.name}-{key}"
+        runs += [Run(row, seed, data, cpu, parent / f"seed{seed}") for seed in seeds]
+    return runs
+
+
+def find_data(name: str, dry: bool = False) -> DataSet:
+    """The prepared data set that a name or a path means.
+
+    Raises:
+        ValueError: it is not prepared (unless ``dry``), or unknown; says what to do.
+    """
+    from fairseq_diverse.preparation import DataConfig
+    from fairseq_diverse.preparation.pipeline import FILE, read_record
+
+    by_name = runs_dir() / "data" / name
+    for path in (by_name, Path(name).resolve()):
+        if (path / FILE).is_file():
+            record = read_record(path)
+            return DataSet(path.name, path, record["source"], record["target"], record["hash"])
+    if name not in config_names("data"):
+        raise ValueError(
+            f"data set {name}: neither a known name nor a folder made by `fairseq-diverse prepare`; "
+            f"known: {', '.join(config_names('data'))}"
+        )
+    if not dry:
+        raise ValueError(
+            f"data set {name} is not prepared; run: fairseq-diverse prepare {name} --raw RAW_DIR --out {by_name}"
+        )
+    return DataSet(name, by_name, *DataConfig.load(config_path("data", name)).languages, hash=None)
+
+
+def mend_last_checkpoint(folder: Path) -> int:
+    """Make ``checkpoint_last.pt`` a whole file, from the newest other checkpoint if need be; returns its update count.
+
+    fairseq writes ``checkpoint_<epoch>_<updates>.pt`` whole or not at all, but copies it to ``checkpoint_last.pt`` in
+    place: training that is killed meanwhile leaves half of one. Training of which the last checkpoint is complete but
+    that was killed before it ended would take one update too many if it were started again, hence the count.
+    """
+    last = folder / "checkpoint_last.pt"
+    if not zipfile.is_zipfile(last):
+        last.unlink(missing_ok=True)
+        by_updates = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: int(path.stem.split("_")[2]))
+        whole = [path for path in by_updates if zipfile.is_zipfile(path)]
+        if not whole:
+            return 0
+        os.link(whole[-1], last)
+    from fairseq_diverse.checkpoints import load_checkpoint
+
+    return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[int]:
+    """Hold the run's lock; the system gives it back when every process that has it open is gone, however it ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunBusy(f"process {os.read(lock, 20).decode()} is working on {directory}") from None
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def die_with_parent() -> None:
+    """In a child process: ask Linux to kill it when its parent dies, so that nothing trains on unseen."""
+    if LIBC is not None:
+        LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    with atomic_write(path) as f:
+        json.dump(content, f, indent=1, ensure_ascii=False)
+        f.write("\n")

@@ -1,0 +1,127 @@
+"""Several runs side by side, with progress."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from fairseq_diverse.experiments.runs import Progress, Run, RunBusy, RunFailed
+
+REPORT_SECONDS = 30
+REPORT_SHARE = 0.05
+
+
+def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
+    """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others.
+
+    Everything happens in this one thread: each run is a generator that is asked in turn, so Ctrl-C ends all of them.
+
+    Returns:
+        How many runs failed or were left to another process.
+    """
+    display = Bars(jobs) if sys.stderr.isatty() else Lines()
+    waiting = list(runs)
+    working: dict[int, tuple[Run, Iterator[Progress]]] = {}
+    unfinished = 0
+    try:
+        while waiting or working:
+            for slot in range(jobs):
+                if slot not in working and waiting:
+                    run = waiting.pop(0)
+                    if run.summary:
+                        display.say(f"{run.name}: done before, {run.directory}")
+                        continue
+                    display.say(f"{run.name}: {run.directory}")
+                    working[slot] = run, run.execute(threads)
+                if slot not in working:
+                    continue
+                run, generator = working[slot]
+                try:
+                    display.show(slot, run, next(generator))
+                    continue
+                except StopIteration:
+                    display.say(f"{run.name}: {outcome(run)}")
+                except RunBusy as error:
+                    display.say(f"{run.name}: left alone, {error}")
+                    unfinished += 1
+                except (RunFailed, OSError, ValueError) as error:
+                    display.say(f"{run.name}: FAILED: {error}")
+                    unfinished += 1
+                del working[slot]
+                display.clear(slot)
+            time.sleep(0.25 if working else 0)
+    finally:
+        for _, generator in working.values():
+            generator.close()  # type: ignore[attr-defined]
+        display.close()
+    return unfinished
+
+
+def outcome(run: Run) -> str:
+    summary = run.summary or {}
+    metrics = summary.get("metrics", {})
+    return ", ".join(f"{name} {metrics[key]['score']:.2f}" for key, name in METRICS.items() if key in metrics)
+
+
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+
+
+class Bars:
+    """One bar a working run, for a terminal."""
+
+    def __init__(self, jobs: int):
+        from tqdm import tqdm
+
+        self.bars = [tqdm(position=slot, leave=False, unit="update", disable=None) for slot in range(jobs)]
+
+    def show(self, slot: int, run: Run, progress: Progress) -> None:
+        bar = self.bars[slot]
+        if bar.desc != f"{run.name}, {progress.step}: ":
+            bar.reset(total=run.row.max_update if progress.step == "train" else None)
+            bar.set_description(f"{run.name}, {progress.step}")
+        if progress.updates > bar.n:
+            bar.initial = bar.initial or progress.updates  # what an earlier start did does not count for the speed
+            bar.n = progress.updates
+            bar.set_postfix_str(f"loss {progress.loss}, {progress.words_per_second} words/s", refresh=False)
+        bar.refresh()
+
+    def say(self, line: str) -> None:
+        self.bars[0].write(line, file=sys.stderr)
+
+    def clear(self, slot: int) -> None:
+        self.bars[slot].reset()
+        self.bars[slot].set_description("")
+
+    def close(self) -> None:
+        for bar in self.bars:
+            bar.close()
+
+
+class Lines:
+    """A line at every step, and in training every 5% or half a minute, whichever is later; for a log file."""
+
+    def __init__(self) -> None:
+        self.shown: dict[int, tuple[str, float, int]] = {}
+
+    def show(self, slot: int, run: Run, progress: Progress) -> None:
+        step, when, updates = self.shown.get(slot, ("", 0.0, 0))
+        if progress.step != step:
+            self.say(f"{run.name}: {progress.step}")
+        elif progress.updates - updates < run.row.max_update * REPORT_SHARE and (
+            progress.updates == updates or time.monotonic() - when < REPORT_SECONDS
+        ):
+            return
+        else:
+            self.say(
+                f"{run.name}: {progress.step} {progress.updates}/{run.row.max_update} updates, "
+                f"loss {progress.loss}, {progress.words_per_second} words/s"
+            )
+        self.shown[slot] = progress.step, time.monotonic(), progress.updates
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def clear(self, slot: int) -> None:
+        self.shown.pop(slot, None)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,212 @@
+"""Table and size files: from YAML to the flags of one run."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fairseq_diverse.paths import config_path
+
+TABLE_KEYS = ("title", "data", "size", "flags", "generate", "average", "baseline", "rows")
+SIZE_KEYS = ("train", "generate", "average")
+ROW_KEYS = ("data", "size", "generate", "average", "published")
+PUBLISHED_KEYS = ("bleu", "parameters", "added-parameters", "speed")
+AVERAGE_KEYS = ("last", "every")
+
+Flags = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table with everything resolved: what is trained, on what, and how it is translated.
+
+    ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as they stand on a command line
+    (``True``: a flag without a value); ``average`` is empty, or the number of checkpoints (``last``) and the
+    updates between them (``every``).
+    """
+
+    name: str
+    data: str
+    size: str
+    train: dict[str, str | bool]
+    generate: dict[str, str | bool]
+    average: dict[str, int]
+    published: Flags
+
+    @property
+    def max_update(self) -> int:
+        return int(self.train["max-update"])
+
+    def key(self, data_hash: str) -> str:
+        """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed."""
+        content = {"data": data_hash, "train": self.train, "generate": self.generate, "average": self.average}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    baseline: str
+    rows: dict[str, Row]
+
+
+def load_table(name: str, data: str | None = None, size: str | None = None, settings: list[str] | None = None) -> Table:
+    """Read a table file and resolve its rows: size, then the table's flags, the row's and ``settings``.
+
+    Args:
+        name: a table's name in ``configs/tables``, or the path of a YAML file.
+        data: the data set of every row instead of the file's.
+        size: the size of every row instead of the file's.
+        settings: ``flag=value`` for every row; ``generate.flag=value`` and ``average.last=N`` reach those sections.
+
+    Raises:
+        ValueError: names the file and the key that is wrong, and what is known.
+    """
+    path = config_path("tables", name)
+    content = _read(path, TABLE_KEYS)
+    overrides = _parse_settings(settings or [])
+    rows = {}
+    for row_name, row in _section(content, "rows", path).items():
+        row = {} if row is None else row
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}: row {row_name} is not a list of `flag: value`")
+        flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
+        published = _section(row, "published", path)
+        _refuse_unknown(published, PUBLISHED_KEYS, f"{path}: published figures of row {row_name}")
+        chosen_data, chosen_size = (
+            data or row.get("data", content.get("data")),
+            size or row.get("size", content.get("size")),
+        )
+        if not chosen_data or not chosen_size:
+            raise ValueError(f"{path}: row {row_name} has no `data` or no `size`")
+        size_path = config_path("size", str(chosen_size))
+        base = _read(size_path, SIZE_KEYS)
+        train = _section(base, "train", size_path) | _section(content, "flags", path) | flags | overrides["train"]
+        generate: Flags = {}
+        for source, source_path in ((base, size_path), (content, path), (row, path)):
+            generate |= _section(source, "generate", source_path)
+        average = next((s["average"] for s in (row, content, base) if "average" in s), None) or {}
+        rows[str(row_name)] = Row(
+            name=str(row_name),
+            data=str(chosen_data),
+            size=size_path.stem,
+            train=_command_line_values(train, path),
+            generate=_command_line_values(generate | overrides["generate"], path),
+            average=_check_average(average, overrides["average"], path),
+            published=published,
+        )
+        for needed in ("arch", "max-update"):
+            if needed not in rows[str(row_name)].train:
+                raise ValueError(f"{path}: row {row_name} and size {size_path.stem} set no `{needed}`")
+        if not rows[str(row_name)].train["max-update"].isdigit():  # type: ignore[union-attr]
+            raise ValueError(f"{path}: row {row_name}: max-update: {train['max-update']} is not a number of updates")
+    if not rows:
+        raise ValueError(f"{path}: no rows")
+    baseline = str(content.get("baseline", next(iter(rows))))
+    if baseline not in rows:
+        raise ValueError(f"{path}: baseline: {baseline} is not a row; rows: {', '.join(rows)}")
+    return Table(path.stem, str(content.get("title", path.stem)), baseline, rows)
+
+
+def select_rows(table: Table, names: str | None) -> list[Row]:
+    """The rows that a comma-separated list names; all of them for None."""
+    if names is None:
+        return list(table.rows.values())
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in table.rows]
+    if unknown or not chosen:
+        raise ValueError(f"--rows {names}: no row {', '.join(unknown)} in {table.name}; rows: {', '.join(table.rows)}")
+    return [table.rows[name] for name in chosen]
+
+
+def to_arguments(flags: dict[str, str | bool]) -> list[str]:
+    """``{"arch": "transformer", "fp16": True}`` -> ``["--arch", "transformer", "--fp16"]``."""
+    return [
+        part for flag, value in flags.items() for part in ((f"--{flag}",) if value is True else (f"--{flag}", value))
+    ]
+
+
+def _read(path: Path, known: tuple[str, ...]) -> Flags:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from None
+    except (OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds no `key: value` pairs; known keys: {', '.join(known)}")
+    named = {str(key): value for key, value in content.items()}
+    _refuse_unknown(named, known, str(path))
+    return named
+
+
+def _section(content: Flags, key: str, path: Path) -> Flags:
+    section = content.get(key)
+    if section is None:
+        return {}
+    if not isinstance(section, dict):
+        raise ValueError(f"{path}: {key}: is not a list of `key: value`")
+    return section
+
+
+def _refuse_unknown(content: Flags, known: tuple[str, ...], where: str) -> None:
+    unknown = [str(key) for key in content if key not in known]
+    if unknown:
+        raise ValueError(f"{where}: unknown key {', '.join(unknown)}; known: {', '.join(known)}")
+
+
+def _check_average(average: Any, override: Flags, path: Path) -> dict[str, int]:
+    """``none`` or ``{last: N, every: UPDATES}``, overridden key by key."""
+    average = {} if average == "none" else average
+    if not isinstance(average, dict):
+        raise ValueError(f"{path}: average: {average}; allowed: none, or {{last: N, every: UPDATES}}")
+    average = average | override
+    _refuse_unknown(average, AVERAGE_KEYS, f"{path}: average")
+    if average.get("last") == 0:
+        return {}
+    if average and (
+        set(average) != set(AVERAGE_KEYS) or not all(isinstance(v, int) and v > 0 for v in average.values())
+    ):
+        raise ValueError(
+            f"{path}: average: needs `last` (checkpoints) and `every` (updates), both whole numbers above 0"
+        )
+    return average
+
+
+def _parse_settings(settings: list[str]) -> dict[str, Flags]:
+    sections: dict[str, Flags] = {"train": {}, "generate": {}, "average": {}}
+    for setting in settings:
+        flag, equals, text = setting.partition("=")
+        section, dot, rest = flag.lstrip("-").partition(".")
+        if not equals or not flag or (dot and section not in sections):
+            raise ValueError(
+                f"--set {setting}: write flag=value, generate.flag=value, average.last=N or average.every=UPDATES"
+            )
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        sections[section if dot else "train"][rest if dot else section] = value
+    return sections
+
+
+def _command_line_values(flags: Flags, path: Path) -> dict[str, str | bool]:
+    """Typed YAML values as a command line has them; flags that are false or null are left out."""
+    values: dict[str, str | bool] = {}
+    for flag, value in flags.items():
+        if isinstance(value, dict | list):
+            raise ValueError(f"{path}: {flag}: one value expected, not {value}; write lists as text: 'a,b'")
+        if value is None or value is False:
+            continue
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        values[str(flag)] = True if value is True else str(value)
+    return values
