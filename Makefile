@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-fast lint bench clean
+.PHONY: setup demo test test-fast lint bench
 
 setup: .venv/.done
 
@@ -15,3 +15,23 @@ setup: .venv/.done
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,plots,dev]'
 	touch $@
+
+# The main job on the embedded corpus; SYSTEMS=baseline,disagreement,... names rows of configs/tables/toy.yaml.
+demo: setup
+	scripts/demo.sh
+
+# Everything but the tests that need a GPU.
+test: setup
+	$(BIN)/python -m pytest -q -m 'not gpu' -n 2
+
+test-fast: setup
+	$(BIN)/python -m pytest -q tests/unit tests/model -n 2
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# ARGS='--only disagreement --save NAME' for a part, see benchmarks/README.md
+bench: setup
+	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,152 @@
+"""Train, resume, average two processes, reload: through fairseq's command line."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.integration.commands import TINY, USER_DIR, make_data, run
+
+pytestmark = pytest.mark.integration
+
+DISAGREEMENT = "--criterion label_smoothed_cross_entropy_with_disagreement --disagreement subspace,position,output"
+SYSTEMS = {
+    "off": "",
+    "disagreement": DISAGREEMENT,
+    "aggregation": "--routing em --routing-on encoder:1-2,decoder:1,cross:2",
+    "both": f"{DISAGREEMENT} --routing em",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data"))
+
+
+def figures(log: str, name: str) -> list[str]:
+    """The values of one figure in a JSON log of updates."""
+    lines = [json.loads(line[line.index("{") :]) for line in log.splitlines() if "| train_inner |" in line]
+    return [line[name] for line in lines]
+
+
+def load(path: Path) -> dict:
+    return torch.load(path)["model"]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_train_generate_reload_in_a_new_process(data, tmp_path, system):
+    log = run("train", data, *TINY.split(), *SYSTEMS[system].split(), "--max-update", 2, "--save-dir", tmp_path)
+    assert len(figures(log.stderr + log.stdout, "loss")) == 2
+    if "disagreement" in SYSTEMS[system]:
+        parts = [float(figures(log.stderr + log.stdout, f"disagreement_{t}")[0]) for t in ("subspace", "position", "output")]
+        total = float(figures(log.stderr + log.stdout, "disagreement")[0])
+        assert total == pytest.approx(sum(parts), abs=2e-3) and -3 <= total < 0
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    common = (data, "--path", checkpoint, "--cpu", "--beam", 2, "--max-len-b", 12, "--num-workers", 0)
+    first = run("generate", *common)
+    hypotheses = re.findall(r"^H-\d+\t(\S+)\t(.*)$", first.stdout, re.MULTILINE)
+    assert len(hypotheses) == 8
+    assert run("generate", *common).stdout == first.stdout
+    # decoding's scores are those of teacher forcing
+    scored = run("generate", *common, "--score-reference", "--gen-subset", "test")
+    assert len(re.findall(r"^H-", scored.stdout, re.MULTILINE)) == 8
+
+
+@pytest.mark.parametrize("system", ["off", "both"])
+def test_killed_and_resumed_gives_the_same_losses(data, tmp_path, system):
+    common = (data, *TINY.split(), *SYSTEMS[system].split(), "--save-interval-updates", 2)
+    whole = run("train", *common, "--max-update", 5, "--save-dir", tmp_path / "whole")
+    part = run("train", *common, "--max-update", 2, "--save-dir", tmp_path / "part")
+    rest = run("train", *common, "--max-update", 5, "--save-dir", tmp_path / "part")
+    losses = [figures(log.stdout + log.stderr, "loss") for log in (whole, part, rest)]
+    assert losses[1] + losses[2] == losses[0] and len(losses[0]) == 5
+    expected, got = load(tmp_path / "whole/checkpoint_last.pt"), load(tmp_path / "part/checkpoint_last.pt")
+    for key, value in expected.items():
+        assert torch.equal(value, got[key]), key
+
+
+@pytest.mark.parametrize("system", ["off", "both"])
+def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, system):
+    """Gradients, loss and figures; the batches of one update are the same ones."""
+    # one batch a sentence and no dropout: what each process draws must not matter
+    common = [data, *TINY.split(), *SYSTEMS[system].split(), "--dropout", 0, "--max-update", 3, "--batch-size", 4]
+    one = run("train", *common, "--update-freq", 2, "--save-dir", tmp_path / "one")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    two = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fairseq_cli.train", *map(str, common), "--user-dir", str(USER_DIR)]
+            + ["--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-rank", str(rank)]
+            + ["--distributed-init-method", f"tcp://localhost:{port}", "--distributed-backend", "gloo"]
+            + ["--ddp-backend", "legacy_ddp", "--save-dir", str(tmp_path / "two")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    logs = [process.communicate(timeout=300)[0] for process in two]
+    assert [process.returncode for process in two] == [0, 0], logs[0][-3000:]
+    names = ["loss", "gnorm", *(["disagreement", "disagreement_position"] if system == "both" else [])]
+    for name in names:
+        expected = [float(x) for x in figures(one.stdout + one.stderr, name)]
+        assert [float(x) for x in figures(logs[0], name)] == pytest.approx(expected, abs=2e-3), name
+    expected, got = load(tmp_path / "one/checkpoint_last.pt"), load(tmp_path / "two/checkpoint_last.pt")
+    for key, value in expected.items():
+        torch.testing.assert_close(value, got[key], rtol=1e-3, atol=1e-4, msg=key)
+
+
+def test_warm_start_from_plain_fairseq_logs_what_is_new(data, tmp_path):
+    plain = [arg.replace("diverse_transformer", "transformer") for arg in TINY.split()]
+    run("train", data, *plain, "--max-update", 1, "--save-dir", tmp_path / "plain", user_dir=False)
+    checkpoint = tmp_path / "plain/checkpoint_last.pt"
+    for system in ("off", "aggregation"):
+        log = run(
+            "train", data, *TINY.split(), *SYSTEMS[system].split(), "--max-update", 1, "--save-dir", tmp_path / system,
+            "--finetune-from-model", checkpoint,
+        )  # fmt: skip
+        text = log.stdout + log.stderr
+        assert ("warm start: new in this model: encoder.layers.0.self_attn.aggregate." in text) == (system != "off")
+        if system != "off":
+            assert "dropped: encoder.layers.0.self_attn.out_proj.weight, encoder.layers.0.self_attn.out_proj.bias" in text
+
+
+def test_an_all_off_checkpoint_loads_in_plain_fairseq(data, tmp_path):
+    run("train", data, *TINY.split(), "--max-update", 1, "--save-dir", tmp_path / "off")
+    checkpoint = tmp_path / "off/checkpoint_last.pt"
+    overrides = "{'_name': 'transformer_tiny', 'arch': 'transformer_tiny'}"
+    common = (data, "--path", checkpoint, "--cpu", "--beam", 2, "--max-len-b", 12, "--num-workers", 0)
+    ours = run("generate", *common)
+    # plain fairseq cannot load any checkpoint with torch >= 2.6 unless it is told to trust the file
+    import os
+
+    theirs = run(
+        "generate", *common, "--model-overrides", overrides, user_dir=False,
+        env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
+    )  # fmt: skip
+    hypotheses = [re.findall(r"^H-.*$", log.stdout, re.MULTILINE) for log in (ours, theirs)]
+    assert hypotheses[0] == hypotheses[1] and len(hypotheses[0]) == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--routing em --routing-on encodr", "--routing-on 'encodr': unknown component 'encodr'"),
+        ("--routing em --routing-on encoder:3", "--routing-on 'encoder:3': layer 3 of encoder is out of range; it has 2 layers"),
+        ("--routing em --routing-iterations 0", "--routing-iterations 0: must be at least 1"),
+        ("--routing em --routing-capsules 7", "--routing-capsules 7: must divide the width 64"),
+        (f"{DISAGREEMENT} --disagreement-weight -1", "--disagreement-weight -1.0: must be >= 0"),
+        (f"{DISAGREEMENT} --disagreement-on cross:9", "--disagreement-on 'cross:9': layer 9 of cross is out of range"),
+    ],
+)
+def test_a_users_mistake_is_one_line(data, tmp_path, flags, message):
+    result = run("train", data, *TINY.split(), *flags.split(), "--save-dir", tmp_path, "--max-update", 1, check=False)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
