@@ -117,7 +117,8 @@ class Run:
         train = ["-m", "fairseq_cli.train", *common, *languages, *to_arguments(machinery | row.train)]
         train += [] if "task" in row.train else task
         translate = ["-m", "fairseq_cli.generate", *common, *languages, *task, "--path", str(self.checkpoint)]
-        translate += ["--gen-subset", "test", "--log-format", "none"]
+        # fairseq's default of 8 drops a last batch whose size is no multiple of 8: up to seven sentences
+        translate += ["--gen-subset", "test", "--log-format", "none", "--required-batch-size-multiple", "1"]
         translate += [] if {"batch-size", "max-tokens"} & set(row.generate) else ["--batch-size", "64"]
         steps = {"train": train}
         if row.average:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 
 from fairseq_diverse.experiments.runs import Progress, Run, RunBusy, RunFailed
@@ -45,6 +46,10 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
                     unfinished += 1
                 except (RunFailed, OSError, ValueError) as error:
                     display.say(f"{run.name}: FAILED: {error}")
+                    unfinished += 1
+                except Exception as error:  # a bug: the other rows go on all the same
+                    (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+                    display.say(f"{run.name}: FAILED: {error!r}; see {run.directory / 'error.log'}")
                     unfinished += 1
                 del working[slot]
                 display.clear(slot)
