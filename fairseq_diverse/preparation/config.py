@@ -57,15 +57,13 @@ class DataConfig:
             given = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(given, dict):
-            raise ValueError(f"{path}: a mapping with the keys {', '.join(TOP_KEYS)} is expected")
         try:
             return cls.from_mapping(path.stem, given)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
-    def from_mapping(cls, name: str, given: Mapping[str, Any]) -> "DataConfig":
+    def from_mapping(cls, name: str, given: Any) -> "DataConfig":
         _known(given, TOP_KEYS, "")
         sides: dict[str, dict[str, Any]] = {}
         for side in ("source", "target"):
@@ -94,6 +92,8 @@ class DataConfig:
         _one_of("bpe: kind", bpe["kind"], SEGMENTERS)
         if bpe["size"] < 1 or bpe["threshold"] < 0:
             raise ValueError(f"bpe: size must be at least 1 and threshold at least 0, got {bpe}")
+        if bpe["threshold"] and bpe["kind"] != "subword-nmt":
+            raise ValueError("bpe: threshold goes with the kind subword-nmt only")
         joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
         return cls(name, sides, files, limits, bpe, joined)
 

@@ -27,7 +27,7 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
             f"{path}: cannot be read ({error.strerror}); is {data_dir} a directory made by `fairseq-diverse prepare`?"
         ) from None
     except ValueError:
-        raise ValueError(f"{path}: truncated or not JSON; prepare the data again") from None
+        raise ValueError(f"{path}: truncated or not JSON; prepare the data again (with --overwrite)") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("schema"), int):
         raise ValueError(f"{path}: not written by `fairseq-diverse prepare`")
     if record["schema"] > SCHEMA:
@@ -69,7 +69,9 @@ class Preprocessing:
                 )
             return cls(record["source"], record["target"], record["hash"], record, tokens, subwords)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{data_dir / FILE}: incomplete ({error}); prepare the data again") from None
+            raise ValueError(
+                f"{data_dir / FILE}: incomplete ({error}); prepare the data again (with --overwrite)"
+            ) from None
         except OSError as error:
             raise ValueError(f"{error.filename}: cannot be read ({error.strerror}); {FILE} names it") from None
 

@@ -1,17 +1,21 @@
 """A raw parallel corpus to a directory that ``fairseq-train`` reads: all of it or nothing."""
 
 import hashlib
+import io
 import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
+from functools import partial
 from importlib.metadata import version
 from multiprocessing import Pool
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -21,6 +25,7 @@ from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_reco
 from fairseq_diverse.preparation.tokens import Tokens, clean
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 
@@ -53,19 +58,24 @@ def prepare(
     Raises:
         ValueError: raw files absent, of unequal length, not UTF-8 or (strict) unclean; ``out`` holds something else.
     """
-    pairs = {split: [raw / f"{config.files[split]}.{language}" for language in config.languages] for split in SPLITS}
-    wanted = {"config": config.as_dict(), "raw": {p.name: _file_hash(p) for pair in pairs.values() for p in pair}}
-    if _existing(out, wanted, overwrite):
+    names = {split: [f"{config.files[split]}.{language}" for language in config.languages] for split in SPLITS}
+    raw_hashes = {name: _file_hash(raw / name) for pair in names.values() for name in pair}
+    wanted: dict[str, Any] = {"config": config.as_dict(), "raw": raw_hashes}
+    if _existing(out, wanted, strict, overwrite):
         return False
-    out.parent.mkdir(parents=True, exist_ok=True)
+    pairs = {split: (raw / source, raw / target) for split, (source, target) in names.items()}
+    totals = {split: _equal_lengths(*paths) for split, paths in pairs.items()}
     work = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    (work / "text").mkdir(parents=True)
     try:
-        counts = _tokenize_splits(config, pairs, work, strict, workers, say)
+        (work / "text").mkdir(parents=True)
+        counts = {
+            split: _tokenize(config, split, paths, totals[split], work / "text", strict, workers)
+            for split, paths in pairs.items()
+        }
         truecaser = _truecase(config, work)
         bpe = _segment(config, work)
         _binarize(config, work, workers)
-        record = {
+        record: dict[str, Any] = {
             "format": FORMAT,
             "schema": SCHEMA,
             "name": config.name,
@@ -80,14 +90,18 @@ def prepare(
         }
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         _put_in_place(work, out)
+    except OSError as error:  # a full disk, above all: Python names no file then
+        raise OSError(f"{out}: not prepared: {error}") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    for split, count in counts.items():
+        say(_summary(split, count))
     sizes = ", ".join(f"{language} {_dictionary_size(out, language):,}" for language in config.languages)
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
     return True
 
 
-def _existing(out: Path, wanted: dict[str, Any], overwrite: bool) -> bool:
+def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) -> bool:
     """Whether ``out`` already is what is wanted; refuses what must not be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
@@ -97,7 +111,8 @@ def _existing(out: Path, wanted: dict[str, Any], overwrite: bool) -> bool:
         return False
     record = read_record(out)
     if record["schema"] == SCHEMA and {key: record.get(key) for key in wanted} == wanted:
-        return True
+        unclean = record["splits"]["train"]["empty"] or any(count["replaced"] for count in record["splits"].values())
+        return not (strict and unclean)  # where it is, going on refuses the line before anything is replaced
     raise ValueError(
         f"{out}: prepared from another configuration or other raw files; choose another --out or add --overwrite"
     )
@@ -114,82 +129,93 @@ def _put_in_place(work: Path, out: Path) -> None:
 # --- cleaning and tokenization ---
 
 
-def _tokenize_splits(
-    config: DataConfig, pairs: dict[str, list[Path]], work: Path, strict: bool, workers: int, say: Say
-) -> dict[str, dict[str, int]]:
-    """Write ``text/SPLIT.LANG`` (cleaned) and ``text/tok.SPLIT.LANG``; returns the counts of each split."""
-    counts = {}
+def _tokenize(
+    config: DataConfig, split: str, paths: tuple[Path, Path], total: int, text: Path, strict: bool, workers: int
+) -> dict[str, int]:
+    """Write ``SPLIT.LANG`` (cleaned) and ``tok.SPLIT.LANG`` into ``text``; returns the counts."""
+    counts = dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0)
     tokens = tuple(Tokens(config.sides[side]) for side in ("source", "target"))
-    for split, paths in pairs.items():
-        total = _equal_lengths(*paths)
-        train = split == "train"
-        seen = dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0)
-        names = [work / "text" / f"{kind}{split}.{lang}" for kind in ("", "tok.") for lang in config.languages]
-        files = [open(name, "w", encoding="utf-8", newline="\n") for name in names]  # noqa: SIM115 closed below
-        try:
-            made = _map(tokens, zip(*map(_lines, paths), strict=True), workers)
-            for number, (replaced, raw, tok) in enumerate(tqdm(made, f"tokenize {split}", total, unit="pair"), 1):
-                empty = [not text for text in tok]
-                if strict:
-                    for side, path in enumerate(paths):
-                        problem = ("has a line separator or NUL" if replaced[side] else "") or (
-                            "is empty" if empty[side] and train else ""
-                        )
-                        if problem:
-                            raise ValueError(f"{path}, line {number}: {problem} (--strict)")
-                seen["read"] += 1
-                seen["replaced"] += sum(replaced)
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(open(text / f"{kind}{split}.{language}", "w", encoding="utf-8", newline="\n"))
+            for kind in ("", "tok.")
+            for language in config.languages
+        ]
+        made = stack.enter_context(_map(tokens, zip(*map(_lines, paths), strict=True), workers))
+        for changed, cleaned, tokenized in _bar(made, f"tokenize {split}", total):
+            counts["read"] += 1
+            counts["replaced"] += sum(changed)
+            empty = [not line for line in tokenized]
+            if strict:
+                _refuse_unclean(paths, counts["read"], changed, empty if split == "train" else [False, False])
+            counts["empty"] += any(empty)
+            if split == "train":
                 if any(empty):
-                    seen["empty"] += 1
-                    if train:
-                        continue
-                elif train and not _within(tok, config.filter):
-                    seen["filtered"] += 1
                     continue
-                seen["kept"] += 1
-                for file, text in zip(files, (*raw, *tok), strict=True):
-                    file.write(text + "\n")
-        finally:
-            for file in files:
-                file.close()
-        if not seen["kept"]:
-            raise ValueError(f"{paths[0]} and {paths[1]}: no pair is left")
-        say(
-            f"{split}: {seen['read']:,} pairs read, {seen['kept']:,} kept; "
-            f"{seen['empty']:,} with an empty side {'dropped' if train else 'kept'}"
-            + (f", {seen['filtered']:,} dropped by length" if train else "")
-            + f"; line separators or NUL replaced in {seen['replaced']:,} lines"
-        )
-        counts[split] = seen
+                if not _within(tokenized, config.filter):
+                    counts["filtered"] += 1
+                    continue
+            counts["kept"] += 1
+            for file, line in zip(files, cleaned + tokenized, strict=True):
+                file.write(line + "\n")
+    if not counts["kept"]:
+        raise ValueError(f"{paths[0]} and {paths[1]}: no pair is left")
     return counts
 
 
-def _within(tok: tuple[str, str], limits: dict[str, Any]) -> bool:
+def _refuse_unclean(paths: tuple[Path, Path], number: int, changed: list[bool], empty: list[bool]) -> None:
+    for path, has_special, is_empty in zip(paths, changed, empty, strict=True):
+        if has_special or is_empty:
+            what = "a line separator or NUL inside the line" if has_special else "empty"
+            raise ValueError(f"{path}, line {number}: {what}; mend the file or leave out --strict")
+
+
+def _summary(split: str, counts: dict[str, int]) -> str:
+    dropped = "dropped" if split == "train" else "kept"
+    parts = [f"{split}: {counts['kept']:,} of {counts['read']:,} pairs kept", f"{counts['empty']:,} empty {dropped}"]
+    parts += [f"{counts['filtered']:,} dropped by length"] if split == "train" else []
+    return ", ".join([*parts, f"line separators or NUL replaced in {counts['replaced']:,} lines"])
+
+
+def _within(tok: list[str], limits: dict[str, Any]) -> bool:
     short, long = sorted(text.count(" ") + 1 for text in tok)
     if short < limits["min-length"] or (limits["max-length"] and long > limits["max-length"]):
         return False
     return not limits["max-ratio"] or long <= limits["max-ratio"] * short
 
 
-class _Clean:
-    """Cleans and tokenizes a pair; a class, so that worker processes can be given it."""
-
-    def __init__(self, tokens: tuple[Tokens, ...]):
-        self.tokens = tokens
-
-    def __call__(self, pair: tuple[str, ...]) -> tuple[list[bool], list[str], tuple[str, str]]:
-        cleaned = [clean(line) for line in pair]
-        texts = [text for text, _ in cleaned]
-        source, target = (tokens.tokenize(text) for tokens, text in zip(self.tokens, texts, strict=True))
-        return [changed for _, changed in cleaned], texts, (source, target)
+Made = tuple[list[bool], list[str], list[str]]  # for both sides: changed by cleaning, cleaned, tokenized
 
 
-def _map(tokens: tuple[Tokens, ...], pairs: Iterable[tuple[str, ...]], workers: int) -> Iterator[Any]:
+def _make(tokens: tuple[Tokens, ...], pair: tuple[str, ...]) -> Made:
+    cleaned, changed = zip(*map(clean, pair), strict=True)
+    return list(changed), list(cleaned), [side.tokenize(line) for side, line in zip(tokens, cleaned, strict=True)]
+
+
+_worker_tokens: tuple[Tokens, ...] = ()  # of a worker process: sent once, not with every pair
+
+
+def _start_worker(tokens: tuple[Tokens, ...]) -> None:
+    global _worker_tokens
+    _worker_tokens = tokens
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+
+
+def _make_in_worker(pair: tuple[str, ...]) -> Made:
+    return _make(_worker_tokens, pair)
+
+
+@contextmanager
+def _map(tokens: tuple[Tokens, ...], pairs: Iterable[tuple[str, ...]], workers: int) -> Iterator[Iterator[Made]]:
     if workers == 1:
-        yield from map(_Clean(tokens), pairs)
+        yield map(partial(_make, tokens), pairs)
     else:
-        with Pool(workers) as pool:
-            yield from pool.imap(_Clean(tokens), pairs, chunksize=500)
+        with Pool(workers, _start_worker, (tokens,)) as pool:
+            yield pool.imap(_make_in_worker, pairs, chunksize=200)
+
+
+def _bar(lines: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
+    return tqdm(lines, what, total, unit="line", mininterval=0.2 if sys.stderr.isatty() else 10)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -226,8 +252,9 @@ def _truecase(config: DataConfig, work: Path) -> dict[str, str | None]:
         names[side] = f"text/truecase.{language}"
         train = work / "text" / f"tok.train.{language}"
         model = work / f"text/truecase.{language}"
-        documents = (line.split(" ") for line in tqdm(_lines(train), f"train truecaser {language}", unit="line"))
+        documents = (line.split(" ") for line in _bar(_lines(train), f"train truecaser {language}"))
         sacremoses.MosesTruecaser().train(documents, save_to=str(model))
+        model.chmod(0o644)  # sacremoses writes it for its owner alone
         tokens = Tokens(steps, model)
         for split in SPLITS:
             path = work / "text" / f"tok.{split}.{language}"
@@ -241,11 +268,12 @@ def _segment(config: DataConfig, work: Path) -> dict[str, Any]:
     """Learn subwords on the training text and write ``text/bpe.SPLIT.LANG``; returns the record's ``bpe``."""
     text, languages, bpe = work / "text", config.languages, config.bpe
     end = "sentencepiece.model" if bpe["kind"] == "sentencepiece" else "bpe.codes"
-    models = {language: end if bpe["joint"] else f"{language}.{end}" for language in languages}
+    models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}
     for model in sorted(set(models.values())):
         print(f"learn {bpe['kind']} ({bpe['size']:,})", file=sys.stderr)
         paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
-        subwords.learn(bpe["kind"], (line for path in paths for line in _lines(path)), bpe["size"], text / model)
+        with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # the learner's own bar
+            subwords.learn(bpe["kind"], (line for path in paths for line in _lines(path)), bpe["size"], text / model)
     vocabulary: dict[str, str | None] = dict.fromkeys(languages)
     for language in languages:
         segmenter = subwords.Subwords(bpe["kind"], text / models[language])
@@ -257,7 +285,7 @@ def _segment(config: DataConfig, work: Path) -> dict[str, Any]:
                 bpe["kind"], text / models[language], text / f"bpe.vocab.{language}", bpe["threshold"]
             )
         for split in SPLITS:
-            lines = tqdm(_lines(text / f"tok.{split}.{language}"), f"segment {split}.{language}", unit="line")
+            lines = _bar(_lines(text / f"tok.{split}.{language}"), f"segment {split}.{language}")
             _write(text / f"bpe.{split}.{language}", map(segmenter.segment, lines))
     sides = dict(zip(("source", "target"), languages, strict=True))
     return {
@@ -272,13 +300,13 @@ def _binarize(config: DataConfig, work: Path, workers: int) -> None:
     source, target = config.languages
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", source, "--target-lang", target]
     for split in SPLITS:
-        command += [f"--{split}pref", str(work / "text" / f"bpe.{split}")]
-    command += ["--destdir", str(work), "--workers", str(workers)]
+        command += [f"--{split}pref", f"text/bpe.{split}"]
+    command += ["--destdir", ".", "--workers", str(workers)]
     command += ["--joined-dictionary"] if config.joined_dictionary else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        last = [line for line in done.stdout.splitlines() if line.strip()][-1:] or ["no output"]
-        raise ValueError(f"fairseq-preprocess failed (exit code {done.returncode}): {last[0]}")
+        last = done.stdout.strip().rpartition("\n")[2] or "no output"
+        raise OSError(f"fairseq-preprocess failed with exit code {done.returncode}: {last}")
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:

@@ -1,0 +1,208 @@
+"""Configuration, cleaning, tokens, subwords and the record of a prepared data set, without fairseq."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from fairseq_diverse.paths import config_names, config_path
+from fairseq_diverse.preparation import DataConfig, Preprocessing
+from fairseq_diverse.preparation.config import SIDE_DEFAULTS
+from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
+from fairseq_diverse.preparation.subwords import Subwords, count_subwords, learn
+from fairseq_diverse.preparation.tokens import Tokens, clean
+
+MINIMAL = {"source": "en", "target": "de"}
+
+
+def tokens(language: str = "en", **steps) -> Tokens:
+    return Tokens({"language": language, **SIDE_DEFAULTS, **{k.replace("_", "-"): v for k, v in steps.items()}})
+
+
+# --- configuration ---
+
+
+@pytest.mark.parametrize("name", config_names("data"))
+def test_every_data_configuration_is_read(name):
+    config = DataConfig.load(config_path("data", name))
+    assert name.endswith("_".join(config.languages)) or name == "toy"
+
+
+def test_a_value_for_both_sides_and_one_for_each():
+    config = DataConfig.from_mapping("x", {**MINIMAL, "escape": True, "tokenizer": {"target": "none"}})
+    assert [config.sides[side]["escape"] for side in ("source", "target")] == [True, True]
+    assert [config.sides[side]["tokenizer"] for side in ("source", "target")] == ["moses", "none"]
+    assert config.files == {"train": "train", "valid": "valid", "test": "test"}
+
+
+def test_the_dictionary_is_joined_where_the_subwords_are_unless_it_says_otherwise():
+    joined = [
+        DataConfig.from_mapping("x", {**MINIMAL, **more}).joined_dictionary
+        for more in ({}, {"bpe": {"joint": False}}, {"joined-dictionary": False})
+    ]
+    assert joined == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"tokenise": "moses"}, ("tokenise", "tokenizer")),
+        ({"bpe": {"sise": 10}}, ("bpe", "sise", "size")),
+        ({"escape": {"src": True}}, ("escape", "src", "source")),
+        ({"bpe": {"kind": "wordpiece"}}, ("kind", "wordpiece", "sentencepiece")),
+        ({"tokenizer": "spacy"}, ("tokenizer", "spacy", "moses")),
+        ({"bpe": {"size": "4k"}}, ("size", "4k")),
+        ({"bpe": {"size": 0}}, ("size", "0")),
+        ({"bpe": {"kind": "sentencepiece", "threshold": 5}}, ("threshold", "subword-nmt")),
+        ({"filter": {"max-length": -1}}, ("max-length", "-1")),
+        ({"lowercase": True, "truecase": True}, ("lowercase", "truecase")),
+        ({"lowercase": 1}, ("lowercase", "1")),
+        ({"files": "train"}, ("files", "train")),
+        ({"target": "en"}, ("source", "target", "en")),
+        ({"source": False}, ("source", "False")),
+    ],
+)
+def test_a_wrong_configuration_names_the_key_and_the_value(given, words, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(MINIMAL | given), encoding="utf-8")  # JSON is YAML
+    with pytest.raises(ValueError) as caught:
+        DataConfig.load(path)
+    assert all(word in str(caught.value) for word in (str(path), *words))
+
+
+@pytest.mark.parametrize("text", ["source: [en", "just text", "", "- en\n- de\n"])
+def test_a_file_that_is_no_configuration_is_named(text, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=str(path)):
+        DataConfig.load(path)
+
+
+# --- cleaning, tokens ---
+
+
+@pytest.mark.parametrize("special", ["\0", "\v", "\f", "\r", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_line_separators_and_nul_become_a_space(special):
+    assert clean(f"one{special}two") == ("one two", True)
+
+
+def test_other_characters_stay_as_they_are():
+    line = "„ß“ …\t\xa0日本 \U0001f600"
+    assert clean(line) == (line, False)
+
+
+def test_moses_steps_and_their_options():
+    assert tokens().tokenize("  Well-known „words“, aren't they?") == 'Well-known " words , " aren \'t they ?'
+    assert tokens(normalize=False).tokenize("„words“") == "„ words “"
+    assert tokens(aggressive_dashes=True).tokenize("well-known") == "well @-@ known"
+    assert tokens(escape=True).tokenize("A & B") == "A &amp; B"
+    assert tokens(lowercase=True).tokenize("Äpfel UND") == "äpfel und"
+    assert tokens(tokenizer="none", normalize=False).tokenize(" a,\xa0b \u3000c ") == "a, b c"
+
+
+@pytest.mark.parametrize(
+    ("language", "line"),
+    [
+        ("en", 'The so-called "man", aged 30, said: [don\'t] & left.'),
+        ("de", "Ein „alter“ Mann (30) im T-Shirt, 3,5% größer als z.B. er."),
+        ("fr", "L'homme d'à côté, aujourd'hui, s'est-il levé ?"),
+        ("cs", "Muž v černém tričku, 30 let (asi), jde domů."),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"escape": True, "aggressive_dashes": True}])
+def test_detokenize_undoes_tokenize(language, line, options):
+    plain = tokens(language, normalize=False, **options)
+    assert plain.tokenize(line).count(" ") > line.count(" ") + 2
+    assert plain.detokenize(plain.tokenize(line)) == line
+
+
+@pytest.mark.parametrize("steps", [{}, {"tokenizer": "none"}, {"lowercase": True}])
+def test_empty_lines_stay_empty(steps):
+    assert tokens(**steps).tokenize(" \xa0\t") == ""
+    assert tokens(**steps).detokenize("") == ""
+
+
+def test_jieba_is_asked_for_by_name_where_it_is_absent(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    with pytest.raises(ValueError, match="pip install jieba"):
+        tokens("zh", tokenizer="jieba")
+
+
+def test_chinese_words_are_segmented_and_joined_again(monkeypatch):
+    stand_in = SimpleNamespace(
+        cut=lambda line: iter(["我", "爱", "New York", " ", "城"]), setLogLevel=lambda level: None
+    )
+    monkeypatch.setitem(sys.modules, "jieba", stand_in)
+    chinese = tokens("zh", tokenizer="jieba", normalize=False)
+    assert chinese.tokenize("我爱New York 城") == "我 爱 New York 城"
+    assert chinese.detokenize("我 爱 New York 城 。") == "我爱New York城。"
+
+
+# --- subwords ---
+
+TEXT = ["the lower tower", "the lowest tower is lower", "a newer tower", "ein neuer Turm", "der neueste Turm"] * 4
+
+
+@pytest.mark.parametrize(("kind", "size"), [("subword-nmt", 20), ("sentencepiece", 40)])
+def test_joining_undoes_segmenting(kind, size, tmp_path):
+    learn(kind, TEXT, size, tmp_path / "model")
+    subwords = Subwords(kind, tmp_path / "model")
+    for line in (*TEXT, "unseen zebra", ""):
+        segmented = subwords.segment(line)
+        assert subwords.join(segmented) == line
+        assert subwords.join(line) == line  # marks already removed by --remove-bpe
+    assert subwords.segment("lowest newest").count(" ") > 1
+
+
+@pytest.mark.parametrize(("kind", "size"), [("subword-nmt", 20), ("sentencepiece", 40)])
+def test_the_model_depends_on_the_text_alone(kind, size, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        learn(kind, iter(TEXT), size, tmp_path / name / "model")
+    assert (tmp_path / "one/model").read_bytes() == (tmp_path / "two/model").read_bytes()
+
+
+def test_a_rare_subword_is_split_further(tmp_path):
+    learn("subword-nmt", TEXT, 100, tmp_path / "model")
+    whole = Subwords("subword-nmt", tmp_path / "model")
+    assert whole.segment("ein tower") == "ein tower"
+    count_subwords(map(whole.segment, TEXT), tmp_path / "vocabulary")
+    limited = Subwords("subword-nmt", tmp_path / "model", tmp_path / "vocabulary", threshold=10)
+    split = limited.segment("ein tower")  # "ein" occurs 4 times, "tower" 12 times
+    assert split.endswith(" tower")
+    assert split.count(" ") > 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("subword-nmt", ["a b", "c"]), ("subword-nmt", [""]), ("sentencepiece", TEXT)]
+)
+def test_text_too_small_for_subwords_is_refused(kind, text, tmp_path):
+    with pytest.raises(ValueError, match=r"two letters|sentencepiece cannot learn a vocabulary of 9000"):
+        learn(kind, text, 9000, tmp_path / "model")
+
+
+# --- the record ---
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "made by `fairseq-diverse prepare`"),
+        ('{"format": "fairseq', "truncated"),
+        ("\x00\xff", "truncated"),
+        ("[]", "not written by"),
+        ('{"schema": 1}', "not written by"),
+        (json.dumps({"format": FORMAT, "schema": SCHEMA + 1}), "newer"),
+        (json.dumps({"format": FORMAT, "schema": SCHEMA}), "incomplete"),
+    ],
+)
+def test_an_unusable_record_is_named_in_one_line(text, words, tmp_path):
+    if text is not None:
+        (tmp_path / FILE).write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError) as caught:
+        Preprocessing.load(tmp_path)
+    message = str(caught.value)
+    assert str(tmp_path / FILE) in message
+    assert words in message
+    assert "\n" not in message
