@@ -92,11 +92,13 @@ def register_safe_globals() -> None:
     fairseq-generate and ``from_pretrained`` read every checkpoint. Called again, it changes nothing.
     """
     from fairseq import checkpoint_utils
+    from fairseq.distributed import utils as distributed_utils
 
-    torch.serialization.add_safe_globals(SAFE_GLOBALS)
+    torch.serialization.add_safe_globals([*SAFE_GLOBALS, distributed_utils._TensorPlaceholder])  # an index, in messages
     if not hasattr(checkpoint_utils.load_checkpoint_to_cpu, "__wrapped__"):
         checkpoint_utils.load_checkpoint_to_cpu = _guarded(checkpoint_utils.load_checkpoint_to_cpu)
         checkpoint_utils.load_model_ensemble_and_task = _naming(checkpoint_utils.load_model_ensemble_and_task)
+        distributed_utils.broadcast_object = _without_config(distributed_utils.broadcast_object)
 
 
 def load_checkpoint(path: str | Path, mmap: bool = False) -> dict[str, Any]:
@@ -208,3 +210,18 @@ def _naming(load: Any) -> Any:
             raise UserError(str(error)) from error
 
     return load_model_ensemble_and_task
+
+
+def _without_config(broadcast: Any) -> Any:
+    """fairseq's ``broadcast_object``, by which rank 0 gives a checkpoint to the other ranks when training is resumed.
+
+    They would have to unpickle OmegaConf's classes for ``cfg``, which the trainer does not look at.
+    """
+
+    @functools.wraps(broadcast)
+    def broadcast_object(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(obj, dict) and "cfg" in obj:
+            obj = {**obj, "cfg": None}
+        return broadcast(obj, *args, **kwargs)
+
+    return broadcast_object

@@ -1,0 +1,122 @@
+"""Checkpoints through fairseq's own commands: ensembles, resuming in two processes; damaged and hostile files."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_diverse.checkpoints import load_checkpoint
+from tests.integration.commands import TINY, USER_DIR, make_data, run
+
+pytestmark = pytest.mark.integration
+
+TRAIN = [
+    *TINY.split(),
+    *("--eval-bleu", "--eval-bleu-remove-bpe", "--eval-bleu-args", '{"beam": 1, "max_len_a": 0, "max_len_b": 5}'),
+    *("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"),
+]
+
+
+class Payload:
+    """Unpickled, it would make the file ``marker``."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory) -> Path:
+    """The checkpoints of an epoch, evaluated with BLEU: they hold NumPy arrays."""
+    folder = tmp_path_factory.mktemp("model")
+    run("train", data, *TRAIN, "--max-epoch", 1, "--save-dir", folder)
+    assert b"numpy" in (folder / "checkpoint1.pt").read_bytes()  # torch stores without compression
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unloadable(model, tmp_path_factory) -> dict[str, tuple[Path, str]]:
+    """Files that must not load, and what is said about each."""
+    folder = tmp_path_factory.mktemp("unloadable")
+    whole, marker = model / "checkpoint1.pt", folder / "marker"
+    truncated, hostile, setting = (folder / f"{name}.pt" for name in ("truncated", "hostile", "setting"))
+    truncated.write_bytes(whole.read_bytes()[:-1000])
+    state = load_checkpoint(whole)
+    torch.save({**state, "extra_state": Payload(marker)}, hostile)
+    state["cfg"]["model"].adaptive_softmax_cutoff = f"open({str(marker)!r}, 'w')"
+    torch.save(state, setting)
+    return {
+        "truncated": (truncated, "truncated: the end of the file is missing"),
+        "hostile": (hostile, "refused: it names posix.system"),
+        "setting": (setting, "refused: its setting adaptive_softmax_cutoff"),
+    }
+
+
+def test_generate_with_an_ensemble(data, model):
+    paths = f"{model}/checkpoint_best.pt:{model}/checkpoint_last.pt"
+    printed = run("generate", data, "--path", paths, "--cpu", "--max-len-b", 5, "--num-workers", 0).stdout
+    assert printed.count("\nH-") == 8
+
+
+def test_resume_in_two_processes_and_then_in_one(data, model):
+    """The first resumes what --eval-bleu wrote; the second resumes what was written after loading that."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    common = [data, *TRAIN, "--save-dir", model]
+    distributed = (
+        f"--distributed-world-size 2 --distributed-no-spawn --distributed-init-method tcp://localhost:{port} "
+        "--distributed-backend gloo --ddp-backend legacy_ddp --max-epoch 2"
+    )
+    line = [
+        sys.executable,
+        "-m",
+        "fairseq_cli.train",
+        *map(str, common),
+        "--user-dir",
+        str(USER_DIR),
+        *distributed.split(),
+    ]
+    two = [
+        subprocess.Popen(
+            [*line, "--distributed-rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for rank in (0, 1)
+    ]
+    logs = [process.communicate(timeout=300)[0] for process in two]
+    assert [process.returncode for process in two] == [0, 0], "\n".join(logs)[-3000:]
+    assert "checkpoint_last.pt (epoch 2 @" in logs[0]
+    alone = run("train", *common, "--max-epoch", 3)
+    assert "checkpoint_last.pt (epoch 3 @" in alone.stdout + alone.stderr
+
+
+@pytest.mark.parametrize("name", ["truncated", "hostile", "setting"])
+def test_generate_says_in_one_line_why_not(data, unloadable, name):
+    path, reason = unloadable[name]
+    result = run("generate", data, "--path", path, "--cpu", check=False)
+    check_refusal(result, path, reason)
+
+
+@pytest.mark.parametrize("name", ["truncated", "hostile"])
+def test_resume_says_in_one_line_why_not(data, unloadable, tmp_path, name):
+    path, reason = unloadable[name]
+    result = run("train", data, *TRAIN, "--max-epoch", 1, "--save-dir", tmp_path, "--restore-file", path, check=False)
+    check_refusal(result, path, reason)
+
+
+def check_refusal(result, path: Path, reason: str) -> None:
+    last = result.stderr.splitlines()[-1]
+    assert result.returncode == 1 and last.startswith("error: ") and str(path) in last and reason in last, result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (path.parent / "marker").exists()

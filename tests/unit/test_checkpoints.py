@@ -1,0 +1,197 @@
+"""Loading checkpoints: what fairseq writes loads, nothing else does, and nothing in a file is run."""
+
+import os
+import zipfile
+from argparse import Namespace
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_diverse.checkpoints import load_checkpoint, register_safe_globals
+from fairseq_diverse.errors import UserError
+
+NUMBERS = [
+    np.array([3, 0, 1], dtype=np.int64),
+    np.array([3, 0, 1], dtype=">i4"),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.array([[True], [False]]),
+    np.array(7, dtype=np.float16),
+    np.float64(36.7),
+    np.int32(-4),
+    np.bool_(True),
+]
+
+
+def checkpoint(**model_flags) -> dict:
+    """The entries of a checkpoint of fairseq-train, with a model of one weight."""
+    model = Namespace(arch="transformer", adam_betas="(0.9, 0.98)", save_dir="runs (2)", **model_flags)
+    return {
+        "args": None,
+        "cfg": {"model": model, "task": {"data": "data-bin (copy)"}, "optimizer": {"lr": [0.1]}},
+        "model": OrderedDict(weight=torch.arange(4.0)),
+        "extra_state": {"train_iterator": {"epoch": 2}},
+        "optimizer_history": [{"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 2}],
+    }
+
+
+class Call:
+    """Pickled as a call of ``function``."""
+
+    def __init__(self, function, *arguments, state=None):
+        self.call = (function, arguments) if state is None else (function, arguments, state)
+
+    def __reduce__(self):
+        return self.call
+
+
+def forged_array() -> Call:
+    """An array of object pointers taken from bytes: NumPy's own unpickling crashes on it, or runs what it points to."""
+    objects = Call(np.dtype, "O8", False, True, state=(3, "|", None, None, None, -1, -1, 0))  # flags: "no objects"
+    state = (1, (1,), objects, False, b"A" * 8)
+    return Call(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=state)
+
+
+def pickled_text(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
+
+
+def test_fairseq_checkpoint_loads(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(checkpoint(adaptive_softmax_cutoff="[2, 3]"), path)
+    for mmap in (False, True):
+        state = load_checkpoint(path, mmap)
+        assert state["cfg"]["model"].adaptive_softmax_cutoff == "[2, 3]"
+        assert torch.equal(state["model"]["weight"], torch.arange(4.0))
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=repr)
+def test_numpy_numbers_survive_two_rounds(tmp_path, number):
+    """As after --eval-bleu, resuming and saving again: the second file is NumPy's own as well."""
+    first, second = tmp_path / "first.pt", tmp_path / "second.pt"
+    torch.save({**checkpoint(), "number": number}, first)
+    torch.save(load_checkpoint(first), second)
+    assert b"fairseq_diverse" not in pickled_text(second)
+    loaded = load_checkpoint(second)["number"]
+    np.testing.assert_array_equal(loaded, number, strict=number.dtype.isnative)
+    assert (loaded + loaded).sum() == (number + number).sum()
+
+
+def test_numpy_1_names_load(tmp_path):
+    path, old = tmp_path / "checkpoint.pt", tmp_path / "old.pt"
+    torch.save({**checkpoint(), "counts": NUMBERS[0], "best": NUMBERS[5]}, path)
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(old, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(b"numpy._core.", b"numpy.core."))
+    assert b"numpy.core." in pickled_text(old)
+    state = load_checkpoint(old)
+    assert state["counts"].tolist() == [3, 0, 1] and state["best"] == 36.7
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("function", [os.system, eval, np.load], ids=lambda f: f.__name__)
+def test_payload_is_refused_and_not_run(tmp_path, function, zipped):
+    marker, path = tmp_path / "marker", tmp_path / "hostile.pt"
+    text = f"touch {marker}" if function is os.system else f"open({str(marker)!r}, 'w')"
+    torch.save({**checkpoint(), "extra_state": Call(function, text)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UserError, match=rf"hostile\.pt: refused: it names \S*{function.__name__}, .*nothing was run"):
+        load_checkpoint(path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        forged_array(),
+        np.array([print], dtype=object),
+        np.array(["text"]),
+        Call(np._core.multiarray.scalar, "O8", b"A" * 8),
+        Call(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=(1, (1,), "O8", False, [1])),
+        Call(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=(1, (9,), np.dtype("f8"), False, b"12")),
+        Call(np.ndarray, (3,), "O8"),
+        Call(np.dtype, [("field", "O8")]),
+        Call(Namespace, print),
+    ],
+    ids=["forged", "objects", "text", "scalar", "list", "short", "ndarray", "fields", "namespace"],
+)
+def test_allowed_names_hold_only_numbers_and_flags(tmp_path, payload):
+    path = tmp_path / "hostile.pt"
+    torch.save({**checkpoint(), "extra_state": payload}, path)
+    with pytest.raises(UserError, match=r"hostile\.pt: (refused|damaged)"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "__import__('os').system('true')",
+        " \t f()",
+        "[x() for x in (1,)]",
+        "(" * 60 + "f()" + ")" * 60,
+        "${oc.env:HOME}",
+    ],
+)
+@pytest.mark.parametrize("legacy", [True, False], ids=["args", "cfg"])
+def test_setting_that_fairseq_would_evaluate_is_refused(tmp_path, value, legacy):
+    path = tmp_path / "hostile.pt"
+    state = checkpoint(adaptive_softmax_cutoff=value)
+    if legacy:
+        state["args"], state["cfg"] = state["cfg"]["model"], None
+    torch.save(state, path)
+    with pytest.raises(UserError, match=r"hostile\.pt: refused: its setting adaptive_softmax_cutoff = "):
+        load_checkpoint(path)
+
+
+def damaged_files(folder: Path) -> dict[str, str]:
+    """Files that are no checkpoint, with what the error has to say about each."""
+    torch.save(checkpoint(), folder / "whole.pt")
+    whole = (folder / "whole.pt").read_bytes()
+    (folder / "truncated.pt").write_bytes(whole[:-100])
+    (folder / "start.pt").write_bytes(whole[:10])
+    (folder / "text.pt").write_text("no checkpoint\n" * 100)
+    (folder / "empty.pt").touch()
+    (folder / "folder.pt").mkdir()
+    with zipfile.ZipFile(folder / "zip.pt", "w") as archive:
+        archive.writestr("a.txt", "a")
+    torch.save({"weight": torch.zeros(2)}, folder / "foreign.pt")
+    torch.save(torch.zeros(2), folder / "tensor.pt")
+    return {
+        "truncated.pt": "truncated",
+        "start.pt": "truncated",
+        "text.pt": "not a checkpoint",
+        "empty.pt": "empty file",
+        "folder.pt": "cannot be read",
+        "absent.pt": "cannot be read",
+        "zip.pt": "damaged or not a checkpoint",
+        "foreign.pt": 'no fairseq checkpoint: a torch file without a "model" entry',
+        "tensor.pt": "no fairseq checkpoint",
+    }
+
+
+def test_one_line_says_what_is_wrong_with_a_file(tmp_path):
+    for name, expected in damaged_files(tmp_path).items():
+        with pytest.raises(UserError) as error:
+            load_checkpoint(tmp_path / name)
+        assert str(error.value).startswith(f"{tmp_path / name}: {expected}")
+        assert "\n" not in str(error.value)
+
+
+def test_fairseq_loads_through_the_same_checks(tmp_path):
+    from fairseq import checkpoint_utils
+
+    register_safe_globals()
+    guarded = checkpoint_utils.load_checkpoint_to_cpu
+    register_safe_globals()
+    assert checkpoint_utils.load_checkpoint_to_cpu is guarded
+
+    expected = damaged_files(tmp_path)
+    assert guarded(str(tmp_path / "whole.pt"), {"arch": "other"})["cfg"].model.arch == "other"
+    torch.save(checkpoint(adaptive_input_cutoff="print()"), tmp_path / "call.pt")
+    for name in [*expected, "call.pt"]:
+        with pytest.raises(UserError, match=name):
+            guarded(str(tmp_path / name))
+    with pytest.raises(UserError, match=r"Model file not found: absent\.pt"):
+        checkpoint_utils.load_model_ensemble(["absent.pt"])
