@@ -1,0 +1,54 @@
+"""Write the embedded corpus: an English-like and a German-like language from one grammar, with gold syntax trees.
+
+OUT gets {train,valid,test}.{en,de} (raw text; the source's tokens are separated by spaces), .en.conllu (dependencies)
+and .en.ptb (constituents, one tree a line). The same sizes and seed give the same files everywhere.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from fairseq_diverse.files import read_lines
+
+EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, help="folder for the files; made if need be")
+    parser.add_argument("--sentences", type=int, default=20000, help="training sentences (default: %(default)s)")
+    parser.add_argument("--valid", type=int, default=500, help="validation sentences (default: %(default)s)")
+    parser.add_argument("--test", type=int, default=500, help="test sentences (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed, 0 or more (default: %(default)s)")
+    parser.add_argument(
+        "--word-by-word",
+        action="store_true",
+        help="also score the test split translated word by word, with a lexicon learned from the training split",
+    )
+
+
+def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.toy.corpus import write_corpus
+
+    write_corpus(args.out, args.sentences, args.valid, args.test, args.seed)
+    print(
+        f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences",
+        file=sys.stderr,
+    )
+    if args.word_by_word:
+        print(word_by_word_score(args.out))
+
+
+def word_by_word_score(corpus: Path) -> str:
+    """BLEU and chrF (sacreBLEU, detokenized, cased) of word-by-word translations of the test split."""
+    import sacrebleu
+
+    from fairseq_diverse.toy.word_by_word import word_by_word
+
+    train, test = (
+        list(zip(read_lines(corpus / f"{split}.en"), read_lines(corpus / f"{split}.de"), strict=True))
+        for split in ("train", "test")
+    )
+    output = word_by_word([source for source, _ in test], train)
+    references = [[target for _, target in test]]
+    bleu, chrf = sacrebleu.corpus_bleu(output, references), sacrebleu.corpus_chrf(output, references)
+    return f"word by word: BLEU {bleu.score:.1f}, chrF {chrf.score:.1f} (sacreBLEU {sacrebleu.__version__})"
