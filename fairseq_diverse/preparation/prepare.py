@@ -64,12 +64,13 @@ def prepare(
     if _existing(out, wanted, strict, overwrite):
         return False
     pairs = {split: (raw / source, raw / target) for split, (source, target) in names.items()}
+    tokens = tuple(Tokens(config.sides[side]) for side in ("source", "target"))
     totals = {split: _equal_lengths(*paths) for split, paths in pairs.items()}
     work = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         (work / "text").mkdir(parents=True)
         counts = {
-            split: _tokenize(config, split, paths, totals[split], work / "text", strict, workers)
+            split: _tokenize(config, tokens, split, paths, totals[split], work / "text", strict, workers)
             for split, paths in pairs.items()
         }
         truecaser = _truecase(config, work)
@@ -130,11 +131,17 @@ def _put_in_place(work: Path, out: Path) -> None:
 
 
 def _tokenize(
-    config: DataConfig, split: str, paths: tuple[Path, Path], total: int, text: Path, strict: bool, workers: int
+    config: DataConfig,
+    tokens: tuple[Tokens, ...],
+    split: str,
+    paths: tuple[Path, Path],
+    total: int,
+    text: Path,
+    strict: bool,
+    workers: int,
 ) -> dict[str, int]:
     """Write ``SPLIT.LANG`` (cleaned) and ``tok.SPLIT.LANG`` into ``text``; returns the counts."""
     counts = dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0)
-    tokens = tuple(Tokens(config.sides[side]) for side in ("source", "target"))
     with ExitStack() as stack:
         files = [
             stack.enter_context(open(text / f"{kind}{split}.{language}", "w", encoding="utf-8", newline="\n"))
@@ -303,7 +310,9 @@ def _binarize(config: DataConfig, work: Path, workers: int) -> None:
         command += [f"--{split}pref", f"text/bpe.{split}"]
     command += ["--destdir", ".", "--workers", str(workers)]
     command += ["--joined-dictionary"] if config.joined_dictionary else []
-    done = subprocess.run(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+    )
     if done.returncode:
         last = done.stdout.strip().rpartition("\n")[2] or "no output"
         raise OSError(f"fairseq-preprocess failed with exit code {done.returncode}: {last}")

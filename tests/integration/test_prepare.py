@@ -1,0 +1,289 @@
+"""`fairseq-diverse prepare` as a user runs it."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from fairseq_diverse.paths import config_path
+from fairseq_diverse.preparation import DataConfig, Preprocessing
+from fairseq_diverse.preparation.tokens import Tokens
+
+pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "data-prep/prepare-multi30k.sh"
+COMMAND = Path(sys.executable).with_name("fairseq-diverse")
+WORDS = {
+    "en": ["a", "man", "walks", "quickly", "through", "the", "old", "town", "and", "looks", "at", "houses"],
+    "de": ["ein", "Mann", "geht", "schnell", "durch", "die", "Altstadt", "und", "sieht", "Häuser", "an"],
+}
+CONFIG = {"source": "en", "target": "de", "bpe": {"size": 30}}
+
+
+def write_raw(raw: Path, lines: int = 40) -> Path:
+    raw.mkdir()
+    for split, count in (("train", lines), ("valid", 5), ("test", 6)):
+        for language, words in WORDS.items():
+            text = [" ".join(words[(i * 3 + j) % len(words)] for j in range(4 + i % 5)) + "." for i in range(count)]
+            (raw / f"{split}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
+    return raw
+
+
+def edit(path: Path, line: int, text: str) -> None:
+    """Replace a line, counted from 1."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[line - 1] = text
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.fixture
+def raw(tmp_path) -> Path:
+    return write_raw(tmp_path / "raw")
+
+
+@pytest.fixture
+def prepare(tmp_path, raw):
+    """Runs the command with a configuration's differences to ``CONFIG`` and more arguments; returns what it said."""
+
+    def run(*arguments: str, fails: int = 0, **config) -> str:
+        done = subprocess.run(command(tmp_path, raw, config, arguments), capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == fails, done.stderr
+        return done.stderr.splitlines()[-1] if fails else done.stdout
+
+    return run
+
+
+def command(tmp_path: Path, raw: Path, config: dict, arguments: tuple[str, ...] = ()) -> list[str]:
+    (tmp_path / "mine.yaml").write_text(json.dumps(CONFIG | config), encoding="utf-8")
+    return [str(COMMAND), "prepare", "mine.yaml", "--raw", str(raw), "--out", "out", *arguments]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file of a prepared data set but fairseq's log, which holds the time."""
+    return {
+        str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "preprocess.log"
+    }
+
+
+def test_the_result_is_what_fairseq_reads_and_preprocessing_repeats(tmp_path, prepare):
+    from fairseq.data import Dictionary, data_utils
+
+    assert "train: 40 of 40 pairs kept" in prepare()
+    out = tmp_path / "out"
+    preprocessing = Preprocessing.load(out)
+    assert (preprocessing.source, preprocessing.target) == ("en", "de")
+    for split in ("train", "valid", "test"):
+        for language, side in (("en", "source"), ("de", "target")):
+            dictionary = Dictionary.load(str(out / f"dict.{language}.txt"))
+            binarized = data_utils.load_indexed_dataset(str(out / f"{split}.en-de.{language}"), dictionary)
+            raw_lines, segmented = (
+                lines_of(out / f"text/{split}.{language}"),
+                lines_of(out / f"text/bpe.{split}.{language}"),
+            )
+            assert [dictionary.string(sentence) for sentence in binarized] == segmented
+            assert [preprocessing.encode(line, side) for line in raw_lines] == segmented
+            assert [preprocessing.decode(line, side) for line in segmented] == raw_lines
+    assert (out / "dict.en.txt").read_bytes() == (out / "dict.de.txt").read_bytes()  # joined
+
+
+def test_the_same_input_gives_the_same_bytes_also_with_two_workers(tmp_path, prepare):
+    prepare()
+    first = contents(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    prepare("--workers", "2")
+    assert contents(tmp_path / "out") == first
+
+
+def test_a_second_run_knows_the_first_and_another_is_refused(tmp_path, raw, prepare):
+    prepare()
+    before = (tmp_path / "out/preprocess.json").stat().st_mtime_ns
+    assert prepare().startswith("already prepared")
+    assert "add --overwrite" in prepare(escape=True, fails=2)
+    edit(raw / "train.en", 3, "Another line.")
+    assert "add --overwrite" in prepare(fails=2)
+    assert (tmp_path / "out/preprocess.json").stat().st_mtime_ns == before
+    old = Preprocessing.load(tmp_path / "out").hash
+    prepare("--overwrite")
+    assert Preprocessing.load(tmp_path / "out").hash != old
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "out", "raw"]
+
+
+def test_a_foreign_directory_is_never_replaced(tmp_path, prepare):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.tex").write_text("mine")
+    assert "not a prepared data set" in prepare("--overwrite", fails=2)
+    assert (tmp_path / "out/thesis.tex").read_text() == "mine"
+
+
+@pytest.fixture
+def unclean(raw):
+    """Two empty training pairs, one line with U+2028 and U+0085 and one with NUL, an empty test line."""
+    edit(raw / "train.en", 4, "")
+    edit(raw / "train.de", 7, " \u2028 ")
+    edit(raw / "train.de", 9, "ein\u2028Mann\x85geht.")
+    edit(raw / "test.en", 2, "a\0man.")
+    edit(raw / "test.de", 3, "")
+    return raw
+
+
+def test_unclean_training_data_is_mended_and_test_lines_stay(tmp_path, unclean, prepare):
+    said = prepare()
+    out = tmp_path / "out"
+    assert "train: 38 of 40 pairs kept, 2 empty dropped" in said
+    assert json.loads((out / "preprocess.json").read_text())["splits"] == {
+        "train": {"read": 40, "kept": 38, "empty": 2, "filtered": 0, "replaced": 2},
+        "valid": {"read": 5, "kept": 5, "empty": 0, "filtered": 0, "replaced": 0},
+        "test": {"read": 6, "kept": 6, "empty": 1, "filtered": 0, "replaced": 1},
+    }
+    expected = lines_of(unclean / "train.en")
+    assert lines_of(out / "text/train.en") == [line for i, line in enumerate(expected, 1) if i not in (4, 7)]
+    assert lines_of(out / "text/train.de")[6] == "ein Mann geht."
+    assert lines_of(out / "text/test.en")[1] == "a man."
+    assert lines_of(out / "text/test.de")[2] == ""
+    assert len(lines_of(out / "text/bpe.test.de")) == 6
+
+
+def test_strict_refuses_instead_and_names_file_and_line(tmp_path, unclean, prepare):
+    assert f"{unclean / 'train.en'}, line 4: empty" in prepare("--strict", fails=2)
+    edit(unclean / "train.en", 4, "a man.")
+    assert f"{unclean / 'train.de'}, line 7: a line separator or NUL" in prepare("--strict", fails=2)
+    assert not (tmp_path / "out").exists()
+    prepare()  # strict looks also where the same data is prepared already
+    assert f"{unclean / 'train.de'}, line 7" in prepare("--strict", fails=2)
+    for line in (7, 9):
+        edit(unclean / "train.de", line, "ein Mann.")
+    assert f"{unclean / 'test.en'}, line 2" in prepare("--strict", "--overwrite", fails=2)
+    edit(unclean / "test.en", 2, "a man.")
+    prepare("--strict", "--overwrite")  # an empty test line is nothing to mend
+
+
+def test_unequal_files_are_refused_with_both_names_and_counts(tmp_path, raw, prepare):
+    with open(raw / "valid.de", "a", encoding="utf-8") as f:
+        f.write("noch eine Zeile\n")
+    said = prepare(fails=2)
+    assert f"{raw / 'valid.en'} has 5 lines and {raw / 'valid.de'} 6" in said
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+
+
+def test_text_that_is_not_utf8_is_refused_with_file_and_line(tmp_path, raw, prepare):
+    latin = (raw / "test.de").read_text(encoding="utf-8").encode("latin-1").split(b"\n")
+    (raw / "test.de").write_bytes(b"\n".join(latin))
+    bad = next(number for number, line in enumerate(latin, 1) if b"\xe4" in line)
+    assert f"{raw / 'test.de'}, line {bad}: not UTF-8" in prepare(fails=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_absent_raw_file_and_an_unknown_name_are_refused(raw, prepare):
+    (raw / "valid.en").unlink()
+    assert f"{raw / 'valid.en'}: cannot be read" in prepare(fails=2)
+    assert "files: unknown key dev" in prepare(files={"dev": "valid"}, fails=2)
+
+
+def test_training_pairs_are_dropped_by_length_and_ratio(tmp_path, raw, prepare):
+    edit(raw / "train.en", 2, "one two three four five six seven eight nine ten eleven.")
+    edit(raw / "train.de", 3, "zu kurz.")
+    edit(raw / "test.de", 3, "zu kurz.")
+    prepare(filter={"max-length": 10, "max-ratio": 2})
+    counts = json.loads((tmp_path / "out/preprocess.json").read_text())["splits"]
+    assert (counts["train"]["filtered"], counts["train"]["kept"], counts["test"]["kept"]) == (2, 38, 6)
+    assert lines_of(tmp_path / "out/text/train.en")[1] == lines_of(raw / "train.en")[3]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"bpe": {"kind": "sentencepiece", "size": 60}, "tokenizer": "none"},
+        {"bpe": {"kind": "sentencepiece", "size": 60, "joint": False}},
+        {"bpe": {"size": 30, "joint": False, "threshold": 3}, "truecase": True, "escape": True},
+    ],
+)
+def test_other_steps_are_read_back_as_they_were_applied(config, tmp_path, prepare):
+    prepare(**config)
+    out = tmp_path / "out"
+    preprocessing = Preprocessing.load(out)
+    for language, side in (("en", "source"), ("de", "target")):
+        raw_lines, segmented = lines_of(out / f"text/test.{language}"), lines_of(out / f"text/bpe.test.{language}")
+        assert [preprocessing.encode(line, side) for line in raw_lines] == segmented
+        decoded = [preprocessing.decode(line, side) for line in segmented]
+        assert [line.lower() for line in decoded] == [line.lower() for line in raw_lines]
+    joined = (out / "dict.en.txt").read_bytes() == (out / "dict.de.txt").read_bytes()
+    assert joined == config["bpe"].get("joint", True)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, raw):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))  # bytes a file
+
+    line = command(tmp_path, raw, {})
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, preexec_fn=limit)
+    assert done.returncode == 2
+    assert "out: not prepared:" in done.stderr.splitlines()[-1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(workers, tmp_path):
+    raw = write_raw(tmp_path / "raw", lines=40000)
+    line = command(tmp_path, raw, {}, ("--workers", workers))
+    running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list(tmp_path.glob(".out.*.tmp/text/train.en")) and running.poll() is None:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in said
+    assert said.endswith("interrupted\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+
+
+def test_the_script_says_how_it_is_called(tmp_path):
+    for arguments in ([], ["raw"], ["raw", "out", "de-en"], ["raw", "out", "en-de", "more"]):
+        done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == "usage: prepare-multi30k.sh RAW_DIR OUT [en-de|en-fr|en-cs]\n"
+
+
+@pytest.fixture
+def multi30k() -> Path:
+    data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", REPOSITORY.parent / "shared/data")) / "multi30k"
+    if not data.is_dir():
+        message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds multi30k"
+        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    return data
+
+
+@pytest.mark.parametrize("target", ["de", "fr", "cs"])
+def test_the_reference_survives_the_round_trip(target, multi30k):
+    """What the target side loses on the way to tokens and back, no system can score."""
+    config = DataConfig.load(config_path("data", f"multi30k_en_{target}"))
+    tokens = Tokens(config.sides["target"])
+    reference = lines_of(multi30k / f"{config.files['test']}.{target}")
+    again = [tokens.detokenize(tokens.tokenize(line)) for line in reference]
+    assert sacrebleu.corpus_bleu(again, [reference]).score > 99.5
+
+
+def test_the_script_prepares_multi30k_from_any_folder(multi30k, tmp_path):
+    (tmp_path / "raw").mkdir()
+    for name in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            text = (multi30k / f"{name}.{language}").read_text(encoding="utf-8").split("\n")[:300]
+            (tmp_path / f"raw/{name}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
+    environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
+    subprocess.run([SCRIPT, "raw", "out"], check=True, cwd=tmp_path, env=environment)
+    preprocessing = Preprocessing.load(tmp_path / "out")
+    decoded = [preprocessing.decode(line) for line in lines_of(tmp_path / "out/text/bpe.test.de")]
+    reference = lines_of(tmp_path / "raw/test_2016_flickr.de")
+    assert sum(a == b for a, b in zip(decoded, reference, strict=True)) > 295
