@@ -7,7 +7,6 @@ where it stopped. `fairseq-diverse report TABLE` shows the results.
 
 import argparse
 import os
-import shlex
 
 EXAMPLE = "fairseq-diverse run multi30k-disagreement --seeds 1,2,3 --jobs 2"
 
@@ -59,9 +58,7 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         for run in runs:
             print(f"# {run.name}: {run.stage}, {run.directory}")
-            for command in run.commands().values():
-                print(f"OMP_NUM_THREADS={threads} {shlex.join(command)}")
-            print()
+            print("\n".join(run.shell_lines(threads)), end="\n\n")
         return 0
     from fairseq_diverse.experiments.schedule import run_all
 

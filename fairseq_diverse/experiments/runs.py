@@ -130,6 +130,10 @@ class Run:
     def _average_arguments(self) -> list[str]:
         raise NotImplementedError
 
+    def shell_lines(self, threads: int) -> list[str]:
+        """The command lines for a shell."""
+        return [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in self.commands().values()]
+
     def execute(self, threads: int) -> Iterator[Progress]:
         """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.
 
@@ -140,11 +144,9 @@ class Run:
         with locked(self.directory) as lock:
             if self.summary:
                 return
-            commands = self.commands()
-            lines = [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in commands.values()]
             with atomic_write(self.directory / "commands.sh") as f:
-                f.write("\n\n".join(lines) + "\n")
-            for step, command in commands.items():
+                f.writelines(line + "\n" for line in self.shell_lines(threads))
+            for step, command in self.commands().items():
                 if step in self.state:
                     continue
                 yield Progress(step)
@@ -157,9 +159,9 @@ class Run:
             from fairseq_diverse.experiments.summary import summarize
 
             write_json(self.directory / "summary.json", summarize(self))
-            for path in self.checkpoints.glob("*.pt"):
+            for path in (*self.checkpoints.glob("*.pt"), self.directory / "error.log"):
                 if path != self.checkpoint:
-                    path.unlink()
+                    path.unlink(missing_ok=True)
 
     def _train(self, command: list[str], threads: int, lock: int) -> Iterator[Progress]:
         peak = None
@@ -295,7 +297,8 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a dictionary, a line for each of its entries."""
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items())
     with atomic_write(path) as f:
-        json.dump(content, f, indent=1, ensure_ascii=False)
-        f.write("\n")
+        f.write("{\n" + ",\n".join(lines) + "\n}\n")

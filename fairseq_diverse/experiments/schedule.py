@@ -29,7 +29,7 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
                 if slot not in working and waiting:
                     run = waiting.pop(0)
                     if run.summary:
-                        display.say(f"{run.name}: done before, {run.directory}")
+                        display.say(f"{run.name}: {outcome(run)} (done before, {run.directory})")
                         continue
                     display.say(f"{run.name}: {run.directory}")
                     working[slot] = run, run.execute(threads)
@@ -62,12 +62,9 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
 
 
 def outcome(run: Run) -> str:
-    summary = run.summary or {}
-    metrics = summary.get("metrics", {})
-    return ", ".join(f"{name} {metrics[key]['score']:.2f}" for key, name in METRICS.items() if key in metrics)
-
-
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+    """The figures of a finished run in one line."""
+    metrics = (run.summary or {}).get("metrics", {})
+    return "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
 
 
 class Bars:

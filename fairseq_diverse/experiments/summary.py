@@ -2,54 +2,65 @@
 
 from typing import Any
 
+import numpy as np
+
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.files import atomic_write, read_lines
+
+ORDERS = 4  # BLEU's n-grams
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """Score a run's translation (also written to ``test.hyp``) and gather what its steps measured.
 
-    BLEU, chrF and TER are detokenized and cased, against the raw reference; ``test_nll`` is in nats, one value a
-    sentence; speeds are target words (subwords) per second; memory is in bytes.
-    """
-    from fairseq_diverse.evaluation.metrics import read_generation, score
-    from fairseq_diverse.preparation import Preprocessing
+    Scores are detokenized and cased, against the raw reference. ``test_nll`` is in nats, one value a sentence;
+    ``bleu_counts`` holds for each sentence the lengths of hypothesis and reference and the n-grams that match, n = 1
+    to 4. Speeds are in target subwords per second, memory in bytes.
 
-    text = run.data.path / "text"
-    references = read_lines(text / f"test.{run.data.target}")
-    preprocessing = Preprocessing.load(run.data.path)
-    hypotheses = [preprocessing.decode(line) for line in read_generation(run.directory / "generate.log")]
+    Raises:
+        ValueError: translations or scores of test sentences are missing.
+    """
+    from fairseq_diverse.evaluation.metrics import read_translations, score
+
+    references = read_lines(run.data.path / "text" / f"test.{run.data.target}")
+    hypotheses = read_translations(run.directory / "generate.log", run.data.path)
     nll = logs.reference_nll(run.directory / "reference.log")
     if not len(hypotheses) == len(references) == len(nll):
         raise ValueError(
-            f"{run.directory}: {len(hypotheses)} translations and {len(nll)} scored sentences, "
-            f"but {text / f'test.{run.data.target}'} has {len(references)} lines"
+            f"{run.directory}: {len(hypotheses)} translations and {len(nll)} scored references of {len(references)}"
         )
     with atomic_write(run.directory / "test.hyp") as f:
         f.writelines(line + "\n" for line in hypotheses)
+    scores = score(hypotheses, references, run.data.target)
     state = run.state
-    train, generate = state["train"], state["generate"]
-    started = state.get("starts", [{}])[-1]
     peaks = {step: state[step]["peak_memory"] for step in ("train", "generate")}
-    if train.get("gb_free") is not None:
+    if state["train"]["gb_free"] is not None:
         import torch
 
-        peaks["gpu"] = torch.cuda.get_device_properties(0).total_memory - int(train["gb_free"] * 2**30)
+        peaks["gpu"] = torch.cuda.get_device_properties(0).total_memory - int(state["train"]["gb_free"] * 2**30)
     return {
         "system": run.row.name,
         "data": run.data.name,
         "data_hash": run.data.hash,
+        "language": run.data.target,
         "size": run.row.size,
         "seed": run.seed,
-        "metrics": score(hypotheses, references),
-        "test_nll": [round(value, 3) for value in nll],
-        "valid_nll": train["valid_nll"],
-        "parameters": train["parameters"],
-        "words_per_second": {"train": train["words_per_second"], "generate": generate.get("words_per_second")},
-        "peak_memory": peaks,
+        "metrics": scores.as_dict(),
+        "parameters": state["train"]["parameters"],
         "updates": run.row.max_update,
-        **started,
-        "commands": (run.directory / "commands.sh").read_text(encoding="utf-8").split("\n\n"),
-        "checkpoint": str(run.checkpoint),
+        "valid_nll": state["train"]["valid_nll"],
+        "words_per_second": {step: state[step].get("words_per_second") for step in ("train", "generate")},
+        "peak_memory": peaks,
+        **state.get("starts", [{}])[-1],
+        "commands": run.shell_lines(1),
+        "test_nll": [round(value, 3) for value in nll],
+        "bleu_counts": scores.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
     }
+
+
+def bleu_statistics(counts: list[list[int]]) -> np.ndarray:
+    """sacreBLEU's statistics (sentences, 10) from ``bleu_counts``: a hypothesis of m tokens has m - n + 1 n-grams."""
+    kept = np.array(counts)
+    totals = np.maximum(kept[:, :1] - np.arange(ORDERS), 0)
+    return np.concatenate([kept, totals], axis=1).astype(np.float64)
