@@ -1,0 +1,161 @@
+"""Translations, read from text or from the output of fairseq-generate, and their scores by sacreBLEU."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_diverse.files import read_lines
+
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+# sacreBLEU's tokenizer of a target language; 13a for all others
+TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+# A line of fairseq-generate, perhaps after a progress bar: S-7 <tab> source, H-7 or D-7 <tab> score <tab> hypothesis
+GENERATED = re.compile(r"(?:^|[^\w-])([SHD])-(\d+)\t([^\t]*)(?:\t(.*))?$")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What sacreBLEU says of a system, and the statistics of each sentence that bootstrap resampling sums.
+
+    Attributes:
+        bleu, chrf, ter: from 0 to 100 (TER: or more); cased, except for TER, as in sacreBLEU.
+        length_ratio: tokens of the hypotheses by tokens of the references, BLEU's tokenization.
+        signatures: sacreBLEU's signature by metric.
+        statistics: (sentences, n) counts by metric.
+    """
+
+    bleu: float
+    chrf: float
+    ter: float
+    length_ratio: float
+    signatures: dict[str, str]
+    statistics: dict[str, np.ndarray] = field(repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the statistics, ready for JSON."""
+        scores = {name: round(getattr(self, name), 4) for name in (*METRICS, "length_ratio")}
+        return {**scores, "signatures": self.signatures}
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Scores:
+    """BLEU, chrF2, TER and length ratio of detokenized text.
+
+    Args:
+        language: code of the target language ("zh", "ja_JP"), which decides on the tokenizer; "" for sacreBLEU's 13a.
+
+    Raises:
+        ValueError: no sentence, unequal numbers of them, or a tokenizer that is not installed.
+    """
+    if not references or len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references; equal numbers are needed")
+    statistics, values, signatures = {}, {}, {}
+    for name in METRICS:
+        metric = sacrebleu_metric(name, language)
+        statistics[name] = sentence_statistics(name, hypotheses, references, language)
+        values[name] = corpus_score(name, statistics[name].sum(0), language)
+        signatures[name] = str(metric.get_signature())
+    length, reference_length = statistics["bleu"].sum(0)[:2]
+    return Scores(
+        **values, length_ratio=length / max(reference_length, 1), signatures=signatures, statistics=statistics
+    )
+
+
+def sentence_statistics(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str) -> np.ndarray:
+    """(sentences, n) counts; their sum over any sentences is what `corpus_score` takes."""
+    metric = sacrebleu_metric(name, language)
+    return np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]), dtype=np.float64)
+
+
+def corpus_score(name: str, statistics: np.ndarray, language: str) -> float:
+    """The score that sacreBLEU computes from counts (n,) summed over a corpus."""
+    return float(sacrebleu_metric(name, language)._compute_score_from_stats(list(statistics)).score)
+
+
+@cache
+def sacrebleu_metric(name: str, language: str) -> Any:
+    """sacreBLEU's metric with the defaults of its command line and the language's tokenizer."""
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    language = re.split("[-_]", language.lower())[0]
+    if name == "chrf":
+        return CHRF()
+    if name == "ter":
+        asian = language in TOKENIZERS
+        return TER(normalized=asian, asian_support=asian)
+    try:
+        return BLEU(tokenize=TOKENIZERS.get(language, "13a"))
+    except (ImportError, RuntimeError):
+        raise ValueError(
+            f'language {language}: BLEU needs its tokenizer; install it with: pip install "sacrebleu[{language}]"'
+        ) from None
+
+
+def read_translations(path: str | Path, data: str | Path | None = None) -> list[str]:
+    """Detokenized translations in the order of the test set.
+
+    Args:
+        path: plain text, one translation a line, or what fairseq-generate printed.
+        data: prepared directory whose ``preprocess.json`` undoes subwords and tokens of the latter; may be None where
+            fairseq did so itself (``--bpe``, ``--tokenizer``).
+
+    Raises:
+        ValueError: the file is absent, empty, not UTF-8, leaves out sentences, or needs ``data``.
+    """
+    lines = read_lines(path)
+    if not lines:
+        raise ValueError(f"{path}: empty file")
+    if not any(match and match[1] == "H" for match in map(GENERATED.search, lines)):
+        return lines
+    tokens, text = _parse_generation(path, lines)
+    if data is not None:
+        from fairseq_diverse.preparation import Preprocessing
+
+        return list(map(Preprocessing.load(data).decode, tokens))
+    if tokens == text:
+        raise ValueError(
+            f"{path}: output of fairseq-generate, in tokens; give --data DIR, the prepared data, to undo them"
+        )
+    return text
+
+
+def read_generation(path: str | Path) -> list[str]:
+    """The best hypothesis of every sentence, in their order: tokens as in the ``H-`` lines of fairseq-generate.
+
+    Raises:
+        ValueError: the file is absent, not UTF-8, not from fairseq-generate, holds two outputs or leaves out sentences.
+    """
+    return _parse_generation(path, read_lines(path))[0]
+
+
+def _parse_generation(path: str | Path, lines: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The best of the ``H-`` lines of each sentence, and the same of the ``D-`` lines."""
+    best: dict[str, dict[int, tuple[float, str]]] = {"H": {}, "D": {}}
+    sources = set()
+    for line in lines:
+        if not (match := GENERATED.search(line)):
+            continue
+        kind, number = match[1], int(match[2])
+        if kind == "S":
+            if number in sources:
+                raise ValueError(
+                    f"{path}: sentence {number} comes twice; is this the output of two runs of fairseq-generate?"
+                )
+            sources.add(number)
+        elif number not in best[kind] or float(match[3]) > best[kind][number][0]:
+            best[kind][number] = (float(match[3]), match[4] or "")
+    if not best["H"]:
+        raise ValueError(f"{path}: no H- line; is this the output of fairseq-generate (without --quiet)?")
+    for kind in best:
+        if missing := sorted(set(range(max(best["H"]) + 1)) - set(best[kind])):
+            shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            raise ValueError(
+                f"{path}: {len(missing)} sentences have no {kind}- line ({shown}); translate all of them, with "
+                "--required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
+            )
+    tokens, text = ([found[number][1] for number in sorted(found)] for found in best.values())
+    return tokens, text

@@ -1,0 +1,98 @@
+"""How sure a score is, and a difference between two systems."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairseq_diverse.evaluation.metrics import corpus_score, sentence_statistics
+
+RESAMPLES = 1000
+SEED = 12345  # sacreBLEU's
+
+
+def bootstrap_interval(
+    system: Sequence[str],
+    references: Sequence[str],
+    language: str = "",
+    metric: str = "bleu",
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> tuple[float, float]:
+    """95% bootstrap interval of a system's score: detokenized text, resampled by sentences.
+
+    Source: Koehn (2004); the resamples are those of sacreBLEU with the same seed.
+    """
+    statistics = sentence_statistics(metric, system, references, language)
+    return interval(bootstrap_scores(statistics, metric, language, resamples, seed))
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Sequence[str],
+    language: str = "",
+    metric: str = "bleu",
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> tuple[float, float]:
+    """Difference of two systems' scores, system - baseline, and its two-sided p-value.
+
+        p = (1 + #{b : |d_b - mean(d)| >= |delta|}) / (resamples + 1),    d_b the difference in resample b
+
+    Source: Koehn (2004) for the paired resamples, Riezler and Maxwell (2005) for the shift by their mean. Unlike
+    ``sacrebleu --paired-bs``, which shifts |d_b|, it is two-sided throughout, and equal systems have p = 1.
+    """
+    statistics = [sentence_statistics(metric, side, references, language) for side in (baseline, system)]
+    before, after = (bootstrap_scores(one, metric, language, resamples, seed) for one in statistics)
+    delta = corpus_score(metric, statistics[1].sum(0), language) - corpus_score(metric, statistics[0].sum(0), language)
+    return delta, p_value(before, after, delta)
+
+
+def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, float, float]:
+    """Mean difference, system - baseline, of values for the same sentences (NLL, say), its standard error, and p.
+
+    p is that of the two-sided paired t-test.
+
+    Raises:
+        ValueError: the arrays are not two equally long rows of at least two finite numbers.
+    """
+    from scipy.stats import ttest_rel
+
+    baseline, system = np.asarray(baseline, dtype=np.float64), np.asarray(system, dtype=np.float64)
+    if baseline.shape != system.shape or baseline.ndim != 1 or len(baseline) < 2:
+        raise ValueError(
+            f"values of the same sentences, at least two, are needed; got {baseline.shape} and {system.shape}"
+        )
+    difference = system - baseline
+    if not np.isfinite(difference).all():
+        raise ValueError("a value is infinite or not a number")
+    error = difference.std(ddof=1) / np.sqrt(len(difference))
+    if error == 0:  # the t-test would divide by it
+        return float(difference.mean()), 0.0, float(difference.mean() == 0)
+    return float(difference.mean()), float(error), float(ttest_rel(system, baseline).pvalue)
+
+
+def bootstrap_scores(
+    statistics: np.ndarray, metric: str, language: str, resamples: int = RESAMPLES, seed: int = SEED
+) -> np.ndarray:
+    """(resamples,) corpus scores of as many sentences, drawn with replacement: the same ones for every system.
+
+    Args:
+        statistics: (sentences, n) counts, `sentence_statistics`.
+    """
+    drawn = np.random.default_rng(seed).choice(len(statistics), size=(resamples, len(statistics)), replace=True)
+    return np.array([corpus_score(metric, statistics[rows].sum(0), language) for rows in drawn])
+
+
+def interval(scores: np.ndarray) -> tuple[float, float]:
+    """The range of the middle 95% of bootstrapped scores, as sacreBLEU cuts it."""
+    cut = len(scores) // 40
+    ordered = np.sort(scores)
+    return float(ordered[cut]), float(ordered[len(scores) - cut - 1])
+
+
+def p_value(baseline: np.ndarray, system: np.ndarray, delta: float) -> float:
+    """Two-sided p-value of a difference from both systems' scores in the same resamples; see `paired_bootstrap`."""
+    differences = system - baseline
+    as_large = np.abs(differences - differences.mean()) >= abs(delta) - 1e-9  # equal systems: 0 >= 0
+    return (1 + int(as_large.sum())) / (len(differences) + 1)

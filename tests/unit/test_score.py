@@ -1,0 +1,249 @@
+"""Scores equal sacreBLEU's, significance has the right level, and every form of translation is read."""
+
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU
+from sacrebleu.significance import PairedTest
+from scipy import stats
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.evaluation.metrics import read_generation, read_translations, score
+from fairseq_diverse.evaluation.significance import bootstrap_interval, paired_bootstrap, paired_difference
+
+WORDS = [
+    "der",
+    "die",
+    "das",
+    "Hund",
+    "Katze",
+    "läuft,",
+    "schläft.",
+    "„weiß“",
+    "nicht",
+    "Zürich",
+    "3,5",
+    "z.B.",
+    "(heute)",
+    "groß-artig",
+    "und",
+    "—",
+    "sehr",
+]
+
+
+def sentences(seed: int, count: int = 80) -> list[str]:
+    numbers = random.Random(seed)
+    return [" ".join(numbers.choices(WORDS, k=numbers.randint(3, 15))) for _ in range(count)]
+
+
+def noisy(lines: list[str], share: float, seed: int) -> list[str]:
+    """The lines with a share of their words lost."""
+    numbers = random.Random(seed)
+    return [" ".join(word for word in line.split() if numbers.random() > share) for line in lines]
+
+
+REFERENCES = sentences(0)
+GOOD, FAIR, POOR = (noisy(REFERENCES, share, 1) for share in (0.1, 0.13, 0.4))
+
+
+def write(path, lines):
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_scores_equal_the_sacrebleu_command(tmp_path):
+    hyp, ref = write(tmp_path / "hyp", FAIR), write(tmp_path / "ref", REFERENCES)
+    command = [sys.executable, "-m", "sacrebleu", ref, "-i", hyp, "-m", "bleu", "chrf", "ter", "-w", "4"]
+    printed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    scores = score(FAIR, REFERENCES)
+    for name, theirs in zip(("bleu", "chrf", "ter"), printed, strict=True):
+        assert getattr(scores, name) == pytest.approx(theirs["score"], abs=1e-4)
+        assert scores.signatures[name] == theirs["signature"]
+    assert f"ratio = {scores.length_ratio:.3f}" in printed[0]["verbose_score"]
+    assert json.loads(json.dumps(scores.as_dict()))["bleu"] == printed[0]["score"]
+
+
+def test_language_decides_on_the_tokenizer():
+    hypotheses, references = ["我喜欢猫。", "他来了。"], ["我喜欢狗。", "他来了。"]
+    chinese = score(hypotheses, references, "zh_CN")
+    assert chinese.bleu == BLEU(tokenize="zh").corpus_score(hypotheses, [references]).score
+    assert "tok:zh" in chinese.signatures["bleu"] and "asian:yes" in chinese.signatures["ter"]
+    assert "tok:13a" in score(hypotheses, references, "de").signatures["bleu"]
+
+
+def test_japanese_without_mecab_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    with pytest.raises(ValueError, match=r'language ja: .* pip install "sacrebleu\[ja\]"'):
+        score(["猫"], ["猫"], "ja")
+
+
+def test_bad_hypotheses_score_without_errors():
+    scores = score(["", ""], ["eins zwei", "drei"])
+    assert scores.bleu == 0 and scores.length_ratio == 0 and scores.ter == 100
+    with pytest.raises(ValueError, match="3 hypotheses and 2 references"):
+        score(["a"] * 3, ["a"] * 2)
+    with pytest.raises(ValueError, match="0 hypotheses"):
+        score([], [])
+
+
+def test_interval_is_sacrebleus():
+    expected = BLEU().corpus_score(FAIR, [REFERENCES], n_bootstrap=1000)
+    low, high = bootstrap_interval(FAIR, REFERENCES)
+    assert (high - low) / 2 == pytest.approx(expected._ci, abs=1e-4)
+    assert low < score(FAIR, REFERENCES).bleu < high
+
+
+def test_paired_bootstrap_agrees_with_approximate_randomization():
+    """Another two-sided test of the same difference, by sacreBLEU."""
+    for system in (GOOD, POOR, noisy(REFERENCES, 0.12, 5), noisy(REFERENCES, 0.13, 6)):
+        test = PairedTest([("a", FAIR), ("b", system)], {"BLEU": BLEU()}, [REFERENCES], "ar", n_samples=2000)
+        expected = test()[1]["BLEU"][1]
+        delta, p = paired_bootstrap(FAIR, system, REFERENCES)
+        assert delta == pytest.approx(expected.score - score(FAIR, REFERENCES).bleu)
+        assert p == pytest.approx(expected.p_value, abs=0.05)
+
+
+def test_paired_bootstrap_of_equal_and_of_different_systems():
+    assert paired_bootstrap(FAIR, FAIR, REFERENCES) == (0.0, 1.0)
+    delta, p = paired_bootstrap(FAIR, POOR, REFERENCES)
+    assert delta < 0 and p == pytest.approx(1 / 1001)
+    assert paired_bootstrap(POOR, FAIR, REFERENCES) == (pytest.approx(-delta), pytest.approx(p))
+
+
+def test_paired_bootstrap_keeps_its_level():
+    """Of two systems that exchange sentences at random, about one pair in ten differs with p < 0.1."""
+    one, two = noisy(REFERENCES, 0.2, 7), noisy(REFERENCES, 0.2, 8)
+    values = []
+    for seed in range(100):
+        swap = np.random.default_rng(seed).random(len(one)) < 0.5
+        pairs = [(b, a) if s else (a, b) for a, b, s in zip(one, two, swap, strict=True)]
+        values.append(paired_bootstrap(*map(list, zip(*pairs, strict=True)), REFERENCES, resamples=100)[1])
+    assert 0.03 <= np.mean(np.array(values) < 0.1) <= 0.2
+    assert 0.35 <= np.mean(values) <= 0.65
+
+
+def test_paired_difference_is_the_paired_t_test():
+    numbers = np.random.default_rng(0)
+    a = numbers.normal(3.0, 1.0, 50)
+    b = a + numbers.normal(0.1, 0.3, 50)
+    mean, error, p = paired_difference(a, b)
+    d = [y - x for x, y in zip(a, b, strict=True)]
+    assert mean == pytest.approx(sum(d) / 50)
+    assert error == pytest.approx(math.sqrt(sum((x - mean) ** 2 for x in d) / 49 / 50))
+    assert p == pytest.approx(2 * stats.t.sf(abs(mean / error), 49))
+    assert paired_difference(a, a) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(("a", "b"), [([1, 2], [1, 2, 3]), ([1], [2]), ([1, 2], [1, math.inf])])
+def test_paired_difference_refuses_values_that_are_no_pairs(a, b):
+    with pytest.raises(ValueError):
+        paired_difference(np.array(a), np.array(b))
+
+
+GENERATED = """\
+INFO:fairseq_cli.generate:loading model(s)
+S-1\tthe cat
+T-1\tdie Kat@@ ze
+H-1\t-0.5\tdie Kat@@ ze
+D-1\t-0.5\tdie Kat@@ ze
+P-1\t-0.1 -0.2
+H-1\t-0.4\tdie Katze
+D-1\t-0.4\tdie Katze
+\r  0%|   | 0/2 [00:00<?, ?it/s]S-0\tthe dog\u2028barks
+T-0\tder Hund
+H-0\t-0.2\tder Hund\u2028bellt
+D-0\t-0.2\tder Hund\u2028bellt
+S-2\tnothing
+H-2\t-inf\t
+D-2\t-inf\t
+Generate test with beam=5: BLEU4 = 12.00
+"""
+
+
+def test_generation_is_put_in_order_with_the_best_of_each_sentence(tmp_path):
+    path = tmp_path / "generate.log"
+    path.write_text(GENERATED, encoding="utf-8")
+    assert read_generation(path) == ["der Hund\u2028bellt", "die Katze", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GENERATED.replace("H-0", "X-0"), r"1 sentences have no H- line \(0\)"),
+        (GENERATED + "S-1\tagain\n", "sentence 1 comes twice"),
+        ("nothing\n", "no H- line; is this the output"),
+    ],
+)
+def test_generation_that_is_not_whole_is_refused(tmp_path, text, message):
+    path = tmp_path / "generate.log"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"generate\.log: .*{message}"):
+        read_generation(path)
+
+
+def test_translations_are_text_or_decoded_by_fairseq_or_by_us(tmp_path, monkeypatch):
+    path = tmp_path / "output"
+    path.write_text("eins\n\nH-2 zwei\n", encoding="utf-8")
+    assert read_translations(path) == ["eins", "", "H-2 zwei"]
+    path.write_text(GENERATED, encoding="utf-8")
+    with pytest.raises(ValueError, match="in tokens; give --data"):
+        read_translations(path)
+    path.write_text(GENERATED.replace("D-0\t-0.2\tder Hund\u2028bellt", "D-0\t-0.2\tDer Hund"), encoding="utf-8")
+    assert read_translations(path) == ["Der Hund", "die Katze", ""]
+
+    from fairseq_diverse.preparation import Preprocessing
+
+    monkeypatch.setattr(Preprocessing, "load", lambda data: Preprocessing("en", "de", "", {}, {}, {}))
+    monkeypatch.setattr(Preprocessing, "decode", lambda self, line: line.upper())
+    assert read_translations(path, tmp_path) == ["DER HUND\u2028BELLT", "DIE KATZE", ""]
+
+
+@pytest.fixture
+def files(tmp_path):
+    lines = {"ref": REFERENCES, "good": GOOD, "fair": FAIR}
+    return {name: str(write(tmp_path / name, content)) for name, content in lines.items()}
+
+
+def test_command_prints_and_writes_every_system(files, tmp_path, capsys):
+    out = tmp_path / "scores.json"
+    hyps = ["--hyp", files["good"], files["fair"], "--baseline", files["fair"], "--ref", files["ref"]]
+    assert main(["score", *hyps, "--language", "de", "--json", str(out)]) == 0
+    header, first, second = capsys.readouterr().out.splitlines()[:3]
+    assert header.split() == ["system", "BLEU", "±", "chrF", "TER", "length", "Δ", "BLEU", "p"]
+    baseline, system = json.loads(out.read_text())["systems"]
+    assert first.split()[:2] == [files["fair"], f"{baseline['bleu']:.2f}"] and first.split()[-1] == "baseline"
+    delta, p = paired_bootstrap(FAIR, GOOD, REFERENCES)
+    assert second.split()[0] == files["good"] and second.split()[-2:] == [f"{delta:+.2f}", f"{p:.3f}"]
+    assert system["delta"] == pytest.approx(delta, abs=1e-4) and system["p"] == pytest.approx(p, abs=1e-4)
+
+
+def test_command_without_baseline_compares_nothing(files, capsys):
+    assert main(["score", "--hyp", files["good"], "--ref", files["ref"]]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["system", "BLEU", "±", "chrF", "TER", "length"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"eins\n", r"hyp: 1 sentences, but .*ref has 80"),
+        (b"", r"hyp: empty file"),
+        (b"eins\nz\xff\n", r"hyp, line 2: not UTF-8"),
+        (None, r"hyp: cannot be read"),
+    ],
+)
+def test_command_says_in_one_line_what_is_wrong(files, tmp_path, capsys, content, message):
+    hyp, out = tmp_path / "hyp", tmp_path / "scores.json"
+    if content is not None:
+        hyp.write_bytes(content)
+    assert main(["score", "--hyp", str(hyp), "--ref", files["ref"], "--json", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and not out.exists()
+    assert len(captured.err.splitlines()) == 1
+    assert re.search(message, captured.err)
