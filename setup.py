@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 EXTRAS = {
     "syntax": ["spacy", "benepar", "torch-struct", "transformers>=4.57,<5", "nltk"],
     "metrics": ["jiwer", "pycocoevalcap"],
+    "chinese": ["jieba"],
     "plots": ["matplotlib", "scikit-learn"],
     "dev": ["ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis"],
 }

@@ -1,7 +1,7 @@
 """Attention diversity for neural machine translation: a fairseq plugin.
 
-``--user-dir fairseq_diverse`` imports this package, which registers its models and criterions with fairseq and the globals
-that fairseq's checkpoints hold with torch.
+``--user-dir fairseq_diverse`` imports this package, which registers its models and criterions with fairseq and the
+globals that fairseq's checkpoints hold with torch.
 """
 
 import sys
@@ -20,5 +20,5 @@ def register() -> None:
 
 
 # The console command registers only where it needs a model: `doctor` must run where fairseq does not.
-if Path(sys.argv[0]).stem != "fairseq-diverse":
+if Path(sys.argv[0]).stem not in ("fairseq-diverse", "-m"):
     register()

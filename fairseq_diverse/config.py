@@ -1,7 +1,7 @@
 """Mechanisms as dataclasses, the flags made from them, and the placement language.
 
-A mechanism is one dataclass and one row in ``MECHANISMS``. Its field ``kind`` is the flag ``--<mechanism>``, every other
-field the flag ``--<mechanism>-<field>``; its field ``on`` is a placement.
+A mechanism is one dataclass and one row in ``MECHANISMS``. Its field ``kind`` is the flag ``--<mechanism>``, every
+other field the flag ``--<mechanism>-<field>``; its field ``on`` is a placement.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def flag_name(mechanism: str, field_name: str) -> str:
     return f"--{mechanism}" if field_name == "kind" else f"--{mechanism}-{field_name}"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: Any) -> None:
     """Add the flags of every mechanism; absent flags stay absent, so that an architecture can set them."""
     for mechanism, kind in MECHANISMS.items():
         for f in dataclasses.fields(kind):

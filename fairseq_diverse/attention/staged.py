@@ -27,8 +27,8 @@ class AttentionOutput(NamedTuple):
 class StagedAttention(MultiheadAttention):
     """fairseq's ``MultiheadAttention`` opened into stages.
 
-    With no stage on and nothing asked for, fairseq's forward runs: same parameters, same numbers, bit for bit. Otherwise the
-    stages of ``attend`` run, on torch's fused kernel where no one needs the map of weights.
+    With no stage on and nothing asked for, fairseq's forward runs: same parameters, same numbers, bit for bit.
+    Otherwise the stages of ``attend`` run, on torch's fused kernel where no one needs the map of weights.
 
     Args:
         aggregate: module that combines the heads (T, B, C) -> (T, B, C) in place of the output projection, which the

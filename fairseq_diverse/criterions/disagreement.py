@@ -40,7 +40,8 @@ class _Listener:
         except TypeError as error:
             if "attention_request" not in str(error):
                 raise
-            raise UserError("--arch: disagreement needs a model that measures its heads, such as diverse_transformer") from None
+            raise UserError("--arch: disagreement needs a model that measures its heads, such as diverse_transformer")
+            from None
         self.agreement = net_output[1]["agreement"]  # (K,)
         return net_output
 
@@ -53,12 +54,14 @@ class DisagreementMixin(FairseqCriterion):
 
         loss = likelihood + lambda * sample_size * sum over terms of agreement
 
-    Source: Li et al. (2021), section 3.1; D = -agreement is maximised there. Put it before the criterion among the bases and
-    ``DisagreementConfig`` among the bases of its dataclass. The logged ``loss`` stays the likelihood; ``disagreement`` (the
-    sum of D over the terms, unweighted, in [-K, 0]) and ``disagreement_<term>`` are logged beside it.
+    Source: Li et al. (2021), section 3.1; D = -agreement is maximised there. Put it before the criterion among the
+    bases and ``DisagreementConfig`` among the bases of its dataclass. The logged ``loss`` stays the likelihood;
+    ``disagreement`` (the sum of D over the terms, unweighted, in [-K, 0]) and ``disagreement_<term>`` are logged beside
+    it.
 
     Raises:
-        UserError: when built, for an unknown term, a bad placement or a negative weight; at the first forward, for a layer
+        UserError: when built, for an unknown term, a bad placement or a negative weight; at the first forward, for a
+        layer
             out of range or a model that cannot measure its heads.
     """
 

@@ -1,6 +1,6 @@
 """The transformer whose attentions take mechanisms."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
@@ -165,9 +165,8 @@ class DiverseDecoder(TransformerDecoderBase):
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x).transpose(0, 1)  # (T, B, C)
 
-        target_padding: Tensor | None = prev_output_tokens.eq(self.padding_idx)
-        if not target_padding.any():
-            target_padding = None
+        pads = prev_output_tokens.eq(self.padding_idx)
+        target_padding = pads if pads.any() else None
         causal = incremental_state is None and not full_context_alignment
         future = self.buffered_future_mask(x) if causal else None
 
@@ -214,10 +213,11 @@ class DiverseDecoder(TransformerDecoderBase):
 
 @register_model("diverse_transformer")
 class DiverseTransformerModel(TransformerModel):
-    """fairseq's ``transformer`` with mechanisms of four papers at any attention and layer; all off, it is that model."""
+    """fairseq's ``transformer`` with mechanisms of four papers at any attention and layer; all off, it is that
+    model."""
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
+    def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
         add_flags(parser)
 

@@ -20,7 +20,9 @@ def criterion(**flags):
     cfg = LabelSmoothedCrossEntropyWithDisagreementConfig(label_smoothing=0.1, sentence_avg=False)
     for key, value in flags.items():
         setattr(cfg, key, value)
-    made = LabelSmoothedCrossEntropyWithDisagreement.build_criterion(cfg, SimpleNamespace(target_dictionary=dictionary()))
+    made = LabelSmoothedCrossEntropyWithDisagreement.build_criterion(
+        cfg, SimpleNamespace(target_dictionary=dictionary())
+    )
     return made
 
 
@@ -87,7 +89,9 @@ def test_logged_figures():
     with metrics.aggregate(new_root=True) as logged:
         made.reduce_metrics([made(model, sample())[2], made(model, sample(seed=1))[2]])
     values = logged.get_smoothed_values()
-    assert values["disagreement"] == pytest.approx(values["disagreement_position"] + values["disagreement_output"], abs=1e-3)
+    assert values["disagreement"] == pytest.approx(
+        values["disagreement_position"] + values["disagreement_output"], abs=1e-3
+    )
     assert -1 <= values["disagreement_output"] < 0
 
 
@@ -121,7 +125,9 @@ def test_layerdrop_divides_by_the_layers_that_ran():
     request = AttentionRequest(("output",), "encoder")
     full = build_model()
     full.load_state_dict(model.state_dict())
-    single = [full(**batch(), attention_request=AttentionRequest(("output",), f"encoder:{n}"))[1]["agreement"] for n in (1,)]
+    single = [
+        full(**batch(), attention_request=AttentionRequest(("output",), f"encoder:{n}"))[1]["agreement"] for n in (1,)
+    ]
     ran = set()
     for seed in range(30):
         torch.manual_seed(seed)
@@ -156,7 +162,9 @@ def test_refused_when_built(flags, message):
 
 
 def test_a_layer_out_of_range_is_refused_at_the_first_forward():
-    with pytest.raises(UserError, match="--disagreement-on 'cross:4': layer 4 of cross is out of range; it has 3 layers"):
+    with pytest.raises(
+        UserError, match="--disagreement-on 'cross:4': layer 4 of cross is out of range; it has 3 layers"
+    ):
         criterion(disagreement_on="cross:4")(build_model(), sample())
 
 

@@ -53,9 +53,7 @@ def losses(model, updates):
         output, _ = model(**sample)
         lprobs = model.get_normalized_probs((output, None), log_probs=True)
         target = sample["prev_output_tokens"]
-        loss, _ = label_smoothed_nll_loss(
-            lprobs.flatten(0, 1), target.flatten(), 0.1, ignore_index=dictionary().pad()
-        )
+        loss, _ = label_smoothed_nll_loss(lprobs.flatten(0, 1), target.flatten(), 0.1, ignore_index=dictionary().pad())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

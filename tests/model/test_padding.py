@@ -1,4 +1,4 @@
-"""A sentence alone gives what it gives in a padded batch, padding may hold anything, rows of nothing but padding are finite."""
+"""A sentence alone equals the same in a padded batch; rows of nothing but padding are finite."""
 
 import pytest
 import torch
@@ -34,7 +34,13 @@ def test_rows_of_all_padding_are_finite(name, flags, dtype, need_weights):
     padding = torch.zeros(3, 5, dtype=torch.bool)
     padding[1] = True
     out = attention.attend(
-        x, x, x, padding, query_padding_mask=padding, need_head_weights=need_weights, terms=TERMS if need_weights else ("output",)
+        x,
+        x,
+        x,
+        padding,
+        query_padding_mask=padding,
+        need_head_weights=need_weights,
+        terms=TERMS if need_weights else ("output",),
     )
     (out.value.float().sum() + out.agreement.sum()).backward()
     assert out.value.isfinite().all() and out.agreement.isfinite().all()

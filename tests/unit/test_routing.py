@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
+from fairseq_diverse.attention.functional.routing import (
+    CHUNK,
+    em_routing,
+    plain_em_routing,
+    plain_simple_routing,
+    simple_routing,
+)
 from tests.reference import routing as reference
 
 B, H = 3, 4
@@ -42,6 +48,38 @@ def test_gradients(n, d, iterations):
     betas = [torch.randn(n, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     assert gradcheck(lambda v, a, u: em_routing(v, a, u, iterations), (votes, *betas))
     assert gradcheck(lambda v: em_routing(v, None, None, iterations, activation=False), votes)
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 2**16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["simple", "em", "em-none"])
+def test_the_fast_form_equals_the_plain_one(kind, dtype, chunk, monkeypatch):
+    monkeypatch.setitem(CHUNK, "cpu", chunk)
+    results = []
+    for simple, em in ((simple_routing, em_routing), (plain_simple_routing, plain_em_routing)):
+        torch.manual_seed(0)
+        votes = torch.randn(2, B, H, 6, 2).to(dtype).requires_grad_()
+        betas = [torch.randn(6, requires_grad=True) for _ in range(2)]
+        out = simple(votes, 3) if kind == "simple" else em(votes, *betas, 3, kind == "em")
+        (out.float() * torch.arange(12)).sum().backward()
+        results.append([out, votes.grad, *([beta.grad for beta in betas] if kind == "em" else [])])
+    tolerance = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
+    torch.testing.assert_close(results[0], results[1], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", ["simple", "em"])
+def test_memory_kept_for_backward_is_at_most_one_and_a_half_times_the_votes(kind):
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    votes = torch.randn(64, H, 12, 1, requires_grad=True)
+    betas = [torch.zeros(12, requires_grad=True) for _ in range(2)]
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = simple_routing(votes) if kind == "simple" else em_routing(votes, *betas)
+    assert out.requires_grad and sum(kept.values()) <= 1.5 * votes.nbytes
 
 
 def hard_votes():

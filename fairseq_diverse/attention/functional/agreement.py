@@ -27,8 +27,8 @@ def subspace_agreement(values: Tensor, valid: Tensor) -> Tensor:
 
         mean over valid (b, s) of  1/H^2 sum_{i,j} cos(values[b,i,s], values[b,j,s])
 
-    Source: Li et al. (2021), Eq. 5; the paper maximises the negative. Padded positions are left out. Computed in O(H) as
-    the squared norm of the mean unit vector; a vector of norm <= 1e-8 has the unit vector 0 and no gradient.
+    Source: Li et al. (2021), Eq. 5; the paper maximises the negative. Padded positions are left out. Computed in O(H)
+    as the squared norm of the mean unit vector; a vector of norm <= 1e-8 has the unit vector 0 and no gradient.
 
     Args:
         values: (B, H, S, D) projected values.
@@ -48,8 +48,8 @@ def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
 
         mean over valid (b, t) of  1/H^2 sum_{i,j} sum_s weights[b,i,t,s] * weights[b,j,t,s]
 
-    Source: Li et al. (2021), Eq. 6; the paper maximises the negative. Padded queries are left out. Computed in O(H) as
-    the squared norm over keys of the mean map.
+    Source: Li et al. (2021), Eq. 6; the paper maximises the negative. Padded queries are left out. Computed in O(H)
+    as the squared norm over keys of the mean map.
 
     Args:
         weights: (B, H, T, S) softmax output, before weight mixing and dropout.
@@ -72,8 +72,8 @@ def output_agreement(heads: Tensor, valid: Tensor) -> Tensor:
 
         mean over valid (b, t) of  1/H^2 sum_{i,j} cos(heads[b,i,t], heads[b,j,t])
 
-    Source: Li et al. (2021), Eq. 7; the paper maximises the negative. Padded positions are left out. Computed in O(H) as
-    the squared norm of the mean unit vector; a vector of norm <= 1e-8 has the unit vector 0 and no gradient.
+    Source: Li et al. (2021), Eq. 7; the paper maximises the negative. Padded positions are left out. Computed in O(H)
+    as the squared norm of the mean unit vector; a vector of norm <= 1e-8 has the unit vector 0 and no gradient.
 
     Args:
         heads: (B, H, T, D) per-head outputs, before aggregation.
