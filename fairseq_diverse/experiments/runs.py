@@ -218,7 +218,7 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
     for row in rows:
         data = find_data(row.data, dry)
         key = row.key(data.hash) if data.hash else "unprepared"
-        existing = sorted(runs_dir().glob(f"*-{key}"))
+        existing = sorted(runs_dir().glob(f"*-{key}")) if data.hash else []
         parent = existing[0] if existing else runs_dir() / f"{data.name}-{row.size}-{row.name}-{key}"
         runs += [Run(row, seed, data, cpu, parent / f"seed{seed}") for seed in seeds]
     return runs

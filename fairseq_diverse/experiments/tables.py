@@ -14,7 +14,7 @@ from fairseq_diverse.paths import config_path
 
 TABLE_KEYS = ("title", "data", "size", "flags", "generate", "average", "baseline", "rows")
 SIZE_KEYS = ("train", "generate", "average")
-ROW_KEYS = ("data", "size", "generate", "average", "published")
+ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
 PUBLISHED_KEYS = ("bleu", "parameters", "added-parameters", "speed")
 AVERAGE_KEYS = ("last", "every")
 
@@ -27,7 +27,8 @@ class Row:
 
     ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as they stand on a command line
     (``True``: a flag without a value); ``average`` is empty, or the number of checkpoints (``last``) and the
-    updates between them (``every``).
+    updates between them (``every``). ``baseline`` is the row that it is compared with; ``published`` holds a paper's
+    figures, measured on the data set ``published_on``.
     """
 
     name: str
@@ -36,7 +37,9 @@ class Row:
     train: dict[str, str | bool]
     generate: dict[str, str | bool]
     average: dict[str, int]
+    baseline: str
     published: Flags
+    published_on: str
 
     @property
     def max_update(self) -> int:
@@ -52,7 +55,6 @@ class Row:
 class Table:
     name: str
     title: str
-    baseline: str
     rows: dict[str, Row]
 
 
@@ -99,7 +101,9 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
             train=_command_line_values(train, path),
             generate=_command_line_values(generate | overrides["generate"], path),
             average=_check_average(average, overrides["average"], path),
+            baseline=str(row.get("baseline", content.get("baseline", next(iter(_section(content, "rows", path)))))),
             published=published,
+            published_on=str(row.get("data", content.get("data"))),
         )
         for needed in ("arch", "max-update"):
             if needed not in rows[str(row_name)].train:
@@ -108,10 +112,10 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
             raise ValueError(f"{path}: row {row_name}: max-update: {train['max-update']} is not a number of updates")
     if not rows:
         raise ValueError(f"{path}: no rows")
-    baseline = str(content.get("baseline", next(iter(rows))))
-    if baseline not in rows:
-        raise ValueError(f"{path}: baseline: {baseline} is not a row; rows: {', '.join(rows)}")
-    return Table(path.stem, str(content.get("title", path.stem)), baseline, rows)
+    for name, resolved in rows.items():
+        if resolved.baseline not in rows:
+            raise ValueError(f"{path}: row {name}: baseline {resolved.baseline} is no row; rows: {', '.join(rows)}")
+    return Table(path.stem, str(content.get("title", path.stem)), rows)
 
 
 def select_rows(table: Table, names: str | None) -> list[Row]:

@@ -1,0 +1,52 @@
+"""Show the results of a table: measured beside published figures, differences to the baseline and significance.
+
+Figures come from finished runs, or with --results from the summaries that --save copied, so that a table can be shown
+where nothing was run. Rows without a finished run are marked "not run".
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from fairseq_diverse.cli.run import add_table_arguments
+
+EXAMPLE = "fairseq-diverse report multi30k-disagreement --format markdown --save results/multi30k-disagreement"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_table_arguments(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
+    source.add_argument("--results", type=Path, metavar="DIR", help="folder of saved summaries, instead of runs")
+    parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
+    parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="copy the summaries there")
+
+
+def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.experiments import report
+    from fairseq_diverse.experiments.tables import load_table, select_rows
+
+    table = load_table(args.table, args.data, args.size, args.settings)
+    rows = select_rows(table, args.rows)
+    if args.baseline:
+        if args.baseline not in table.rows:
+            raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")
+        rows = [dataclasses.replace(row, baseline=args.baseline) for row in rows]
+    shown = {row.name for row in rows}
+    rows = [table.rows[name] for name in dict.fromkeys(row.baseline for row in rows) if name not in shown] + rows
+    if args.runs:
+        os.environ["FAIRSEQ_DIVERSE_RUNS"] = args.runs
+    summaries = report.from_results(args.results, rows) if args.results else report.from_runs(rows)
+    lines = report.compare(rows, summaries)
+    if args.save and not report.save(args.save, summaries):
+        raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
+    if args.format == "json":
+        print(json.dumps({"table": table.name, "rows": lines}, indent=1, ensure_ascii=False))
+        return
+    cells = report.to_cells(lines)
+    print(f"{table.title}\n")
+    print(report.as_markdown(cells) if args.format == "markdown" else report.as_text(cells))
+    print("\n" + "\n".join(report.notes(rows, lines)))
