@@ -40,8 +40,8 @@ class _Listener:
         except TypeError as error:
             if "attention_request" not in str(error):
                 raise
-            raise UserError("--arch: disagreement needs a model that measures its heads, such as diverse_transformer")
-            from None
+            problem = "disagreement needs a model that measures its heads, such as diverse_transformer"
+            raise UserError(f"--arch: {problem}") from None
         self.agreement = net_output[1]["agreement"]  # (K,)
         return net_output
 

@@ -14,7 +14,9 @@ TINY = (
 )
 
 
-def run(tool: str, *args: object, user_dir: bool = True, check: bool = True, **options) -> subprocess.CompletedProcess[str]:
+def run(
+    tool: str, *args: object, user_dir: bool = True, check: bool = True, **options
+) -> subprocess.CompletedProcess[str]:
     """``fairseq-<tool> args...`` in a process of its own."""
     command = [sys.executable, "-m", f"fairseq_cli.{tool}", *map(str, args)]
     if user_dir:
@@ -33,5 +35,7 @@ def make_data(folder: Path, sentences: int = 60, seed: int = 0) -> Path:
         (folder / f"{split}.en").write_text("\n".join(lines) + "\n")
         (folder / f"{split}.de").write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n")
     prefs = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
-    run("preprocess", "-s", "en", "-t", "de", *prefs, "--joined-dictionary", "--destdir", folder / "bin", user_dir=False)
+    run(
+        "preprocess", "-s", "en", "-t", "de", *prefs, "--joined-dictionary", "--destdir", folder / "bin", user_dir=False
+    )
     return folder / "bin"

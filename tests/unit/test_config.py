@@ -5,7 +5,15 @@ import dataclasses
 
 import pytest
 
-from fairseq_diverse.config import MECHANISMS, add_flags, fill_defaults, flag_name, parse_placement, read_mechanism, resolve_placement
+from fairseq_diverse.config import (
+    MECHANISMS,
+    add_flags,
+    fill_defaults,
+    flag_name,
+    parse_placement,
+    read_mechanism,
+    resolve_placement,
+)
 from fairseq_diverse.errors import UserError
 
 LAYERS = {"encoder": 6, "decoder": 5, "cross": 5}
@@ -58,7 +66,9 @@ def test_every_flag_reaches_its_field():
     add_flags(parser)
     for mechanism, kind in MECHANISMS.items():
         for f in dataclasses.fields(kind):
-            value = f.metadata["choices"][-1] if "choices" in f.metadata else "7" if f.type in ("int", int) else "cross:2"
+            value = (
+                f.metadata["choices"][-1] if "choices" in f.metadata else "7" if f.type in ("int", int) else "cross:2"
+            )
             args = parser.parse_args([flag_name(mechanism, f.name), value])
             assert str(getattr(read_mechanism(args, mechanism), f.name)) == value
 
