@@ -122,13 +122,11 @@ class Run:
         translate += [] if {"batch-size", "max-tokens"} & set(row.generate) else ["--batch-size", "64"]
         steps = {"train": train}
         if row.average:
-            steps["average"] = ["-m", "fairseq_diverse.cli", "average", *self._average_arguments()]
+            last = ["--checkpoints", str(self.checkpoints), "--updates", "--last", str(row.average["last"])]
+            steps["average"] = ["-m", "fairseq_diverse.cli", "average", *last, "--out", str(self.checkpoint)]
         steps["generate"] = translate + to_arguments(row.generate)
         steps["reference"] = [*translate, "--score-reference"]
         return {step: [sys.executable, *command] for step, command in steps.items()}
-
-    def _average_arguments(self) -> list[str]:
-        raise NotImplementedError
 
     def shell_lines(self, threads: int) -> list[str]:
         """The command lines for a shell."""
@@ -169,6 +167,11 @@ class Run:
             starts = [*self.state.get("starts", []), provenance.collect()]
             write_json(self.directory / "state.json", self.state | {"starts": starts})
             peak = yield from self._spawn("train", command, threads, lock)
+        if not any(self.checkpoints.glob(f"checkpoint_*_{self.row.max_update}.pt")):
+            # fairseq leaves it out at the end of an epoch
+            os.link(
+                self.checkpoints / "checkpoint_last.pt", self.checkpoints / f"checkpoint_0_{self.row.max_update}.pt"
+            )
         self._finish("train", logs.measure("train", self.directory / "train.log") | {"peak_memory": peak})
 
     def _finish(self, step: str, measures: dict[str, Any]) -> None:

@@ -1,0 +1,199 @@
+"""Measured beside published figures: means over seeds, differences to the baseline and how sure they are."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_diverse.experiments.runs import find_runs, write_json
+from fairseq_diverse.experiments.summary import bleu_statistics
+from fairseq_diverse.experiments.tables import Row
+
+Summary = dict[str, Any]
+
+
+def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
+    """The summaries of every row's finished runs, all seeds that there are."""
+    found: dict[str, list[Summary]] = {}
+    for run in find_runs(rows, [0], dry=True):
+        paths = run.directory.parent.glob("seed*/summary.json")
+        found[run.row.name] = _by_seed(json.loads(path.read_text(encoding="utf-8")) for path in paths)
+    return found
+
+
+def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
+    """The same from the copies that ``save`` made.
+
+    Raises:
+        ValueError: the folder has none.
+    """
+    summaries = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    if not summaries:
+        raise ValueError(f"{folder}: no saved summaries; `fairseq-diverse report TABLE --save {folder}` writes them")
+    return {row.name: _by_seed(s for s in summaries if s["system"] == row.name) for row in rows}
+
+
+def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
+    """Copy summaries to ``<folder>/<row>-seed<S>.json``, with the commands' paths replaced by what they stand for."""
+    paths = []
+    for name, of_row in summaries.items():
+        for summary in of_row:
+            path = folder / f"{name}-seed{summary['seed']}.json"
+            commands = [_portable(line) for line in summary["commands"]]
+            write_json(path, summary | {"system": name, "commands": commands})
+            paths.append(path)
+    return paths
+
+
+def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
+    """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
+
+    ``bleu``, ``chrf``, ``ter`` and ``length_ratio`` are means over seeds, ``bleu_deviation`` the standard deviation
+    (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of the mean. ``delta`` and ``p`` compare mean
+    BLEU with the baseline's: every resample draws one set of sentences and averages each system's BLEU over its seeds.
+    So p is about other test sentences, the deviation about other seeds.
+    ``nll_delta`` and ``nll_p`` compare the negative log-likelihood of the test set, nats per sentence, each sentence
+    averaged over seeds first. ``speed`` is training speed relative to the baseline's.
+
+    Raises:
+        ValueError: a row was run on other test data than the baseline.
+    """
+    from fairseq_diverse.evaluation.significance import interval, p_value, paired_difference
+
+    resamples = {row.name: _resampled(summaries[row.name]) for row in rows if summaries[row.name]}
+    lines = []
+    for row in rows:
+        of_row, first = summaries[row.name], summaries[row.baseline]
+        line: dict[str, Any] = {"row": row.name, "published": row.published, "seeds": len(of_row)}
+        lines.append(line)
+        if not of_row:
+            continue
+        bleu = [summary["metrics"]["bleu"] for summary in of_row]
+        low, high = interval(resamples[row.name])
+        line |= {
+            "parameters": of_row[0]["parameters"],
+            "bleu": float(np.mean(bleu)),
+            "bleu_deviation": float(np.std(bleu, ddof=1)) if len(bleu) > 1 else None,
+            "bleu_interval": (high - low) / 2,
+            **{key: _mean(s["metrics"][key] for s in of_row) for key in ("chrf", "ter", "length_ratio")},
+            "words_per_second": _mean(s["words_per_second"]["train"] for s in of_row),
+            "signature": of_row[0]["metrics"]["signatures"]["bleu"],
+            "commits": sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in of_row}),
+        }
+        if row.name == row.baseline or not first:
+            continue
+        if of_row[0]["data_hash"] != first[0]["data_hash"]:
+            raise ValueError(
+                f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline"
+            )
+        line["baseline"] = row.baseline
+        line["delta"] = line["bleu"] - _mean(s["metrics"]["bleu"] for s in first)
+        line["p"] = p_value(resamples[row.baseline], resamples[row.name], line["delta"])
+        nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (first, of_row)]
+        line["nll_delta"], _, line["nll_p"] = paired_difference(*nll)
+        line["speed"] = line["words_per_second"] / _mean(s["words_per_second"]["train"] for s in first)
+    return lines
+
+
+def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A header and a row of text for each line; columns that nobody fills are left out."""
+    rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", "length", "Δ BLEU", "Δ NLL", "speed", "seeds"]]
+    keys = list(dict.fromkeys(key for line in lines for key in line["published"]))
+    rows[0] += [f"published {'BLEU' if key == 'bleu' else key}" for key in keys]
+    for line in lines:
+        cells = [line["row"]]
+        if line["seeds"]:
+            spread = line["bleu_interval"] if _one_seed(lines) else line["bleu_deviation"]
+            cells += [
+                f"{line['parameters']:,}",
+                f"{line['words_per_second']:,.0f}",
+                f"{line['bleu']:.2f} ± {spread:.2f}" if spread is not None else f"{line['bleu']:.2f}",
+                f"{line['chrf']:.2f}",
+                f"{line['ter']:.2f}",
+                f"{line['length_ratio']:.3f}",
+            ]
+            if "delta" in line:
+                cells += [f"{line['delta']:+.2f} ({_p(line['p'])})", f"{line['nll_delta']:+.3f} ({_p(line['nll_p'])})"]
+                cells += [f"{line['speed']:.2f}"]
+            else:
+                cells += ["", "", ""]
+            cells += [str(line["seeds"])]
+        else:
+            cells += ["not run", *[""] * 9]
+        rows.append(cells + [str(line["published"].get(key, "")) for key in keys])
+    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return [list(row) for row in zip(*filled, strict=True)]
+
+
+def as_text(rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned, the first to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = [str.ljust, *[str.rjust] * (len(widths) - 1)]
+    return "\n".join("  ".join(f(c, w) for f, c, w in zip(pad, row, widths, strict=True)).rstrip() for row in rows)
+
+
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+
+def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the figures mean, and what they were measured with."""
+    done = [line for line in lines if line["seeds"]]
+    text = []
+    baselines = list(dict.fromkeys(line["baseline"] for line in done if "baseline" in line))
+    if baselines:
+        text.append(
+            f"Δ against {', '.join(baselines)}, in brackets p: BLEU by paired bootstrap over sentences, NLL (nats per "
+            "test sentence, lower is better) by a paired t-test, both of means over seeds; speed: of training, relative"
+        )
+    if done:
+        text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
+    text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
+    if done:
+        commits = sorted({commit for line in done for commit in line["commits"]})
+        text.append(f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits))
+    published = list(dict.fromkeys(row.published_on for row in rows if row.published))
+    return text + ([f"published figures: measured on {', '.join(published)}"] if published else [])
+
+
+def _one_seed(lines: Sequence[Mapping[str, Any]]) -> bool:
+    return max(line["seeds"] for line in lines) <= 1
+
+
+def _resampled(summaries: Sequence[Summary]) -> np.ndarray:
+    """BLEU of resampled test sentences, the mean over seeds."""
+    from fairseq_diverse.evaluation.significance import bootstrap_scores
+
+    language = summaries[0]["language"]
+    each = [bootstrap_scores(bleu_statistics(s["bleu_counts"]), "bleu", language) for s in summaries]
+    return np.mean(each, axis=0)
+
+
+def _by_seed(summaries: Any) -> list[Summary]:
+    return sorted(summaries, key=lambda summary: summary["seed"])
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(list(values)))
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _portable(line: str) -> str:
+    """``.../python -m fairseq_cli.train .../DATA`` -> ``fairseq-train DATA``, without the paths of this machine."""
+    words = shlex.split(line)
+    words = words[words.index("-m") + 1 :]
+    words[0] = words[0].replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
+    for position, word in enumerate(words):
+        if os.path.isabs(word):
+            inside = re.search(r"checkpoints(/[^/]+)?$", word)
+            words[position] = f"RUN/{inside[0]}" if inside else os.path.basename(word)
+    return shlex.join(words)
