@@ -99,9 +99,8 @@ def _table(systems: list[dict[str, Any]]) -> str:
         rows.append(row)
     rows[0] = rows[0][: len(rows[1])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )
+    lines = []
+    for name, *cells in rows:
+        right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
+    return "\n".join(lines)

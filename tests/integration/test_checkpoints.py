@@ -69,6 +69,17 @@ def test_generate_with_an_ensemble(data, model):
     assert printed.count("\nH-") == 8
 
 
+def test_generate_with_an_average(data, model, tmp_path):
+    average = tmp_path / "average.pt"
+    line = ["average", "--checkpoints", model, "--best", 1, "--metric", "bleu", "--out", average]
+    subprocess.run([sys.executable, "-m", "fairseq_diverse.cli", *map(str, line)], check=True)
+    common = ("--cpu", "--max-len-b", 5, "--num-workers", 0)
+    outputs = [
+        run("generate", data, "--path", path, *common).stdout for path in (average, model / "checkpoint_best.pt")
+    ]
+    assert outputs[0].count("\nH-") == 8 and outputs[0] == outputs[1]
+
+
 def test_resume_in_two_processes_and_then_in_one(data, model):
     """The first resumes what --eval-bleu wrote; the second resumes what was written after loading that."""
     with socket.socket() as free:

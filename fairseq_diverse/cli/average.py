@@ -1,0 +1,60 @@
+"""Average the parameters of checkpoints: the last ones, those of a range, the best by a metric, or all that are named.
+
+Of a directory, --last and --range take the checkpoints of epochs (checkpoint7.pt) or of updates (checkpoint_2_500.pt);
+--best takes any that holds the metric. The result is for fairseq-generate: it holds no optimizer state.
+"""
+
+import argparse
+from pathlib import Path
+
+EXAMPLE = "fairseq-diverse average --checkpoints checkpoints --last 5 --out checkpoints/average.pt"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoints", type=Path, nargs="+", required=True, metavar="PATH", help="directory or files")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last", type=int, metavar="N", help="the last N")
+    which.add_argument("--range", metavar="A-B", help="epochs, or updates, A to B")
+    which.add_argument("--best", type=int, metavar="N", help="the best N by --metric")
+    parser.add_argument("--metric", help="loss, bleu, ...: as named in training by --best-checkpoint-metric")
+    unit = parser.add_mutually_exclusive_group()
+    unit.add_argument("--epochs", dest="unit", action="store_const", const="epochs", help="checkpoints of epochs")
+    unit.add_argument("--updates", dest="unit", action="store_const", const="updates", help="checkpoints of updates")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="checkpoint to write")
+
+
+def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.evaluation.averaging import average_checkpoints
+
+    chosen = _choose(args)
+    if args.out.is_dir():
+        raise ValueError(f"--out {args.out}: a directory; name a file")
+    average_checkpoints([checkpoint.path for checkpoint in chosen], args.out)
+    print(f"{args.out}: average of {', '.join(map(str, chosen))}")
+
+
+def _choose(args: argparse.Namespace) -> list:
+    """The checkpoints that the flags mean."""
+    from fairseq_diverse.evaluation import averaging
+
+    if (args.best is None) != (args.metric is None):
+        raise ValueError("--best and --metric go together: --best 5 --metric bleu")
+    if args.unit and args.last is None and args.range is None:
+        raise ValueError(f"--{args.unit} goes with --last or --range")
+    files = [path for path in averaging.checkpoint_files(args.checkpoints) if path.absolute() != args.out.absolute()]
+    if args.best is not None:
+        return averaging.best(files, args.best, args.metric)
+    if args.last is not None:
+        return averaging.last(averaging.numbered(files, args.unit), args.last)
+    if args.range is not None:
+        return averaging.in_range(averaging.numbered(files, args.unit), *_range(args.range))
+    if any(path.is_dir() for path in args.checkpoints):
+        raise ValueError("which of the directory's checkpoints? Add --last N, --range A-B or --best N --metric NAME")
+    return [averaging.Checkpoint(path) for path in files]
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, dash, final = text.partition("-")
+    if not (dash and first.isdecimal() and final.isdecimal() and int(first) <= int(final)):
+        raise ValueError(f"--range {text}: write the first and the last number, as in --range 5-9")
+    return int(first), int(final)

@@ -1,0 +1,226 @@
+"""Averages of checkpoints, taken one checkpoint at a time."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.files import atomic_write
+
+EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
+UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+BEST = re.compile(r"checkpoint\.best_(.+)_(-?\d+(?:\.\d+)?)\.pt")
+LOWER_IS_BETTER = re.compile(r".*loss|ppl|ter|wer|cer")
+HIGHER_IS_BETTER = re.compile(r"bleu|chrf|accuracy")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file that may be averaged; ``number`` is its epoch or update and ``value`` its metric, where asked for."""
+
+    path: Path
+    number: int = 0
+    value: float | None = None
+
+    def __str__(self) -> str:
+        return self.path.name if self.value is None else f"{self.path.name} ({self.value:.4g})"
+
+
+def checkpoint_files(paths: Iterable[Path]) -> list[Path]:
+    """The ``.pt`` files among ``paths`` and in the directories among them.
+
+    Raises:
+        ValueError: a path that does not exist, or none holds a ``.pt`` file.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(path.glob("*.pt"))
+        elif path.exists():
+            found.append(path)
+        else:
+            raise ValueError(f"{path}: no such file or directory")
+    if not found:
+        raise ValueError(f"{', '.join(map(str, paths))}: no checkpoint (*.pt)")
+    return list(dict.fromkeys(found))
+
+
+def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]:
+    """The checkpoints of epochs (``checkpoint7.pt``) or of updates (``checkpoint_2_500.pt``), in their order.
+
+    Args:
+        unit: "epochs", "updates", or None for the one of which there are files.
+
+    Raises:
+        ValueError: there are files of both kinds and ``unit`` is None; or there are none.
+    """
+    kinds: dict[str, list[Checkpoint]] = {}
+    for name, pattern in (("epochs", EPOCHS), ("updates", UPDATES)):
+        matches = [(path, pattern.fullmatch(path.name)) for path in files]
+        kinds[name] = sorted(
+            (Checkpoint(path, int(match[1])) for path, match in matches if match), key=lambda found: found.number
+        )
+    if unit is None and all(kinds.values()):
+        raise ValueError("there are checkpoints of epochs and of updates; choose with --epochs or --updates")
+    found = kinds[unit] if unit else kinds["epochs"] or kinds["updates"]
+    if not found:
+        wanted = {"epochs": "checkpointN.pt", "updates": "checkpoint_EPOCH_N.pt"}
+        raise ValueError(f"no {wanted[unit] if unit else ' or '.join(wanted.values())}; found {_names(files)}")
+    return found
+
+
+def last(found: list[Checkpoint], count: int) -> list[Checkpoint]:
+    """The last ``count`` of the numbered checkpoints."""
+    return _enough(found, count)[-count:]
+
+
+def in_range(found: Sequence[Checkpoint], first: int, final: int) -> list[Checkpoint]:
+    """The numbered checkpoints from ``first`` to ``final``, both included."""
+    chosen = [checkpoint for checkpoint in found if first <= checkpoint.number <= final]
+    if not chosen:
+        raise ValueError(f"no checkpoint from {first} to {final}; found {', '.join(map(str, found))}")
+    return chosen
+
+
+def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
+    """The ``count`` checkpoints with the best value of ``metric``, the best first; copies of one model count once.
+
+    The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of
+    validation (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages
+    are no candidates.
+
+    Raises:
+        ValueError: fewer than ``count`` of them hold the metric.
+    """
+    by_update: dict[Any, Checkpoint] = {}
+    higher: bool | None = None
+    for path in files:
+        state = load_checkpoint(path, mmap=True)
+        if "averaged" in (state.get("extra_state") or {}):
+            continue
+        value, maximized = _metric(path, state, metric)
+        if value is not None:
+            higher = maximized if higher is None else higher
+            number = _updates(state)
+            by_update.setdefault(path if number is None else number, Checkpoint(path, number or 0, value))
+    found = list(by_update.values())
+    if not found:
+        raise ValueError(f"no checkpoint holds {metric}; found {_names(files)}")
+    sign = -1 if higher else 1
+    return sorted(_enough(found, count), key=lambda one: (sign * (one.value or 0.0), -one.number))[:count]
+
+
+def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -> None:
+    """Write the mean of the checkpoints' models to ``out``, which fairseq-generate reads like any of them.
+
+    Everything else is that of the last checkpoint, without the optimizer's state and moving averages. In memory are
+    one checkpoint and a sum: in float64, of half precision in float32; the mean has the checkpoints' type. Integers
+    are the last checkpoint's. Tensors that share memory (tied embeddings) are averaged once and share it in ``out``.
+
+    Args:
+        paths: at least one checkpoint.
+        quiet: no progress bar.
+
+    Raises:
+        ValueError: a checkpoint cannot be loaded, or its model has other parameters than that of the first.
+        OSError: ``out`` cannot be written.
+    """
+    from tqdm import tqdm
+
+    sums: dict[str, Tensor] = {}
+    layout: dict[str, tuple] = {}
+    for path in tqdm(paths, desc="average", unit="checkpoint", disable=quiet):
+        state = load_checkpoint(path, mmap=True)
+        model = state["model"]
+        layout = _same_layout(path, _layout(path, model), paths[0], layout)
+        for key, (owner, *_) in layout.items():
+            if key != owner:
+                continue
+            value = model[key].detach()
+            if not value.is_floating_point():
+                sums[key] = value.clone()
+            elif key in sums:
+                sums[key] += value
+            else:
+                sums[key] = value.to(torch.float32 if value.element_size() < 4 else torch.float64, copy=True)
+    for key, (owner, _, dtype) in layout.items():
+        if key == owner and dtype.is_floating_point:
+            sums[key] = sums[key].div_(len(paths)).to(dtype)
+        model[key] = sums[owner]
+    for key in ("last_optimizer_state", "optimizer"):
+        state.pop(key, None)
+    extra = {key: value for key, value in (state.get("extra_state") or {}).items() if not key.startswith("ema")}
+    state["extra_state"] = {**extra, "averaged": [path.name for path in paths]}
+    try:
+        with atomic_write(out, "wb") as f:
+            torch.save(state, f)
+    except (OSError, RuntimeError) as error:  # a full disk is one or the other in torch
+        raise OSError(f"{out}: cannot be written ({str(error).splitlines()[0]})") from None
+
+
+def _layout(path: Path, model: Mapping[str, Tensor]) -> dict[str, tuple]:
+    """Of each parameter: the first one that shares its memory (itself, most often), its shape and its type."""
+    owners: dict[tuple, str] = {}
+    layout = {}
+    for key, value in model.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f'{path}: no fairseq checkpoint: "{key}" of its model is no tensor')
+        place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
+        owner = owners.setdefault(place, key) if value.numel() else key
+        layout[key] = (owner, tuple(value.shape), value.dtype)
+    return layout
+
+
+def _same_layout(path: Path, layout: dict[str, tuple], first: Path, expected: dict[str, tuple]) -> dict[str, tuple]:
+    """``layout``, which must be that of the first checkpoint (``expected``, where it is known)."""
+    if not expected or layout == expected:
+        return layout
+    for key in [*expected, *layout]:
+        if key not in layout or key not in expected:
+            raise ValueError(f"{path}: {key} is {'new' if key in layout else 'missing'}, compared with {first}")
+        (owner, shape, dtype), (first_owner, first_shape, first_dtype) = layout[key], expected[key]
+        if shape != first_shape or dtype != first_dtype:
+            raise ValueError(f"{path}: {key} is {dtype} {shape}, but {first_dtype} {first_shape} in {first}")
+        if owner != first_owner:
+            raise ValueError(f"{path}: {key} is tied to {owner}, but to {first_owner} in {first}")
+    return layout  # the same parameters in another order
+
+
+def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | None, bool]:
+    """The value of a metric in a checkpoint (None: it holds none), and whether higher is better."""
+    config = state.get("cfg") or state.get("args") or {}
+    settings = config.get("checkpoint", {}) if isinstance(config, Mapping) else vars(config)
+    extra = state.get("extra_state") or {}
+    ours = settings.get("best_checkpoint_metric") == metric
+    maximized = bool(settings.get("maximize_best_checkpoint_metric")) if ours else True
+    if HIGHER_IS_BETTER.fullmatch(metric) or LOWER_IS_BETTER.fullmatch(metric):
+        maximized = not LOWER_IS_BETTER.fullmatch(metric)
+    if ours and extra.get("val_loss") is not None:
+        return float(extra["val_loss"]), maximized
+    for _, name, _, meter in dict(extra.get("metrics") or {}).get("valid", ()):
+        if name == metric and meter.get("count"):
+            return float(meter["sum"]) / float(meter["count"]), maximized
+    match = BEST.fullmatch(path.name)
+    return (float(match[2]), maximized) if match and match[1] == metric else (None, maximized)
+
+
+def _updates(state: Mapping[str, Any]) -> int | None:
+    history = state.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates")
+
+
+def _enough(found: list[Checkpoint], count: int) -> list[Checkpoint]:
+    if count < 1:
+        raise ValueError(f"at least 1 checkpoint is needed, not {count}")
+    if len(found) < count:
+        raise ValueError(f"{count} checkpoints are wanted, but there are {len(found)}: {', '.join(map(str, found))}")
+    return found
+
+
+def _names(files: Sequence[Path]) -> str:
+    return ", ".join(path.name for path in files)

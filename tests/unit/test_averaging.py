@@ -1,0 +1,262 @@
+"""Averages: the mean of every parameter, what is shared stays shared, and the right checkpoints are chosen."""
+
+import resource
+import subprocess
+import sys
+import weakref
+from argparse import Namespace
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.cli import main
+from fairseq_diverse.evaluation import averaging
+from fairseq_diverse.evaluation.averaging import average_checkpoints
+
+
+def parameters(seed: int) -> OrderedDict:
+    """A model with tied embeddings, a view, half precision, and integers."""
+    generator = torch.Generator().manual_seed(seed)
+    tied, fused = torch.randn(5, 3, generator=generator), torch.randn(4, 2, generator=generator)
+    return OrderedDict(
+        {
+            "encoder.version": torch.tensor([3.0]),
+            "encoder.embed_tokens.weight": tied,
+            "encoder.first": fused[:2],
+            "encoder.second": fused[2:],
+            "decoder.embed_tokens.weight": tied,
+            "decoder.half": torch.rand(6, generator=generator).half() * 6e4,
+            "decoder.brain": torch.randn(6, generator=generator).bfloat16(),
+            "decoder.count": torch.tensor([seed, 1]),
+            "decoder.output_projection.weight": tied,
+            "decoder.scalar": torch.tensor(float(seed)),
+            "decoder.empty": torch.zeros(0),
+        }
+    )
+
+
+def save(path: Path, model: OrderedDict, updates: int = 1, metric: str = "loss", value=None, maximize=False, **extra):
+    state = {
+        "args": None,
+        "cfg": {
+            "checkpoint": {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": maximize},
+            "model": Namespace(arch="transformer"),
+        },
+        "model": model,
+        "extra_state": {"val_loss": value, "ema": model, "train_iterator": {"epoch": 2}, **extra},
+        "optimizer_history": [{"num_updates": updates}],
+        "last_optimizer_state": {"state": torch.ones(100)},
+    }
+    torch.save(state, path)
+    return path
+
+
+@pytest.fixture
+def three(tmp_path) -> list[Path]:
+    return [save(tmp_path / f"checkpoint{number}.pt", parameters(number), number) for number in (1, 2, 3)]
+
+
+def test_mean_of_every_parameter(three, tmp_path):
+    out = tmp_path / "average.pt"
+    average_checkpoints(three, out, quiet=True)
+    models, averaged = [parameters(number) for number in (1, 2, 3)], load_checkpoint(out)["model"]
+    assert list(averaged) == list(models[0])
+    for key, value in averaged.items():
+        assert value.dtype == models[0][key].dtype and value.shape == models[0][key].shape
+        if key == "decoder.count":
+            assert value.tolist() == [3, 1]  # the last checkpoint's
+            continue
+        mean = np.mean(
+            [model[key].double().numpy() for model in models], axis=0
+        )  # in half precision, the sum overflows
+        precision = max(torch.finfo(value.dtype).eps, 1e-7)
+        np.testing.assert_allclose(value.double().numpy(), mean, rtol=precision, atol=precision)
+
+
+def test_shared_tensors_stay_shared_and_the_rest_is_for_generation(three, tmp_path):
+    out = tmp_path / "average.pt"
+    average_checkpoints(three, out, quiet=True)
+    state = load_checkpoint(out)
+    tied = {state["model"][key].data_ptr() for key in state["model"] if "embed" in key or "projection" in key}
+    assert len(tied) == 1
+    assert state["model"]["encoder.first"].data_ptr() != state["model"]["encoder.second"].data_ptr()
+    assert "last_optimizer_state" not in state and "ema" not in state["extra_state"]
+    assert state["extra_state"]["averaged"] == [path.name for path in three]
+    assert state["extra_state"]["train_iterator"] == {"epoch": 2} and state["optimizer_history"] == [{"num_updates": 3}]
+    assert state["cfg"]["model"].arch == "transformer"
+
+
+def test_average_of_one_and_of_equal_checkpoints_is_exact(three, tmp_path):
+    out = tmp_path / "average.pt"
+    for paths in ([three[0]], [three[0]] * 3):
+        average_checkpoints(paths, out, quiet=True)
+        for key, value in load_checkpoint(out)["model"].items():
+            assert torch.equal(value, parameters(1)[key])
+
+
+def test_one_checkpoint_is_in_memory_at_a_time(three, tmp_path, monkeypatch):
+    """When one is loaded, those before the one just used are gone."""
+    loaded: list[weakref.ref] = []
+
+    def load(path, mmap):
+        assert all(reference() is None for reference in loaded[:-1])
+        state = load_checkpoint(path, mmap)
+        loaded.append(weakref.ref(state["model"]["encoder.first"]))
+        return state
+
+    monkeypatch.setattr(averaging, "load_checkpoint", load)
+    average_checkpoints(three * 2, tmp_path / "average.pt", quiet=True)
+    assert len(loaded) == 6
+
+
+def changed(key: str, value) -> OrderedDict:
+    model = parameters(2)
+    model[key] = value
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (changed("decoder.new", torch.zeros(1)), "decoder.new is new, compared with "),
+        (
+            OrderedDict(list(parameters(2).items())[:-1]),
+            "decoder.empty is missing, compared with ",
+        ),
+        (
+            changed("encoder.version", torch.zeros(2)),
+            r"encoder.version is torch.float32 \(2,\), but torch.float32 \(1,\) in",
+        ),
+        (changed("decoder.count", torch.zeros(2)), r"decoder.count is torch.float32 \(2,\), but torch.int64 \(2,\) in"),
+        (
+            changed("decoder.output_projection.weight", torch.zeros(5, 3)),
+            "decoder.output_projection.weight is tied to decoder.output_projection.weight, but to encoder.embed_",
+        ),
+        (changed("decoder.scalar", 1.0), 'no fairseq checkpoint: "decoder.scalar" of its model is no tensor'),
+    ],
+)
+def test_other_parameters_are_refused(three, tmp_path, model, message):
+    other, out = save(tmp_path / "other.pt", model), tmp_path / "average.pt"
+    with pytest.raises(ValueError, match=f"other.pt: {message}"):
+        average_checkpoints([three[0], other], out, quiet=True)
+    assert not out.exists()
+
+
+def test_a_full_disk_leaves_nothing(three, tmp_path):
+    out = tmp_path / "out" / "average.pt"
+    command = [sys.executable, "-m", "fairseq_diverse.cli", "average", "--checkpoints", *three, "--out", out]
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith(f"fairseq-diverse average: {out}: cannot be written")
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """What a training leaves: epochs 1-11, with loss (11, 10, ...) and BLEU of their own, updates, and copies."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    model = OrderedDict(weight=torch.zeros(1))
+    bleu = {1: 10.0, 2: 35.5, 3: 34.0, 11: 35.0}
+    for epoch in range(1, 12):
+        valid = [
+            (10, "loss", "AverageMeter", {"val": 0, "sum": torch.tensor(2.0 * (12 - epoch)), "count": 2, "round": 3})
+        ]
+        state = {"metric": "bleu", "value": bleu.get(epoch, 1.0), "maximize": True, "metrics": OrderedDict(valid=valid)}
+        save(folder / f"checkpoint{epoch}.pt", model, 100 * epoch, **state)
+        if epoch in (2, 11):
+            save(folder / f"checkpoint.best_bleu_{bleu[epoch]:.3f}1.pt", model, 100 * epoch, **state)
+    for name in ("best", "last"):
+        save(folder / f"checkpoint_{name}.pt", model, 1100, **state)
+    for update in (50, 150, 1050):
+        save(folder / f"checkpoint_{1 + update // 100}_{update}.pt", model, update, metric="accuracy")
+    return folder
+
+
+def chosen(capsys, folder: Path, *flags: str) -> list[str]:
+    """The names of what the command averaged."""
+    assert main(["average", "--checkpoints", str(folder), "--out", str(folder / "average.pt"), *flags]) == 0
+    names = capsys.readouterr().out.split("average of ")[1]
+    assert load_checkpoint(folder / "average.pt")["extra_state"]["averaged"] == [
+        name.split(" ")[0] for name in names.strip().split(", ")
+    ]
+    return names.strip().removesuffix("\n").split(", ")
+
+
+def test_last_and_range_count_as_numbers(folder, capsys):
+    assert chosen(capsys, folder, "--epochs", "--last", "3") == ["checkpoint9.pt", "checkpoint10.pt", "checkpoint11.pt"]
+    assert chosen(capsys, folder, "--updates", "--last", "2") == ["checkpoint_2_150.pt", "checkpoint_11_1050.pt"]
+    assert chosen(capsys, folder, "--epochs", "--range", "9-10") == ["checkpoint9.pt", "checkpoint10.pt"]
+    assert chosen(capsys, folder, "--updates", "--range", "50-150") == ["checkpoint_1_50.pt", "checkpoint_2_150.pt"]
+
+
+def test_best_is_by_value_and_takes_copies_once(folder, capsys):
+    best = chosen(capsys, folder, "--best", "3", "--metric", "bleu")
+    assert [name.split("(")[1] for name in best] == ["35.5)", "35)", "34)"]
+    # the average of before holds a BLEU, too, but is no candidate
+    assert chosen(capsys, folder, "--best", "3", "--metric", "bleu") == best
+    by_loss = chosen(capsys, folder, "--best", "2", "--metric", "loss")
+    assert by_loss[0].endswith("(1)") and by_loss[1] == "checkpoint10.pt (2)"
+
+
+def test_best_by_the_name_of_a_file(tmp_path, capsys):
+    for value in ("36.70", "9.81", "12.00"):
+        save(
+            tmp_path / f"checkpoint.best_chrf_{value}.pt", OrderedDict(weight=torch.ones(1)), updates=int(float(value))
+        )
+    assert [name.split(" ")[0] for name in chosen(capsys, tmp_path, "--best", "2", "--metric", "chrf")] == [
+        "checkpoint.best_chrf_36.70.pt",
+        "checkpoint.best_chrf_12.00.pt",
+    ]
+
+
+def test_best_of_an_unknown_metric_is_what_training_maximized(tmp_path, capsys):
+    for value in (1.0, 2.0):
+        model = OrderedDict(weight=torch.ones(1))
+        save(
+            tmp_path / f"checkpoint{value:.0f}.pt",
+            model,
+            int(value),
+            metric="f1",
+            value=np.float64(value),
+            maximize=True,
+        )
+    assert chosen(capsys, tmp_path, "--best", "1", "--metric", "f1") == ["checkpoint2.pt (2)"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("", "Add --last N, --range A-B or --best N --metric NAME"),
+        ("--last 2", "choose with --epochs or --updates"),
+        ("--epochs --last 12", "12 checkpoints are wanted, but there are 11: checkpoint1.pt, checkpoint2.pt, "),
+        ("--epochs --last 0", "at least 1 checkpoint is needed, not 0"),
+        ("--updates --range 200-300", "no checkpoint from 200 to 300; found checkpoint_1_50.pt, "),
+        ("--updates --range 300", "--range 300: write the first and the last number"),
+        ("--best 4", "--best and --metric go together"),
+        ("--best 4 --metric meteor", "no checkpoint holds meteor; found checkpoint.best_bleu_35.0001.pt, "),
+        ("--best 13 --metric bleu", "13 checkpoints are wanted, but there are 11: "),
+        ("--best 1 --metric bleu --updates", "--updates goes with --last or --range"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_one_line(folder, tmp_path, capsys, flags, message):
+    out = tmp_path / "average.pt"
+    assert main(["average", "--checkpoints", str(folder), "--out", str(out), *flags.split()]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and len(printed.splitlines()) == 1
+    assert not out.exists()
+
+
+def test_paths_that_are_not_there_or_empty(tmp_path, capsys):
+    for path, message in ((tmp_path / "absent", "no such file or directory"), (tmp_path, "no checkpoint (*.pt)")):
+        assert main(["average", "--checkpoints", str(path), "--last", "1", "--out", str(tmp_path / "a.pt")]) == 2
+        assert f"{path}: {message}" in capsys.readouterr().err
