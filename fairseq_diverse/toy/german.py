@@ -1,7 +1,8 @@
-"""German inflection and spelling: articles, adjective endings, pronouns, verb forms, numbers, contractions, detokenization."""
+"""German inflection and spelling: articles, adjectives, pronouns, verbs, numbers, contractions, punctuation."""
 
 from collections.abc import Iterable
 
+from fairseq_diverse.toy import words
 from fairseq_diverse.toy.lexicon import CASES
 
 # Endings in the order of CASES; p is the plural of every gender.
@@ -45,18 +46,20 @@ RELATIVE = {
 
 # English determiner -> German stem and declension. "" is the bare plural.
 DETERMINERS = {
-    "the": ("", DEFINITE, WEAK), "this": ("dies", DIES, WEAK), "these": ("dies", DIES, WEAK), "every": ("jed", DIES, WEAK),
-    "all": ("all", DIES, WEAK), "a": ("ein", EIN, MIXED), "no": ("kein", EIN, MIXED), "my": ("mein", EIN, MIXED),
-    "your": ("dein", EIN, MIXED), "his": ("sein", EIN, MIXED), "her": ("ihr", EIN, MIXED), "our": ("unser", EIN, MIXED),
-    "their": ("ihr", EIN, MIXED), "many": ("viel", DIES, STRONG), "some": ("einig", DIES, STRONG), "few": ("wenig", DIES, STRONG),
+    "the": ("", DEFINITE, WEAK), "this": ("dies", DIES, WEAK), "these": ("dies", DIES, WEAK),
+    "every": ("jed", DIES, WEAK), "all": ("all", DIES, WEAK), "a": ("ein", EIN, MIXED), "no": ("kein", EIN, MIXED),
+    "my": ("mein", EIN, MIXED), "your": ("dein", EIN, MIXED), "his": ("sein", EIN, MIXED), "her": ("ihr", EIN, MIXED),
+    "our": ("unser", EIN, MIXED), "their": ("ihr", EIN, MIXED), "many": ("viel", DIES, STRONG),
+    "some": ("einig", DIES, STRONG), "few": ("wenig", DIES, STRONG),
 }  # fmt: skip
 PRONOUNS = {
     "I": ("ich", "mich", "mir"), "you": ("du", "dich", "dir"), "he": ("er", "ihn", "ihm"), "she": ("sie", "sie", "ihr"),
     "we": ("wir", "uns", "uns"), "they": ("sie", "sie", "ihnen"), "someone": ("jemand", "jemanden", "jemandem"),
-    "nobody": ("niemand", "niemanden", "niemandem"), "everyone": ("jeder", "jeden", "jedem"), "who": ("wer", "wen", "wem"),
-    "what": ("was", "was", "was"), "it m": ("er", "ihn", "ihm"), "it f": ("sie", "sie", "ihr"), "it n": ("es", "es", "ihm"),
+    "nobody": ("niemand", "niemanden", "niemandem"), "everyone": ("jeder", "jeden", "jedem"),
+    "who": ("wer", "wen", "wem"), "what": ("was", "was", "was"), "it m": ("er", "ihn", "ihm"),
+    "it f": ("sie", "sie", "ihr"), "it n": ("es", "es", "ihm"),
 }  # fmt: skip
-REFLEXIVE = {"I": ("mich", "mir"), "you": ("dich", "dir"), "we": ("uns", "uns")}
+REFLEXIVE = {"I": "mich", "you": "dich", "we": "uns"}  # all others: sich
 CONTRACTIONS = {
     ("in", "dem"): "im", ("an", "dem"): "am", ("von", "dem"): "vom", ("zu", "dem"): "zum", ("bei", "dem"): "beim",
     ("zu", "der"): "zur", ("in", "das"): "ins", ("an", "das"): "ans",
@@ -66,8 +69,8 @@ IRREGULAR_PRESENT = {
     "werden": ("werde", "wirst", "wird", "werden"),
     "wissen": ("weiß", "weißt", "weiß", "wissen"),
 }
-UNITS = "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn".split()
-TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+UNITS = words.GERMAN_UNITS.split()
+TENS = words.GERMAN_TENS.split()
 
 
 def determiner(english: str, gender: str, case: str) -> list[str]:
@@ -106,22 +109,18 @@ def conjugate(parts: tuple[str, str, str, str], past: bool, person: int, plural:
         return third
     if not third.endswith("t"):  # modals: ich kann, du kannst
         return third if person == 1 else third + second_ending(third)
-    stem = infinitive.removesuffix("n").removesuffix("e")
     if person == 1:
-        return stem + "e"
-    keeps = stem[-1] in "td" and not third.endswith("et")  # hält, lädt: the t is the stem's
-    base = third[:-1] if third.endswith("dt") or not keeps else third
-    return base + second_ending(base)
+        return infinitive.removesuffix("n").removesuffix("e") + "e"
+    stem = third.removesuffix("t")
+    return stem + ("t" if stem[-1] in "sßz" else "st")
 
 
 def second_ending(stem: str) -> str:
-    if stem[-1] in "sßz":
-        return "t"
-    return "est" if stem[-1] in "td" and stem not in ("hält", "läd", "tritt") else "st"
+    return "t" if stem[-1] in "sßz" else "est" if stem[-1] in "td" else "st"
 
 
 def finish(tokens: Iterable[str]) -> str:
-    """Words to text: no comma twice, at the start or before a full stop; punctuation attached; first letter a capital."""
+    """Words to text: one comma, and none at the start or end; punctuation attached; a capital first."""
     kept: list[str] = []
     for token in tokens:
         if token == "," and (not kept or kept[-1] == ","):

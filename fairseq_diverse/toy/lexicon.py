@@ -61,7 +61,7 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Object:
-    """One object of a verb: English preposition ("" for none), German preposition ("" for none), German case, kinds of noun."""
+    """One object of a verb: English and German preposition ("" for none), German case, kinds of noun."""
 
     english: str
     german: str
@@ -71,7 +71,7 @@ class Object:
 
 @dataclass(frozen=True)
 class Verb:
-    english: tuple[str, str, str]  # base, past, participle
+    english: str
     particle: str
     german: tuple[str, str, str, str]  # infinitive, third person, preterite, participle, all without the prefix
     prefix: str  # separable
@@ -91,6 +91,10 @@ class Verb:
 
 def entries(table: str) -> list[str]:
     return [" ".join(entry.split()) for entry in table.split(",")]
+
+
+def pairs(table: str) -> list[tuple[str, ...]]:
+    return [tuple(entry.split()) for entry in entries(table)]
 
 
 def english_plural(noun: str) -> str:
@@ -128,6 +132,7 @@ def parse_adjectives() -> list[Adjective]:
 ADJECTIVES = parse_adjectives()
 
 
+@cache
 def principal_parts(base: str) -> tuple[str, str, str]:
     """English base, past and participle."""
     irregular = ENGLISH.get(base)
@@ -143,11 +148,13 @@ def regular_past(base: str) -> str:
 def doubled(base: str) -> str:
     """The stem before -ed and -ing: plan, plann-; visit and open keep theirs."""
     closed = len(base) > 2 and base[-1] not in VOWELS + "wx" and base[-2] in VOWELS and base[-3] not in VOWELS
-    single = sum(letter in VOWELS for letter in base) == 1 or base in ("forget", "begin")
+    single = sum(letter in VOWELS for letter in base) == 1 or base in ("forget", "begin", "forbid")
     return base + base[-1] if closed and single else base
 
 
 def third_person(base: str) -> str:
+    if base == "have":
+        return "has"
     if base[-1] == "y" and base[-2] not in VOWELS:
         return base[:-1] + "ies"
     return base + ("es" if base.endswith(("s", "x", "ch", "sh", "o")) else "s")
@@ -196,7 +203,7 @@ def parse_verb(line: str) -> Verb:
     tool = flags[flags.index("by") + 1] if "by" in flags else ""
     frames = [flag for flag in flags if flag in ("go", "put", "at", "that", "if", "inf", "weather")]
     return Verb(
-        principal_parts(base),
+        base,
         particle,
         german_parts(stem, "-" in stem),
         prefix,
@@ -216,6 +223,7 @@ def triples(table: str) -> dict[str, tuple[str, ...]]:
 
 ENGLISH: dict[str, tuple[str, str, str]] = triples(words.ENGLISH_IRREGULAR)  # type: ignore[assignment]
 GERMAN: dict[str, tuple[str, str, str, str]] = triples(words.GERMAN_IRREGULAR)  # type: ignore[assignment]
+SAME_PAST = [base for base, (_, past, _) in ENGLISH.items() if base == past]
 VERBS = [parse_verb(line) for line in words.VERBS.strip().splitlines()]
 
 

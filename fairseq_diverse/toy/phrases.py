@@ -6,39 +6,39 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.toy import german
+from fairseq_diverse.toy import words as tables
 from fairseq_diverse.toy.lexicon import CASES, VOWELS, Adjective, Noun
 from fairseq_diverse.toy.trees import Tree, leaf, phrase
 
 if TYPE_CHECKING:
-    from fairseq_diverse.toy.clauses import Relative
+    from fairseq_diverse.toy.relative import Relative
 
 OBJECT_FORMS = {"I": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
-UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+POSSESSIVES = ("my", "your", "his", "her", "our", "their")
+UNITS = tables.ENGLISH_UNITS.split()
+TENS = tables.ENGLISH_TENS.split()
 
 
-def number_word(n: int) -> str:
-    if n < 20:
-        return UNITS[n]
-    if n >= 100:
-        return str(n)
+def number(n: int) -> str:
+    """An English number word; from 100 on digits."""
+    if n < 20 or n >= 100:
+        return UNITS[n] if n < 20 else str(n)
     return TENS[n // 10 - 2] + (f"-{UNITS[n % 10]}" if n % 10 else "")
 
 
-def preposition(words: str, relation_to: Tree) -> Tree:
-    """(PP words relation_to), with the preposition as case marker of what follows."""
-    cases = [("case", leaf("TO" if word == "to" else "IN", word)) for word in words.split()]
-    return phrase("PP", *cases, ("head", relation_to))
+def preposition(word: str, after: Tree, label: str = "PP") -> Tree:
+    """(PP word after): the preposition is the case marker of what follows."""
+    return phrase(label, ("case", leaf("TO" if word == "to" else "IN", word)), ("head", after))
 
 
 class NounPhrase:
-    """What all noun phrases share: agreement, English tree, German words in a case."""
+    """Agreement, English tree, and German words in a case."""
 
     person = 3
     plural = False
-    gender = "m"
     pronoun = False
-    closed = True  # no relative clause at the end, so that what follows cannot belong to it
+    closed = True  # no relative clause at its end, to which what follows could belong
+    negatable = False  # German negates it with kein
 
     def english(self, subject: bool = False) -> Tree:
         raise NotImplementedError
@@ -48,20 +48,16 @@ class NounPhrase:
         raise NotImplementedError
 
     def genitive(self) -> list[str]:
-        """ "of" this phrase: the genitive where there is an article to show it, else von."""
+        """German for "of" this: the genitive where an article can show it, else von."""
         return ["von", *self.german("dat")]
-
-    @property
-    def negatable(self) -> bool:
-        return False
 
 
 @dataclass
 class Pronoun(NounPhrase):
-    """``word`` in the subject's form; the German gender of "it" is its antecedent's, ``thing`` that of no animal."""
+    """``word``: the subject's form. "it" has the German gender of what it stands for; ``thing``: that is no animal."""
 
     word: str
-    gender: str = "m"
+    gender: str = ""
     thing: bool = False
     pronoun = True
 
@@ -77,8 +73,7 @@ class Pronoun(NounPhrase):
         return phrase("NP", ("head", leaf(tag, form, self.word, "PRON")))
 
     def german(self, case: str, negative: bool = False) -> list[str]:
-        word = f"it {self.gender}" if self.word == "it" else self.word
-        return [german.PRONOUNS[word][CASES.index(case)]]
+        return [german.PRONOUNS[f"{self.word} {self.gender}".strip()][CASES.index(case)]]
 
 
 @dataclass
@@ -98,121 +93,127 @@ class Name(NounPhrase):
 
 @dataclass
 class Coordination(NounPhrase):
-    parts: tuple[NounPhrase, NounPhrase]
-    conjunction: tuple[str, str] = ("and", "und")
+    first: Common
+    second: Common
     plural = True
 
     def english(self, subject: bool = False) -> Tree:
-        first, second = (part.english(subject) for part in self.parts)
-        return phrase("NP", ("head", first), ("cc", leaf("CC", self.conjunction[0])), ("conj", second))
+        return phrase("NP", ("head", self.first.english()), ("cc", leaf("CC", "and")), ("conj", self.second.english()))
 
     def german(self, case: str, negative: bool = False) -> list[str]:
-        return [*self.parts[0].german(case), self.conjunction[1], *self.parts[1].german(case)]
+        return [*self.first.german(case), "und", *self.second.german(case)]
 
 
 @dataclass
 class Common(NounPhrase):
-    """Determiner, number, adjectives with their degree, first part of a compound, noun, attachments, relative clause."""
+    """Determiner ("" for none), number, adjectives with degrees, compound's first part, noun, what hangs on it.
+
+    ``content``: of what there is a cup or a glass, "of" in English and nothing in German.
+    """
 
     noun: Noun
-    determiner: str = "the"  # "" for none
+    determiner: str = "the"
     plural: bool = False
     count: int = 0
-    adjectives: list[tuple[tuple[str, str], Adjective]] = field(default_factory=list)
-    modifier: tuple[str, str] | None = None
+    adjectives: list[tuple[tuple[str, ...], Adjective]] = field(default_factory=list)
+    modifier: tuple[str, ...] | None = None
+    content: Noun | None = None
     attachments: list[Prepositional] = field(default_factory=list)
-    content: Noun | None = None  # a cup of coffee
     relative: Relative | None = None
-
-    def __post_init__(self) -> None:
-        self.gender = self.noun.gender
 
     @property
     def closed(self) -> bool:  # type: ignore[override]
         return self.relative is None and all(part.phrase.closed for part in self.attachments)
 
     @property
-    def negatable(self) -> bool:
+    def negatable(self) -> bool:  # type: ignore[override]
         return self.determiner in ("a", "") and not self.count
 
     def english(self, subject: bool = False) -> Tree:
         parts: list[tuple[str, Tree]] = []
-        for (degree, _), adjective in self.adjectives:
-            word = leaf("JJ", adjective.english)
-            parts.append(("amod", phrase("ADJP", ("advmod", leaf("RB", degree)), ("head", word)) if degree else word))
         if self.count:
-            parts.insert(0, ("nummod", leaf("CD", number_word(self.count))))
+            parts.append(("nummod", leaf("CD", number(self.count))))
+        for degree, adjective in self.adjectives:
+            tree = leaf("JJ", adjective.english)
+            if degree[0]:
+                tree = phrase("ADJP", ("advmod", leaf("RB", degree[0])), ("head", tree))
+            parts.append(("amod", tree))
         if self.modifier:
             parts.append(("compound", leaf("NN", self.modifier[0])))
-        noun = leaf(
-            "NNS" if self.plural else "NN", self.noun.plural if self.plural else self.noun.singular, self.noun.singular
-        )
-        parts.append(("head", noun))
+        form = self.noun.plural if self.plural else self.noun.singular
+        parts.append(("head", leaf("NNS" if self.plural else "NN", form, self.noun.singular)))
         if self.determiner:
             parts.insert(0, self.english_determiner(next(parts[0][1].leaves()).word))
-        tree = phrase("NP", *parts)
-        after = [("nmod", part.english()) for part in self.attachments]
+        after: list[tuple[str, Tree]] = []
         if self.content:
-            after.insert(0, ("nmod", preposition("of", phrase("NP", ("head", leaf("NN", self.content.singular))))))
+            after.append(("nmod", preposition("of", Common(self.content, "").english())))
+        after += [("nmod", part.english()) for part in self.attachments]
         if self.relative:
             after.append(("acl:relcl", self.relative.english()))
+        tree = phrase("NP", *parts)
         return phrase("NP", ("head", tree), *after) if after else tree
 
     def english_determiner(self, following: str) -> tuple[str, Tree]:
-        if self.determiner in ("my", "your", "his", "her", "our", "their"):
+        if self.determiner in POSSESSIVES:
             return "nmod:poss", leaf("PRP$", self.determiner)
         if self.determiner in ("many", "few"):
             return "amod", leaf("JJ", self.determiner)
-        vowel = following[0] in VOWELS and not following.startswith(("one", "use", "uni", "eu", "y"))
-        return "det", leaf(
-            "DT",
-            "an" if self.determiner == "a" and (vowel or following == "hour") else self.determiner,
-            self.determiner,
-        )
+        vowel = following[0] in "aeiou" and not following.startswith(("one", "use", "uni", "eu"))
+        return "det", leaf("DT", "an" if self.determiner == "a" and vowel else self.determiner, self.determiner)
 
     def german(self, case: str, negative: bool = False) -> list[str]:
-        gender = "p" if self.plural else self.gender
+        gender = "p" if self.plural else self.noun.gender
         article = "no" if negative and self.negatable else self.determiner
         words = german.determiner(article, gender, case)
-        if self.count:
-            words.append(german.number(self.count))
-        for (_, degree), adjective in self.adjectives:
-            words += [degree] if degree else []
-            words.append(adjective.stem + german.adjective_ending(article, gender, case))
+        words += [german.number(self.count)] if self.count else []
+        ending = german.adjective_ending(article, gender, case)
+        for degree, adjective in self.adjectives:
+            words += [*degree[1].split(), adjective.stem + ending]
         noun = self.noun.inflect(case, self.plural)
         words.append(self.modifier[1] + noun.lower() if self.modifier else noun)
-        if self.content:
-            words.append(self.content.german)
-        for part in self.attachments:
-            words += part.german()
+        words += [self.content.german] if self.content else []
+        words += [word for part in self.attachments for word in part.german()]
         return words + (self.relative.german(gender) if self.relative else [])
 
     def genitive(self) -> list[str]:
         return self.german("gen") if self.determiner else super().genitive()
 
 
+class Vehicle(Common):
+    """ "by train": no article in English, the definite one in German."""
+
+    def english(self, subject: bool = False) -> Tree:
+        return Common(self.noun, "").english()
+
+
 @dataclass
 class Prepositional:
-    """English preposition, German preposition (several words; "" takes the genitive of what follows), German case, phrase."""
+    """English and German preposition (one or more words) and the phrase after them, in a German case.
 
-    english_words: str
-    german_words: str
+    The genitive can do without a German preposition. A preposition and the "it" of a thing become one word (darauf);
+    so do some prepositions and the definite article (im), unless a relative clause follows.
+    """
+
+    word: str
+    translation: str
     case: str
     phrase: NounPhrase
 
     def english(self) -> Tree:
-        return preposition(self.english_words, self.phrase.english())
+        return preposition(self.word, self.phrase.english())
 
-    def german(self, negative: bool = False) -> list[str]:
-        words = self.german_words.split()
+    def german(self) -> list[str]:
+        words = self.translation.split()
         if self.case == "gen":
             return words + self.phrase.genitive()
-        if isinstance(self.phrase, Pronoun) and self.phrase.word == "it" and self.phrase.thing:
-            return [f"da{'r' if words[-1][0] in VOWELS else ''}{words[-1]}"]
-        rest = self.phrase.german(self.case, negative)
-        definite = isinstance(self.phrase, Common) and self.phrase.determiner == "the" and not self.phrase.relative
-        short = german.CONTRACTIONS.get((words[-1], rest[0])) if definite else None
-        return [*words[:-1], short, *rest[1:]] if short else words + rest
+        *before, last = words
+        if isinstance(self.phrase, Pronoun) and self.phrase.thing:
+            return [*before, f"da{'r' if last[0] in VOWELS else ''}{last}"]
+        first, *rest = self.phrase.german(self.case)
+        joined = german.CONTRACTIONS.get((last, first))
+        if joined and isinstance(self.phrase, Common) and self.phrase.determiner == "the" and not self.phrase.relative:
+            return [*before, joined, *rest]
+        return [*words, first, *rest]
 
 
 @dataclass
@@ -224,27 +225,31 @@ class Time:
     words: str
 
 
-def parse_time(label: str, english: str, words: str) -> Time:
-    """From tagged words such as ``last/JJ week/NN``."""
+def tagged_time(label: str, english: str, words: str) -> Time:
+    """From tagged words such as ``last/JJ week/NN``; of a PP the first word is the preposition."""
     leaves = [leaf(tag, word) for word, tag in (item.split("/") for item in english.split())]
-    if label == "PP":
-        first, *leaves = leaves
-    relations = {"JJ": "amod", "DT": "det"}
-    inner = [(relations[part.label], part) for part in leaves[:-1]]
-    tree = phrase("NP" if label == "PP" else label, *inner, ("head", leaves[-1]))
-    if label == "PP":
-        return Time("obl", preposition(first.word, tree), words)
+    before = leaves.pop(0).word if label == "PP" else ""
+    inner = [("amod" if part.label == "JJ" else "det", part) for part in leaves[:-1]]
+    tree = phrase("NP" if before else label, *inner, ("head", leaves[-1]))
+    if before:
+        return Time("obl", preposition(before, tree), words)
     return Time("advmod" if label == "ADVP" else "obl:tmod", tree, words)
 
 
-def counted_time(kind: str, count: int, unit: Noun) -> Time:
-    """ "two days ago" (vor zwei Tagen) or "for two days" (zwei Tage lang)."""
-    span = phrase("NP", ("nummod", leaf("CD", number_word(count))), ("head", leaf("NNS", unit.plural, unit.singular)))
-    if kind == "ago":
-        tree = phrase("ADVP", ("obl:npmod", span), ("head", leaf("RB", "ago")))
-        return Time("advmod", tree, f"vor {german.number(count)} {unit.inflect('dat', True)}")
-    return Time("obl", preposition("for", span), f"{german.number(count)} {unit.inflect('acc', True)} lang")
+def span(count: int, unit: Noun) -> Tree:
+    return phrase("NP", ("nummod", leaf("CD", number(count))), ("head", leaf("NNS", unit.plural, unit.singular)))
 
 
-def year(number: int) -> Time:
-    return Time("obl", preposition("in", phrase("NP", ("head", leaf("CD", str(number))))), f"im Jahr {number}")
+def time_ago(count: int, unit: Noun) -> Time:
+    """ "two days ago", vor zwei Tagen."""
+    tree = phrase("ADVP", ("obl:npmod", span(count, unit)), ("head", leaf("RB", "ago")))
+    return Time("advmod", tree, f"vor {german.number(count)} {unit.inflect('dat', True)}")
+
+
+def time_for(count: int, unit: Noun) -> Time:
+    """ "for two days", zwei Tage lang."""
+    return Time("obl", preposition("for", span(count, unit)), f"{german.number(count)} {unit.german_plural} lang")
+
+
+def year(n: int) -> Time:
+    return Time("obl", preposition("in", phrase("NP", ("head", leaf("CD", str(n))))), f"im Jahr {n}")
