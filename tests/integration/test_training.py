@@ -54,7 +54,8 @@ def test_train_generate_reload_in_a_new_process(data, tmp_path, system):
     first = run("generate", *common)
     hypotheses = re.findall(r"^H-\d+\t(\S+)\t(.*)$", first.stdout, re.MULTILINE)
     assert len(hypotheses) == 8
-    assert run("generate", *common).stdout == first.stdout
+    again = run("generate", *common, new_process=True)
+    assert re.findall(r"^[HP]-.*$", again.stdout, re.MULTILINE) == re.findall(r"^[HP]-.*$", first.stdout, re.MULTILINE)
     # decoding's scores are those of teacher forcing
     scored = run("generate", *common, "--score-reference", "--gen-subset", "test")
     assert len(re.findall(r"^H-", scored.stdout, re.MULTILINE)) == 8
