@@ -1,0 +1,138 @@
+"""Parameters and FLOPs of a model, counted on the model itself."""
+
+import math
+from argparse import Namespace
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fairseq_diverse.config import COMPONENTS, fill_defaults
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.request import AttentionRequest
+
+EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
+PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "addcmul", "lerp")
+
+
+def measure_size(args: Namespace, vocabulary: int, source_length: int, target_length: int) -> dict[str, Any]:
+    """Parameters and FLOPs of the model that ``args`` describe, by side, in total, and what its mechanisms add.
+
+    Args:
+        args: ``arch`` and the model flags that were given, without their defaults.
+        vocabulary: symbols on each side, fairseq's four among them.
+        source_length, target_length: tokens, the end of the sentence among them.
+
+    Raises:
+        UserError: an unknown architecture, flags that no model can have, a number out of range.
+    """
+    architectures = [name for name, kind in ARCH_MODEL_REGISTRY.items() if kind is DiverseTransformerModel]
+    if args.arch not in architectures:
+        raise UserError(f"--arch {args.arch}: unknown; known are {', '.join(architectures)}")
+    if vocabulary < 5:
+        raise UserError(f"--vocabulary {vocabulary}: at least 5: fairseq's four symbols and a word")
+    args = Namespace(**vars(args))
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    off = Namespace()
+    fill_defaults(off)
+    off = Namespace(**{**vars(args), **vars(off)})
+
+    model = build_model(args, vocabulary)
+    lengths = {"source": source_length, "target": target_length}
+    for (side, length), limit in zip(lengths.items(), model.max_positions(), strict=True):
+        if not 1 <= length <= limit:
+            raise UserError(f"--{side}-length {length}: from 1 to {limit} (--max-{side}-positions)")
+    parameters, flops = count_parameters(model), count_flops(model, source_length, target_length)
+    embeddings = parameters.pop("embeddings")
+    own, work = sum(parameters.values()), sum(flops.values())
+    added, added_work = 0, 0
+    if off != args:
+        plain = build_model(off, vocabulary)
+        added = own + embeddings - sum(count_parameters(plain).values())
+        added_work = work - sum(count_flops(plain, source_length, target_length).values())
+    return {
+        "arch": args.arch,
+        "vocabulary": vocabulary,
+        "source_length": source_length,
+        "target_length": target_length,
+        "parameters": {**parameters, "without_embeddings": own, "added": added, "total": own + embeddings},
+        "flops": {**flops, "total": work, "added": added_work},
+    }
+
+
+def build_model(args: Namespace, vocabulary: int) -> DiverseTransformerModel:
+    """The model of complete arguments, with ``vocabulary`` symbols on each side.
+
+    Raises:
+        UserError: flags that no model can have.
+    """
+    dictionary = Dictionary()
+    dictionary.pad_to_multiple_(vocabulary)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    try:
+        return DiverseTransformerModel.build_model(args, task).eval()
+    except UserError:
+        raise
+    except (AssertionError, ValueError, RuntimeError, ArithmeticError) as error:  # fairseq's ways to refuse flags
+        raise UserError(f"--arch {args.arch}: no model has these flags: {error or type(error).__name__}") from error
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """Number of parameters of ``encoder`` and ``decoder``, and of the ``embeddings`` and the softmax layer of both.
+
+    A parameter that two modules share counts once.
+    """
+    counts = Counter(encoder=0, decoder=0, embeddings=0)
+    for name, parameter in model.named_parameters():
+        path = name.split(".")
+        counts["embeddings" if EMBEDDINGS & set(path) else path[0]] += parameter.numel()
+    return dict(counts)
+
+
+def count_flops(model: nn.Module, source_length: int, target_length: int) -> dict[str, int]:
+    """FLOPs of ``encoder`` and ``decoder`` for one sentence pair, without the embeddings and the softmax layer.
+
+    Counted while the model runs on the explicit route, where every attention makes its maps: torch gives 0 for its
+    fused kernel on a CPU. A multiply-add is 2 FLOPs. Counted are those of
+
+    - matrix products and convolutions;
+    - layer normalization, one an element;
+    - elementwise products, one an element: products, quotients and powers, the scaling of queries and of embeddings
+      among them, and those of a mechanism.
+
+    Sums, means, softmax, exponentials, logarithms and ReLU are left out, in a mechanism as elsewhere. With this rule
+    the plain transformer has the figures of Wang et al. (2021), Table 5.
+
+    Args:
+        source_length, target_length: tokens, the end of the sentence among them.
+    """
+    elementwise = {getattr(torch.ops.aten, name): _elementwise for name in PRODUCTS}
+    counter = FlopCounterMode(
+        display=False, custom_mapping={torch.ops.aten.native_layer_norm: _layer_norm, **elementwise}
+    )
+    source, target = torch.full((1, source_length), 4), torch.full((1, target_length), 4)
+    with counter, torch.no_grad():
+        model(
+            source,
+            torch.tensor([source_length]),
+            target,
+            features_only=True,
+            attention_request=AttentionRequest(weights=",".join(COMPONENTS)),
+        )
+    flops = counter.get_flop_counts()
+    name = type(model).__name__
+    return {side: sum(flops[f"{name}.{side}"].values()) for side in ("encoder", "decoder")}
+
+
+def _layer_norm(shape: tuple[int, ...], *_: Any, **__: Any) -> int:
+    return 2 * math.prod(shape)
+
+
+def _elementwise(*_: Any, out_shape: tuple[int, ...], **__: Any) -> int:
+    return 2 * math.prod(out_shape)

@@ -1,0 +1,127 @@
+"""Parameters and FLOPs: the papers' tables, and a count by hand."""
+
+import json
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.evaluation.size import build_model, count_flops, count_parameters, measure_size
+from tests import cases
+
+
+def parameters(arch: str = "diverse_transformer", **flags: object) -> int:
+    """Parameters without embeddings and softmax layer; nothing is allocated."""
+    args = Namespace(arch=arch, **flags)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    with torch.device("meta"):
+        counts = count_parameters(build_model(args, 10))
+    return counts["encoder"] + counts["decoder"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "count", "flops"),
+    [("diverse_transformer", 44_138_496, "2.68"), ("diverse_transformer_lite", 2_482_560, "0.15831")],
+)
+def test_plain_sizes_of_wang_2021_table_5(arch, count, flops):
+    size = measure_size(Namespace(arch=arch), 10, 30, 30)
+    assert size["parameters"]["without_embeddings"] == count
+    decimals = len(flops.split(".")[1])
+    assert f"{size['flops']['total'] / 1e9:.{decimals}f}" == flops
+    assert size["parameters"]["added"] == size["flops"]["added"] == 0
+
+
+@pytest.mark.parametrize(
+    ("placement", "layers", "published"),
+    [
+        ("encoder:1-2", 2, 4.2),
+        ("encoder:1-3", 3, 6.3),
+        ("encoder", 6, 12.6),
+        ("encoder,cross", 12, 25.2),
+        ("encoder,decoder,cross", 18, 37.8),
+    ],
+)
+def test_what_routing_adds_in_li_2021_tables_3_and_4(placement, layers, published):
+    width, heads = 512, 8
+    votes = 2 * width + (width * width + width) + (width * heads * width + heads * width)  # LayerNorm, W1, W2
+    projection = width * width + width
+    added = parameters(routing="em", routing_on=placement) - parameters()
+    assert added == layers * (votes + 2 * width - projection)  # 2 * width: beta_A, beta_mu
+    assert round(added / 1e6 / layers, 1) == 2.1 and added / 1e6 == pytest.approx(published, abs=0.1)
+
+
+@pytest.mark.parametrize(("heads", "published"), [(16, 33), (8, 16.8)])
+def test_what_routing_adds_to_big(heads, published):
+    plain = parameters("diverse_transformer_big", encoder_attention_heads=heads)
+    added = parameters("li2021_aggregation_big", encoder_attention_heads=heads) - plain
+    width = 1024
+    assert added == 2 * (2 * width + width * heads * width + heads * width + 2 * width)
+    assert added / 1e6 == pytest.approx(published, rel=0.02)
+
+
+def test_flops_by_hand():
+    model = cases.build_model().eval()
+    s, t, d = 7, 5, 24
+    encoder_layer = 4 * s * d * d + 2 * s * s * d + 2 * s * d * 20 + 2 * s * d + s * d  # ..., 2 norms, scaled queries
+    self_attention, cross_attention = 4 * t * d * d + 2 * t * t * d, 2 * (t + s) * d * d + 2 * t * s * d
+    decoder_layer = self_attention + cross_attention + 2 * t * d * 28 + 3 * t * d + 2 * t * d
+    # beside the layers: scaled embeddings, zeroed padding, and position numbers, which are zero at padding
+    expected = {
+        "encoder": 2 * (2 * encoder_layer + s * d + (s + s * d) + s),
+        "decoder": 2 * (3 * decoder_layer + t * d + t),
+    }
+    assert count_flops(model, s, t) == expected
+
+
+def test_a_mechanism_is_counted_in_full():
+    flags = {"encoder_embed_dim": 64, "decoder_embed_dim": 64, "encoder_attention_heads": 4}
+    args = Namespace(arch="diverse_transformer_tiny", routing="em", routing_on="encoder:2", **flags)
+    size = measure_size(args, 20, 6, 3)
+    votes = 2 * 6 * 64 * (4 * 64)
+    assert votes < size["flops"]["added"] < 1.3 * votes
+    assert size["parameters"]["added"] == 2 * 64 + 4 * (64 * 64 + 64) + 2 * 64
+
+
+def test_the_vocabulary_counts_in_the_total_only():
+    shared = {"arch": "diverse_transformer_tiny", "share_all_embeddings": True}
+    small, large = (measure_size(Namespace(**shared), n, 3, 3)["parameters"] for n in (10, 25))
+    assert large["total"] - small["total"] == 15 * 64
+    assert small["total"] == small["without_embeddings"] + 10 * 64
+    assert large["without_embeddings"] == small["without_embeddings"] == small["encoder"] + small["decoder"]
+
+
+def test_every_model_flag_reaches_the_model(capsys):
+    flags = (
+        "--arch diverse_transformer_tiny --routing simple --routing-on cross:1 --encoder-layers 3 --json --vocabulary 9"
+    )
+    assert main(["size", *flags.split()]) == 0
+    size = json.loads(capsys.readouterr().out)
+    expected = parameters("diverse_transformer_tiny", routing="simple", routing_on="cross:1", encoder_layers=3)
+    assert size["parameters"]["without_embeddings"] == expected and size["vocabulary"] == 9
+    assert main(["size", *flags.replace("--json", "").split()]) == 0
+    assert f"{expected:,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--arch transformer_huge", "--arch transformer_huge: unknown; known are diverse_transformer, "),
+        ("--arch diverse_transformer_tiny --vocabulary 3", "--vocabulary 3: at least 5"),
+        ("--arch diverse_transformer_tiny --source-length 0", "--source-length 0: from 1 to 1024"),
+        ("--arch diverse_transformer_tiny --target-length 2000", "--target-length 2000: from 1 to 1024"),
+        (
+            "--arch diverse_transformer_tiny --encoder-embed-dim 63",
+            "no model has these flags: embed_dim must be divisible",
+        ),
+        (
+            "--arch diverse_transformer_tiny --routing em --routing-on encoder:9",
+            "--routing-on 'encoder:9': layer 9 of encoder",
+        ),
+    ],
+)
+def test_a_users_mistake_is_one_line(flags, message, capsys):
+    assert main(["size", *flags.split()]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
