@@ -1,0 +1,57 @@
+"""Draw attention maps: the weights of each head for one sentence pair, one panel a head."""
+
+import argparse
+from pathlib import Path
+
+EXAMPLE = (
+    "fairseq-diverse plot attention --path checkpoint_best.pt --data data/multi30k_en_de "
+    "--source 'A dog runs.' --component cross --layer 3 --out maps.png"
+)
+FORMATS = (".png", ".pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    attention = kinds.add_parser("attention", help="per-head maps of a sentence pair", description=__doc__)
+    attention.add_argument("--path", required=True, help="checkpoint")
+    attention.add_argument("--data", required=True, help="prepared data set that it was trained on")
+    attention.add_argument("--source", required=True, metavar="TEXT", help="raw source sentence")
+    attention.add_argument("--target", metavar="TEXT", help="raw target sentence (default: the model's translation)")
+    attention.add_argument("--component", choices=("encoder", "decoder", "cross"), default="encoder")
+    attention.add_argument("--layer", type=int, required=True, help="counted from 1 at the bottom")
+    attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
+    attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=f"{' or '.join(FORMATS)}")
+
+
+def main(args: argparse.Namespace) -> None:
+    if args.out.suffix not in FORMATS:
+        raise ValueError(f"--out {args.out}: a name ending in {' or '.join(FORMATS)} is needed")
+    from fairseq_diverse import register
+    from fairseq_diverse.evaluation.attention_maps import attention_maps, draw_heads, encode_pair, load_model
+    from fairseq_diverse.files import atomic_write
+    from fairseq_diverse.preparation import Preprocessing
+
+    register()
+    preprocessing = Preprocessing.load(args.data)
+    model, task = load_model(args.path, args.data)
+    pair = encode_pair(model, task, preprocessing, args.source, args.target)
+    maps = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer")
+    weights = maps[args.component, args.layer][:, 0]
+    queries, keys = pair.labels(args.component)
+    title = f"{'cross' if args.component == 'cross' else args.component + ' self'}-attention, layer {args.layer}"
+    figure = draw_heads(
+        weights, parse_heads(args.heads, len(weights)), queries, keys, f"{title}: rows attend to columns"
+    )
+    with atomic_write(args.out, "wb") as f:
+        figure.savefig(f, format=args.out.suffix[1:])
+    print(f"{' '.join(pair.source)}\n{' '.join(pair.target)}\n{args.out}: {title}")
+
+
+def parse_heads(text: str | None, count: int) -> list[int]:
+    """The numbers in ``--heads``; all ``count`` heads where it is absent."""
+    if text is None:
+        return list(range(1, count + 1))
+    heads = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if not all(1 <= head <= count for head in heads) or len(set(heads)) < len(heads):
+        raise ValueError(f"--heads {text}: different numbers from 1 to {count} expected, joined by commas")
+    return heads

@@ -1,0 +1,150 @@
+"""`fairseq-diverse plot attention` on trained checkpoints and a prepared data set."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.cli import main
+from fairseq_diverse.evaluation.attention_maps import encode_pair, load_model
+from fairseq_diverse.preparation import DataConfig, Preprocessing, prepare
+from tests.integration.commands import TINY, run
+
+pytestmark = pytest.mark.integration
+
+PAIR = ("A dog walks through the old town.", "Ein Hund geht durch die Altstadt.")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    for split in ("train", "valid", "test"):
+        for language, line in zip(("en", "de"), PAIR, strict=True):
+            (folder / f"{split}.{language}").write_text(f"{line}\n" * 20)
+    prepare(
+        DataConfig.from_mapping("pair", {"source": "en", "target": "de", "bpe": {"size": 30}}), folder, folder / "out"
+    )
+    return folder / "out"
+
+
+def train(data: Path, folder: Path, flags: str, user_dir: bool = True) -> Path:
+    run("train", data, *flags.split(), "--max-update", 2, "--save-dir", folder, user_dir=user_dir)
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(data, tmp_path_factory) -> Path:
+    return train(data, tmp_path_factory.mktemp("routed"), f"{TINY} --routing em --routing-on cross:1")
+
+
+@pytest.fixture(scope="module")
+def plain(data, tmp_path_factory) -> Path:
+    flags = TINY.replace("diverse_transformer", "transformer")
+    return train(data, tmp_path_factory.mktemp("plain"), flags, user_dir=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "suffix", "magic"),
+    [
+        ("--component encoder --layer 2", "png", b"\x89PNG"),
+        ("--component cross --layer 1 --heads 2", "png", b"\x89PNG"),
+        (f"--component decoder --layer 1 --target '{PAIR[1]}'", "pdf", b"%PDF"),
+    ],
+)
+def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, flags, suffix, magic):
+    out = tmp_path / "new" / f"maps.{suffix}"
+    common = [
+        "plot",
+        "attention",
+        "--path",
+        str(checkpoint),
+        "--data",
+        str(data),
+        "--source",
+        PAIR[0],
+        "--out",
+        str(out),
+    ]
+    assert main([*common, *shlex.split(flags)]) == 0
+    assert out.read_bytes().startswith(magic) and out.stat().st_size > 5000
+    printed = capsys.readouterr().out.splitlines()
+    assert (
+        printed[-1].startswith(f"{out}: ")
+        and printed[-3].replace("@@ ", "") == "A dog walks through the old town . </s>"
+    )
+    if "--target" in flags:
+        assert printed[-2].replace("@@ ", "") == "Ein Hund geht durch die Altstadt . </s>"
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
+    command = Path(sys.executable).with_name("fairseq-diverse")
+    out = tmp_path / "maps.png"
+    flags = ["--source", PAIR[0], "--component", "cross", "--layer", "2", "--out", str(out)]
+    subprocess.run([command, "plot", "attention", "--path", plain, "--data", data, *flags], check=True)
+    assert out.stat().st_size > 5000
+
+    model, task = load_model(plain, data)
+    (theirs,), *_ = checkpoint_utils.load_model_ensemble_and_task([str(plain)], {"data": str(data)})
+    pair = encode_pair(model, task, Preprocessing.load(data), *PAIR)
+    with torch.no_grad():
+        assert torch.equal(model(**pair.sample)[0], theirs.eval()(**pair.sample)[0])
+    assert pair.sample["prev_output_tokens"][0, 0] == task.target_dictionary.eos()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--layer", "3"], "--layer 'encoder:3': layer 3 of encoder is out of range; it has 2 layers"),
+        (["--layer", "0"], "--layer 'encoder:0': layers count from 1"),
+        (["--heads", "3"], "--heads 3: different numbers from 1 to 2"),
+        (["--source", " "], "--source: 0 subwords; the model takes 1 to "),
+        (["--target", "Hund " * 2000], "--target: "),
+        (["--out", "maps.svg"], "--out maps.svg: a name ending in .png or .pdf"),
+        (["--path", "absent.pt"], "absent.pt"),
+        (["--path", __file__], f"{__file__}: not a checkpoint"),
+        (["--data", "absent"], "absent/preprocess.json: cannot be read"),
+    ],
+)
+def test_a_users_mistake_is_one_line(data, checkpoint, tmp_path, capsys, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    common = ["--path", str(checkpoint), "--data", str(data), "--source", PAIR[0], "--layer", "1", "--out", "maps.png"]
+    assert main(["plot", "attention", *common, *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, capsys):
+    other = shutil.copytree(data, tmp_path / "other")
+    for language in ("en", "de"):
+        with open(other / f"dict.{language}.txt", "a") as f:
+            f.write("one-more 1\n")
+    flags = ["--source", PAIR[0], "--layer", "1", "--out", str(tmp_path / "maps.png")]
+    assert main(["plot", "attention", "--path", str(checkpoint), "--data", str(other), *flags]) == 2
+    error = capsys.readouterr().err
+    assert f"{checkpoint}: was it trained on other data than {other}?" in error and error.count("\n") == 1
+    assert not (tmp_path / "maps.png").exists()
+
+
+def test_another_kind_of_model(data, checkpoint, tmp_path, capsys):
+    flags = "--arch lstm --optimizer adam --max-tokens 200 --cpu --num-workers 0"
+    lstm = train(data, tmp_path / "lstm", flags, user_dir=False)
+    foreign = tmp_path / "foreign.pt"
+    state = load_checkpoint(checkpoint)
+    state["cfg"]["model"].arch = state["cfg"]["model"]._name = "of_another_plugin"
+    torch.save(state, foreign)
+    for path, message in (
+        (lstm, "a lstm model; diverse_transformer or transformer"),
+        (foreign, "a task or model that nei"),
+    ):
+        flags = ["--path", str(path), "--data", str(data), "--source", PAIR[0], "--layer", "1"]
+        assert main(["plot", "attention", *flags, "--out", str(tmp_path / "maps.png")]) == 2
+        error = capsys.readouterr().err
+        assert f"{path}: {message}" in error and error.count("\n") == 1
