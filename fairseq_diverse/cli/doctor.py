@@ -1,0 +1,315 @@
+"""Check the installation: what works, what is missing, what is wrong, and what to do about it.
+
+The exit code is 0 only if everything that is required works; optional parts are marked. Runs where fairseq, torch or
+any other package is broken or absent.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+
+from fairseq_diverse.paths import PACKAGE, runs_dir
+
+EXAMPLE = "fairseq-diverse doctor"
+
+FAIRSEQ = "0.12.3.1"
+INSTALL_FAIRSEQ = (
+    "pip install torch numpy cython setuptools wheel, then "
+    f"env -u CUDA_HOME pip install --no-build-isolation fairseq-fixed=={FAIRSEQ} (needs a C++ compiler)"
+)
+# package: module
+REQUIRED = {
+    "sacrebleu": "sacrebleu",
+    "sacremoses": "sacremoses",
+    "subword-nmt": "subword_nmt",
+    "sentencepiece": "sentencepiece",
+}
+EXTRAS = {
+    "syntax": {"spacy": "spacy", "benepar": "benepar", "torch-struct": "torch_struct", "nltk": "nltk"},
+    "plots": {"matplotlib": "matplotlib"},
+    "metrics": {"jiwer": "jiwer", "pycocoevalcap": "pycocoevalcap"},
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row: ``state`` is "ok", "missing" or "wrong"; ``advice`` says what to do where it is not "ok"."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+    required: bool = True
+
+    @property
+    def failed(self) -> bool:
+        return self.required and self.state != "ok"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    checks = list(examine())
+    failed = [check.name for check in checks if check.failed]
+    if args.json:
+        report = {"ok": not failed, "user_dir": user_dir(Path.cwd()), "checks": [asdict(check) for check in checks]}
+        print(json.dumps(report, indent=2))
+    else:
+        print("\n".join(_rows(checks)))
+        print(f"\nfairseq's commands need --user-dir {user_dir(Path.cwd())}")
+        print("  without it: invalid choice: 'diverse_transformer', unrecognized arguments, Weights only load failed")
+        print(f"\nnot usable yet: {', '.join(failed)}" if failed else "\neverything required works")
+    return 1 if failed else 0
+
+
+def examine() -> Iterator[Check]:
+    """Every check; one that itself fails is a row as well."""
+    for name, check in CHECKS.items():
+        try:
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # imports are talkative
+                found = list(check())
+        except (Exception, SystemExit) as error:
+            found = [Check(name, "wrong", _short(error), "reinstall it, or see the message of: python -m pip check")]
+        yield from found
+
+
+def user_dir(here: Path) -> str:
+    """What to give to ``--user-dir``: the package's name where fairseq finds the package by it, or its path."""
+    name = PACKAGE.name
+    spec = _spec("fairseq")
+    beside = [Path(spec.origin).parent, Path(spec.origin).parents[1]] if spec and spec.origin else []
+    for folder in (here, *beside):  # fairseq's own order; the first that exists is taken
+        if (folder / name).exists():
+            return name if (folder / name).samefile(PACKAGE) else str(PACKAGE)
+    return str(PACKAGE)
+
+
+def _python() -> Iterator[Check]:
+    version = platform.python_version()
+    enough = sys.version_info >= (3, 11)
+    yield Check("Python", "ok" if enough else "wrong", version, "install Python 3.11 or newer, and a new environment")
+
+
+def _torch() -> Iterator[Check]:
+    advice = "pip install torch (2.6 or newer)"
+    if not _spec("torch"):
+        yield Check("torch", "missing", "", advice)
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    enough = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)
+    found = f"{torch.__version__}, {threads} thread{'s' * (threads != 1)}"
+    yield Check("torch", "ok" if enough else "wrong", found, advice)
+    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    yield Check("CUDA", "ok", ", ".join(devices) or "none (CPU only)", required=False)
+
+
+def _fairseq() -> Iterator[Check]:
+    fixed, original = _version("fairseq-fixed"), _version("fairseq")
+    if original:
+        found = f"fairseq {original}, which cannot be imported on Python 3.11; fairseq-fixed {FAIRSEQ} can"
+        yield Check("fairseq", "wrong", found, f"pip uninstall fairseq fairseq-fixed, then {INSTALL_FAIRSEQ}")
+    elif not (spec := _spec("fairseq")):
+        yield Check("fairseq", "missing", "", INSTALL_FAIRSEQ)
+    elif fixed != FAIRSEQ:
+        found = f"fairseq-fixed {fixed}" if fixed else f"another fairseq in {spec.origin}"
+        yield Check("fairseq", "wrong", found, INSTALL_FAIRSEQ)
+    else:
+        yield _imported("fairseq", "fairseq", fixed, INSTALL_FAIRSEQ)
+
+
+def _fairseq_needs() -> Iterator[Check]:
+    for package, module, series in (("hydra-core", "hydra", "1.3."), ("omegaconf", "omegaconf", "2.3.")):
+        version, advice = _version(package), f'pip install "{package}=={series}*"'
+        if version and not version.startswith(series):
+            yield Check(package, "wrong", version, advice)
+        else:
+            yield _imported(package, module, version, advice)
+    yield _imported("numpy", "numpy", _version("numpy"), "pip install numpy")
+
+
+def _plugin() -> Iterator[Check]:
+    found = f"{_version('fairseq-diverse') or 'not installed, used'} from {PACKAGE}"
+    try:
+        from fairseq.models import ARCH_MODEL_REGISTRY
+
+        from fairseq_diverse import register
+
+        register()
+        known = "diverse_transformer" in ARCH_MODEL_REGISTRY
+        yield Check("fairseq-diverse", "ok" if known else "wrong", found, "pip install fairseq-diverse again")
+        yield _allow_list()
+    except (Exception, SystemExit) as error:
+        advice = "mend what is wrong above, above all fairseq"
+        yield Check("fairseq-diverse", "wrong", f"{found}: {_short(error)}", advice)
+        yield Check("checkpoints", "wrong", "their allow-list cannot be registered", advice)
+
+
+def _allow_list() -> Check:
+    """fairseq's checkpoints load, and one that names a function does not."""
+    import numpy as np
+    import torch
+
+    variable = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+    if os.environ.get(variable, "0").lower() not in ("", "0", "n", "no", "false"):
+        found = f"{variable} is set: loading a checkpoint runs whatever it holds"
+        return Check("checkpoints", "wrong", found, f"unset {variable}")
+    good, bad = io.BytesIO(), io.BytesIO()
+    torch.save({"args": argparse.Namespace(), "counts": np.arange(2)}, good)
+    torch.save({"args": platform.python_version}, bad)
+    torch.load(io.BytesIO(good.getvalue()))
+    try:
+        torch.load(io.BytesIO(bad.getvalue()))
+    except Exception:
+        return Check("checkpoints", "ok", "load by the allow-list; code in them is refused")
+    return Check("checkpoints", "wrong", "a checkpoint that names a function was loaded", "pip install torch again")
+
+
+def _text_tools() -> Iterator[Check]:
+    for package, module in REQUIRED.items():
+        yield _imported(package, module, _version(package), f"pip install {package}")
+
+
+def _extras() -> Iterator[Check]:
+    for extra, packages in EXTRAS.items():
+        for package, module in packages.items():
+            version = _version(package)  # not imported: some take seconds
+            state = "ok" if version and _spec(module) else "missing"
+            advice = f'pip install "fairseq-diverse[{extra}]"'
+            yield Check(package, state, version, advice, required=False)
+    version = _version("transformers")
+    state = "missing" if not version else "ok" if version.startswith("4.") else "wrong"
+    found = version if state != "wrong" else f"{version}, with which benepar's pretrained models fail"
+    yield Check("transformers", state, found, 'pip install "transformers>=4.57,<5"', required=False)
+
+
+def _java() -> Iterator[Check]:
+    advice = "install a Java runtime (apt install default-jre, brew install openjdk)"
+    java = shutil.which("java")
+    result = java and subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+    if not result or result.returncode:
+        yield Check("Java, for METEOR", "missing", "", advice, required=False)
+    else:
+        yield Check("Java, for METEOR", "ok", (result.stderr or result.stdout).splitlines()[0], required=False)
+
+
+def _parsers() -> Iterator[Check]:
+    """Models installed by name, and folders in ``$FAIRSEQ_DIVERSE_PARSERS``."""
+    given = os.environ.get("FAIRSEQ_DIVERSE_PARSERS")
+    folder = Path(given) if given else PACKAGE.parents[1] / "shared" / "parsers"
+    models = [path.parent for path in sorted(folder.glob("*/*")) if path.name in ("meta.json", "benepar_model.bin")]
+    found = {"meta.json": "", "benepar_model.bin": ""}
+    for path in models:
+        for file in found:
+            found[file] = found[file] or (str(path) if (path / file).exists() else "")
+    spacy = _version("en-core-web-sm") and "en_core_web_sm"
+    hint = "or name a folder of models in FAIRSEQ_DIVERSE_PARSERS"
+    for name, value, advice in (
+        ("dependency parser", spacy or found["meta.json"], "python -m spacy download en_core_web_sm"),
+        (
+            "constituency parser",
+            _benepar_model() or found["benepar_model.bin"],
+            "python -c \"import benepar; benepar.download('benepar_en3')\"",
+        ),
+    ):
+        yield Check(name, "ok" if value else "missing", value, f"{advice}, {hint}", required=False)
+
+
+def _benepar_model() -> str:
+    """The path of ``benepar_en3`` in NLTK's folders, or ""."""
+    if not _spec("nltk"):
+        return ""
+    import nltk
+
+    folders = [Path(folder) / "models" / "benepar_en3" for folder in nltk.data.path]
+    return next((str(path) for path in folders if path.exists() or path.with_suffix(".zip").exists()), "")
+
+
+def _build_tools() -> Iterator[Check]:
+    for name, commands, advice in (
+        ("C++ compiler", ("g++", "clang++", "c++"), "to build fairseq: apt install g++, xcode-select --install"),
+        ("make", ("gmake", "make"), "for `make setup` and `make demo`: apt install make"),
+    ):
+        path = next(filter(None, map(shutil.which, commands)), "")
+        yield Check(name, "ok" if path else "missing", path, advice, required=False)
+
+
+def _disk() -> Iterator[Check]:
+    folder = runs_dir()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / 1e9
+    found = f"{free:.1f} GB free for runs in {runs_dir()}"
+    advice = "name another folder in FAIRSEQ_DIVERSE_RUNS; a run keeps one or more checkpoints"
+    if not os.access(folder, os.W_OK):
+        yield Check("disk", "wrong", f"{folder} cannot be written", advice)
+    else:
+        yield Check("disk", "ok" if free >= 1 else "wrong", found, advice)
+
+
+CHECKS: dict[str, Callable[[], Iterator[Check]]] = {
+    "Python": _python,
+    "torch": _torch,
+    "fairseq": _fairseq,
+    "packages of fairseq": _fairseq_needs,
+    "fairseq-diverse": _plugin,
+    "text tools": _text_tools,
+    "extras": _extras,
+    "Java": _java,
+    "parsers": _parsers,
+    "build tools": _build_tools,
+    "disk": _disk,
+}
+
+
+def _imported(package: str, module: str, version: str, advice: str) -> Check:
+    """Whether a required package is there and can be imported."""
+    if not version and not _spec(module):
+        return Check(package, "missing", "", advice)
+    try:
+        import_module(module)
+    except (Exception, SystemExit) as error:
+        return Check(package, "wrong", f"{version}: {_short(error)}", advice)
+    return Check(package, "ok", version)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _rows(checks: list[Check]) -> Iterator[str]:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        state = check.state if check.required or check.state == "ok" else f"{check.state}, optional"
+        yield f"{check.name:<{width}}  {state:<17}  {check.found}".rstrip()
+        if check.state != "ok":
+            yield f"{'':<{width}}  -> {check.advice}"
