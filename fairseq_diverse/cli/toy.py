@@ -5,7 +5,6 @@ and .en.ptb (constituents, one tree a line). The same sizes and seed give the sa
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from fairseq_diverse.files import read_lines
@@ -30,10 +29,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.toy.corpus import write_corpus
 
     write_corpus(args.out, args.sentences, args.valid, args.test, args.seed)
-    print(
-        f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences",
-        file=sys.stderr,
-    )
+    print(f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences")
     if args.word_by_word:
         print(word_by_word_score(args.out))
 

@@ -1,5 +1,7 @@
 """Random clauses and sentences: what they are made of, and how often."""
 
+from dataclasses import replace
+
 from fairseq_diverse.toy import english_order, german, german_order, lexicon, words
 from fairseq_diverse.toy.clauses import MODALS, Clause, Gap, Modal, Predicate
 from fairseq_diverse.toy.lexicon import ANY, Adjective, Verb, entries, pairs
@@ -151,6 +153,8 @@ class Derivation(Nominals):
         by_vehicle = verb.english in ("go", "travel") and clause.place and clause.place.word in ("to", "from")
         if by_vehicle and self.chance(0.3):
             clause.means.append(Prepositional("by", "mit", "dat", Vehicle(self.weighted(*lexicon.nouns("V")))))
+            if verb.english == "go":  # on wheels: fahren
+                clause.verb = replace(verb, german=lexicon.german_parts("fahren"))
         elif verb.tool and self.chance(0.35):
             clause.means.append(Prepositional("with", "mithilfe", "gen", self.common(verb.tool)))
         elif "P" in verb.subject and not clause.passive and self.chance(0.06):
@@ -275,9 +279,9 @@ class Derivation(Nominals):
 
     def object_question(self) -> tuple[Tree, list[str]]:
         """ "Whom" in the case that the German verb governs, or "what"."""
-        verb = self.zipf([verb for verb in lexicon.verbs("", 1)[0] if plain_object(verb)], 4)
+        verb = self.zipf(ASKABLE, 4)
         slot = verb.objects[0]
-        thing = slot.case == "acc" and ("P" not in slot.kinds or self.chance(0.3))
+        thing = "P" not in slot.kinds or (slot.case == "acc" and slot.kinds != "P" and self.chance(0.3))
         asked = Pronoun("what" if thing else "who")
         clause = self.finish(Clause(self.noun_phrase(verb.subject, subject=True), verb, [Gap()]), 0)
         tree = phrase("SBARQ", ("obj", asked.english()), ("head", english_order.question(clause)), ASKING)
@@ -288,6 +292,14 @@ def plain_object(verb: Verb) -> bool:
     """Whether its one object has no preposition in either language, and a case that "whom" or "what" can show."""
     slot = verb.objects[0]
     return not slot.english and not slot.german and (slot.case == "acc" or (slot.case == "dat" and "P" in slot.kinds))
+
+
+def readings(verb: Verb) -> int:
+    """How many verbs of one object share its English words, so that only an object would tell them apart."""
+    return [(v.english, v.particle) for v in lexicon.verbs("", 1)[0]].count((verb.english, verb.particle))
+
+
+ASKABLE = [verb for verb in lexicon.verbs("", 1)[0] if plain_object(verb) and readings(verb) == 1]
 
 
 def passive(verb: Verb, kind: str) -> bool:

@@ -1,7 +1,7 @@
 """The tables of ``words.py`` as entries, and how English and German words inflect."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
@@ -81,8 +81,7 @@ class Verb:
     objects: tuple[Object, ...]
     frame: str  # "", go, put, at, that, if, inf, weather
     tool: str
-    flags: tuple[str, ...] = ()
-    weight: float = field(default=1.0, compare=False)
+    flags: tuple[str, ...]
 
     @property
     def subject_case(self) -> str:
@@ -166,7 +165,7 @@ def present_participle(base: str) -> str:
     return (base[:-1] if base.endswith("e") and not base.endswith("ee") else doubled(base)) + "ing"
 
 
-def german_parts(verb: str, inseparable: bool) -> tuple[str, str, str, str]:
+def german_parts(verb: str) -> tuple[str, str, str, str]:
     """Infinitive, third person singular, preterite and participle of a German verb without its separable prefix."""
     prefix, _, base = verb.rpartition("-")
     if base in GERMAN:
@@ -178,7 +177,7 @@ def german_parts(verb: str, inseparable: bool) -> tuple[str, str, str, str]:
         link = "e" if hard else ""
         ge = "" if base.endswith("ieren") else "ge"
         parts = (base, f"{stem}{link}t", f"{stem}{link}te", f"{ge}{stem}{link}t")
-    participle = parts[3].removeprefix("ge") if inseparable else parts[3]
+    participle = parts[3].removeprefix("ge") if prefix else parts[3]
     return prefix + parts[0], prefix + parts[1], prefix + parts[2], prefix + participle
 
 
@@ -191,8 +190,8 @@ def parse_object(text: str) -> Object:
 
 
 def parse_verb(line: str) -> Verb:
-    words_, frame = line.split(" : ")
-    english, german = (side.strip() for side in words_.split("="))
+    sides, frame = line.split(" : ")
+    english, german = (side.strip() for side in sides.split("="))
     subject, objects, extras = ([part.strip() for part in frame.split(">")] + ["", ""])[:3]
     base, _, particle = english.partition(" ")
     reflexive = german.startswith("sich ")
@@ -205,7 +204,7 @@ def parse_verb(line: str) -> Verb:
     return Verb(
         base,
         particle,
-        german_parts(stem, "-" in stem),
+        german_parts(stem),
         prefix,
         auxiliary,
         reflexive,

@@ -83,8 +83,14 @@ class Nominals:
             if draw < (0.48 if subject else 0.34):
                 return self.person()
         first = self.common(kinds, depth, barred, subject, closed)
-        if depth and first.closed and not first.attachments and first.determiner and self.chance(0.08):
-            second = self.common(first.noun.kind, 0)
+        if (
+            depth
+            and first.closed
+            and not first.attachments
+            and first.determiner not in ("", "no")
+            and self.chance(0.08)
+        ):
+            second = self.common(first.noun.kind)
             if second.determiner and second.noun is not first.noun:
                 return Coordination(first, second)
         return first

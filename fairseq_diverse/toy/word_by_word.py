@@ -13,15 +13,15 @@ def word_by_word(sources: Iterable[str], pairs: Sequence[tuple[str, str]]) -> li
 
     The probabilities t(target word | source word) are those of IBM model 1 (Brown et al. 1993, with the empty source
     word) estimated on ``pairs`` of training sentences. Unlike the paper, a source word is translated by the maximum of
-    t alone. The first word of a sentence is learned and looked up in lower case if it is known in lower case elsewhere.
-    Unknown words are copied; punctuation is attached and the first letter is a capital.
+    t alone. The first word of a sentence is in lower case, on both sides. Unknown words are copied; punctuation is
+    attached and the first letter made a capital.
     """
     lexicon = translation_table([split(source) for source, _ in pairs], [split(target) for _, target in pairs])
     return [join([lexicon.get(word, word) for word in split(source)]) for source in sources]
 
 
 def split(line: str) -> list[str]:
-    """Words and punctuation marks, the first in lower case."""
+    """Words (Mr. with its full stop) and punctuation marks, the first in lower case."""
     words = re.findall(r"[.,?!]|[^\s.,?!]+\.?(?=\s\S)|[^\s.,?!]+", line)
     return [words[0].lower(), *words[1:]] if words else []
 

@@ -20,7 +20,7 @@ NOUNS = {
         journalist der! Journalist Journalisten, king der König Könige, queen die Königin Königinnen,
         driver der Fahrer Fahrer, cook der Koch Köche, witness die Zeugin Zeuginnen,
         mayor der Bürgermeister Bürgermeister, gardener der Gärtner Gärtner, pupil die Schülerin Schülerinnen,
-        musician der Musiker Musiker, shepherd der Hirte Hirten, carpenter der Zimmermann Zimmermänner,
+        musician der Musiker Musiker, shepherd der! Hirte Hirten, carpenter der Zimmermann Zimmermänner,
         waitress die Kellnerin Kellnerinnen, pharmacist die Apothekerin Apothekerinnen, sailor der! Matrose Matrosen,
         widow die Witwe Witwen, blacksmith der Schmied Schmiede, dwarf der Zwerg Zwerge""",
     "A": """dog der Hund Hunde, cat die Katze Katzen, horse das Pferd Pferde, bird der Vogel Vögel, cow die Kuh Kühe,

@@ -136,6 +136,11 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
             "The book is on the table",
             "Das Buch liegt auf dem Tisch.",
         ),
+        (
+            Clause(HE, verb("go", "gehen"), place=Prepositional("to", "nach", "dat", Name(["Vienna"], ["Wien"]))),
+            "He goes to Vienna",
+            "Er geht nach Wien.",
+        ),
         # negation
         (Clause(HE, LOOK, [the("dog")], negated=True), "He does not look at the dog", "Er sieht den Hund nicht an."),
         (Clause(HE, LOOK, [the("dog", "a")], negated=True), "He does not look at a dog", "Er sieht keinen Hund an."),
@@ -309,6 +314,16 @@ def test_verb_forms():
 def test_numbers():
     assert [german.number(n) for n in (2, 12, 21, 30, 999)] == ["zwei", "zwölf", "einundzwanzig", "dreißig", "999"]
     assert [number(n) for n in (2, 12, 21, 30, 999)] == ["two", "twelve", "twenty-one", "thirty", "999"]
+
+
+def test_going_by_vehicle_is_another_verb(toy):
+    pairs = zip(lines(toy / "train.en"), lines(toy / "train.de"), strict=True)
+    rides = [
+        target
+        for source, target in pairs
+        if re.search(r"\b(go|goes|going|went|gone)\b[^,]* by (train|car|bicycle)", source)
+    ]
+    assert rides and all(re.search(r"(f[aä]hr|fuhr)", ride) and "mit dem" in ride for ride in rides)
 
 
 def test_one_translation_for_each_word_in_its_context():
