@@ -135,7 +135,7 @@ def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, capsys):
 
 def test_another_kind_of_model(data, checkpoint, tmp_path, capsys):
     flags = "--arch lstm --optimizer adam --max-tokens 200 --cpu --num-workers 0"
-    lstm = train(data, tmp_path / "lstm", flags, user_dir=False)
+    lstm = train(data, tmp_path / "lstm", flags)
     foreign = tmp_path / "foreign.pt"
     state = load_checkpoint(checkpoint)
     state["cfg"]["model"].arch = state["cfg"]["model"]._name = "of_another_plugin"
