@@ -134,9 +134,8 @@ def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     if match := re.search(r"GLOBAL (.+?)(?= (?:was|whose|refused)|\s*$)", str(error), re.MULTILINE):
-        return (
-            f"refused: it names {match[1]}, which no fairseq checkpoint holds and which may run code; nothing was run"
-        )
+        name = _printable(match[1])
+        return f"refused: it names {name}, which no fairseq checkpoint holds and which may run code; nothing was run"
     with open(path, "rb") as f:
         head = f.read(4)
     if not head:
@@ -151,16 +150,16 @@ def _reason(path: Path, error: Exception) -> str:
 
 def _refuse_calls(path: str | Path, state: Mapping[str, Any]) -> None:
     """Refuse a configuration with a string that would run code in ``eval``: a call, or an interpolation of one."""
-    config = state.get("args") or state.get("cfg")  # with "args", fairseq makes "cfg" from it
+    config = state.get("cfg") if state.get("args") is None else state["args"]  # with "args", "cfg" is made from it
     for name, value in _strings(config):
-        if not FREE_TEXT.fullmatch(name) and ("${" in value or _has_call(value)):
-            shown = value if len(value) <= 60 else f"{value[:60]}..."
-            raise UserError(f"{path}: refused: its setting {name} = {shown!r} would be run by fairseq; nothing was run")
+        if not FREE_TEXT.fullmatch(name) and _may_call(value):
+            setting = _printable(f"{name} = {value!r}")
+            raise UserError(f"{path}: refused: its setting {setting} would be run by fairseq; nothing was run")
 
 
-def _strings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
+def _strings(config: Any, name: str = "") -> Iterator[tuple[str, str | bytes | bytearray]]:
     """Every string in a configuration, with the name of the setting that holds it."""
-    if isinstance(config, str):
+    if isinstance(config, str | bytes | bytearray):
         yield name, config
     elif isinstance(config, Namespace):
         yield from _strings(vars(config), name)
@@ -172,19 +171,28 @@ def _strings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _strings(value, name)
 
 
-def _has_call(text: str) -> bool:
-    if "(" not in text:
+def _may_call(value: str | bytes | bytearray) -> bool:
+    if not isinstance(value, str) or "${" in value:
+        return True  # fairseq writes neither; eval takes bytes, too
+    if "(" not in value:
         return False
     try:
-        return any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(text.lstrip(" \t"), mode="eval")))
+        return any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(value.lstrip(" \t"), mode="eval")))
     except (SyntaxError, ValueError):
         return False  # eval would not run it either
     except (RecursionError, MemoryError):
         return True  # too deeply nested to tell
 
 
+def _printable(text: str) -> str:
+    """Text of a file that is not trusted, short and without control characters."""
+    text = text.encode("unicode_escape").decode()
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
 def _guarded(load: Any) -> Any:
     """fairseq's ``load_checkpoint_to_cpu``, with the checks and messages of `load_checkpoint`."""
+    from omegaconf import OmegaConf
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -193,7 +201,8 @@ def _guarded(load: Any) -> Any:
         except Exception:
             load_checkpoint(path)  # says what is wrong with the file, if anything is
             raise
-        _refuse_calls(path, state)
+        config = OmegaConf.to_container(state["cfg"]) if OmegaConf.is_config(state.get("cfg")) else None  # as written
+        _refuse_calls(path, {"args": state.get("args"), "cfg": config})
         return state
 
     return load_checkpoint_to_cpu

@@ -131,8 +131,14 @@ def test_allowed_names_hold_only_numbers_and_flags(tmp_path, payload):
         " \t f()",
         "[x() for x in (1,)]",
         "(" * 60 + "f()" + ")" * 60,
+        "-" * 100_000 + "f()",
         "${oc.env:HOME}",
+        b"f()",
+        bytearray(b"f()"),
+        ["f()"],
+        Namespace(adaptive_softmax_cutoff={"adaptive_softmax_cutoff": "f()"}),
     ],
+    ids=lambda value: repr(value)[:20],
 )
 @pytest.mark.parametrize("legacy", [True, False], ids=["args", "cfg"])
 def test_setting_that_fairseq_would_evaluate_is_refused(tmp_path, value, legacy):
@@ -190,7 +196,10 @@ def test_fairseq_loads_through_the_same_checks(tmp_path):
     expected = damaged_files(tmp_path)
     assert guarded(str(tmp_path / "whole.pt"), {"arch": "other"})["cfg"].model.arch == "other"
     torch.save(checkpoint(adaptive_input_cutoff="print()"), tmp_path / "call.pt")
-    for name in [*expected, "call.pt"]:
+    state = checkpoint()
+    state["cfg"]["model"] = {"one": "print", "adaptive_input_cutoff": "${model.one}()"}
+    torch.save(state, tmp_path / "interpolated.pt")
+    for name in [*expected, "call.pt", "interpolated.pt"]:
         with pytest.raises(UserError, match=name):
             guarded(str(tmp_path / name))
     with pytest.raises(UserError, match=r"Model file not found: absent\.pt"):
