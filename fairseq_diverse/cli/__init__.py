@@ -6,6 +6,7 @@ which returns an exit code or None. A ``ValueError`` or ``OSError`` is the user'
 
 import argparse
 import importlib
+import logging
 import sys
 
 COMMANDS = {
@@ -45,6 +46,8 @@ def build_parser(argv: list[str]) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    # before fairseq is imported, whose text-to-speech task otherwise sets the root logger to DEBUG
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     args = build_parser(argv).parse_args(argv)
     try:
         return args.main(args) or 0

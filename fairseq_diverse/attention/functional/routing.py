@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
 EPSILON = 1e-9
-CHUNK = {"cpu": 2**16, "other": 2**25}  # votes worked on at a time: what fits a core's cache, what fits a GPU
+CHUNK = {"cpu": 2**17, "other": 2**25}  # votes worked on at a time: what fits a core's cache, what fits a GPU
 
 
 def simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
