@@ -52,7 +52,8 @@ def main(args: argparse.Namespace) -> int:
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
     table = load_table(args.table, args.data, args.size, args.settings)
-    runs = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
+    found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
+    runs = list({run.directory if run.data.hash else run: run for run in found}.values())  # equal rows: once
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = max(1, cores // args.jobs)
     if args.dry_run:

@@ -125,7 +125,7 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             cells += [str(line["seeds"])]
         else:
             cells += ["not run", *[""] * 9]
-        rows.append(cells + [str(line["published"].get(key, "")) for key in keys])
+        rows.append(cells + [_shown(line["published"].get(key, "")) for key in keys])
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
     return [list(row) for row in zip(*filled, strict=True)]
 
@@ -181,6 +181,10 @@ def _by_seed(summaries: Any) -> list[Summary]:
 
 def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
+
+
+def _shown(figure: float | str) -> str:
+    return f"{figure:.2f}" if isinstance(figure, float) else str(figure)
 
 
 def _p(value: float) -> str:

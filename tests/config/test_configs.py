@@ -1,0 +1,106 @@
+"""Every table and size: it parses, fairseq's own parsers accept its rows, each flag reaches its field."""
+
+import ast
+import functools
+
+import pytest
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from fairseq_diverse import register
+from fairseq_diverse.config import COMPONENTS, AttentionPlan, resolve_placement
+from fairseq_diverse.experiments.runs import DataSet, Run
+from fairseq_diverse.experiments.tables import Row, load_table
+from fairseq_diverse.paths import config_names
+
+register()
+
+ROWS = [row for name in config_names("tables") for row in load_table(name).rows.values()]
+IDS = [f"{name}:{row}" for name in config_names("tables") for row in load_table(name).rows]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for language in ("en", "de"):
+        (folder / f"dict.{language}.txt").write_text("word 1\n")
+    return DataSet("data", folder, "en", "de", hash="0")
+
+
+@functools.cache  # building fairseq's parser takes half a second
+def parsed(arguments: tuple[str, ...], training: bool):
+    parser = options.get_training_parser() if training else options.get_generation_parser()
+    return options.parse_args_and_arch(parser, input_args=list(arguments))
+
+
+def arguments(row: Row, data: DataSet, step: str) -> tuple[str, ...]:
+    """What a row gives fairseq's program for a step, without ``python -m ...``."""
+    return tuple(Run(row, 1, data, cpu=True, directory=data.path / "run").commands()[step][3:])
+
+
+def typed(value):
+    """A value of a command line as fairseq's configuration may hold it."""
+    try:
+        return ast.literal_eval(value) if isinstance(value, str) else value
+    except (SyntaxError, ValueError):
+        return value
+
+
+def reached(config, flag: str, value) -> bool:
+    """Whether a section of fairseq's configuration, or its model, has the flag's value."""
+    if flag in ("arch", "criterion", "optimizer", "lr-scheduler", "task"):
+        section = {"arch": config.model, "lr-scheduler": config.lr_scheduler}.get(flag) or getattr(config, flag)
+        return (section.arch if flag == "arch" else section._name) == value
+    found = [getattr(section, flag.replace("-", "_"), None) for _, section in config.items()]
+    equal = [
+        x for x in found if x is not None and (x == value or typed(x) == typed(value) or list_of(x) == [typed(value)])
+    ]
+    return bool(equal)
+
+
+def list_of(value) -> list | None:
+    return [typed(x) for x in value] if hasattr(value, "__iter__") and not isinstance(value, str) else None
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_each_flag_of_a_row_reaches_its_field(row, data):
+    config = convert_namespace_to_omegaconf(parsed(arguments(row, data, "train"), training=True))
+    assert not [flag for flag, value in row.train.items() if not reached(config, flag, value)]
+    assert config.common.seed == 1 and config.checkpoint.save_interval_updates > 0
+    for step in ("generate", "reference"):
+        config = convert_namespace_to_omegaconf(parsed(arguments(row, data, step), training=False))
+        assert config.generation.score_reference == (step == "reference")
+        assert config.dataset.required_batch_size_multiple == 1
+        if step == "generate":
+            assert not [flag for flag, value in row.generate.items() if not reached(config, flag, value)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_the_placements_of_a_row_fit_its_size(row, data):
+    args = parsed(arguments(row, data, "train"), training=True)
+    layers = {name: args.encoder_layers if name == "encoder" else args.decoder_layers for name in COMPONENTS}
+    AttentionPlan(args, layers, args.encoder_embed_dim)
+    if hasattr(args, "disagreement_on"):
+        assert resolve_placement("--disagreement-on", args.disagreement_on, layers)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_the_data_set_of_a_row_is_known(row):
+    assert row.data in config_names("data")
+
+
+@pytest.mark.parametrize("size", config_names("size"))
+def test_every_size_trains_the_same_rows(size):
+    rows = load_table("multi30k-disagreement", size=size).rows
+    differing = {
+        flag for flag, value in rows["disagreement"].train.items() if rows["baseline"].train.get(flag) != value
+    }
+    assert differing == {"criterion", "disagreement", "disagreement-on", "disagreement-weight"}
+    assert all(row.size == size and row.max_update > 0 for row in rows.values())
+
+
+def test_equal_rows_of_two_tables_are_one_run():
+    first, second = load_table("li2021-table1").rows, load_table("li2021-table2").rows
+    assert first["baseline"].key("hash") == second["baseline"].key("hash")
+    assert first["output"].key("hash") == second["encoder"].key("hash")
+    assert len({row.key("hash") for row in first.values()}) == len(first)
