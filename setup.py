@@ -26,6 +26,7 @@ setup(
         "torch>=2.6",
         "numpy",
         "omegaconf",
+        "scipy",
         "sacrebleu>=2.4",
         "sacremoses",
         "subword-nmt>=0.3.8",

@@ -131,7 +131,7 @@ def _attribute(mechanism: str, field_name: str) -> str:
 
 def read_mechanism(args: Any, mechanism: str) -> Any:
     """A mechanism's settings in parsed arguments; flags that did not exist yet have their default."""
-    kind = MECHANISMS[mechanism]
+    kind: Any = MECHANISMS[mechanism]
     return kind(**{f.name: getattr(args, _attribute(mechanism, f.name), f.default) for f in dataclasses.fields(kind)})
 
 

@@ -22,29 +22,33 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         ) as f:
             yield f
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:  # a full disk does not say which file it was
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def read_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 file, split at newlines only, without their newline.
+def iterate_lines(path: str | Path) -> Iterator[str]:
+    """The lines of a UTF-8 file one by one, split at newlines only, without their newline or carriage return.
 
     Raises:
-        ValueError: the file does not exist or is not UTF-8; names the file and the line.
+        ValueError: the file cannot be read or is not UTF-8; names the file and the line.
     """
     try:
-        data = Path(path).read_bytes()
+        f = open(path, "rb")  # noqa: SIM115
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    lines = data.split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    decoded = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            decoded.append(line.decode("utf-8").removesuffix("\r"))
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path}, line {number}: not UTF-8 (byte {error.start + 1}); convert the file, for example with iconv"
-            ) from None
-    return decoded
+    with f:
+        for number, line in enumerate(f, start=1):
+            try:
+                yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                problem = f"{path}, line {number}: not UTF-8 (byte {error.start + 1})"
+                raise ValueError(f"{problem}; convert it, for example with iconv") from None
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """All of ``iterate_lines``."""
+    return list(iterate_lines(path))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from fairseq_diverse.files import iterate_lines
 from fairseq_diverse.preparation import subwords
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_record
@@ -148,7 +149,7 @@ def _tokenize(
             for kind in ("", "tok.")
             for language in config.languages
         ]
-        made = stack.enter_context(_map(tokens, zip(*map(_lines, paths), strict=True), workers))
+        made = stack.enter_context(_map(tokens, zip(*map(iterate_lines, paths), strict=True), workers))
         for changed, cleaned, tokenized in _bar(made, f"tokenize {split}", total):
             counts["read"] += 1
             counts["replaced"] += sum(changed)
@@ -225,20 +226,8 @@ def _bar(lines: Iterable[T], what: str, total: int | None = None) -> Iterable[T]
     return tqdm(lines, what, total, unit="line", mininterval=0.2 if sys.stderr.isatty() else 10)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file one by one, split at newlines only; a carriage return before the newline goes."""
-    with open(path, "rb") as f:
-        for number, line in enumerate(f, start=1):
-            try:
-                yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path}, line {number}: not UTF-8 (byte {error.start + 1}); convert it, for example with iconv"
-                ) from None
-
-
 def _equal_lengths(source: Path, target: Path) -> int:
-    lines = [sum(1 for _ in _lines(path)) for path in (source, target)]
+    lines = [sum(1 for _ in iterate_lines(path)) for path in (source, target)]
     if lines[0] != lines[1]:
         raise ValueError(f"{source} has {lines[0]:,} lines and {target} {lines[1]:,}: not the two sides of one text")
     return lines[0]
@@ -259,14 +248,14 @@ def _truecase(config: DataConfig, work: Path) -> dict[str, str | None]:
         names[side] = f"text/truecase.{language}"
         train = work / "text" / f"tok.train.{language}"
         model = work / f"text/truecase.{language}"
-        documents = (line.split(" ") for line in _bar(_lines(train), f"train truecaser {language}"))
+        documents = (line.split(" ") for line in _bar(iterate_lines(train), f"train truecaser {language}"))
         sacremoses.MosesTruecaser().train(documents, save_to=str(model))
         model.chmod(0o644)  # sacremoses writes it for its owner alone
         tokens = Tokens(steps, model)
         for split in SPLITS:
             path = work / "text" / f"tok.{split}.{language}"
             cased = path.with_name("cased")
-            _write(cased, map(tokens.truecase, _lines(path)))
+            _write(cased, map(tokens.truecase, iterate_lines(path)))
             os.replace(cased, path)
     return names
 
@@ -280,19 +269,21 @@ def _segment(config: DataConfig, work: Path) -> dict[str, Any]:
         print(f"learn {bpe['kind']} ({bpe['size']:,})", file=sys.stderr)
         paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
         with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # the learner's own bar
-            subwords.learn(bpe["kind"], (line for path in paths for line in _lines(path)), bpe["size"], text / model)
+            subwords.learn(
+                bpe["kind"], (line for path in paths for line in iterate_lines(path)), bpe["size"], text / model
+            )
     vocabulary: dict[str, str | None] = dict.fromkeys(languages)
     for language in languages:
         segmenter = subwords.Subwords(bpe["kind"], text / models[language])
         if bpe["threshold"]:
             vocabulary[language] = f"text/bpe.vocab.{language}"
-            train = map(segmenter.segment, _lines(text / f"tok.train.{language}"))
+            train = map(segmenter.segment, iterate_lines(text / f"tok.train.{language}"))
             subwords.count_subwords(train, work / f"text/bpe.vocab.{language}")
             segmenter = subwords.Subwords(
                 bpe["kind"], text / models[language], text / f"bpe.vocab.{language}", bpe["threshold"]
             )
         for split in SPLITS:
-            lines = _bar(_lines(text / f"tok.{split}.{language}"), f"segment {split}.{language}")
+            lines = _bar(iterate_lines(text / f"tok.{split}.{language}"), f"segment {split}.{language}")
             _write(text / f"bpe.{split}.{language}", map(segmenter.segment, lines))
     sides = dict(zip(("source", "target"), languages, strict=True))
     return {
@@ -324,7 +315,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def _dictionary_size(out: Path, language: str) -> int:
-    return sum(1 for _ in _lines(out / f"dict.{language}.txt"))
+    return sum(1 for _ in iterate_lines(out / f"dict.{language}.txt"))
 
 
 def _file_hash(path: Path) -> str:

@@ -110,7 +110,7 @@ def plain_em_routing(
         squared = (v - mean.unsqueeze(-3)).square()  # (..., H, N, D)
         variance = (share.unsqueeze(-1) * squared).sum(-3) * inverse + EPSILON
         log_sigma = 0.5 * variance.log().sum(-1)  # (..., N)
-        if activation:
+        if activation and beta_a is not None and beta_u is not None:
             cost = (log_sigma + width * (1 + math.log(2 * math.pi)) / 2) * total
             log_a = logsigmoid(_temperature(t, iterations) * (beta_a - beta_u * total - cost))
         if t + 1 < iterations:
