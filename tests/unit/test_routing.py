@@ -5,12 +5,13 @@ import torch
 from torch.autograd import gradcheck
 
 from fairseq_diverse.attention.functional.routing import (
-    CHUNK,
     em_routing,
     plain_em_routing,
     plain_simple_routing,
     simple_routing,
 )
+from fairseq_diverse.attention.kernels import cpu
+from fairseq_diverse.attention.kernels.routing import CHUNK
 from tests.reference import routing as reference
 
 B, H = 3, 4
@@ -50,16 +51,26 @@ def test_gradients(n, d, iterations):
     assert gradcheck(lambda v: em_routing(v, None, None, iterations, activation=False), votes)
 
 
+@pytest.fixture(params=["C", "torch"])
+def kernel(request, monkeypatch):
+    """Both forms of the fast functions; the C one is always there, since make setup needs a compiler."""
+    if request.param == "torch":
+        monkeypatch.setattr(cpu, "usable", lambda votes: False)
+    else:
+        assert cpu.routing_library() is not None
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (12, 1)])
 @pytest.mark.parametrize("chunk", [1, 100, 2**16])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["simple", "em", "em-none"])
-def test_the_fast_form_equals_the_plain_one(kind, dtype, chunk, monkeypatch):
+def test_the_fast_form_equals_the_plain_one(kind, dtype, chunk, shape, kernel, monkeypatch):
     monkeypatch.setitem(CHUNK, "cpu", chunk)
     results = []
     for simple, em in ((simple_routing, em_routing), (plain_simple_routing, plain_em_routing)):
         torch.manual_seed(0)
-        votes = torch.randn(2, B, H, 6, 2).to(dtype).requires_grad_()
-        betas = [torch.randn(6, requires_grad=True) for _ in range(2)]
+        votes = torch.randn(2, B, H, *shape).to(dtype).requires_grad_()
+        betas = [torch.randn(shape[0], requires_grad=True) for _ in range(2)]
         out = simple(votes, 3) if kind == "simple" else em(votes, *betas, 3, kind == "em")
         (out.float() * torch.arange(12)).sum().backward()
         results.append([out, votes.grad, *([beta.grad for beta in betas] if kind == "em" else [])])
@@ -67,8 +78,36 @@ def test_the_fast_form_equals_the_plain_one(kind, dtype, chunk, monkeypatch):
     torch.testing.assert_close(results[0], results[1], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_share_the_tokens(threads, kernel):
+    before = torch.get_num_threads()
+    torch.manual_seed(0)
+    votes = torch.randn(5, H, 12, 1, requires_grad=True)
+    betas = [torch.randn(12, requires_grad=True) for _ in range(2)]
+    plain_em_routing(votes, *betas).square().sum().backward()
+    expected = [x.grad.clone() for x in (votes, *betas)]
+    for x in (votes, *betas):
+        x.grad = None
+    try:
+        torch.set_num_threads(threads)
+        em_routing(votes, *betas).square().sum().backward()
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close([x.grad for x in (votes, *betas)], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_strided_and_empty_votes(kernel):
+    votes = torch.randn(H, 12, 5, 1, requires_grad=True)
+    got, expected = (f(votes.permute(2, 0, 1, 3)) for f in (simple_routing, plain_simple_routing))
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), votes)[0] for x in (got, expected)))
+    empty = torch.zeros(0, H, 12, 1, requires_grad=True)
+    em_routing(empty, torch.zeros(12), torch.zeros(12)).sum().backward()
+    assert empty.grad.shape == empty.shape
+
+
 @pytest.mark.parametrize("kind", ["simple", "em"])
-def test_memory_kept_for_backward_is_at_most_one_and_a_half_times_the_votes(kind):
+def test_memory_kept_for_backward_is_at_most_one_and_a_half_times_the_votes(kind, kernel):
     kept = {}
 
     def keep(tensor):
@@ -97,7 +136,7 @@ def hard_votes():
 @pytest.mark.parametrize("name", hard_votes())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["simple", "em", "em-none"])
-def test_finite_forward_and_backward(name, dtype, kind):
+def test_finite_forward_and_backward(name, dtype, kind, kernel):
     votes = hard_votes()[name].to(dtype).requires_grad_()
     n = votes.size(-2)
     betas = [torch.zeros(n, requires_grad=True) for _ in range(2)]

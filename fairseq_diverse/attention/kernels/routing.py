@@ -1,0 +1,256 @@
+"""Routing with a hand-derived backward pass that recomputes the iterations from the votes, the only thing kept.
+
+Two equal forms: C for float32 votes of width 1 on a CPU (``cpu.py``), torch for everything else, a chunk of tokens at a
+time that fits a CPU's cache. Formulas: ``functional/routing.py``.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import logsigmoid
+
+from fairseq_diverse.attention.kernels import cpu
+
+EPSILON = 1e-9
+CHUNK = {"cpu": 2**17, "other": 2**25}  # votes worked on at a time: what fits a core's cache, what fits a GPU
+
+Betas = tuple[Tensor, Tensor] | None
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def temperature(t: int, iterations: int) -> float:
+    return 1 + (min(iterations, 3) - 1) * t / max(1, iterations - 1)
+
+
+def _rows(x: Tensor, width: int = 0) -> Tensor:
+    """Contiguous (tokens, H, N) of votes (..., H, N, 1), or (tokens, width)."""
+    shape = (width,) if width else x.shape[-3:-1]
+    return x.reshape(x.numel() // math.prod(shape), *shape).contiguous()
+
+
+def _chunks(votes: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Ranges of tokens and their votes (M, H, N, D), in at least float32."""
+    flat = votes.flatten(0, -4) if votes.dim() > 3 else votes.unsqueeze(0)
+    tokens = max(1, CHUNK.get(votes.device.type, CHUNK["other"]) // math.prod(votes.shape[-3:]))
+    for start in range(0, len(flat), tokens):
+        part = slice(start, start + tokens)
+        yield part, at_least_float32(flat[part])
+
+
+def _sum_width(x: Tensor) -> Tensor:
+    return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
+
+
+class SimpleRouting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, votes: Tensor, iterations: int) -> Tensor:
+        ctx.save_for_backward(votes)
+        ctx.iterations = iterations
+        if cpu.usable(votes):
+            return cpu.simple_forward(_rows(votes), iterations).view(*votes.shape[:-3], votes.size(-2))
+        out = votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
+        rows = out.view(-1, out.size(-1))
+        for part, v in _chunks(votes):
+            rows[part] = _simple_steps(v, iterations)[-1][-1].flatten(-2)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (votes,) = ctx.saved_tensors
+        if cpu.usable(votes):
+            grad_votes = cpu.simple_backward(_rows(votes), ctx.iterations, _rows(grad, votes.size(-2)))
+            return grad_votes.view(votes.shape), None
+        grad_votes = torch.empty_like(votes, memory_format=torch.contiguous_format)
+        rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
+        for part, v in _chunks(votes):
+            rows[part] = _simple_backward(v, _simple_steps(v, ctx.iterations), at_least_float32(grad_rows[part]))
+        return grad_votes, None
+
+
+SimpleStep = tuple[Tensor | None, Tensor, Tensor, Tensor]  # softmax of B, shares of the heads, S, Omega
+
+
+def _simple_steps(v: Tensor, iterations: int) -> list[SimpleStep]:
+    steps: list[SimpleStep] = []
+    b = None
+    for iteration in range(iterations):
+        softmax, share = None, v.new_full((1, 1, 1), 1 / v.size(-3))
+        if b is not None:
+            log = b.log_softmax(-1)
+            softmax, share = log.exp(), log.softmax(-2)
+        total = (share.unsqueeze(-1) * v).sum(-3)  # (M, N, D)
+        squared = total.square().sum(-1, keepdim=True)
+        capsules = total * squared.sqrt().div_(1 + squared)
+        steps.append((softmax, share, total, capsules))
+        if iteration + 1 < iterations:
+            agreement = _sum_width(capsules.unsqueeze(-3) * v)
+            b = agreement if b is None else b + agreement
+    return steps
+
+
+def _simple_backward(v: Tensor, steps: list[SimpleStep], grad: Tensor) -> Tensor:
+    grad_v = torch.zeros_like(v)
+    grad_b: Tensor | None = None
+    for softmax, share, total, capsules in reversed(steps):
+        if grad_b is not None:  # B grew by Omega . V after this step
+            grad_v.addcmul_(grad_b.unsqueeze(-1), capsules.unsqueeze(-3))
+            grad = (grad_b.unsqueeze(-1) * v).sum(-3)
+        squared = total.square().sum(-1, keepdim=True)
+        norm = squared.sqrt()
+        along = (grad * total).sum(-1, keepdim=True) * (1 - squared) / (norm * (1 + squared).square())
+        grad_total = grad * (norm / (1 + squared)) + total * along.masked_fill_(squared == 0, 0)
+        grad_v.addcmul_(share.unsqueeze(-1), grad_total.unsqueeze(-3))
+        if softmax is None:
+            break
+        grad_share = _sum_width(grad_total.unsqueeze(-3) * v)  # (M, H, N)
+        grad_log = share * (grad_share - (share * grad_share).sum(-2, keepdim=True))
+        here = grad_log - softmax * grad_log.sum(-1, keepdim=True)
+        grad_b = here if grad_b is None else grad_b + here
+    return grad_v
+
+
+class EMRouting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int) -> Tensor:
+        ctx.save_for_backward(votes, beta_a, beta_u)
+        ctx.iterations = iterations
+        betas = _betas(votes, beta_a, beta_u)
+        if cpu.usable(votes):
+            return cpu.em_forward(_rows(votes), betas, iterations).view(*votes.shape[:-3], votes.size(-2))
+        out = votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
+        rows = out.view(-1, out.size(-1))
+        for part, v in _chunks(votes):
+            last = _em_steps(v, betas, iterations)[-1]
+            capsules = last.mean if last.a is None else last.mean * last.a.unsqueeze(-1)
+            rows[part] = capsules.flatten(-2)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        votes, beta_a, beta_u = ctx.saved_tensors
+        betas = _betas(votes, beta_a, beta_u)
+        grad_betas: Betas
+        if cpu.usable(votes):
+            grad_votes, *made = cpu.em_backward(_rows(votes), betas, ctx.iterations, _rows(grad, votes.size(-2)))
+            grad_votes, grad_betas = grad_votes.view(votes.shape), (made[0], made[1])
+        else:
+            grad_votes = torch.empty_like(votes, memory_format=torch.contiguous_format)
+            rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
+            grad_betas = None if betas is None else (torch.zeros_like(betas[0]), torch.zeros_like(betas[1]))
+            for part, v in _chunks(votes):
+                steps = _em_steps(v, betas, ctx.iterations)
+                rows[part] = _em_backward(v, steps, betas, grad_betas, at_least_float32(grad_rows[part]))
+        if betas is None or grad_betas is None:
+            return grad_votes, None, None, None
+        return grad_votes, grad_betas[0].type_as(beta_a), grad_betas[1].type_as(beta_u), None
+
+
+class _EMStep(NamedTuple):
+    """One M-step."""
+
+    share: Tensor  # (M, H, N), or (1, 1, 1) before the first E-step
+    total: Tensor  # (M, N): sum_h C
+    inverse: Tensor  # (M, N, 1): 1 / (sum_h C + epsilon)
+    mean: Tensor  # (M, N, D)
+    variance: Tensor  # (M, N, D)
+    log_sigma: Tensor  # (M, N): sum_i log sigma^i
+    temperature: float
+    a: Tensor | None  # (M, N)
+
+
+def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas:
+    if beta_a is None or beta_u is None:
+        return None
+    dtype = torch.float64 if votes.dtype == torch.float64 else torch.float32
+    return beta_a.to(dtype), beta_u.to(dtype)
+
+
+def _em_steps(v: Tensor, betas: Betas, iterations: int) -> list[_EMStep]:
+    heads, n, width = v.shape[-3:]
+    steps = []
+    share, total = v.new_full((1, 1, 1), 1 / n), v.new_full((1, n), heads / n)
+    for t in range(iterations):
+        inverse = 1 / (total + EPSILON).unsqueeze(-1)
+        mean = (share.unsqueeze(-1) * v).sum(-3).mul_(inverse)
+        squared = (v - mean.unsqueeze(-3)).square_()
+        variance = (share.unsqueeze(-1) * squared).sum(-3).mul_(inverse).add_(EPSILON)
+        log_sigma = _sum_width(variance.log()) * 0.5
+        heat, log_a = temperature(t, iterations), None
+        if betas is not None:
+            cost = (log_sigma + width * (1 + math.log(2 * math.pi)) / 2) * total
+            log_a = logsigmoid(heat * (betas[0] - betas[1] * total - cost))
+        steps.append(
+            _EMStep(share, total, inverse, mean, variance, log_sigma, heat, None if log_a is None else log_a.exp())
+        )
+        if t + 1 < iterations:
+            log_p = _sum_width(squared.mul_((-0.5 / variance).unsqueeze(-3)))  # (M, H, N)
+            offset = -log_sigma if log_a is None else log_a - log_sigma
+            share = log_p.add_(offset.unsqueeze(-2)).softmax(-1)
+            total = share.sum(-2)
+    return steps
+
+
+def _em_backward(
+    v: Tensor,
+    steps: list[_EMStep],
+    betas: Betas,
+    grad_betas: Betas,
+    grad: Tensor,
+) -> Tensor:
+    """The gradient of the votes (M, H, N, D); those of the betas are added to ``grad_betas``."""
+    width = v.size(-1)
+    last = steps[-1]
+    grad_v = torch.zeros_like(v)
+    grad_mean = grad if last.a is None else grad * last.a.unsqueeze(-1)
+    grad_log_a = None if last.a is None else _sum_width(grad * last.mean) * last.a
+    grad_share: Tensor | None = None  # of the shares that this step's E-step made
+    for t in range(len(steps) - 1, -1, -1):
+        step = steps[t]
+        centred = v - step.mean.unsqueeze(-3)  # (M, H, N, D)
+        grad_total = torch.zeros_like(step.log_sigma)
+        grad_log_sigma = torch.zeros_like(step.log_sigma)
+        grad_variance: Tensor | float = 0.0
+        grad_centred: Tensor | None = None
+        if (
+            grad_share is not None
+        ):  # E-step: share' = softmax over n of  -sum_i centred^2 / (2 variance) - log_sigma + log_a
+            following = steps[t + 1].share
+            grad_mean = torch.zeros_like(step.mean)
+            grad_logits = grad_share.sub_((grad_share * following).sum(-1, keepdim=True)).mul_(following)
+            summed = grad_logits.sum(-2)
+            grad_log_sigma = -summed
+            grad_log_a = None if step.a is None else summed
+            grad_centred = grad_logits.unsqueeze(-1) * centred
+            grad_variance = (grad_centred * centred).sum(-3).div_(2 * step.variance.square())
+            grad_centred.mul_((-1 / step.variance).unsqueeze(-3))
+        if grad_log_a is not None and betas is not None and grad_betas is not None:
+            assert step.a is not None
+            grad_cost = grad_log_a * (1 - step.a) * -step.temperature
+            grad_betas[0].sub_(grad_cost.sum(0))
+            grad_betas[1].add_((grad_cost * step.total).sum(0))
+            grad_total = grad_cost * (betas[1] + step.log_sigma + width * (1 + math.log(2 * math.pi)) / 2)
+            grad_log_sigma = grad_log_sigma + grad_cost * step.total
+        grad_variance = (grad_variance + 0.5 * grad_log_sigma.unsqueeze(-1) / step.variance) * step.inverse
+        # variance = inverse sum_h share centred^2;  mean = inverse sum_h share v
+        weighted = step.share.unsqueeze(-1) * centred  # (M, H, N, D)
+        if grad_centred is None:
+            grad_centred = weighted * (2 * grad_variance).unsqueeze(-3)
+        else:
+            grad_centred.addcmul_(weighted, (2 * grad_variance).unsqueeze(-3))
+        grad_mean = (grad_mean - grad_centred.sum(-3)) * step.inverse
+        grad_v.add_(grad_centred).addcmul_(step.share.unsqueeze(-1), grad_mean.unsqueeze(-3))
+        if t > 0:
+            # inverse = 1 / (total + epsilon) scales both
+            grad_total = grad_total - _sum_width(grad_variance * (step.variance - EPSILON) + grad_mean * step.mean)
+            centred.square_().mul_(grad_variance.unsqueeze(-3)).addcmul_(v, grad_mean.unsqueeze(-3))
+            grad_share = _sum_width(centred).add_(grad_total.unsqueeze(-2))
+    return grad_v
