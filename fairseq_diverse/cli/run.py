@@ -2,7 +2,8 @@
 
 Every row and seed has its own directory under $FAIRSEQ_DIVERSE_RUNS (default: runs/), named by a hash of what is
 trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command goes on
-where it stopped. `fairseq-diverse report TABLE` shows the results.
+where it stopped. `fairseq-diverse report TABLE` shows the results. Each run gets its share of the cores as threads, or
+$OMP_NUM_THREADS of them.
 """
 
 import argparse
@@ -14,9 +15,7 @@ EXAMPLE = "fairseq-diverse run multi30k-disagreement --seeds 1,2,3 --jobs 2"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
     parser.add_argument("--seeds", default="1", metavar="1,2,3", help="seeds of every row (default: 1)")
-    parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="runs side by side, each with its share of the cores"
-    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
     )
@@ -53,9 +52,9 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
     table = load_table(args.table, args.data, args.size, args.settings)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
-    runs = list({run.directory if run.data.hash else run: run for run in found}.values())  # equal rows: once
+    runs = list({run.directory: run for run in found}.values())  # equal rows: once
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = max(1, cores // args.jobs)
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // args.jobs))
     if args.dry_run:
         for run in runs:
             print(f"# {run.name}: {run.stage}, {run.directory}")

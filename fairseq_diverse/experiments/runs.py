@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,10 +169,8 @@ class Run:
             write_json(self.directory / "state.json", self.state | {"starts": starts})
             peak = yield from self._spawn("train", command, threads, lock)
         if not any(self.checkpoints.glob(f"checkpoint_*_{self.row.max_update}.pt")):
-            # fairseq leaves it out at the end of an epoch
-            os.link(
-                self.checkpoints / "checkpoint_last.pt", self.checkpoints / f"checkpoint_0_{self.row.max_update}.pt"
-            )
+            final = self.checkpoints / f"checkpoint_0_{self.row.max_update}.pt"
+            os.link(self.checkpoints / "checkpoint_last.pt", final)  # fairseq leaves it out at the end of an epoch
         self._finish("train", logs.measure("train", self.directory / "train.log") | {"peak_memory": peak})
 
     def _finish(self, step: str, measures: dict[str, Any]) -> None:
@@ -267,7 +266,8 @@ def mend_last_checkpoint(folder: Path) -> int:
         whole = [path for path in by_updates if zipfile.is_zipfile(path)]
         if not whole:
             return 0
-        os.link(whole[-1], last)
+        with open(whole[-1], "rb") as source, atomic_write(last, "wb") as copy:  # no link: fairseq writes into `last`
+            shutil.copyfileobj(source, copy)
     from fairseq_diverse.checkpoints import load_checkpoint
 
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]

@@ -1,0 +1,354 @@
+"""Tables, logs, locks, schedule and reports of experiments, without training anything."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_diverse.cli.run import parse_seeds
+from fairseq_diverse.evaluation.metrics import score
+from fairseq_diverse.experiments import logs, report, schedule
+from fairseq_diverse.experiments.runs import Progress, RunBusy, RunFailed, find_data, locked, mend_last_checkpoint
+from fairseq_diverse.experiments.summary import bleu_statistics
+from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
+
+SIZE = "train: {arch: transformer, max-update: 30, lr: 0.005, dropout: 0.1}\ngenerate: {beam: 5}\naverage: none\n"
+TABLE = """
+data: multi30k_en_de
+size: %s
+flags: {dropout: 0.2}
+rows:
+  first:
+  second: {dropout: 0.3, fp16: true, share-all-embeddings: false, published: {bleu: 27.3}}
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes a table file (and its size) and returns its name; replacements as (old, new) pairs."""
+
+    def write(*replacements, size=SIZE):
+        (tmp_path / "size.yaml").write_text(size)
+        text = TABLE % (tmp_path / "size.yaml")
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "table.yaml").write_text(text)
+        return str(tmp_path / "table.yaml")
+
+    return write
+
+
+def test_rows_are_size_then_table_then_row_then_settings(table):
+    rows = load_table(table(), settings=["lr=0.001", "generate.beam=4", "average.last=3", "average.every=5"]).rows
+    assert rows["first"].train == {"arch": "transformer", "max-update": "30", "lr": "0.001", "dropout": "0.2"}
+    assert rows["second"].train["dropout"] == "0.3" and rows["second"].train["fp16"] is True
+    assert "share-all-embeddings" not in rows["second"].train
+    assert rows["second"].generate == {"beam": "4"} and rows["second"].average == {"last": 3, "every": 5}
+    assert rows["second"].published == {"bleu": 27.3} and rows["second"].baseline == "first"
+    assert load_table(table(), settings=["dropout=0.5"]).rows["second"].train["dropout"] == "0.5"
+    assert to_arguments({"arch": "transformer", "fp16": True}) == ["--arch", "transformer", "--fp16"]
+
+
+def test_a_key_tells_what_is_trained_and_nothing_else(table):
+    row = load_table(table()).rows["second"]
+    other_order = load_table(table(("{dropout: 0.3, fp16: true,", "{fp16: true, dropout: 0.3,"))).rows["second"]
+    renamed = load_table(table(("second:", "another:"), ("27.3", "20.0"))).rows["another"]
+    whole_number = load_table(table(), settings=["lr=1.0"]).rows["second"]
+    assert row.key("hash") == other_order.key("hash") == renamed.key("hash")
+    assert whole_number.key("hash") == load_table(table(), settings=["lr=1"]).rows["second"].key("hash")
+    changed = [["dropout=0.4"], ["generate.beam=4"], ["average.last=2", "average.every=5"]]
+    keys = {row.key("hash"), row.key("other hash")}
+    keys |= {load_table(table(), settings=s).rows["second"].key("hash") for s in changed}
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize(
+    ("replacement", "problem"),
+    [
+        (("flags:", "flag:"), "table.yaml: unknown key flag; known: title, data"),
+        (("{bleu: 27.3}", "{blue: 27.3}"), "row second: unknown key blue; known: bleu"),
+        (("first:", "first: 3"), "row first is not"),
+        (("data: multi30k_en_de", "title: x"), "row first has no `data`"),
+        (("fp16: true", "fp16: [true]"), "fp16: one value expected"),
+        (("fp16: true", "baseline: third"), "baseline third is no row; rows: first, second"),
+        (("fp16: true", "average: {last: 2}"), "needs `last` .* and `every`"),
+        (("fp16: true", "average: 3"), "average: 3; allowed: none"),
+        (("fp16: true", "max-update: many"), "max-update: many is not a number"),
+        (("fp16: true", "fp16: '${nothing}'"), "table.yaml: .*nothing"),
+        (("fp16: true", "fp16: {"), "table.yaml, line 7: not valid YAML"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_name(table, replacement, problem):
+    with pytest.raises(ValueError, match=problem):
+        load_table(table(replacement))
+
+
+def test_a_wrong_size_is_refused_by_name(table):
+    with pytest.raises(ValueError, match=r"size.yaml: unknown key lr; known: train"):
+        load_table(table(size=SIZE + "lr: 3\n"))
+    with pytest.raises(ValueError, match="set no `max-update`"):
+        load_table(table(size=SIZE.replace("max-update: 30, ", "")))
+
+
+def test_unknown_names_come_with_the_known_ones(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    with pytest.raises(ValueError, match=r"nosuch: .*known: .*multi30k-disagreement"):
+        load_table("nosuch")
+    with pytest.raises(ValueError, match=r"nosuch: .*known: .*small"):
+        load_table(table(), size="nosuch")
+    with pytest.raises(ValueError, match=r"no row third in table; rows: first, second"):
+        select_rows(load_table(table()), "first,third")
+    assert [row.name for row in select_rows(load_table(table()), "second, first")] == ["second", "first"]
+    with pytest.raises(ValueError, match=r"data set nosuch: .*known: .*multi30k_en_de"):
+        find_data("nosuch")
+    with pytest.raises(ValueError, match="fairseq-diverse prepare multi30k_en_de --raw RAW_DIR --out"):
+        find_data("multi30k_en_de")
+    assert find_data("multi30k_en_de", dry=True).hash is None
+
+
+@pytest.mark.parametrize("setting", ["dropout", "=3", "other.beam=4", "average.first=3"])
+def test_a_wrong_setting_is_refused(table, setting):
+    with pytest.raises(ValueError, match=r"--set|unknown key first"):
+        load_table(table(), settings=[setting])
+
+
+def test_seeds():
+    assert parse_seeds("1, 20") == [1, 20]
+    for text in ("", "1,a", "1,1", "-1"):
+        with pytest.raises(ValueError, match="--seeds"):
+            parse_seeds(text)
+
+
+TRAIN_LOG = """2026 00:00 | INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,000)
+2026 00:01 | INFO | train_inner | {"epoch": 1, "loss": "9.5", "wps": "100", "num_updates": "10", "gb_free": "5.5"}
+2026 00:02 | INFO | valid | {"epoch": 1, "valid_nll_loss": "3.0", "valid_num_updates": "10"}
+2026 00:03 | INFO | train_inner | {"epoch": 1, "loss": "9.0", "wps": "300", "num_updates": "20", "gb_free": "4.5"}
+2026 00:03 | INFO | train_inner | {"epoch": 1, "loss": "8.0", "wps": "120", "num_updates": "30", "gb_free": "5.0"}
+2026 00:04 | INFO | valid | {"epoch": 1, "valid_nll_loss": "4.0", "valid_num_updates": "30"}
+2026 00:05 | INFO | train_inner | {"epoch": 1, "los"""
+
+
+def test_measurements_of_training(tmp_path):
+    (tmp_path / "train.log").write_text(TRAIN_LOG)
+    measured = logs.measure("train", tmp_path / "train.log")
+    assert measured["parameters"] == 1234 and measured["words_per_second"] == 120 and measured["gb_free"] == 4.5
+    assert measured["valid_nll"] == {"last": round(4 * np.log(2), 4), "best": round(3 * np.log(2), 4)}
+
+
+def test_following_a_log_that_grows_in_the_middle_of_a_line(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("of an earlier start\n")
+    follower = logs.Follower(path)
+    assert follower.latest() == (0, "", "")
+    middle = TRAIN_LOG.index("num_updates") + 3
+    for text, expected in (
+        (TRAIN_LOG[:middle], (0, "", "")),
+        (TRAIN_LOG[middle:-200], (20, "9.0", "300")),
+        (TRAIN_LOG[-200:], (30, "8.0", "120")),
+    ):
+        with open(path, "a") as f:
+            f.write(text)
+        assert follower.latest() == expected
+
+
+def test_speed_of_translation(tmp_path):
+    line = "| Translated 1,000 sentences (12,345 tokens) in 10.0s (100.00 sentences/s, 1234.50 tokens/s)\n"
+    (tmp_path / "generate.log").write_text("H-0\t-1\tword\n" + line)
+    assert logs.measure("generate", tmp_path / "generate.log") == {
+        "sentences": 1000,
+        "tokens": 12345,
+        "seconds": 10.0,
+        "words_per_second": 1234.5,
+    }
+
+
+def test_nll_of_references_is_in_nats_and_in_the_order_of_the_test_set(tmp_path):
+    path = tmp_path / "reference.log"
+    path.write_text("S-1\tsource\nP-1\t-1.0000 -2.5000\nP-0\t-4.0000\n")
+    assert logs.reference_nll(path) == pytest.approx([4 * np.log(2), 3.5 * np.log(2)])
+    path.write_text("P-2\t-1.0000\nP-0\t-4.0000\n")
+    with pytest.raises(ValueError, match="2 scored sentences"):
+        logs.reference_nll(path)
+
+
+def test_the_end_of_a_log_is_short(tmp_path):
+    (tmp_path / "log").write_text("a\nb\n\n" + "c" * 1000 + "\nd\n")
+    shown = logs.tail(tmp_path / "log", lines=2, width=10).splitlines()
+    assert shown == ["    " + "c" * 10 + " ...", "    d"]
+
+
+def checkpoint(path, updates):
+    torch.save({"model": {"w": torch.zeros(3)}, "optimizer_history": [{"num_updates": updates}]}, path)
+
+
+def test_a_last_checkpoint_that_was_cut_off_is_replaced_by_the_newest_whole_one(tmp_path):
+    assert mend_last_checkpoint(tmp_path) == 0
+    checkpoint(tmp_path / "checkpoint_last.pt", 30)
+    assert mend_last_checkpoint(tmp_path) == 30
+    for epoch, updates in ((1, 9), (2, 20), (3, 100)):
+        checkpoint(tmp_path / f"checkpoint_{epoch}_{updates}.pt", updates)
+    for name in ("checkpoint_last.pt", "checkpoint_3_100.pt"):
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) // 2])
+    assert mend_last_checkpoint(tmp_path) == 20
+    assert (tmp_path / "checkpoint_2_20.pt").read_bytes() == (tmp_path / "checkpoint_last.pt").read_bytes()
+
+
+def test_a_lock_is_held_by_one_and_given_back_by_the_dead(tmp_path):
+    with locked(tmp_path), pytest.raises(RunBusy, match=f"process {os.getpid()} is working"), locked(tmp_path):
+        pass
+    hold = "import sys, time; from pathlib import Path; from fairseq_diverse.experiments.runs import locked\n"
+    hold += "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    with pytest.raises(RunBusy, match=f"process {other.pid} is working"), locked(tmp_path):
+        pass
+    other.kill()
+    other.wait()
+    with locked(tmp_path):
+        pass
+
+
+class FakeRun(SimpleNamespace):
+    """A run of a few steps that may fail; counts how many of them work at a time."""
+
+    working = most = 0
+
+    def __init__(self, name, folder, error=None):
+        super().__init__(name=name, directory=folder, row=SimpleNamespace(max_update=10), error=error, summary=None)
+        self.closed = False
+
+    def execute(self, threads):
+        FakeRun.working += 1
+        FakeRun.most = max(FakeRun.most, FakeRun.working)
+        try:
+            for updates in range(3):
+                yield Progress("train", updates, "1.0", "100")
+            if self.error:
+                raise self.error
+            self.summary = {"metrics": {"bleu": 30, "chrf": 50, "ter": 40, "length_ratio": 1}}
+        finally:
+            FakeRun.working -= 1
+            self.closed = True
+
+
+def test_a_failing_run_is_shown_and_the_others_go_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
+    FakeRun.most = 0
+    errors = [
+        None,
+        RunFailed("train ended"),
+        ValueError("a user's"),
+        ZeroDivisionError("a bug's"),
+        RunBusy("held"),
+        None,
+    ]
+    runs = [FakeRun(f"run {number}", tmp_path, error) for number, error in enumerate(errors)]
+    assert schedule.run_all(runs, jobs=2, threads=1) == 4
+    shown = capsys.readouterr().err
+    assert [run.summary is not None for run in runs] == [True, False, False, False, False, True]
+    assert "run 1: FAILED: train ended" in shown and "run 2: FAILED: a user's" in shown and "run 4: left alone" in shown
+    assert "Traceback" not in shown and "ZeroDivisionError" in (tmp_path / "error.log").read_text()
+    assert FakeRun.most == 2 and FakeRun.working == 0
+
+
+def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schedule.time, "sleep", interrupt)
+    runs = [FakeRun(f"run {number}", tmp_path) for number in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        schedule.run_all(runs, jobs=2, threads=1)
+    assert [run.closed for run in runs] == [True, True, False]
+
+
+REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
+
+
+def summary(seed, wrong, nll, words=100.0, data="d"):
+    """A run's summary whose first ``wrong`` translations are wrong, with NLL ``nll`` for every sentence."""
+    hypotheses = ["Das war ganz anders ."] * wrong + REFERENCES[wrong:]
+    scores = score(hypotheses, REFERENCES, "de")
+    return {
+        "system": "x",
+        "seed": seed,
+        "language": "de",
+        "data_hash": data,
+        "metrics": scores.as_dict(),
+        "parameters": 1000,
+        "words_per_second": {"train": words, "generate": 10.0},
+        "commit": "0123456789abcdef",
+        "dirty": True,
+        "test_nll": [nll * (1 + 0.1 * (-1) ** n) for n in range(30)],
+        "bleu_counts": scores.statistics["bleu"][:, :6].astype(int).tolist(),
+        "commands": [
+            "OMP_NUM_THREADS=1 /usr/bin/python -m fairseq_cli.train /home/me/data --save-dir /a/b/checkpoints"
+        ],
+    }
+
+
+def test_bleu_statistics_are_sacrebleus():
+    hypotheses = ["", "Satz", "Das ist", "Das ist der", "ein langer Satz , der nicht endet ."]
+    expected = score(hypotheses, REFERENCES[:5], "de").statistics["bleu"]
+    np.testing.assert_array_equal(bleu_statistics(expected[:, :6].astype(int).tolist()), expected)
+
+
+def test_report_compares_means_over_seeds(table):
+    rows = list(load_table(table()).rows.values())
+    summaries = {
+        "first": [summary(1, 20, 5.0), summary(2, 22, 5.2)],
+        "second": [summary(1, 3, 4.0, words=80.0), summary(2, 1, 4.4, words=80.0)],
+    }
+    first, second = report.compare(rows, summaries)
+    bleu = {name: [s["metrics"]["bleu"] for s in of_row] for name, of_row in summaries.items()}
+    assert second["bleu"] == pytest.approx(np.mean(bleu["second"]))
+    assert second["bleu_deviation"] == pytest.approx(np.std(bleu["second"], ddof=1))
+    assert second["delta"] == pytest.approx(np.mean(bleu["second"]) - np.mean(bleu["first"])) and second["p"] < 0.01
+    assert second["nll_delta"] == pytest.approx(-0.9) and second["nll_p"] < 0.001
+    assert second["speed"] == pytest.approx(0.8) and second["seeds"] == 2 and "delta" not in first
+    cells = report.to_cells([first, second])
+    assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
+    assert f"{second['delta']:+.2f} (p = 0.001)" in cells[2] or f"{second['delta']:+.2f} (p < 0.001)" in cells[2]
+
+
+def test_equal_systems_do_not_differ(table):
+    rows = list(load_table(table()).rows.values())
+    _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 9, 5.0)]})
+    assert second["delta"] == 0 and second["p"] == 1 and second["nll_delta"] == 0 and second["nll_p"] == 1
+
+
+def test_rows_that_were_not_run_say_so(table):
+    rows = list(load_table(table()).rows.values())
+    lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": []})
+    text = report.as_text(report.to_cells(lines))
+    assert "second" in text and "not run" in text and "27.30" in text
+    markdown = report.as_markdown(report.to_cells(lines)).splitlines()
+    assert markdown[1].startswith("| --- | ---:") and len({line.count("|") for line in markdown}) == 1
+    notes = "\n".join(report.notes(rows, lines))
+    assert "bootstrap interval" in notes and "0123456789+" in notes and "measured on multi30k_en_de" in notes
+
+
+def test_rows_of_different_data_are_not_compared(table):
+    rows = list(load_table(table()).rows.values())
+    with pytest.raises(ValueError, match="second and first were run on different data"):
+        report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": [summary(1, 20, 5.0, data="other")]})
+
+
+def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(table, tmp_path):
+    rows = list(load_table(table()).rows.values())
+    summaries = {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)], "second": [summary(1, 3, 4.0)]}
+    paths = report.save(tmp_path / "results", summaries)
+    assert sorted(path.name for path in paths) == ["first-seed1.json", "first-seed2.json", "second-seed1.json"]
+    saved = json.loads(paths[0].read_text())
+    assert saved["commands"] == ["fairseq-train data --save-dir RUN/checkpoints"] and saved["system"] == "first"
+    read = report.from_results(tmp_path / "results", rows)
+    assert report.compare(rows, read) == report.compare(rows, summaries)
+    with pytest.raises(ValueError, match="no saved summaries"):
+        report.from_results(tmp_path / "nothing", rows)
