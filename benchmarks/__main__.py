@@ -1,0 +1,254 @@
+"""``python -m benchmarks``: measure the rows and print each as soon as it is known; see README.md."""
+
+import argparse
+import gc
+import json
+import platform
+import re
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from benchmarks import sides
+from benchmarks.harness import Sample, alternate, clock, median_interval
+from fairseq_diverse.experiments import provenance
+from fairseq_diverse.files import atomic_write
+
+RESULTS = Path(__file__).parent / "results"
+FEWEST_PAIRS = 30
+WARM_UP = 2
+BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a row is measured. Seconds become a ratio of speeds, reference / ours; bytes the ratio ours / reference."""
+
+    sampler: Callable[[str, sides.Size, str], Sample]
+    seconds: bool = True
+
+
+MEASURES = {
+    "function": Measure(sides.function),
+    "function memory": Measure(sides.function_memory, seconds=False),
+    "layer": Measure(sides.layer),
+    "memory": Measure(sides.memory, seconds=False),
+    "generation": Measure(sides.generation),
+    "training": Measure(sides.training),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Args:
+        published: the ratio in the paper (Base, on a GPU).
+        floor: the row, measured before this one, that bounds it.
+        expected: what the ratio must be; said in the table whether the interval holds it.
+    """
+
+    measure: str
+    ours: str
+    reference: str = "fairseq"
+    published: float | None = None
+    floor: str = ""
+    expected: float | None = None
+
+
+ROWS = [
+    Row("function", "output_agreement", "naive output_agreement"),
+    Row("function", "position_agreement", "naive position_agreement"),
+    Row("function", "em_routing", "naive em_routing"),
+    Row("function", "simple_routing", "naive simple_routing"),
+    Row("function memory", "output_agreement", "naive output_agreement"),
+    Row("function memory", "em_routing", "naive em_routing"),
+    Row("function memory", "em_routing", "the votes"),
+    Row("function memory", "simple_routing", "the votes"),
+    Row("layer", "routing floor encoder:1"),
+    Row("layer", "em routing encoder:1", floor="routing floor encoder:1"),
+    Row("layer", "naive em routing encoder:1", floor="routing floor encoder:1"),
+    Row("memory", "off", expected=1.0),
+    Row("memory", "disagreement output"),
+    Row("memory", "disagreement all"),
+    Row("memory", "em routing encoder"),
+    Row("memory", "naive em routing encoder"),
+    Row("generation", "off", expected=1.0),
+    Row("generation", "em routing encoder"),
+    Row("generation", "em routing everywhere"),
+    Row("training", "off", expected=1.0),
+    Row("training", "disagreement output", published=0.88),
+    Row("training", "disagreement position"),
+    Row("training", "disagreement subspace"),
+    Row("training", "disagreement all"),
+    Row("training", "routing floor encoder:1-2"),
+    Row("training", "em routing encoder:1-2", published=0.87, floor="routing floor encoder:1-2"),
+    Row("training", "routing floor encoder"),
+    Row("training", "em routing encoder", published=0.63, floor="routing floor encoder"),
+    Row("training", "simple routing encoder", published=0.64, floor="routing floor encoder"),
+    Row("training", "naive em routing encoder", floor="routing floor encoder"),
+    Row("training", "routing floor everywhere"),
+    Row("training", "em routing everywhere", published=0.34, floor="routing floor everywhere"),
+]
+
+COLUMNS = {"row": 40, "against": 24, "ratio": 6, "95% interval": 13, "paper": 5, "floor": 6, "note": 0}
+
+
+def line(cells: Sequence[str]) -> str:
+    """One line of the markdown table, its columns wide enough for every row."""
+    padded = (f"{cell:{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=True))
+    return f"| {' | '.join(padded).rstrip()} |"
+
+
+def measure(row: Row, size_name: str, size: sides.Size, device: str, pairs: int, bar: Any) -> dict[str, Any]:
+    """Measure one row: a row of the JSON file."""
+    how = MEASURES[row.measure]
+    if not how.seconds:  # the same at every repetition
+        pairs = 1
+    bar.reset(total=pairs)
+    start = time.monotonic()
+    make_ours, make_reference = (partial(how.sampler, name, size, device) for name in (row.ours, row.reference))
+    warm_up, blocks = (WARM_UP, min(BLOCKS, pairs)) if how.seconds else (0, 1)
+    samples = alternate(make_ours, make_reference, pairs, warm_up, blocks, bar.update)
+    ratios = [theirs / mine if how.seconds else mine / theirs for mine, theirs in samples]
+    interval = median_interval(ratios) if how.seconds else None
+    return {
+        "size": size_name,
+        "measure": row.measure,
+        "ours": row.ours,
+        "reference": row.reference,
+        "unit": "seconds" if how.seconds else "bytes",
+        "ratio": round(statistics.median(ratios), 4),
+        "interval": interval and [round(x, 4) for x in interval],
+        "median": [float(f"{statistics.median(side):.4g}") for side in zip(*samples, strict=True)],
+        "ratios": [round(ratio, 4) for ratio in ratios],
+        "published": row.published if size_name == "base" else None,
+        "minutes": round((time.monotonic() - start) / 60, 1),
+    }
+
+
+def cells(row: Row, result: dict[str, Any], before: Sequence[dict[str, Any]]) -> list[str]:
+    """The table's line for a result, given those before it."""
+    low, high, _ = result["interval"] or (result["ratio"], result["ratio"], 1)
+    floors = [
+        found["ratio"]
+        for found in before
+        if (found["size"], found["measure"], found["ours"]) == (result["size"], row.measure, row.floor)
+    ]
+    scale, unit = (1e3, "ms") if result["unit"] == "seconds" else (1e-6, "MB")
+    ours, reference = (f"{value * scale:.3g}" for value in result["median"])
+    note = f"{ours} / {reference} {unit}"
+    if row.expected is not None:
+        note += f"; expected {row.expected:.2f}: {'inside' if low <= row.expected <= high else 'OUTSIDE'}"
+    return [
+        f"{result['size']} {row.measure}: {row.ours}",
+        row.reference,
+        f"{result['ratio']:.3f}",
+        f"{low:.3f}-{high:.3f}" if result["interval"] else "exact",
+        "" if result["published"] is None else f"{result['published']:.2f}",
+        f"{floors[-1]:.3f}" if floors else "",
+        note,
+    ]
+
+
+def device_name(device: str) -> str:
+    """The processor's name, for the file and inside it."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    try:
+        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--size", choices=("small", "base"), default="small", help="model size (default: small)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes and 3 pairs: does it run at all?")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="PATTERN",
+        help="the rows in whose name, such as 'training: off', this regular expression is found",
+    )
+    parser.add_argument("--pairs", type=int, help=f"pairs a row, at least {FEWEST_PAIRS} (default), any with --quick")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    parser.add_argument("--tokens", type=int, help="of a training batch, source and target each (default: 1024)")
+    parser.add_argument("--save", metavar="NAME", help="also write results/<device>-NAME.json, after every row")
+    args = parser.parse_args(arguments)
+    size_name = "quick" if args.quick else args.size
+    size = sides.SIZES[size_name]
+    if args.tokens is not None:
+        size = replace(size, tokens=args.tokens)
+    pairs = args.pairs if args.pairs is not None else 3 if args.quick else FEWEST_PAIRS
+    try:
+        rows = [row for row in ROWS if re.search(args.only, f"{row.measure}: {row.ours}")]
+    except re.error as error:
+        parser.error(f"--only {args.only!r}: not a regular expression ({error})")
+    if pairs < (1 if args.quick else FEWEST_PAIRS):
+        parser.error(f"--pairs {pairs}: at least {FEWEST_PAIRS} make a result (fewer only with --quick)")
+    if size.tokens < size.length:
+        parser.error(f"--tokens {size.tokens}: at least {size.length}, one sentence")
+    if args.threads < 1:
+        parser.error(f"--threads {args.threads}: must be at least 1")
+    if args.save is not None and not re.fullmatch(r"[\w.-]+", args.save):
+        parser.error(f"--save {args.save!r}: letters, digits, '.', '_' and '-' only")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no CUDA device; fairseq-diverse doctor says why")
+    if not rows:
+        parser.error(f"--only {args.only!r}: no row has that in its name; without --only all {len(ROWS)} are measured")
+
+    warnings.filterwarnings("ignore", message="Support for mismatched", category=UserWarning)  # fairseq's own masks
+    torch.set_num_threads(args.threads)
+    name = device_name(args.device)
+    report: dict[str, Any] = {
+        **provenance.collect(),
+        "device": name,
+        "threads": args.threads,
+        "clock": clock(args.device),
+        "pairs": pairs,
+        "blocks": BLOCKS,
+        "warm_up": WARM_UP,
+        "tokens": size.tokens,
+        "ratio": "median over pairs of reference / ours for seconds (speed), of ours / reference for bytes",
+        "interval": "distribution-free interval of the median from order statistics: low, high, coverage",
+        "rows": [],
+    }
+    slug = "cpu" if args.device == "cpu" else re.sub(r"\W+", "-", name.lower())
+    path, done = results / f"{slug}-{args.save}.json", report["rows"]
+    print(
+        f"{name}, {args.threads} thread(s), {pairs} pairs; times as speed over the reference, memory as bytes over it"
+    )
+    print(line([*COLUMNS]), line(["-" * max(width, 4) for width in COLUMNS.values()]), sep="\n", flush=True)
+    try:
+        for number, row in enumerate(rows, start=1):
+            title = f"{number}/{len(rows)} {row.measure}: {row.ours}"
+            with tqdm(desc=title, leave=False, unit="pair", disable=None) as bar:
+                result = measure(row, size_name, size, args.device, pairs, bar)
+            print(line(cells(row, result, done)), flush=True)
+            done.append(result)
+            if args.save is not None:
+                with atomic_write(path) as file:
+                    json.dump(report, file, indent=1)
+            gc.collect()
+    except KeyboardInterrupt:
+        print(f"stopped: {len(done)} of {len(rows)} rows measured and kept", file=sys.stderr)
+        return 130
+    except OSError as error:
+        parser.error(f"--save {args.save}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""What is measured: models, functions, batches, and the samplers made from them."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.optim.adam import Adam
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+import fairseq_diverse
+from benchmarks import naive
+from benchmarks.harness import Sample, kept_for_backward, peak_of_cuda, timed
+from fairseq_diverse.attention.functional import agreement, routing
+from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
+    LabelSmoothedCrossEntropyWithDisagreement,
+)
+
+fairseq_diverse.register()
+
+
+def _widths(layers: int, width: int, ffn: int, heads: int) -> dict[str, Any]:
+    names = {"layers": layers, "embed_dim": width, "ffn_embed_dim": ffn, "attention_heads": heads}
+    return {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in names.items()}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model's size and the batch it is measured on."""
+
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    words: int  # in the joint vocabulary
+    tokens: int = 1024  # of a training batch on each of the two sides, padding included
+    length: int = 32  # of the longest sentence
+    sentences: int = 8  # of a batch to translate, beam 5
+    steps: int = 24  # decoder steps, the same for every hypothesis
+
+
+SIZES = {
+    "quick": Size(2, 16, 32, 4, 50, tokens=40, length=8, sentences=2, steps=3),
+    "small": Size(3, 128, 256, 4, 4_000),
+    "base": Size(6, 512, 2048, 8, 32_000),
+}
+
+EVERYWHERE = "encoder,decoder,cross"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model and the criterion that trains it.
+
+    Args:
+        flags: of the architecture, on top of the size.
+        terms: disagreement terms, placed everywhere; empty for plain label-smoothed cross-entropy.
+        naive: what stands in place of each routed aggregation: em, simple or floor (see ``naive.Aggregation``).
+    """
+
+    arch: str = "diverse_transformer"
+    flags: dict[str, Any] = field(default_factory=dict)
+    terms: str = ""
+    naive: str = ""
+
+
+def _routed(place: str, kind: str, naive: str = "") -> Side:
+    return Side(flags={"routing": kind, "routing_on": place}, naive=naive)
+
+
+PLACES = {"encoder:1": "encoder:1", "encoder:1-2": "encoder:1-2", "encoder": "encoder", "everywhere": EVERYWHERE}
+
+SIDES: dict[str, Side] = {
+    "fairseq": Side("transformer"),
+    "off": Side(),
+    **{f"disagreement {term}": Side(terms=term) for term in ("output", "position", "subspace")},
+    "disagreement all": Side(terms="subspace,position,output"),
+    **{f"{kind} routing {name}": _routed(place, kind) for kind in ("em", "simple") for name, place in PLACES.items()},
+    **{
+        f"naive {kind} routing {name}": _routed(place, kind, kind)
+        for kind in ("em", "simple")
+        for name, place in PLACES.items()
+    },
+    **{f"routing floor {name}": _routed(place, "em", "floor") for name, place in PLACES.items()},
+}
+
+
+def dictionary(size: Size) -> Dictionary:
+    words = Dictionary()
+    for word in range(size.words):
+        words.add_symbol(f"w{word}")
+    return words
+
+
+def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
+    """A model, from the same seed for every side."""
+    torch.manual_seed(1)
+    args = Namespace(
+        arch=side.arch,
+        share_all_embeddings=True,
+        **_widths(size.layers, size.width, size.ffn, size.heads),
+        **side.flags,
+    )
+    ARCH_CONFIG_REGISTRY[side.arch](args)
+    words = dictionary(size)
+    task: Any = SimpleNamespace(source_dictionary=words, target_dictionary=words)
+    model = ARCH_MODEL_REGISTRY[side.arch].build_model(args, task)
+    if side.naive:
+        routed = [module for module in model.modules() if getattr(module, "aggregate", None) is not None]
+        for attention in routed:
+            attention.aggregate = naive.Aggregation(size.width, size.heads, side.naive)
+    return model.to(device)
+
+
+def batch(size: Size, sentences: int, device: str) -> dict[str, Any]:
+    """A synthetic sample as fairseq's collater makes it, sentences of 3/4 ``size.length`` and more."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(size.length * 3 // 4, size.length + 1, (sentences,), generator=generator)
+    lengths[0] = size.length
+    words = torch.randint(4, size.words, (2, sentences, size.length), generator=generator)
+    real = torch.arange(size.length) < lengths.unsqueeze(1)
+    source = torch.where(real, words[0], 1).flip(1)  # fairseq pads the source on the left; 1 is <pad>, 2 </s>
+    target = torch.where(real, words[1], 1)
+    source[:, -1] = 2
+    target.scatter_(1, lengths.unsqueeze(1) - 1, 2)
+    previous = torch.cat([torch.full_like(target[:, :1], 2), target[:, :-1]], 1).where(real, 1)
+    inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous}
+    return {
+        "net_input": {name: tensor.to(device) for name, tensor in inputs.items()},
+        "target": target.to(device),
+        "ntokens": int(lengths.sum()),
+        "nsentences": sentences,
+    }
+
+
+def _likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[], Tensor]:
+    """The objective of one training step, per token."""
+    settings = SimpleNamespace(
+        sentence_avg=False,
+        label_smoothing=0.1,
+        disagreement=side.terms,
+        disagreement_on=EVERYWHERE,
+        disagreement_weight=1.0,
+    )
+    kind = LabelSmoothedCrossEntropyWithDisagreement if side.terms else LabelSmoothedCrossEntropyCriterion
+    criterion: Any = kind.build_criterion(settings, SimpleNamespace(target_dictionary=model.encoder.dictionary)).train()
+    sample = batch(size, size.tokens // size.length, device)
+    model.train()
+
+    def objective() -> Tensor:
+        loss, sample_size, _ = criterion(model, sample)
+        return loss / sample_size
+
+    return objective
+
+
+def _step(name: str, size: Size, device: str) -> Callable[[], None]:
+    model = build_model(SIDES[name], size, device)
+    objective = _likelihood(SIDES[name], size, model, device)
+    optimizer = Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        objective().backward()
+        optimizer.step()
+
+    return step
+
+
+def training(name: str, size: Size, device: str) -> Sample:
+    """Seconds of forward, backward and optimizer step."""
+    return timed(_step(name, size, device), device)
+
+
+def memory(name: str, size: Size, device: str) -> Sample:
+    """On CUDA, peak bytes of a training step, parameters and optimizer included; on a CPU, bytes kept for backward."""
+
+    def sample() -> float:
+        if device == "cuda":
+            return peak_of_cuda(lambda: _step(name, size, device))
+        model = build_model(SIDES[name], size, device)
+        return kept_for_backward(_likelihood(SIDES[name], size, model, device), model)
+
+    return sample
+
+
+def generation(name: str, size: Size, device: str) -> Sample:
+    """Seconds of one batch through fairseq's beam search, beam 5, every hypothesis of the same length."""
+    model = build_model(SIDES[name], size, device)
+    model.make_generation_fast_(beamable_mm_beam_size=5, need_attn=False)  # as fairseq-generate
+    # </s> is forbidden before the last step and forced there
+    generator = SequenceGenerator(
+        [model], model.decoder.dictionary, beam_size=5, min_len=size.steps, max_len_a=0, max_len_b=size.steps
+    )
+    sample = batch(size, size.sentences, device)
+    return timed(lambda: generator.generate([model], sample), device)
+
+
+def layer(name: str, size: Size, device: str) -> Sample:
+    """Seconds of forward and backward of the first encoder layer."""
+    first = build_model(SIDES[name], size, device).encoder.layers[0].train()
+    padding = batch(size, size.tokens // size.length, device)["net_input"]["src_tokens"].eq(1)
+    x = torch.randn(size.length, len(padding), size.width, device=device, requires_grad=True)
+
+    def action() -> None:
+        out = first(x, encoder_padding_mask=padding)
+        torch.autograd.grad(
+            (out if torch.is_tensor(out) else out[0]).sum(), [x, *first.parameters()], allow_unused=True
+        )
+
+    return timed(action, device)
+
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "output_agreement": agreement.output_agreement,
+    "naive output_agreement": naive.cosine_agreement,
+    "position_agreement": agreement.position_agreement,
+    "naive position_agreement": naive.position_agreement,
+    "em_routing": routing.em_routing,
+    "naive em_routing": naive.em_routing,
+    "simple_routing": lambda votes, *betas: routing.simple_routing(votes),
+    "naive simple_routing": lambda votes, *betas: naive.simple_routing(votes),
+    "the votes": lambda votes, *betas: votes.square(),  # keeps its argument and nothing else
+}
+
+
+def _arguments(name: str, size: Size, device: str) -> list[Tensor]:
+    """Head outputs or maps and the mask of real tokens; votes and betas for the routings."""
+    torch.manual_seed(1)
+    sentences, channels = size.tokens // size.length, size.width // size.heads
+    if name.endswith("agreement"):
+        valid = batch(size, sentences, device)["target"].ne(1)
+        last = size.length if "position" in name else channels
+        x = torch.randn(sentences, size.heads, size.length, last, device=device)
+        return [(x.softmax(-1) if "position" in name else x).requires_grad_(), valid]
+    shapes: list[tuple[int, ...]] = [(size.length, sentences, size.heads, size.width, 1), (size.width,), (size.width,)]
+    return [torch.randn(shape, device=device).requires_grad_() for shape in shapes]
+
+
+def function(name: str, size: Size, device: str) -> Sample:
+    """Seconds of forward and backward of one function."""
+    arguments = _arguments(name, size, device)
+    wanted = [x for x in arguments if x.requires_grad]
+    return timed(lambda: torch.autograd.grad(FUNCTIONS[name](*arguments).sum(), wanted, allow_unused=True), device)
+
+
+def function_memory(name: str, size: Size, device: str) -> Sample:
+    """Bytes that one function keeps for its backward pass."""
+    arguments = _arguments(name, size, device)
+    return lambda: kept_for_backward(lambda: FUNCTIONS[name](*arguments))

@@ -1,0 +1,186 @@
+"""The benchmark harness: sides alternate, ratios and intervals are right, naive versions compute the same."""
+
+import json
+import math
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import __main__ as command
+from benchmarks import harness, naive, sides
+from fairseq_diverse.attention.functional import agreement, routing
+from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
+
+QUICK = sides.SIZES["quick"]
+
+
+def test_sides_alternate_and_are_made_anew_in_turn():
+    events = []
+
+    def maker(name):
+        def make():
+            events.append(f"make {name}")
+            return lambda: events.append(name) or float(len(events))
+
+        return make
+
+    done = []
+    samples = harness.alternate(maker("a"), maker("b"), pairs=5, warm_up=1, blocks=2, done=lambda: done.append(1))
+    assert events == ["make a", "make b", "a", "b", *"ab", *"ba", "make b", "make a", "a", "b", *"ab", *"ba", *"ab"]
+    assert samples == [(5, 6), (8, 7), (13, 14), (16, 15), (17, 18)]  # the warm-up of each block is not among them
+    assert len(done) == 5
+
+
+def test_interval_of_the_median():
+    values = [float(x) for x in range(1, 31)]
+    random.Random(1).shuffle(values)
+    assert harness.median_interval(values) == (10, 21, pytest.approx(0.9572, abs=1e-4))  # tabulated for n = 30
+    assert harness.median_interval([3.0, 1.0, 2.0]) == (1, 3, 0.75)
+    assert harness.median_interval([2.0]) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("n", [30, 41])
+def test_interval_covers_the_median_as_often_as_it_says(n):
+    draw = random.Random(n)
+    intervals = [harness.median_interval([draw.expovariate(1) for _ in range(n)]) for _ in range(4000)]
+    covered = sum(low <= math.log(2) <= high for low, high, _ in intervals) / len(intervals)
+    assert covered == pytest.approx(intervals[0].coverage, abs=0.012)
+    assert 0.95 <= intervals[0].coverage < 0.98
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(True, 0.5), (False, 2.0)])
+def test_ratio_of_synthetic_samples_under_drift(monkeypatch, seconds, expected):
+    calls = iter(range(10_000))
+    noise = random.Random(3)
+
+    def sampler(name, size, device):
+        cost = {"twice": 2.0, "once": 1.0}[name]
+        return lambda: cost * (1 + 0.01 * next(calls)) * noise.uniform(0.98, 1.02) if seconds else cost
+
+    monkeypatch.setitem(command.MEASURES, "made up", command.Measure(sampler, seconds))
+    result = command.measure(
+        command.Row("made up", "twice", "once"), "quick", QUICK, "cpu", 40, command.tqdm(disable=True)
+    )
+    assert result["ratio"] == pytest.approx(expected, abs=0.01)
+    if seconds:
+        low, high, coverage = result["interval"]
+        assert low <= 0.5 <= high and high - low < 0.02 and coverage >= 0.95
+        assert len(result["ratios"]) == 40
+    else:
+        assert result["interval"] is None and result["ratios"] == [2.0]
+
+
+def test_kept_for_backward_counts_each_storage_once_and_no_parameter():
+    x, linear = torch.randn(7, 3), nn.Linear(3, 5)
+    assert harness.kept_for_backward(lambda: linear(x).exp(), linear) == 4 * (7 * 3 + 7 * 5)
+
+    def twice():
+        y = linear(x).exp()
+        return y.exp() * y.view(5, 7).t().exp().view_as(y)
+
+    # x and what each exp returns; y once though two look at it, the others once though the product keeps them too
+    assert harness.kept_for_backward(twice, linear) == 4 * (7 * 3 + 3 * 7 * 5)
+
+
+def test_naive_agreement_is_the_same_function():
+    torch.manual_seed(0)
+    valid = torch.tensor([[True] * 5, [True, True, True, False, False]])
+    vectors, maps = torch.randn(2, 4, 5, 6), torch.randn(2, 4, 5, 7).softmax(-1)
+    torch.testing.assert_close(naive.cosine_agreement(vectors, valid), agreement.output_agreement(vectors, valid))
+    torch.testing.assert_close(naive.position_agreement(maps, valid), agreement.position_agreement(maps, valid))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_naive_routing_is_the_same_function(width):
+    torch.manual_seed(0)
+    votes, beta_a, beta_u = torch.randn(3, 4, 6, width), torch.randn(6), torch.randn(6)
+    torch.testing.assert_close(naive.simple_routing(votes), routing.simple_routing(votes))
+    torch.testing.assert_close(naive.em_routing(votes, beta_a, beta_u), routing.em_routing(votes, beta_a, beta_u))
+
+
+def test_the_floor_has_the_parameters_of_a_routed_attention_where_it_is_routed():
+    floor = sides.build_model(sides.SIDES["routing floor encoder"], QUICK)
+    routed = sides.build_model(sides.SIDES["em routing encoder"], QUICK)
+    replaced = [name for name, module in floor.named_modules() if isinstance(module, naive.Aggregation)]
+    assert replaced == [name for name, module in routed.named_modules() if isinstance(module, RoutedAggregation)]
+    assert len(replaced) == QUICK.layers
+    assert sum(p.numel() for p in floor.parameters()) == sum(p.numel() for p in routed.parameters())
+
+
+def test_both_sides_translate_to_the_same_tokens_of_fixed_length(monkeypatch):
+    monkeypatch.setattr(sides, "timed", lambda action, device: action)
+    ours, theirs = (sides.generation(name, QUICK, "cpu")() for name in ("off", "fairseq"))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert len(mine) == 5
+        for a, b in zip(mine, other, strict=True):
+            assert len(a["tokens"]) == QUICK.steps + 1
+            assert torch.equal(a["tokens"], b["tokens"])
+
+
+def test_every_row_names_a_side_and_its_floor_comes_before():
+    assert len(set(command.ROWS)) == len(command.ROWS)
+    for number, row in enumerate(command.ROWS):
+        known = sides.FUNCTIONS if row.measure.startswith("function") else sides.SIDES
+        assert {row.ours, row.reference} <= set(known)
+        earlier = {(other.measure, other.ours) for other in command.ROWS[:number]}
+        assert not row.floor or (row.measure, row.floor) in earlier
+
+
+def test_table_and_saved_file(tmp_path, capsys):
+    pattern = "function: output|^memory: off|generation: off|layer: (routing|em)"
+    assert command.main(["--quick", "--only", pattern, "--pairs", "6", "--save", "trial"], results=tmp_path) == 0
+    (path,) = tmp_path.iterdir()
+    report = json.loads(path.read_text())
+    assert path.name == "cpu-trial.json"
+    assert {"commit", "versions", "device", "threads", "clock", "pairs", "interval"} <= set(report)
+    rows = {f"{row['measure']}: {row['ours']}": row for row in report["rows"]}
+    assert rows["memory: off"]["ratio"] == 1
+    assert len(rows["layer: em routing encoder:1"]["ratios"]) == 6
+    table = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| quick")]
+    assert len(table) == len(rows) == 5
+    shown = {cells[0].removeprefix("| quick ").strip(): [cell.strip() for cell in cells] for cells in table}
+    assert shown["layer: em routing encoder:1"][5] == f"{rows['layer: routing floor encoder:1']['ratio']:.3f}"
+    assert shown["memory: off"][-1].endswith("expected 1.00: inside |")
+
+
+def test_interruption_keeps_what_was_measured(tmp_path, capsys, monkeypatch):
+    measured = command.measure
+
+    def interrupted(row, *others):
+        if row.ours == "position_agreement":
+            raise KeyboardInterrupt
+        return measured(row, *others)
+
+    monkeypatch.setattr(command, "measure", interrupted)
+    assert command.main(["--quick", "--pairs", "1", "--save", "trial"], results=tmp_path) == 130
+    output = capsys.readouterr()
+    assert "quick function: output_agreement" in output.out
+    assert "1 of" in output.err
+    assert len(json.loads((tmp_path / "cpu-trial.json").read_text())["rows"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pairs", "5"], "--pairs 5: at least 30"),
+        (["--quick", "--pairs", "0"], "--pairs 0"),
+        (["--only", "nothing"], "--only 'nothing': no row"),
+        (["--only", "("], "not a regular expression"),
+        (["--save", "../x"], "--save '../x'"),
+        (["--threads", "0"], "--threads 0"),
+        (["--tokens", "0"], "--tokens 0: at least 32"),
+    ],
+)
+def test_bad_flags_are_refused_in_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.integration
+def test_every_row_runs(capsys):
+    assert command.main(["--quick", "--pairs", "1"]) == 0
+    assert capsys.readouterr().out.count("| quick") == len(command.ROWS)
