@@ -1,0 +1,83 @@
+"""What README and docs tell a user to type is accepted, and the README's main job runs as it stands there."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq import options
+
+import fairseq_diverse
+from fairseq_diverse.cli import COMMANDS, build_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
+
+
+def blocks(path: Path) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(path: Path) -> list[list[str]]:
+    """The words of every command in the shell blocks and of every `fairseq-diverse ...` in the text."""
+    lines = [line for block in blocks(path) for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`(fairseq-diverse [a-z]+ [^`]*)`", path.read_text(encoding="utf-8"))
+    return [words for line in lines if (words := shlex.split(line.replace("...", ""), comments=True))]
+
+
+ALL = [(path.name, words) for path in TEXTS for words in commands(path)]
+
+
+@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "fairseq-diverse"], ids=" ".join)
+def test_fairseq_diverse_commands_parse(words):
+    words = [word for word in words[1:] if word not in (">", "|")]
+    if not {"NAME|CONFIG.yaml", "[--strict]"} & set(words):  # a synopsis, not a command
+        build_parser(words).parse_args(words)
+
+
+@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "make"], ids=" ".join)
+def test_make_targets_exist(words):
+    assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_fairseq_commands_parse():
+    fairseq_diverse.register()
+    block = next(block for block in blocks(ROOT / "README.md") if block.startswith("source .venv"))
+    lines = [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
+    train = next(words for words in lines if words[0] == "fairseq-train")
+    args = options.parse_args_and_arch(options.get_training_parser(), train[1:])
+    assert (args.arch, args.disagreement, args.disagreement_weight) == ("diverse_transformer", "output", 1.0)
+    generate = next(words for words in lines if words[0] == "fairseq-generate")
+    options.parse_args_and_arch(options.get_generation_parser(), generate[1 : generate.index(">")])
+
+
+def test_every_command_and_mechanism_file_is_in_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"fairseq-diverse {command}" in text, command
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / link).exists(), link
+
+
+@pytest.mark.integration
+def test_the_main_job_runs_as_the_readme_says(tmp_path):
+    """Toy corpus, then the README's block with a tiny model: train, average, translate, score."""
+    block = next(block for block in blocks(ROOT / "README.md") if block.startswith("source .venv"))
+    block = block.replace("source .venv/bin/activate\n", "")
+    block = block.replace("--arch diverse_transformer ", "--arch diverse_transformer_tiny --cpu --max-epoch 5 ")
+    block = re.sub(r"\bDATA\b", "data", block).replace("fairseq-generate data", "fairseq-generate data --cpu")
+    script = (
+        "set -e\nfairseq-diverse toy --out raw --sentences 200 --valid 20 --test 20\n"
+        "fairseq-diverse prepare toy --raw raw --out data\n" + block
+    )
+    (tmp_path / "fairseq_diverse").symlink_to(ROOT / "fairseq_diverse")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+    assert re.search(r"generate\.log\s+\d", result.stdout), result.stdout[-2000:]
+    assert "nrefs:1|case:mixed" in result.stdout
