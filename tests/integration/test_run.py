@@ -1,0 +1,216 @@
+"""`fairseq-diverse run` and `report` as a user runs them: trained, averaged, translated, scored, killed and resumed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.preparation import DataConfig, prepare
+from tests.integration.test_prepare import CONFIG, write_raw
+
+pytestmark = pytest.mark.integration
+
+COMMAND = [sys.executable, "-m", "fairseq_diverse.cli"]
+TABLE = """
+title: A tiny table
+data: {data}
+size: {folder}/size.yaml
+rows:
+  baseline: {{published: {{bleu: 27.3}}}}
+  wrong: {{arch: no_such_architecture}}
+  disagreement: {{criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}}
+"""
+SIZE = """
+train:
+  arch: diverse_transformer_tiny
+  share-all-embeddings: true
+  dropout: 0.1
+  criterion: label_smoothed_cross_entropy
+  label-smoothing: 0.1
+  optimizer: adam
+  lr: 0.005
+  max-tokens: 150
+  required-batch-size-multiple: 1
+  max-update: 60
+generate: {beam: 2, max-len-b: 20}
+average: {last: 3, every: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A prepared data set, a size and a table."""
+    folder = tmp_path_factory.mktemp("experiments")
+    raw = write_raw(folder / "raw", lines=100)
+    prepare(DataConfig.from_mapping("tiny", CONFIG), raw, folder / "data", say=lambda line: None)
+    (folder / "size.yaml").write_text(SIZE)
+    (folder / "table.yaml").write_text(TABLE.format(folder=folder, data=folder / "data"))
+    return folder
+
+
+def environment(runs: Path) -> dict[str, str]:
+    return os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(runs), "OMP_NUM_THREADS": "1"}
+
+
+def call(runs: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(runs), timeout=600)
+
+
+@pytest.fixture(scope="module")
+def finished(folder) -> subprocess.CompletedProcess[str]:
+    return call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline,wrong", "--jobs", 2)
+
+
+def directory(runs: Path, row: str) -> Path:
+    (found,) = runs.glob(f"data-size-{row}-*/seed1")
+    return found
+
+
+def summary(runs: Path, row: str) -> dict:
+    return json.loads((directory(runs, row) / "summary.json").read_text())
+
+
+def losses(log: Path) -> dict[int, str]:
+    """The loss of every update that was logged; of a repeated update, the last."""
+    lines = re.findall(r"\| train_inner \| (\{.*\})$", log.read_text(), re.MULTILINE)
+    return {int(stats["num_updates"]): stats["loss"] for stats in map(json.loads, lines)}
+
+
+def test_a_row_is_trained_averaged_translated_and_scored(folder, finished):
+    run = directory(folder / "runs", "baseline")
+    result = summary(folder / "runs", "baseline")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["checkpoint_average.pt"]
+    assert "checkpoint_" in (run / "average.log").read_text() and max(losses(run / "train.log")) == 60
+    assert (
+        len((run / "test.hyp").read_text().splitlines()) == len(result["test_nll"]) == len(result["bleu_counts"]) == 6
+    )
+    state = load_checkpoint(run / "checkpoints/checkpoint_average.pt")["model"]
+    tied = {"decoder.embed_tokens.weight", "decoder.output_projection.weight"}
+    own = [value for key, value in state.items() if key not in tied and not key.endswith(("version", "_float_tensor"))]
+    assert result["parameters"] == sum(value.numel() for value in own)
+    assert result["seed"] == 1 and result["updates"] == 60 and result["versions"]["torch"] == torch.__version__
+    assert result["words_per_second"]["train"] > 0 and result["words_per_second"]["generate"] > 0
+    assert 2**26 < result["peak_memory"]["train"] < 2**36
+    assert set(result["metrics"]["signatures"]) == {"bleu", "chrf", "ter"}
+
+
+def test_test_nll_is_the_sum_of_the_tokens_log_probabilities(folder, finished):
+    from fairseq.checkpoint_utils import load_model_ensemble_and_task
+
+    from fairseq_diverse import register
+
+    register()
+    checkpoint = directory(folder / "runs", "baseline") / "checkpoints/checkpoint_average.pt"
+    (model,), _, task = load_model_ensemble_and_task([str(checkpoint)])
+    task.load_dataset("test")
+    model.eval()
+    for number, expected in enumerate(summary(folder / "runs", "baseline")["test_nll"]):
+        sample = task.dataset("test").collater([task.dataset("test")[number]])
+        probabilities = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
+        nll = -probabilities.gather(2, sample["target"].unsqueeze(2)).sum()
+        assert float(nll) == pytest.approx(expected, abs=0.002)
+
+
+def test_a_failing_row_is_reported_without_a_stack_trace(folder, finished):
+    assert finished.returncode == 1 and "Traceback" not in finished.stderr
+    assert re.search(r"wrong seed 1: FAILED: train ended with exit code 2; the end of .*train.log:", finished.stderr)
+    assert "invalid choice: 'no_such_architecture'" in finished.stderr
+    assert re.search(r"baseline seed 1: BLEU \d", finished.stderr)
+
+
+def test_report_and_its_saved_copy(folder, finished):
+    saved = folder / "results"
+    report = call(folder / "runs", "report", folder / "table.yaml", "--format", "markdown", "--save", saved)
+    assert report.returncode == 0, report.stderr
+    bleu = summary(folder / "runs", "baseline")["metrics"]["bleu"]
+    assert f"{bleu:.2f} ±" in report.stdout and "27.30" in report.stdout and report.stdout.count("not run") == 2
+    copies = list(saved.iterdir())
+    assert [path.name for path in copies] == ["baseline-seed1.json"] and str(folder) not in copies[0].read_text()
+    again = call(folder / "nothing", "report", folder / "table.yaml", "--format", "markdown", "--results", saved)
+    assert again.stdout == report.stdout
+    as_json = call(folder / "runs", "report", folder / "table.yaml", "--format", "json", "--rows", "baseline")
+    assert json.loads(as_json.stdout)["rows"][0]["bleu"] == pytest.approx(bleu)
+
+
+def test_equal_runs_are_shared_and_what_is_done_is_not_done_again(folder, finished):
+    other = folder / "other.yaml"
+    other.write_text((folder / "table.yaml").read_text().replace("baseline:", "plain:"))
+    before = (directory(folder / "runs", "baseline") / "summary.json").stat().st_mtime_ns
+    again = call(folder / "runs", "run", other, "--rows", "plain")
+    assert again.returncode == 0 and "done before" in again.stderr
+    assert (directory(folder / "runs", "baseline") / "summary.json").stat().st_mtime_ns == before
+
+
+def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, finished):
+    run = directory(folder / "runs", "baseline")
+    first = json.loads((run / "summary.json").read_text())
+    state = json.loads((run / "state.json").read_text())
+    del state["reference"]
+    (run / "state.json").write_text(json.dumps(state))
+    (run / "summary.json").unlink()
+    (run / "reference.log").write_text("P-0\t-1.0\n")
+    logs = {name: (run / name).stat().st_mtime_ns for name in ("train.log", "average.log", "generate.log")}
+    dry = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--dry-run")
+    assert "goes on with reference" in dry.stdout
+    again = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline")
+    assert again.returncode == 0, again.stderr
+    assert {name: (run / name).stat().st_mtime_ns for name in logs} == logs
+    assert json.loads((run / "summary.json").read_text()) == first
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(folder, finished, how):
+    runs = folder / f"runs-{how.name}"
+    command = [*COMMAND, "run", str(folder / "table.yaml"), "--rows", "baseline"]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(runs))
+    deadline = time.monotonic() + 300
+    while not (logs := list(runs.glob("*/seed1/train.log"))) or max(losses(logs[0]), default=0) < 25:
+        assert started.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    started.send_signal(how)
+    _, shown = started.communicate(timeout=60)
+    assert "Traceback" not in shown and started.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    run = directory(runs, "baseline")
+    assert "train" not in json.loads((run / "state.json").read_text())
+    size = (run / "train.log").stat().st_size
+    again = call(runs, "run", folder / "table.yaml", "--rows", "baseline")
+    assert again.returncode == 0, again.stderr
+    resumed = (run / "train.log").read_text()[size:]
+    assert "Loaded checkpoint" in resumed and '"num_updates": "1"' not in resumed  # not from the start
+    whole = directory(folder / "runs", "baseline")
+    assert losses(run / "train.log") == losses(whole / "train.log")
+    expected, got = (load_checkpoint(path / "checkpoints/checkpoint_average.pt")["model"] for path in (whole, run))
+    assert all(torch.equal(value, got[key]) for key, value in expected.items())
+    assert summary(runs, "baseline")["test_nll"] == summary(folder / "runs", "baseline")["test_nll"]
+
+
+def test_dry_run_prints_commands_that_run(folder, finished):
+    dry = call(folder / "runs", "run", folder / "table.yaml", "--seeds", "1,2", "--rows", "baseline", "--dry-run")
+    assert dry.returncode == 0 and not list((folder / "runs").glob("*/seed2"))
+    assert "# baseline seed 1: done" in dry.stdout and "# baseline seed 2: new" in dry.stdout
+    lines = [line for line in dry.stdout.splitlines() if "seed2" in line and "fairseq_cli.train" in line]
+    command = lines[0].replace("--max-update 60", "--max-update 1")
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment(folder / "runs"))
+    assert done.returncode == 0 and "done training" in done.stdout + done.stderr
+
+
+def test_wrong_names_are_refused_in_one_line(folder):
+    for arguments, problem in (
+        (["no-such-table"], "no-such-table: no such file"),
+        ([folder / "table.yaml", "--rows", "none"], "no row none in table; rows: baseline, wrong, disagreement"),
+        ([folder / "table.yaml", "--size", "none"], "known: base, big"),
+        ([folder / "table.yaml", "--data", "none"], "data set none"),
+        ([folder / "table.yaml", "--seeds", "one"], "--seeds one"),
+        ([folder / "table.yaml", "--jobs", "0"], "--jobs 0"),
+    ):
+        done = call(folder / "runs", "run", *arguments)
+        assert done.returncode == 2 and problem in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
