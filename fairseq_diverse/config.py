@@ -60,6 +60,8 @@ def _resolve(flag: str, text: str, counts: tuple[tuple[str, int], ...]) -> Place
     resolved = {}
     for component, chosen in parse_placement(flag, text).items():
         count = layers[component]
+        if count == 0:
+            raise UserError(f"{flag} {text!r}: this model has no {component} attention")
         if chosen is None:
             chosen = frozenset(range(1, count + 1))
         elif max(chosen) > count:
@@ -99,7 +101,7 @@ class Routing:
         return self.kind != "none"
 
     def check(self, width: int) -> None:
-        """Raise ``UserError`` for values that no model of this width can have."""
+        """Raise ``UserError`` for values that no attention of this width can have."""
         if self.iterations < 1:
             raise UserError(f"--routing-iterations {self.iterations}: must be at least 1")
         if self.capsules < 0 or width % (self.capsules or width):
@@ -132,7 +134,13 @@ def _attribute(mechanism: str, field_name: str) -> str:
 def read_mechanism(args: Any, mechanism: str) -> Any:
     """A mechanism's settings in parsed arguments; flags that did not exist yet have their default."""
     kind: Any = MECHANISMS[mechanism]
-    return kind(**{f.name: getattr(args, _attribute(mechanism, f.name), f.default) for f in dataclasses.fields(kind)})
+    values = {}
+    for f in dataclasses.fields(kind):
+        value = values[f.name] = getattr(args, _attribute(mechanism, f.name), f.default)
+        choices = f.metadata.get("choices", (value,))
+        if value not in choices:  # from --model-overrides or Python; argparse checks the command line
+            raise UserError(f"{flag_name(mechanism, f.name)} {value!r}: allowed are {', '.join(choices)}")
+    return kind(**values)
 
 
 def fill_defaults(args: Any) -> None:
@@ -147,20 +155,25 @@ class AttentionPlan:
 
     Args:
         args: parsed arguments or fairseq's configuration of the model.
+        layers: number of layers of each component.
+        widths: width of each component's attentions.
 
     Raises:
         UserError: a placement or a value that this model cannot have.
     """
 
-    def __init__(self, args: Any, layers: Layers, width: int) -> None:
+    def __init__(self, args: Any, layers: Layers, widths: Mapping[str, int]) -> None:
         self._settings: dict[str, Any] = {}
         self._placements: dict[str, Placement] = {}
         for mechanism in MECHANISMS:
             settings = read_mechanism(args, mechanism)
-            # a placement is checked even while its mechanism is off: a typing error shows at once
-            placement = resolve_placement(flag_name(mechanism, "on"), settings.on, layers) if settings.active else {}
-            if settings.active:
-                settings.check(width)
+            flag = flag_name(mechanism, "on")
+            parse_placement(flag, settings.on)  # a typing error shows even while the mechanism is off
+            placement = resolve_placement(flag, settings.on, layers) if settings.active else {}
+            if settings.active and not placement:
+                raise UserError(f"{flag} '': names no attention; leave {flag_name(mechanism, 'kind')} off instead")
+            for component in placement:
+                settings.check(widths[component])
             self._settings[mechanism], self._placements[mechanism] = settings, placement
 
     def at(self, mechanism: str, component: str, layer: int) -> Any:

@@ -1,5 +1,6 @@
 """What a caller asks of a forward pass besides its output: agreement of the heads, maps of weights."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairseq_diverse.config import Layers, Placement, resolve_placement
@@ -28,21 +29,28 @@ class AttentionRequest:
         terms: disagreement terms, see ``TERMS``.
         on: placement of the attentions to measure.
         weights: placement of the attentions whose maps are returned; empty for none.
+        alignment: whether the caller reads ``extra["attn"]``, the map that fairseq's decoder makes by habit; a last
+            cross-attention that is measured or has a mechanism need not make it for a caller who does not.
         flag: the flag that errors name.
     """
 
     terms: tuple[str, ...] = ()
     on: str = ""
     weights: str = ""
+    alignment: bool = True
     flag: str = "--disagreement-on"
 
-    def resolve(self, layers: Layers) -> "Probe":
-        """Check the placements against a model's layers."""
-        return Probe(
-            self.terms,
-            resolve_placement(self.flag, self.on, layers),
-            resolve_placement(self.flag, self.weights, layers),
-        )
+    def resolve(self, layers: Layers, heads: Mapping[str, int]) -> "Probe":
+        """Check the request against a model's layers and heads.
+
+        Raises:
+            UserError: a placement that the model does not have, or one of an attention with a single head.
+        """
+        on = resolve_placement(self.flag, self.on, layers)
+        for component in on:
+            if heads[component] < 2:
+                raise UserError(f"{self.flag} {self.on!r}: {component} attention has one head; needed are at least 2")
+        return Probe(self.terms, on, resolve_placement(self.flag, self.weights, layers), self.alignment)
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class Probe:
     terms: tuple[str, ...]
     on: Placement
     weights: Placement
+    alignment: bool = True
 
     def terms_at(self, component: str, layer: int) -> tuple[str, ...]:
         return self.terms if layer in self.on.get(component, ()) else ()

@@ -40,6 +40,7 @@ class StagedAttention(MultiheadAttention):
         self, embed_dim: int, num_heads: int, *, aggregate: nn.Module | None = None, **options: object
     ) -> None:
         super().__init__(embed_dim, num_heads, **options)
+        self.dropout_module.module_name = "MultiheadAttention"  # as --retain-dropout-modules knows it
         self.aggregate = aggregate
         if aggregate is not None:
             self.out_proj = None
@@ -183,7 +184,9 @@ class StagedAttention(MultiheadAttention):
                 if state_dict.pop(key, None) is not None
             ]
             state_dict.update(own)
-            logger.info(f"warm start: new in this model: {', '.join(own)}; dropped: {', '.join(replaced) or 'nothing'}")
+            logger.warning(
+                f"warm start: new in this model: {', '.join(own)}; dropped: {', '.join(replaced) or 'nothing'}"
+            )
 
 
 def _valid(padding_mask: Tensor | None, like: Tensor) -> Tensor:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq.criterions import FairseqCriterion
+from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
+    LabelSmoothedCrossEntropyCriterionWithAlignment,
+)
 from fairseq.logging import metrics
 from torch import Tensor
 
@@ -67,13 +70,15 @@ class DisagreementMixin(FairseqCriterion):
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> "DisagreementMixin":
-        if cfg.disagreement_weight < 0:
+        if not cfg.disagreement_weight >= 0:
             raise UserError(f"--disagreement-weight {cfg.disagreement_weight}: must be >= 0")
         terms = parse_terms("--disagreement", cfg.disagreement)
         if not parse_placement("--disagreement-on", cfg.disagreement_on):
             raise UserError("--disagreement-on '': names no attention; choose another criterion to train without")
         criterion = super().build_criterion(cfg, task)
-        criterion.request = AttentionRequest(terms, cfg.disagreement_on)
+        # fairseq's alignment criterion reads the map that the decoder makes by habit; the others drop it
+        reads_alignment = isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment)
+        criterion.request = AttentionRequest(terms, cfg.disagreement_on, alignment=reads_alignment)
         criterion.disagreement_weight = cfg.disagreement_weight
         return criterion
 

@@ -12,13 +12,14 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.config import COMPONENTS, fill_defaults
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.request import AttentionRequest
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
-PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "addcmul", "lerp")
+PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul", "lerp")
 
 
 def measure_size(args: Namespace, vocabulary: int, source_length: int, target_length: int) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
         display=False, custom_mapping={torch.ops.aten.native_layer_norm: _layer_norm, **elementwise}
     )
     source, target = torch.full((1, source_length), 4), torch.full((1, target_length), 4)
-    with counter, torch.no_grad():
+    with cpu.disabled(), counter, torch.no_grad():  # torch cannot count what a kernel of ours does
         model(
             source,
             torch.tensor([source_length]),

@@ -33,13 +33,29 @@ def layer_counts(cfg: Any) -> dict[str, int]:
     }
 
 
+def attention_heads(cfg: Any) -> dict[str, int]:
+    """Number of heads of each component's attentions."""
+    return {
+        "encoder": cfg.encoder.attention_heads,
+        "decoder": cfg.decoder.attention_heads,
+        "cross": cfg.decoder.attention_heads,
+    }
+
+
+def make_plan(cfg: Any) -> AttentionPlan:
+    """The plan of a whole model; encoder and decoder each check all of it."""
+    width = cfg.decoder.embed_dim
+    return AttentionPlan(cfg, layer_counts(cfg), {"encoder": cfg.encoder.embed_dim, "decoder": width, "cross": width})
+
+
 class DiverseEncoder(TransformerEncoderBase):
     """fairseq's encoder; its loop over the layers also carries what ``probe`` asks for."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
-        self.plan = AttentionPlan(cfg, layer_counts(cfg), cfg.encoder.embed_dim)
+        self.plan = make_plan(cfg)
         self.built = 0
         super().__init__(cfg, dictionary, embed_tokens)
+        self.dropout_module.module_name = "TransformerEncoder"  # as --retain-dropout-modules knows it
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         self.built += 1
@@ -98,9 +114,10 @@ class DiverseDecoder(TransformerDecoderBase):
     """fairseq's decoder; its loop over the layers also carries what ``probe`` asks for."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
-        self.plan = AttentionPlan(cfg, layer_counts(cfg), cfg.decoder.embed_dim)
+        self.plan = make_plan(cfg)
         self.built = 0
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        self.dropout_module.module_name = "TransformerDecoder"
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         self.built += 1
@@ -185,7 +202,7 @@ class DiverseDecoder(TransformerDecoderBase):
                     self_attn_mask=future,
                     self_attn_padding_mask=target_padding,
                     need_attn=aligned,
-                    habit=alignment_layer is None and self.training,
+                    habit=alignment_layer is None and not probe.alignment,
                     cross_terms=probe.terms_at("cross", layer.number),
                     decoder_terms=probe.terms_at("decoder", layer.number),
                     need_cross_weights=probe.wants_weights("cross", layer.number),
@@ -223,7 +240,8 @@ class DiverseTransformerModel(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "DiverseTransformerModel":
-        for flag in ("base_layers", "cross_self_attention"):
+        replaced = ("base_layers", "cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
+        for flag in replaced:
             if getattr(args, flag, False):
                 raise UserError(
                     f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
@@ -255,7 +273,9 @@ class DiverseTransformerModel(TransformerModel):
           (0 where LayerDrop left none);
         - ``maps``: ``{(component, layer): (H, B, T, S)}``.
         """
-        probe = NOTHING if attention_request is None else attention_request.resolve(layer_counts(self.cfg))
+        probe = NOTHING
+        if attention_request is not None:
+            probe = attention_request.resolve(layer_counts(self.cfg), attention_heads(self.cfg))
         encoder_out = self.encoder(
             src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens, probe=probe
         )

@@ -39,6 +39,8 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
     def __init__(self, cfg: Any, plan: AttentionPlan, number: int) -> None:
         self.plan, self.number = plan, number
         super().__init__(cfg)
+        for dropout in (self.dropout_module, self.activation_dropout_module):
+            dropout.module_name = "TransformerEncoderLayerBase"  # as --retain-dropout-modules knows it
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> StagedAttention:
         return build_attention(cfg, self.plan, "encoder", self.number)
@@ -99,6 +101,8 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
     def __init__(self, cfg: Any, plan: AttentionPlan, number: int, no_encoder_attn: bool = False) -> None:
         self.plan, self.number = plan, number
         super().__init__(cfg, no_encoder_attn)
+        for dropout in (self.dropout_module, self.activation_dropout_module):
+            dropout.module_name = "TransformerDecoderLayerBase"
 
     def build_self_attention(self, embed_dim: int, cfg: Any, **unused: bool) -> StagedAttention:
         return build_attention(cfg, self.plan, "decoder", self.number)

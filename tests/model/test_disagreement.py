@@ -144,9 +144,54 @@ def test_layerdrop_divides_by_the_layers_that_ran():
     assert {(), (1,), (2,), (1, 2)} == ran
 
 
+def test_layers_keep_their_number_when_others_are_dropped():
+    model = build_model({"encoder_layerdrop": 0.5})
+    request = AttentionRequest(("output",), "encoder:2")
+    found = 0
+    for seed in range(30):
+        torch.manual_seed(seed)
+        _, extra = model(**batch(), attention_request=request)
+        torch.manual_seed(seed)
+        ran = [layer.number for layer in model.encoder.layers]
+        assert (extra["agreement"].item() > 0) == (2 in ran)
+        found += ran == [2]
+    assert found
+
+
+def test_the_likelihood_alone_is_logged_in_training_and_the_subspace_term_moves_the_values():
+    model = build_model()
+    loss, _, log = criterion(disagreement="subspace")(model, sample())
+    torch.testing.assert_close(log["loss"], criterion(disagreement_weight=0.0)(model, sample())[0].detach())
+    assert loss.item() > log["loss"].item()
+    _, extra = model(**batch(), attention_request=AttentionRequest(("subspace",), "cross"))
+    extra["agreement"].sum().backward()
+    for layer in model.decoder.layers:
+        assert layer.encoder_attn.v_proj.weight.grad.abs().max() > 0
+
+
+def test_sentence_average_scales_by_sentences():
+    model = build_model().eval()
+    part = {**sample(), "ntokens": 10}
+    losses = []
+    for weight in (0.0, 1.0):
+        made = criterion(disagreement_weight=weight)
+        made.sentence_avg = True
+        loss, size, _ = made(model, part)
+        losses.append(loss)
+    agreement = model(**part["net_input"], attention_request=AttentionRequest(("output",), "encoder,cross,decoder"))
+    torch.testing.assert_close(losses[1] - losses[0], size * agreement[1]["agreement"].sum(), rtol=1e-4, atol=1e-4)
+    assert size == 3
+
+
+def test_one_head_is_refused():
+    with pytest.raises(UserError, match="--disagreement-on 'cross': cross attention has one head"):
+        criterion(disagreement_on="cross")(build_model({"decoder_attention_heads": 1}), sample())
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ({"disagreement_weight": float("nan")}, "--disagreement-weight nan: must be >= 0"),
         ({"disagreement_weight": -0.5}, "--disagreement-weight -0.5: must be >= 0"),
         ({"disagreement": "outputs"}, "--disagreement 'outputs': allowed are subspace, position, output"),
         ({"disagreement": ""}, "--disagreement '': allowed are"),

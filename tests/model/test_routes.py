@@ -42,11 +42,11 @@ def test_the_map_is_made_only_where_it_is_needed(terms, monkeypatch):
     original = F.scaled_dot_product_attention
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or original(*a, **k))
     model = build_model({"routing": "em", "routing_on": EVERYWHERE})
-    model(**batch())
-    assert len(fused) == 8  # training: fairseq asks for the last cross-attention's weights by habit
+    _, extra = model(**batch())
+    assert len(fused) == 7 and extra["attn"][0].shape == (3, 7, 8)  # fairseq's criterions may read the last map
     fused.clear()
-    model(**batch(), attention_request=AttentionRequest(terms, EVERYWHERE))
-    assert len(fused) == (0 if "position" in terms else 8)
+    _, extra = model(**batch(), attention_request=AttentionRequest(terms, EVERYWHERE, alignment=False))
+    assert len(fused) == (0 if "position" in terms else 8) and extra["attn"][0] is None
     fused.clear()
     _, extra = model.eval()(**batch())
     assert len(fused) == 7 and extra["attn"][0].shape == (3, 7, 8)

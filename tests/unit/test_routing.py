@@ -78,6 +78,37 @@ def test_the_fast_form_equals_the_plain_one(kind, dtype, chunk, shape, kernel, m
     torch.testing.assert_close(results[0], results[1], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
+def test_float32_forms_equal_the_loop_and_the_plain_gradients(iterations, kernel):
+    torch.manual_seed(0)
+    votes = torch.randn(B, H, 12, 1, requires_grad=True)
+    betas = [torch.randn(24)[::2].requires_grad_() for _ in range(2)]  # strided, as a kernel must not read them
+    lists = [beta.tolist() for beta in betas]
+    for fast, plain, expected in (
+        (
+            lambda: em_routing(votes, *betas, iterations),
+            lambda: plain_em_routing(votes, *betas, iterations),
+            [reference.em_routing(sentence, *lists, iterations, True) for sentence in votes.tolist()],
+        ),
+        (
+            lambda: simple_routing(votes, iterations),
+            lambda: plain_simple_routing(votes, iterations),
+            [reference.simple_routing(sentence, iterations) for sentence in votes.tolist()],
+        ),
+    ):
+        torch.testing.assert_close(fast(), torch.tensor(expected), rtol=1e-4, atol=1e-5)
+        gradients = [torch.autograd.grad(f().square().sum(), votes)[0] for f in (fast, plain)]
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e9, 1e12])
+def test_absurd_votes_stay_finite(scale, kernel):
+    votes = (scale * torch.randn(B, H, 12, 1)).requires_grad_()
+    betas = [torch.zeros(12, requires_grad=True) for _ in range(2)]
+    for out in (em_routing(votes, *betas), simple_routing(votes)):
+        assert out.isfinite().all() and torch.autograd.grad(out.sum(), votes)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_share_the_tokens(threads, kernel):
     before = torch.get_num_threads()

@@ -120,7 +120,7 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
                         g_variance[n] += logit * c * c;
                     }
                 }
-                FOR(n, N) { g_log_sigma[n] = -g_log_a[n]; g_variance[n] /= 2 * variance[n] * variance[n]; }
+                FOR(n, N) { g_log_sigma[n] = -g_log_a[n]; g_variance[n] = g_variance[n] / variance[n] * 0.5f / variance[n]; }
             }
             if (beta_a) {
                 const float lambda = temperature(t, iterations);
@@ -230,7 +230,7 @@ int simple_backward(const float *v, int tokens, int H, int N, int iterations, co
                     g[n] += g_b[h * N + n] * x[h * N + n];
                 }
             }
-            FOR(n, N) { float q = 1 + s[n] * s[n]; g[n] *= 2 * fabsf(s[n]) / (q * q); along[n] = 0; }
+            FOR(n, N) { float q = 1 + s[n] * s[n]; g[n] *= 2 * fabsf(s[n]) / q / q; along[n] = 0; }
             FOR(h, H) FOR(n, N) {
                 gv[h * N + n] += part[h * N + n] * g[n];
                 along[n] += part[h * N + n] * g[n] * x[h * N + n];

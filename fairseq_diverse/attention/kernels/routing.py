@@ -171,7 +171,8 @@ def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas
     if beta_a is None or beta_u is None:
         return None
     dtype = torch.float64 if votes.dtype == torch.float64 else torch.float32
-    return beta_a.to(dtype), beta_u.to(dtype)
+    n = votes.size(-2)
+    return beta_a.to(dtype).expand(n).contiguous(), beta_u.to(dtype).expand(n).contiguous()
 
 
 def _em_steps(v: Tensor, betas: Betas, iterations: int) -> list[_EMStep]:

@@ -1,0 +1,39 @@
+"""Attention dropout works on both routes, is kept where fairseq keeps it, and never reaches a returned map."""
+
+import pytest
+import torch
+from fairseq.modules import FairseqDropout
+
+from fairseq_diverse.request import AttentionRequest
+from tests.cases import batch, build_model
+
+EVERYWHERE = "encoder,decoder,cross"
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
+def test_mean_over_draws_is_evaluation(weights):
+    attention = build_model({"attention_dropout": 0.5}).encoder.layers[0].self_attn
+    x = torch.randn(5, 3, 24)
+    options = {"need_head_weights": weights, "need_weights": False, "terms": ("output",)}
+    draws = torch.stack([attention.attend(x, x, x, **options).value for _ in range(3000)])
+    expected = attention.eval().attend(x, x, x, **options).value
+    assert draws.std(0).mean() > 0.01
+    torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=0.05)
+
+
+def test_maps_are_taken_before_dropout():
+    model = build_model({"attention_dropout": 0.5, "routing": "em", "routing_on": EVERYWHERE})
+    _, extra = model(**batch(), attention_request=AttentionRequest(weights=EVERYWHERE))
+    for weights in extra["maps"].values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+
+
+def test_dropout_is_retained_at_inference_in_the_modules_that_fairseq_names():
+    names = ["TransformerEncoder", "TransformerDecoderLayerBase", "MultiheadAttention"]
+    kept = []
+    for arch in ("transformer", "diverse_transformer"):
+        model = build_model({"dropout": 0.1}, arch)
+        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=names)
+        dropouts = [(n, m.apply_during_inference) for n, m in model.named_modules() if isinstance(m, FairseqDropout)]
+        kept.append(dropouts)
+    assert kept[0] == kept[1] and any(on for _, on in kept[0]) and not all(on for _, on in kept[0])

@@ -1,0 +1,49 @@
+"""A mechanism is at the attentions that its placement names and nowhere else."""
+
+import pytest
+
+from fairseq_diverse.errors import UserError
+from tests.cases import build_model
+
+
+def routed(flags):
+    return {
+        name.removesuffix(".aggregate") for name, _ in build_model(flags).named_modules() if name.endswith("aggregate")
+    }
+
+
+@pytest.mark.parametrize(
+    ("placement", "names"),
+    [
+        ("encoder:1", {"encoder.layers.0.self_attn"}),
+        ("decoder:3", {"decoder.layers.2.self_attn"}),
+        ("cross:2", {"decoder.layers.1.encoder_attn"}),
+        ("encoder:2,cross:1", {"encoder.layers.1.self_attn", "decoder.layers.0.encoder_attn"}),
+    ],
+)
+def test_only_where_placed(placement, names):
+    assert routed({"routing": "em", "routing_on": placement}) == names
+    assert routed({"routing": "none", "routing_on": placement}) == set()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"routing": "em", "routing_on": ""}, "--routing-on '': names no attention"),
+        ({"routing": "none", "routing_on": "encodr"}, "unknown component 'encodr'"),
+        ({"routing": "em", "routing_on": "cross", "no_cross_attention": True}, "this model has no cross attention"),
+        ({"routing": "EM", "routing_on": "encoder"}, "--routing 'EM': allowed are none, simple, em"),
+        ({"routing": "em", "routing_on": "encoder", "routing_activation": "Learned"}, "--routing-activation 'Learned'"),
+        ({"routing": "em", "routing_on": "encoder", "routing_capsules": 32}, "must divide the width 24"),
+        ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config: not supported"),
+    ],
+)
+def test_refused_when_built(flags, message):
+    with pytest.raises(UserError) as error:
+        build_model(flags)
+    assert message in str(error.value)
+
+
+def test_capsules_are_checked_against_the_width_of_their_attention():
+    flags = {"routing": "em", "routing_on": "decoder", "routing_capsules": 32, "share_all_embeddings": False}
+    build_model({**flags, "decoder_embed_dim": 32, "decoder_output_dim": 32})
