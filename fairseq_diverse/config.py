@@ -150,6 +150,27 @@ def fill_defaults(args: Any) -> None:
             setattr(args, _attribute(mechanism, name), value)
 
 
+def keep_layers(args: Any) -> None:
+    """Renumber the placements in ``args`` for the layers that fairseq's ``--*-layers-to-keep`` (from 0) leaves; a
+    mechanism that none of them has is switched off."""
+    sides = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
+    texts = {component: getattr(args, f"{side}_layers_to_keep", None) or "" for component, side in sides.items()}
+    for mechanism in MECHANISMS if any(texts.values()) else ():
+        settings = read_mechanism(args, mechanism)
+        parts = []
+        for component, chosen in parse_placement(flag_name(mechanism, "on"), settings.on).items():
+            if chosen is not None and texts[component]:
+                kept = sorted(map(int, texts[component].split(",")))
+                chosen = frozenset(new for new, old in enumerate(kept, 1) if old + 1 in chosen)
+            if chosen is None:
+                parts.append(component)
+            elif chosen:
+                parts.append(f"{component}:{'+'.join(map(str, sorted(chosen)))}")
+        setattr(args, _attribute(mechanism, "on"), ",".join(parts))
+        if settings.active and not parts:
+            setattr(args, _attribute(mechanism, "kind"), MECHANISMS[mechanism].kind)
+
+
 class AttentionPlan:
     """Which mechanisms are on at which attention of one model.
 

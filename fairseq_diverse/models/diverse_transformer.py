@@ -1,16 +1,18 @@
 """The transformer whose attentions take mechanisms."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.staged import IncrementalState
-from fairseq_diverse.config import AttentionPlan, add_flags
+from fairseq_diverse.config import AttentionPlan, add_flags, keep_layers
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.layers import (
     DecoderLayerOutput,
@@ -246,7 +248,18 @@ class DiverseTransformerModel(TransformerModel):
                 raise UserError(
                     f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
                 )
+        if not isinstance(args, Namespace):  # hydra would show a UserError below a trace of its own
+            sys.exit("error: fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
+        keep_layers(args)
         return super().build_model(args, task)
+
+    def __prepare_scriptable__(self) -> None:
+        raise UserError("diverse_transformer: TorchScript is not supported; use the model as it is")
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
+        """As fairseq's, but pruned before a warm start compares the names of layers."""
+        pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
+        return super().load_state_dict(pruned, strict, model_cfg, args)
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:

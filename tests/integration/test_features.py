@@ -153,13 +153,7 @@ def test_activation_checkpointing(data, tmp_path):
             torch.testing.assert_close(models[name][key], value, rtol=1e-3, atol=1e-5, msg=f"{name} {key}")
 
 
-NUMBERED = pytest.param(
-    "encoder:3,decoder:1,cross:1",
-    marks=pytest.mark.xfail(strict=True, reason="placements are not renumbered when layers are dropped"),
-)
-
-
-@pytest.mark.parametrize("placement", ["encoder,decoder,cross", NUMBERED])
+@pytest.mark.parametrize("placement", ["encoder,decoder,cross", "encoder:3,decoder:1,cross:1", "encoder:1"])
 def test_layerdrop_then_pruning(data, tmp_path, placement):
     flags = f"{DISAGREEMENT} --routing em --routing-on {placement} --encoder-layers 3"
     flags += " --encoder-layerdrop 0.4 --decoder-layerdrop 0.4"
@@ -213,18 +207,7 @@ def test_eval_bleu(data, tmp_path):
     assert "Loaded checkpoint" in log and "valid_best_bleu" in figures(log, "valid")[0]
 
 
-@pytest.mark.parametrize(
-    "placement",
-    [
-        "encoder,decoder,cross:1",
-        pytest.param(
-            "cross:2",
-            marks=pytest.mark.xfail(
-                strict=True, reason="a routed last cross-attention keeps its map from the criterion"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("placement", ["encoder,decoder,cross:1", "cross:2"])
 def test_supervised_alignment(data, tmp_path, placement):
     """The words of this corpus are aligned in reverse order."""
     text = data.parent
@@ -451,7 +434,6 @@ def test_refused_flags(data, tmp_path, flags, message):
     assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="fairseq-hydra-train is not refused")
 def test_hydra_train_is_refused(data, tmp_path):
     settings = {
         "common": {"user_dir": str(USER_DIR), "cpu": True},
@@ -473,7 +455,6 @@ def test_hydra_train_is_refused(data, tmp_path):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="TorchScript is not refused in one line")
 def test_torchscript_is_refused():
     with pytest.raises(UserError, match="TorchScript"):
         torch.jit.script(build_model(ALL_ON[1]))
