@@ -79,7 +79,7 @@ def test_each_flag_of_a_row_reaches_its_field(row, data):
 def test_the_placements_of_a_row_fit_its_size(row, data):
     args = parsed(arguments(row, data, "train"), training=True)
     layers = {name: args.encoder_layers if name == "encoder" else args.decoder_layers for name in COMPONENTS}
-    AttentionPlan(args, layers, args.encoder_embed_dim)
+    AttentionPlan(args, layers, dict.fromkeys(COMPONENTS, args.encoder_embed_dim))
     if hasattr(args, "disagreement_on"):
         assert resolve_placement("--disagreement-on", args.disagreement_on, layers)
 
