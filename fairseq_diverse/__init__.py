@@ -14,8 +14,10 @@ def register() -> None:
     from fairseq_diverse.criterions import label_smoothed_cross_entropy_with_disagreement  # noqa: F401
     from fairseq_diverse.errors import show_user_errors_in_one_line
     from fairseq_diverse.models import architectures  # noqa: F401
+    from fairseq_diverse.resume import keep_batches_when_resumed
 
     register_safe_globals()
+    keep_batches_when_resumed()
     show_user_errors_in_one_line()
 
 

@@ -57,6 +57,7 @@ def _fork(command: list[str]) -> subprocess.CompletedProcess[str]:
                     logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s")
                 )
                 logging.root.setLevel(logging.INFO)
+                logging.getLogger("fairseq").setLevel(logging.NOTSET)  # whatever a command run in this process left
                 sys.argv = command[2:]
                 module.cli_main()
                 code = 0
