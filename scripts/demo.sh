@@ -22,14 +22,14 @@ fairseq-diverse run toy --rows "$systems" --jobs 2
 
 echo "== results"
 fairseq-diverse report toy --rows "$systems"
-cat "$out/word-by-word.txt"
+tail -n 1 "$out/word-by-word.txt"
 
 echo "== attention maps"
 sentence=$(sed -n 3p "$out/raw/test.en")
 for system in ${systems//,/ }; do
+    run=$(fairseq-diverse run toy --rows "$system" --dry-run | sed -n '1s/.*, //p')
     for component in encoder cross; do
-        fairseq-diverse plot attention --path "$out/toy-tiny-$system"-*/seed1/checkpoints/checkpoint_last.pt \
-            --data "$out/data/toy" --source "$sentence" --component $component --layer 2 \
-            --out "$out/attention/$system-$component-2.png" | tail -1
+        fairseq-diverse plot attention --path "$run/checkpoints/checkpoint_last.pt" --data "$out/data/toy" \
+            --source "$sentence" --component $component --layer 2 --out "$out/attention/$system-$component-2.png" | tail -n 1
     done
 done

@@ -148,10 +148,11 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[str]:
     text = []
     baselines = list(dict.fromkeys(line["baseline"] for line in done if "baseline" in line))
     if baselines:
-        text.append(
-            f"Δ against {', '.join(baselines)}, in brackets p: BLEU by paired bootstrap over sentences, NLL (nats per "
-            "test sentence, lower is better) by a paired t-test, both of means over seeds; speed: of training, relative"
-        )
+        against = ", ".join(baselines)
+        text += [
+            f"Δ against {against}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a paired t-test",
+            "NLL: nats per test sentence, lower is better; words/s: target subwords in training; speed: relative",
+        ]
     if done:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
