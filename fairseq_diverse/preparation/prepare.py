@@ -218,7 +218,13 @@ def _map(tokens: tuple[Tokens, ...], pairs: Iterable[tuple[str, ...]], workers: 
     if workers == 1:
         yield map(partial(_make, tokens), pairs)
     else:
-        with Pool(workers, _start_worker, (tokens,)) as pool:
+        # a worker that dies of Ctrl-C while it starts would leave the pool waiting for it
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            pool = Pool(workers, _start_worker, (tokens,))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with pool:
             yield pool.imap(_make_in_worker, pairs, chunksize=200)
 
 
