@@ -68,18 +68,21 @@ def outcome(run: Run) -> str:
 
 
 class Bars:
-    """One bar a working run, for a terminal."""
+    """One line a working run, in training with a bar; for a terminal."""
 
     def __init__(self, jobs: int):
         from tqdm import tqdm
 
-        self.bars = [tqdm(position=slot, leave=False, unit="update", disable=None) for slot in range(jobs)]
+        self.bars = [tqdm(position=slot, leave=False, unit="update", bar_format="{desc}") for slot in range(jobs)]
 
     def show(self, slot: int, run: Run, progress: Progress) -> None:
         bar = self.bars[slot]
-        if bar.desc != f"{run.name}, {progress.step}: ":
-            bar.reset(total=run.row.max_update if progress.step == "train" else None)
-            bar.set_description(f"{run.name}, {progress.step}")
+        if bar.desc != f"{run.name}, {progress.step}":
+            bar.reset(total=run.row.max_update)
+            bar.initial = 0
+            bar.bar_format = None if progress.step == "train" else "{desc} [{elapsed}]"
+            bar.set_description_str(f"{run.name}, {progress.step}", refresh=False)
+            bar.set_postfix_str("", refresh=False)
         if progress.updates > bar.n:
             bar.initial = bar.initial or progress.updates  # what an earlier start did does not count for the speed
             bar.n = progress.updates
@@ -90,8 +93,8 @@ class Bars:
         self.bars[0].write(line, file=sys.stderr)
 
     def clear(self, slot: int) -> None:
-        self.bars[slot].reset()
-        self.bars[slot].set_description("")
+        self.bars[slot].bar_format = "{desc}"
+        self.bars[slot].set_description_str("")
 
     def close(self) -> None:
         for bar in self.bars:
