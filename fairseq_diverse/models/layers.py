@@ -19,6 +19,16 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
+def feed_forward(layer: Any, x: Tensor) -> Tensor:
+    """The second half of either layer: feed-forward network, residual connection and its layer norm."""
+    residual = x
+    if layer.normalize_before:
+        x = layer.final_layer_norm(x)
+    x = layer.fc2(layer.activation_dropout_module(layer.activation_fn(layer.fc1(x))))
+    x = layer.residual_connection(layer.dropout_module(x), residual)
+    return x if layer.normalize_before else layer.final_layer_norm(x)
+
+
 class EncoderLayerOutput(NamedTuple):
     """Top-level tensors only: anything else has no gradient under activation checkpointing."""
 
@@ -70,14 +80,7 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
 
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.final_layer_norm(x)
-        return EncoderLayerOutput(x, attended.weights, attended.agreement)
+        return EncoderLayerOutput(feed_forward(self, x), attended.weights, attended.agreement)
 
 
 class DecoderLayerOutput(NamedTuple):
@@ -176,11 +179,6 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
             if not self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
 
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.final_layer_norm(x)
-        return DecoderLayerOutput(x, cross_weights, attended.weights, cross_agreement, attended.agreement)
+        return DecoderLayerOutput(
+            feed_forward(self, x), cross_weights, attended.weights, cross_agreement, attended.agreement
+        )
