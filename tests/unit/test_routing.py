@@ -101,6 +101,19 @@ def test_float32_forms_equal_the_loop_and_the_plain_gradients(iterations, kernel
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(("heads", "shift"), [(2, 0), (2, 100), (8, 100)])
+def test_votes_that_nearly_agree_keep_their_digits(heads, shift, kernel):
+    """Of two heads some votes always agree: the inverse of their tiny variance multiplies what was rounded."""
+    torch.manual_seed(0)
+    votes, grad = torch.randn(32, heads, 64, 1) + shift, torch.randn(32, 64)
+    gradients = []
+    for f, dtype in ((em_routing, torch.float32), (plain_em_routing, torch.float64)):
+        v = votes.to(dtype).requires_grad_()
+        betas = torch.zeros(64, dtype=dtype), torch.zeros(64, dtype=dtype)
+        gradients.append(torch.autograd.grad(f(v, *betas), v, grad.to(dtype))[0].double())
+    assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
+
+
 @pytest.mark.parametrize("scale", [1e9, 1e12])
 def test_absurd_votes_stay_finite(scale, kernel):
     votes = (scale * torch.randn(B, H, 12, 1)).requires_grad_()

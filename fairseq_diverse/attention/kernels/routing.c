@@ -28,8 +28,11 @@ enum { TOTAL, INVERSE, MEAN, VARIANCE, LOG_SIGMA, ACTIVE, FIELDS };
 #define SHARE(t) STEP(t, FIELDS) /* (H, N) */
 static const float HALF_LOG_2_PI_E = 1.4189385332046727f;
 
+/* d = v - v_0, each capsule's votes relative to its first: EM routing is the same for them but for the mean, and votes that
+   nearly agree keep all their digits. MEAN is the mean's distance from v_0, so that v - mean = d - MEAN. */
 static void em_steps(const float *restrict v, int H, int N, int iterations, const float *beta_a, const float *beta_u,
-                     float *steps) {
+                     float *restrict d, float *steps) {
+    FOR(h, H) FOR(n, N) d[h * N + n] = v[h * N + n] - v[n];
     FOR(i, H * N) SHARE(0)[i] = 1.0f / N;
     FOR(t, iterations) {
         float *restrict share = SHARE(t), *restrict total = STEP(t, TOTAL), *restrict inverse = STEP(t, INVERSE);
@@ -38,9 +41,9 @@ static void em_steps(const float *restrict v, int H, int N, int iterations, cons
         memset(total, 0, N * sizeof(float));
         memset(mean, 0, N * sizeof(float));
         memset(variance, 0, N * sizeof(float));
-        FOR(h, H) FOR(n, N) { total[n] += share[h * N + n]; mean[n] += share[h * N + n] * v[h * N + n]; }
-        FOR(n, N) { inverse[n] = 1 / (total[n] + EPSILON); mean[n] *= inverse[n]; }
-        FOR(h, H) FOR(n, N) { float c = v[h * N + n] - mean[n]; variance[n] += share[h * N + n] * c * c; }
+        FOR(h, H) FOR(n, N) { total[n] += share[h * N + n]; mean[n] += share[h * N + n] * d[h * N + n]; }
+        FOR(n, N) { inverse[n] = 1 / (total[n] + EPSILON); mean[n] = (mean[n] - EPSILON * v[n]) * inverse[n]; }
+        FOR(h, H) FOR(n, N) { float c = d[h * N + n] - mean[n]; variance[n] += share[h * N + n] * c * c; }
         FOR(n, N) {
             variance[n] = variance[n] * inverse[n] + EPSILON;
             log_sigma[n] = 0.5f * logf(variance[n]);
@@ -61,7 +64,7 @@ static void em_steps(const float *restrict v, int H, int N, int iterations, cons
             FOR(n, N) half[n] = -0.5f / variance[n];
             FOR(h, H) {
                 float *restrict next = SHARE(t + 1) + h * N;
-                FOR(n, N) { float c = v[h * N + n] - mean[n]; next[n] = c * c * half[n] + offset[n]; }
+                FOR(n, N) { float c = d[h * N + n] - mean[n]; next[n] = c * c * half[n] + offset[n]; }
                 softmax(next, N);
             }
         }
@@ -70,14 +73,16 @@ static void em_steps(const float *restrict v, int H, int N, int iterations, cons
 
 int em_forward(const float *v, int tokens, int H, int N, int iterations, const float *beta_a, const float *beta_u,
                float *out) {
-    float *steps = malloc(sizeof(float) * iterations * (FIELDS + H) * N);
-    if (!steps) return 1;
+    float *steps = malloc(sizeof(float) * iterations * (FIELDS + H) * N), *d = malloc(sizeof(float) * H * N);
+    if (!steps || !d) { free(steps); free(d); return 1; }
     FOR(m, tokens) {
-        em_steps(v + (size_t)m * H * N, H, N, iterations, beta_a, beta_u, steps);
+        const float *first = v + (size_t)m * H * N;
+        em_steps(first, H, N, iterations, beta_a, beta_u, d, steps);
         const float *mean = STEP(iterations - 1, MEAN), *active = STEP(iterations - 1, ACTIVE);
-        FOR(n, N) out[(size_t)m * N + n] = active[n] * mean[n];
+        FOR(n, N) out[(size_t)m * N + n] = active[n] * (mean[n] + first[n]);
     }
     free(steps);
+    free(d);
     return 0;
 }
 
@@ -85,15 +90,15 @@ int em_forward(const float *v, int tokens, int H, int N, int iterations, const f
 int em_backward(const float *v, int tokens, int H, int N, int iterations, const float *beta_a, const float *beta_u,
                 const float *grad_out, float *grad_v, float *grad_beta_a, float *grad_beta_u) {
     float *steps = malloc(sizeof(float) * iterations * (FIELDS + H) * N);
-    float *work = malloc(sizeof(float) * (6 + H) * N);
+    float *work = malloc(sizeof(float) * (6 + 2 * H) * N);
     if (!steps || !work) { free(steps); free(work); return 1; }
     float *restrict g_mean = work, *restrict g_log_a = work + N, *restrict g_total = work + 2 * N;
     float *restrict g_log_sigma = work + 3 * N, *restrict g_variance = work + 4 * N, *restrict g_sum = work + 5 * N;
-    float *restrict g_share = work + 6 * N; /* (H, N) */
+    float *restrict g_share = work + 6 * N, *restrict d = g_share + H * N; /* (H, N) */
     FOR(m, tokens) {
-        const float *restrict x = v + (size_t)m * H * N, *restrict g = grad_out + (size_t)m * N;
+        const float *restrict first = v + (size_t)m * H * N, *restrict g = grad_out + (size_t)m * N;
         float *restrict gv = grad_v + (size_t)m * H * N;
-        em_steps(x, H, N, iterations, beta_a, beta_u, steps);
+        em_steps(first, H, N, iterations, beta_a, beta_u, d, steps);
         memset(gv, 0, sizeof(float) * H * N);
         for (int t = iterations - 1; t >= 0; t--) {
             const float *restrict total = STEP(t, TOTAL), *restrict inverse = STEP(t, INVERSE);
@@ -105,7 +110,11 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
             memset(g_variance, 0, sizeof(float) * N);
             memset(g_sum, 0, sizeof(float) * N); /* of the centred votes' gradients over heads */
             if (last) {
-                FOR(n, N) { g_mean[n] = g[n] * active[n]; g_log_a[n] = g[n] * mean[n] * active[n]; g_log_sigma[n] = 0; }
+                FOR(n, N) {
+                    g_mean[n] = g[n] * active[n];
+                    g_log_a[n] = g_mean[n] * (mean[n] + first[n]);
+                    g_log_sigma[n] = 0;
+                }
             } else { /* through the E-step: g_share becomes the gradient of the logits */
                 memset(g_mean, 0, sizeof(float) * N);
                 memset(g_log_a, 0, sizeof(float) * N);
@@ -114,7 +123,7 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
                     float *restrict gs = g_share + h * N, dot = 0;
                     FOR(n, N) dot += gs[n] * next[n];
                     FOR(n, N) {
-                        float logit = (gs[n] - dot) * next[n], c = x[h * N + n] - mean[n];
+                        float logit = (gs[n] - dot) * next[n], c = d[h * N + n] - mean[n];
                         gs[n] = logit;
                         g_log_a[n] += logit;
                         g_variance[n] += logit * c * c;
@@ -134,19 +143,19 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
             }
             FOR(n, N) g_variance[n] = (g_variance[n] + 0.5f * g_log_sigma[n] / variance[n]) * inverse[n];
             FOR(h, H) FOR(n, N) { /* gradient of the centred vote */
-                float c = x[h * N + n] - mean[n], weight = 2 * g_variance[n] * share[h * N + n];
+                float c = d[h * N + n] - mean[n], weight = 2 * g_variance[n] * share[h * N + n];
                 if (!last) weight -= g_share[h * N + n] / variance[n];
                 gv[h * N + n] += weight * c;
                 g_sum[n] += weight * c;
             }
             FOR(n, N) {
                 g_mean[n] = (g_mean[n] - g_sum[n]) * inverse[n];
-                g_total[n] -= g_variance[n] * (variance[n] - EPSILON) + g_mean[n] * mean[n];
+                g_total[n] -= g_variance[n] * (variance[n] - EPSILON);
             }
             FOR(h, H) FOR(n, N) {
-                float c = x[h * N + n] - mean[n];
+                float c = d[h * N + n] - mean[n];
                 gv[h * N + n] += share[h * N + n] * g_mean[n];
-                g_share[h * N + n] = g_variance[n] * c * c + g_mean[n] * x[h * N + n] + g_total[n];
+                g_share[h * N + n] = (g_variance[n] * c + g_mean[n]) * c + g_total[n];
             }
         }
     }

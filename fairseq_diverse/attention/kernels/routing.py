@@ -129,7 +129,8 @@ class EMRouting(torch.autograd.Function):
         rows = out.view(-1, out.size(-1))
         for part, v in _chunks(votes):
             last = _em_steps(v, betas, iterations)[-1]
-            capsules = last.mean if last.a is None else last.mean * last.a.unsqueeze(-1)
+            mean = last.mean + v[:, 0]
+            capsules = mean if last.a is None else mean * last.a.unsqueeze(-1)
             rows[part] = capsules.flatten(-2)
         return out
 
@@ -160,7 +161,7 @@ class _EMStep(NamedTuple):
     share: Tensor  # (M, H, N), or (1, 1, 1) before the first E-step
     total: Tensor  # (M, N): sum_h C
     inverse: Tensor  # (M, N, 1): 1 / (sum_h C + epsilon)
-    mean: Tensor  # (M, N, D)
+    mean: Tensor  # (M, N, D), relative to the first head's vote
     variance: Tensor  # (M, N, D)
     log_sigma: Tensor  # (M, N): sum_i log sigma^i
     temperature: float
@@ -176,13 +177,19 @@ def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas
 
 
 def _em_steps(v: Tensor, betas: Betas, iterations: int) -> list[_EMStep]:
+    """The M-steps of votes (M, H, N, D), in terms of each capsule's votes relative to its first.
+
+    EM routing is the same for them but for the mean, and votes that nearly agree keep all their digits.
+    """
     heads, n, width = v.shape[-3:]
+    first = v[:, 0]
+    d = v - first.unsqueeze(-3)
     steps = []
     share, total = v.new_full((1, 1, 1), 1 / n), v.new_full((1, n), heads / n)
     for t in range(iterations):
         inverse = 1 / (total + EPSILON).unsqueeze(-1)
-        mean = (share.unsqueeze(-1) * v).sum(-3).mul_(inverse)
-        squared = (v - mean.unsqueeze(-3)).square_()
+        mean = (share.unsqueeze(-1) * d).sum(-3).sub_(first, alpha=EPSILON).mul_(inverse)
+        squared = (d - mean.unsqueeze(-3)).square_()
         variance = (share.unsqueeze(-1) * squared).sum(-3).mul_(inverse).add_(EPSILON)
         log_sigma = _sum_width(variance.log()) * 0.5
         heat, log_a = temperature(t, iterations), None
@@ -210,13 +217,15 @@ def _em_backward(
     """The gradient of the votes (M, H, N, D); those of the betas are added to ``grad_betas``."""
     width = v.size(-1)
     last = steps[-1]
+    first = v[:, 0]
+    d = v - first.unsqueeze(-3)
     grad_v = torch.zeros_like(v)
     grad_mean = grad if last.a is None else grad * last.a.unsqueeze(-1)
-    grad_log_a = None if last.a is None else _sum_width(grad * last.mean) * last.a
+    grad_log_a = None if last.a is None else _sum_width(grad * (last.mean + first)) * last.a
     grad_share: Tensor | None = None  # of the shares that this step's E-step made
     for t in range(len(steps) - 1, -1, -1):
         step = steps[t]
-        centred = v - step.mean.unsqueeze(-3)  # (M, H, N, D)
+        centred = d - step.mean.unsqueeze(-3)  # (M, H, N, D)
         grad_total = torch.zeros_like(step.log_sigma)
         grad_log_sigma = torch.zeros_like(step.log_sigma)
         grad_variance: Tensor | float = 0.0
@@ -251,7 +260,7 @@ def _em_backward(
         grad_v.add_(grad_centred).addcmul_(step.share.unsqueeze(-1), grad_mean.unsqueeze(-3))
         if t > 0:
             # inverse = 1 / (total + epsilon) scales both
-            grad_total = grad_total - _sum_width(grad_variance * (step.variance - EPSILON) + grad_mean * step.mean)
-            centred.square_().mul_(grad_variance.unsqueeze(-3)).addcmul_(v, grad_mean.unsqueeze(-3))
-            grad_share = _sum_width(centred).add_(grad_total.unsqueeze(-2))
+            grad_total = grad_total - _sum_width(grad_variance * (step.variance - EPSILON))
+            slope = (centred * grad_variance.unsqueeze(-3)).add_(grad_mean.unsqueeze(-3))
+            grad_share = _sum_width(slope.mul_(centred)).add_(grad_total.unsqueeze(-2))
     return grad_v
