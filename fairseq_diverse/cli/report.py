@@ -49,4 +49,4 @@ def main(args: argparse.Namespace) -> None:
     cells = report.to_cells(lines)
     print(f"{table.title}\n")
     print(report.as_markdown(cells) if args.format == "markdown" else report.as_text(cells))
-    print("\n" + "\n".join(report.notes(rows, lines)))
+    print("\n" + "\n".join([*filter(None, [table.note]), *report.notes(rows, lines)]))

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_diverse.paths import config_path
 
-TABLE_KEYS = ("title", "data", "size", "flags", "generate", "average", "baseline", "rows")
+TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "rows")
 SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
 PUBLISHED_KEYS = ("bleu", "parameters", "added-parameters", "speed")
@@ -55,6 +55,7 @@ class Row:
 class Table:
     name: str
     title: str
+    note: str
     rows: dict[str, Row]
 
 
@@ -115,7 +116,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
     for name, resolved in rows.items():
         if resolved.baseline not in rows:
             raise ValueError(f"{path}: row {name}: baseline {resolved.baseline} is no row; rows: {', '.join(rows)}")
-    return Table(path.stem, str(content.get("title", path.stem)), rows)
+    return Table(path.stem, str(content.get("title", path.stem)), str(content.get("note", "")), rows)
 
 
 def select_rows(table: Table, names: str | None) -> list[Row]:

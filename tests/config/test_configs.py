@@ -8,6 +8,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_diverse import register
+from fairseq_diverse.cli import main
 from fairseq_diverse.config import COMPONENTS, AttentionPlan, resolve_placement
 from fairseq_diverse.experiments.runs import DataSet, Run
 from fairseq_diverse.experiments.tables import Row, load_table
@@ -104,3 +105,8 @@ def test_equal_rows_of_two_tables_are_one_run():
     assert first["baseline"].key("hash") == second["baseline"].key("hash")
     assert first["output"].key("hash") == second["encoder"].key("hash")
     assert len({row.key("hash") for row in first.values()}) == len(first)
+
+
+def test_what_does_not_follow_is_said_below_the_table(capsys):
+    assert not main(["report", "li2021-table6"])
+    assert "288M parameters of routing do not follow" in capsys.readouterr().out
