@@ -2,7 +2,7 @@
 # The whole way on the embedded corpus: data, training, translation, a table, attention maps. A second call goes on.
 set -euo pipefail
 
-systems=${SYSTEMS:-baseline,disagreement}
+systems=${SYSTEMS:-baseline,disagreement} size=${SIZE:-tiny}
 out=${DEMO:-demo}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -10,26 +10,26 @@ export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out OMP_NUM_THREADS=${OM
 echo "== corpus and its word-by-word translation: $out/raw"
 if [[ ! -f $out/word-by-word.txt ]]; then
     mkdir -p "$out"
-    fairseq-diverse toy --out "$out/raw" --sentences 12000 --seed 1 --word-by-word >"$out/word-by-word.part"
+    fairseq-diverse toy --out "$out/raw" --sentences "${SENTENCES:-12000}" --seed 1 --word-by-word >"$out/word-by-word.part"
     mv "$out/word-by-word.part" "$out/word-by-word.txt"
 fi
 
 echo "== tokens, subwords, fairseq-preprocess: $out/data/toy"
 fairseq-diverse prepare toy --raw "$out/raw" --out "$out/data/toy"
 
-echo "== fairseq-train and fairseq-generate, two systems side by side; logs in $out/toy-*/seed1"
-fairseq-diverse run toy --rows "$systems" --jobs 2
+echo "== fairseq-train and fairseq-generate, two runs side by side; logs in $out/toy-*/seed1"
+fairseq-diverse run toy --size "$size" --rows "$systems" --jobs 2
 
 echo "== results"
-fairseq-diverse report toy --rows "$systems"
+fairseq-diverse report toy --size "$size" --rows "$systems"
 tail -n 1 "$out/word-by-word.txt"
 
 echo "== attention maps"
 sentence=$(sed -n 3p "$out/raw/test.en")
 for system in ${systems//,/ }; do
-    run=$(fairseq-diverse run toy --rows "$system" --dry-run | sed -n '1s/.*, //p')
+    run=$(fairseq-diverse run toy --size "$size" --rows "$system" --dry-run | sed -n '1s/.*, //p')
     for component in encoder cross; do
-        fairseq-diverse plot attention --path "$run/checkpoints/checkpoint_last.pt" --data "$out/data/toy" \
+        fairseq-diverse plot attention --path "$run"/checkpoints/checkpoint_*.pt --data "$out/data/toy" \
             --source "$sentence" --component $component --layer 2 --out "$out/attention/$system-$component-2.png" | tail -n 1
     done
 done

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# BLEU on the validation split by length penalty, to choose one without looking at the test split.
+set -euo pipefail
+
+if [[ $# -lt 2 ]]; then
+    echo "usage: [BEAM=5] $0 CHECKPOINT DATA [LENPEN...]" >&2
+    echo "DATA is a folder made by fairseq-diverse prepare; default length penalties: 0.6 0.8 1.0 1.2 1.4 1.6" >&2
+    exit 2
+fi
+checkpoint=$(realpath "$1") data=$(realpath "$2")
+shift 2
+[[ $# -gt 0 ]] || set -- 0.6 0.8 1.0 1.2 1.4 1.6
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PATH=$root/.venv/bin:$PATH
+target=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["target"])' "$data/preprocess.json")
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+for lenpen in "$@"; do
+    fairseq-generate "$data" --user-dir "$root/fairseq_diverse" --path "$checkpoint" --gen-subset valid --beam "${BEAM:-5}" \
+        --lenpen "$lenpen" --batch-size 64 --required-batch-size-multiple 1 >"$out/lenpen-$lenpen.log" 2>"$out/errors" || {
+        cat "$out/errors" >&2
+        exit 1
+    }
+done
+cd "$out"
+fairseq-diverse score --hyp lenpen-*.log --ref "$data/text/valid.$target" --data "$data"
