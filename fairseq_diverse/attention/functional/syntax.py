@@ -1,0 +1,91 @@
+"""Relations and biases that a source sentence's trees give to its attention (Zhang et al., 2021, section 4.1).
+
+Trees come as integers per subword: ``word``, the subword's word, and of that word its ``head`` (the root is its own),
+the span [``start``, ``end``) of its local phrase, in words, and its ``layer``. At padding word and head are -1 and the
+span is [0, 0).
+"""
+
+import torch
+from torch import Tensor
+
+
+def dependency_relation(word: Tensor, head: Tensor) -> Tensor:
+    """Which subwords a subword may see along dependencies: those of its own word, of its head and of its dependents.
+
+        related[i, j] = word_i = word_j  or  head_i = word_j  or  word_i = head_j
+
+    Source: Zhang et al. (2021), Eq. 5; subwords of one word are related.
+
+    Args:
+        word, head: (B, T) integers, -1 at padding.
+
+    Returns:
+        (B, T, T) bool, symmetric, True on the diagonal of real tokens, False at padding.
+    """
+    i, j = word.unsqueeze(2), word.unsqueeze(1)
+    related = (i == j) | (head.unsqueeze(2) == j) | (i == head.unsqueeze(1))
+    return related & _both_real(word)
+
+
+def phrase_relation(word: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Which subwords share a local phrase: those of the same word, and those of whose phrase the other's word is part.
+
+        related[i, j] = word_i = word_j  or  start_i <= word_j < end_i  or  start_j <= word_i < end_j
+
+    Source: Zhang et al. (2021), section 4.1, rules 1 and 2.
+
+    Args:
+        word: (B, T) integers, -1 at padding.
+        start, end: (B, T) the local phrase of the subword's word, in words.
+
+    Returns:
+        (B, T, T) bool, symmetric, True on the diagonal of real tokens, False at padding.
+    """
+    i, j = word.unsqueeze(2), word.unsqueeze(1)
+    inside = (start.unsqueeze(2) <= j) & (j < end.unsqueeze(2))
+    return ((i == j) | inside | inside.transpose(1, 2)) & _both_real(word)
+
+
+def phrase_distance(layer: Tensor, limit: int) -> Tensor:
+    """How much deeper in the constituency tree the key lies than the query.
+
+        RP[i, j] = clip(layer_j - layer_i, -limit, limit)
+
+    Source: Zhang et al. (2021), Eq. 7, whose clip(j - i) is read as the clipped RP.
+
+    Args:
+        layer: (B, T) number of phrases above the subword's word.
+        limit: k of the paper, at least 0.
+
+    Returns:
+        (B, T, T) integers in [-limit, limit].
+    """
+    return (layer.unsqueeze(1) - layer.unsqueeze(2)).clamp(-limit, limit)
+
+
+def phrase_bias(embedding: Tensor, weight: Tensor, bias: Tensor, out: Tensor, distance: Tensor) -> Tensor:
+    """The penalty of a relative local-phrase position, one for all heads.
+
+        P[i, j] = -| tanh(W_P w_RP[i, j] + b_P) . U_P |
+
+    Source: Zhang et al. (2021), Eqs. 7-8. It takes 2 k + 1 values, which are computed once and looked up.
+
+    Args:
+        embedding: (2k+1, D), w of the paper, row RP + k.
+        weight: (D, D), W_P.
+        bias: (D,), b_P.
+        out: (D,), U_P.
+        distance: (B, T, T) integers in [-k, k].
+
+    Returns:
+        (B, T, T) at most 0, float32, or float64 for float64 embeddings.
+    """
+    at_least_float32 = torch.float64 if embedding.dtype == torch.float64 else torch.float32
+    embedding, weight, bias, out = (x.to(at_least_float32) for x in (embedding, weight, bias, out))
+    table = -(torch.tanh(embedding @ weight.t() + bias) @ out).abs()
+    return table[distance + len(table) // 2]
+
+
+def _both_real(word: Tensor) -> Tensor:
+    real = word >= 0
+    return real.unsqueeze(2) & real.unsqueeze(1)

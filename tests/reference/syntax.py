@@ -1,0 +1,79 @@
+"""Zhang et al. (2021), Eqs. 3-10, Shaw et al. (2018) and Yang et al. (2018), with loops over one sentence and head."""
+
+import math
+
+
+def dependency_relation(word, head):
+    size = range(len(word))
+    pairs = [[(word[i], word[j]) for j in size] for i in size]
+    heads = dict(zip(word, head, strict=True))
+    return [
+        [min(i, j) >= 0 and (i == j or heads[i] == j or heads[j] == i) for i, j in row] for row in pairs
+    ]  # fmt: skip
+
+
+def phrase_relation(word, start, end):
+    phrases = {w: set(range(s, e)) | {w} for w, s, e in zip(word, start, end, strict=True)}
+    return [[min(i, j) >= 0 and (j in phrases[i] or i in phrases[j]) for j in word] for i in word]
+
+
+def phrase_penalty(embedding, weight, bias, out):
+    hidden = [
+        math.tanh(sum(w * x for w, x in zip(row, embedding, strict=True)) + b)
+        for row, b in zip(weight, bias, strict=True)
+    ]
+    return -abs(sum(h * u for h, u in zip(hidden, out, strict=True)))
+
+
+def head_confidence(weights, valid):
+    return _mean([max(row) for row, real in zip(weights, valid, strict=True) if real])
+
+
+def syntactic_attention(weights, relation, valid):
+    return _mean(
+        [
+            sum(w for w, related in zip(row, kin, strict=True) if related)
+            for row, kin, real in zip(weights, relation, valid, strict=True)
+            if real
+        ]
+    )
+
+
+def relative_logits(q, table, keys):
+    limit, first = len(table) // 2, keys - len(q)
+    return [
+        [
+            sum(a * b for a, b in zip(row, table[max(-limit, min(limit, s - first - t)) + limit], strict=True))
+            for s in range(keys)
+        ]
+        for t, row in enumerate(q)
+    ]
+
+
+def relative_values(weights, table):
+    limit, first = len(table) // 2, len(weights[0]) - len(weights)
+    out = []
+    for t, row in enumerate(weights):
+        total = [0.0] * len(table[0])
+        for s, w in enumerate(row):
+            for d, x in enumerate(table[max(-limit, min(limit, s - first - t)) + limit]):
+                total[d] += w * x
+        out.append(total)
+    return out
+
+
+def localness_bias(q, weight, centre, window, valid):
+    """Of the real tokens only: rows and columns."""
+    length = sum(valid)
+    rows = []
+    for vector in (v for v, real in zip(q, valid, strict=True) if real):
+        hidden = [math.tanh(sum(w * x for w, x in zip(line, vector, strict=True))) for line in weight]
+        mean, size = (
+            length / (1 + math.exp(-sum(u * h for u, h in zip(out, hidden, strict=True)))) for out in (centre, window)
+        )
+        rows.append([-((j - mean) ** 2) / (2 * (max(size, 1e-3) / 2) ** 2) for j in range(length)])
+    return rows
+
+
+def _mean(values):
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,131 @@
+"""Relations, biases and gates equal their loop versions; halves and padding are finite."""
+
+import pytest
+import torch
+
+from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
+from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
+from fairseq_diverse.attention.functional.syntax import (
+    dependency_relation,
+    phrase_bias,
+    phrase_distance,
+    phrase_relation,
+)
+from tests.reference import syntax as reference
+
+B, H, T, D, K = 3, 2, 7, 4, 2
+VALID = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]]).bool()  # left-padded
+
+
+def trees() -> tuple[torch.Tensor, ...]:
+    """word, head, start, end, layer of the sentences of VALID: some words have two subwords."""
+    torch.manual_seed(0)
+    parts = []
+    for real in VALID.tolist():
+        length = sum(real)
+        word = [min(i // 2, i - 1) if i else 0 for i in range(length)]
+        words = max(word, default=-1) + 1
+        head = torch.randint(0, max(words, 1), (words,)).tolist()
+        start = [max(0, w - int(torch.randint(0, 3, ()))) for w in range(words)]
+        end = [w + 1 + int(torch.randint(0, 3, ())) for w in range(words)]
+        layer = torch.randint(0, 9, (words,)).tolist()
+        pad = T - length
+        columns = ((-1, head), (0, start), (0, end), (0, layer))
+        parts.append([[-1] * pad + word, *([empty] * pad + [value[w] for w in word] for empty, value in columns)])
+    return tuple(torch.tensor(column) for column in zip(*parts, strict=True))
+
+
+def softmaxed() -> torch.Tensor:
+    return torch.randn(B, H, T, T, dtype=torch.float64).softmax(-1)
+
+
+def test_relations_equal_the_loops():
+    word, head, start, end, layer = trees()
+    dependency, phrase = dependency_relation(word, head), phrase_relation(word, start, end)
+    for b in range(B):
+        columns = [x[b].tolist() for x in (word, head, start, end)]
+        assert dependency[b].tolist() == reference.dependency_relation(*columns[:2])
+        assert phrase[b].tolist() == reference.phrase_relation(columns[0], *columns[2:])
+    for relation in (dependency, phrase):
+        assert torch.equal(relation, relation.transpose(1, 2)) and torch.equal(relation.diagonal(0, 1, 2), VALID)
+        assert 0 < relation[VALID].float().mean() < 1
+    distance = phrase_distance(layer, K)
+    assert distance[1, 2, 5] == max(-K, min(K, layer[1, 5] - layer[1, 2])) and distance.abs().max() == K
+
+
+def test_phrase_bias_equals_the_loop():
+    torch.manual_seed(0)
+    embedding, weight, bias, out = (torch.randn(*s, dtype=torch.float64) for s in ((2 * K + 1, D), (D, D), (D,), (D,)))
+    distance = torch.arange(-K, K + 1).expand(1, 1, -1)
+    expected = [reference.phrase_penalty(row, *(x.tolist() for x in (weight, bias, out))) for row in embedding.tolist()]
+    got = phrase_bias(embedding, weight, bias, out, distance)
+    torch.testing.assert_close(got.flatten(), torch.tensor(expected, dtype=torch.float64))
+    assert (got <= 0).all() and phrase_bias(
+        *(x.half() for x in (embedding, weight, bias, out)), distance
+    ).dtype == torch.float32
+
+
+def test_confidence_and_syntactic_attention_equal_the_loops():
+    torch.manual_seed(0)
+    weights, relation = softmaxed(), dependency_relation(*trees()[:2])
+    confidence, attention = head_confidence(weights, VALID), syntactic_attention(weights, relation, VALID)
+    for b in range(B):
+        for h in range(H):
+            rows, kin, real = weights[b, h].tolist(), relation[b].tolist(), VALID[b].tolist()
+            assert confidence[b, h].item() == pytest.approx(reference.head_confidence(rows, real))
+            assert attention[b, h].item() == pytest.approx(reference.syntactic_attention(rows, kin, real))
+    assert torch.equal(redundant_heads(weights, relation, VALID), attention <= 1 / (1 + torch.exp(-confidence)))
+    gate = attention[1].min().item()
+    assert redundant_heads(weights, relation, VALID, gate)[1].tolist() == (attention[1] <= gate).tolist()
+    assert redundant_heads(weights, relation, VALID, 1.0).all()
+
+
+def test_a_head_on_its_dependencies_is_important_and_one_beside_them_redundant():
+    word, head = torch.arange(4)[None], torch.tensor([[1, 1, 1, 2]])
+    relation, valid = dependency_relation(word, head), torch.ones(1, 4, dtype=torch.bool)
+    on = relation.float() / relation.float().sum(-1, keepdim=True)
+    off = (~relation).float() / (~relation).float().sum(-1, keepdim=True).clamp(min=1)
+    assert redundant_heads(torch.stack([on, off], 1), relation, valid).tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("keys", [T, T + 3])
+def test_relative_positions_equal_the_loops(keys):
+    """More keys than queries is a step of incremental decoding."""
+    torch.manual_seed(0)
+    q, table = torch.randn(B, H, T, D, dtype=torch.float64), torch.randn(2 * K + 1, D, dtype=torch.float64)
+    weights = torch.randn(B, H, T, keys, dtype=torch.float64).softmax(-1)
+    logits, values = relative_logits(q, table, keys), relative_values(weights, table)
+    for b in range(B):
+        for h in range(H):
+            expected = reference.relative_logits(q[b, h].tolist(), table.tolist(), keys)
+            torch.testing.assert_close(logits[b, h], torch.tensor(expected, dtype=torch.float64))
+            expected = reference.relative_values(weights[b, h].tolist(), table.tolist())
+            torch.testing.assert_close(values[b, h], torch.tensor(expected, dtype=torch.float64))
+
+
+def test_localness_equals_the_loop_wherever_the_padding_is():
+    torch.manual_seed(0)
+    q, weight = torch.randn(B, H, T, D, dtype=torch.float64), torch.randn(D, D, dtype=torch.float64)
+    centre, window = (torch.randn(D, dtype=torch.float64) for _ in range(2))
+    for valid in (VALID, VALID.flip(1)):
+        bias = localness_bias(q, weight, centre, window, valid)
+        assert bias.isfinite().all() and (bias <= 0).all()
+        for b in range(2):
+            for h in range(H):
+                arguments = [x.tolist() for x in (q[b, h], weight, centre, window, valid[b])]
+                expected = torch.tensor(reference.localness_bias(*arguments), dtype=torch.float64)
+                torch.testing.assert_close(bias[b, h][valid[b]][:, valid[b]], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_stay_finite(dtype):
+    torch.manual_seed(0)
+    q = (100 * torch.randn(B, H, T, D)).to(dtype).requires_grad_()
+    weight, centre, window = (torch.randn(*s).to(dtype).requires_grad_() for s in ((D, D), (D,), (D,)))
+    table = torch.randn(2 * K + 1, D).to(dtype).requires_grad_()
+    bias = localness_bias(q, weight, centre, window, VALID)
+    total = bias.softmax(-1).square().sum() + relative_logits(q, table, T).float().softmax(-1).square().sum()
+    total = total + relative_values(bias.softmax(-1).to(dtype), table).float().square().mean()
+    assert total.isfinite() and bias.isfinite().all()
+    for gradient in torch.autograd.grad(total, (q, weight, centre, window, table)):
+        assert gradient.isfinite().all()
