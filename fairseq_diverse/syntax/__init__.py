@@ -1,0 +1,1 @@
+"""Source-side trees: from parsers' files to small integers beside fairseq's data."""

@@ -1,0 +1,138 @@
+"""Trees in the field's formats, and the integers per word that the attention needs of them.
+
+Dependencies are CoNLL-U, constituents one PTB bracketing a line; sentence N belongs to line N of the text. A sentence
+without a usable tree keeps its place: in CoNLL-U its heads are ``_`` (or its block has comments only), in PTB its line
+is empty.
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from nltk import Tree
+
+Phrases = tuple[list[int], list[int], list[int]]
+
+
+class Dependencies(NamedTuple):
+    """One sentence of a CoNLL-U file."""
+
+    words: list[str]
+    heads: list[int] | None  # of each word the index of its head, from 0; the root's is its own; None: no usable tree
+
+
+def read_conllu(path: Path) -> Iterator[Dependencies]:
+    """The sentences of a CoNLL-U file; multiword ranges and empty nodes are passed over.
+
+    Raises:
+        ValueError: names file and line that are not CoNLL-U.
+    """
+    words: list[str] = []
+    heads: list[str] = []
+    inside = False
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(itertools.chain(file, ["\n"]), 1):
+            line = line.rstrip("\n")
+            if not line.strip():
+                if inside:
+                    yield Dependencies(words, usable_heads(heads))
+                words, heads, inside = [], [], False
+                continue
+            inside = True
+            if line.startswith("#"):
+                continue
+            columns = line.split("\t")
+            if len(columns) != 10:
+                raise ValueError(f"{path}:{number}: a CoNLL-U word has 10 columns between tabs, not {len(columns)}")
+            if "-" in columns[0] or "." in columns[0]:
+                continue
+            if columns[0] != str(len(words) + 1):
+                raise ValueError(f"{path}:{number}: word {len(words) + 1} of the sentence is numbered {columns[0]!r}")
+            words.append(columns[1])
+            heads.append(columns[6])
+
+
+def usable_heads(heads: list[str]) -> list[int] | None:
+    """CoNLL-U's heads (from 1, 0 at the root) as indices from 0, the root's its own; None unless they make one tree."""
+    if not heads or not all(head.isdecimal() and int(head) <= len(heads) for head in heads) or heads.count("0") != 1:
+        return None
+    indices = [int(head) - 1 if int(head) else i for i, head in enumerate(heads)]
+    root = heads.index("0")
+    reaches = {root}
+    for word in range(len(indices)):
+        path = []
+        while word not in reaches and word not in path:
+            path.append(word)
+            word = indices[word]
+        if word not in reaches:
+            return None
+        reaches.update(path)
+    return indices
+
+
+def read_brackets(path: Path) -> Iterator["Tree | None"]:
+    """The trees of a PTB file, one a line; None for an empty line.
+
+    Raises:
+        ValueError: names file and line that are not one bracketed tree.
+    """
+    from nltk import Tree
+
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield Tree.fromstring(line) if line.strip() else None
+            except ValueError as error:
+                reason = " ".join(str(error).split())
+                raise ValueError(f"{path}:{number}: not one bracketed tree: {reason}") from None
+
+
+def local_phrases(tree: "Tree") -> Phrases:
+    """Local phrase and layer of every word.
+
+    The local phrase is the span of words under the word's lowest ancestor that covers more than one word; in a tree of
+    one word it is the word. The layer is the number of phrases above the word; a preterminal (a node whose only child
+    is a word) is no phrase.
+
+    Source: Zhang et al. (2021), section 4.1.2, rule 1.
+
+    Args:
+        tree: constituency tree.
+
+    Returns:
+        start, end, layer: one int per word, spans as [start, end).
+    """
+    widths = _widths(tree)
+    start, end, layer = [], [], []
+    todo: list[tuple[Tree | str, int, int, tuple[int, int] | None]] = [(tree, 0, 0, None)]
+    while todo:  # no recursion: trees of long lines are deep
+        node, first, depth, phrase = todo.pop()
+        if isinstance(node, str):
+            span = phrase or (first, first + 1)
+            start.append(span[0])
+            end.append(span[1])
+            layer.append(depth)
+            continue
+        if widths[id(node)] > 1:
+            phrase = (first, first + widths[id(node)])
+        if not (len(node) == 1 and isinstance(node[0], str)):
+            depth += 1
+        children = []
+        for child in node:
+            children.append((child, first, depth, phrase))
+            first += 1 if isinstance(child, str) else widths[id(child)]
+        todo += reversed(children)
+    return start, end, layer
+
+
+def _widths(tree: "Tree") -> dict[int, int]:
+    """Number of words under every node."""
+    nodes = [tree]
+    widths: dict[int, int] = {}
+    for node in nodes:
+        nodes += [child for child in node if not isinstance(child, str)]
+    for node in reversed(nodes):
+        widths[id(node)] = sum(1 if isinstance(child, str) else widths[id(child)] for child in node)
+    return widths

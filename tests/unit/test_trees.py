@@ -1,0 +1,114 @@
+"""Readers of trees, and local phrases against a recursive reading of the rule."""
+
+import random
+
+import pytest
+from nltk import Tree
+
+from fairseq_diverse.syntax.trees import Dependencies, local_phrases, read_brackets, read_conllu, usable_heads
+
+FIGURE_3 = "(S (NP (NNP Bush)) (VP (VBD held) (NP (DT a) (NN talk)) (PP (IN with) (NP (NNP Sharon)))))"
+
+
+def test_the_example_of_figure_3():
+    start, end, layer = local_phrases(Tree.fromstring(FIGURE_3))
+    words = ["Bush", "held", "a", "talk", "with", "Sharon"]
+    phrases = {word: words[s:e] for word, s, e in zip(words, start, end, strict=True)}
+    assert phrases == {
+        "Bush": words,
+        "held": words[1:],
+        "a": ["a", "talk"],
+        "talk": ["a", "talk"],
+        "with": ["with", "Sharon"],
+        "Sharon": ["with", "Sharon"],
+    }
+    assert layer == [2, 2, 3, 3, 3, 4] and layer[3] - layer[1] == 1
+
+
+def by_the_rule(tree):
+    """Rule 1 as it reads: walk up from each leaf."""
+    rows = []
+    for position in range(len(tree.leaves())):
+        path = tree.leaf_treeposition(position)
+        ancestors = [tree[path[:depth]] for depth in range(len(path) - 1, -1, -1)]
+        phrases = [node for node in ancestors if not (len(node) == 1 and isinstance(node[0], str))]
+        span = (position, position + 1)
+        for depth in range(len(path) - 1, -1, -1):
+            node = tree[path[:depth]]
+            if len(node.leaves()) > 1:
+                before = sum(tree.leaf_treeposition(i) < path[:depth] for i in range(len(tree.leaves())))
+                span = (before, before + len(node.leaves()))
+                break
+        rows.append((*span, len(phrases)))
+    return tuple(list(column) for column in zip(*rows, strict=True))
+
+
+def random_tree(numbers, depth=0):
+    if depth > 5 or numbers.random() < 0.25:
+        return Tree("X", [f"w{numbers.randrange(9)}"])
+    children = [random_tree(numbers, depth + 1) for _ in range(numbers.choice((1, 1, 2, 3)))]
+    return Tree("P", [child[0] if numbers.random() < 0.1 and len(child) == 1 else child for child in children])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_local_phrases_follow_the_rule(seed):
+    tree = random_tree(random.Random(seed))
+    assert local_phrases(tree) == by_the_rule(tree)
+
+
+def test_one_word_and_a_tree_deeper_than_the_stack():
+    assert local_phrases(Tree.fromstring("(S (NP (NN x)))")) == ([0], [1], [2])
+    deep = Tree("X", ["w"])
+    for _ in range(5000):
+        deep = Tree("P", [deep, Tree("X", ["w"])])
+    start, end, layer = local_phrases(deep)
+    assert (start[0], end[0], layer[0]) == (0, 2, 5000) and (start[-1], end[-1], layer[-1]) == (0, 5001, 1)
+
+
+def test_conllu(tmp_path):
+    path = tmp_path / "x.conllu"
+    row = "{}\t{}\t_\t_\t_\t_\t{}\t_\t_\t_\n"
+    path.write_text(
+        "# sent_id = 1\n" + row.format(1, "a", 2) + "1-2\tab" + "\t_" * 8 + "\n" + row.format(2, "b", 0) + "\n\n"
+        "# sent_id = 2\n# unparsed = empty\n\n" + row.format(1, "c", "_") + "\n" + row.format(1, "#", 0)
+    )
+    expected = [(["a", "b"], [1, 1]), ([], None), (["c"], None), (["#"], [0])]
+    assert list(read_conllu(path)) == [Dependencies(*x) for x in expected]
+
+
+@pytest.mark.parametrize(
+    ("heads", "usable"),
+    [
+        ("2 0 2", [1, 1, 1]),
+        ("0 0", None),  # two roots
+        ("2 1 0", None),  # a cycle
+        ("1 0", None),  # its own head
+        ("2 4 0", None),
+        ("_ _", None),
+        ("", None),
+    ],
+)
+def test_only_one_whole_tree_is_usable(heads, usable):
+    assert usable_heads(heads.split()) == usable
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1\ta\n", ":1: a CoNLL-U word has 10 columns between tabs, not 2"),
+        ("2" + "\t_" * 9, ":1: word 1 of the .* '2'"),
+    ],
+)
+def test_what_is_not_conllu_is_named(tmp_path, text, message):
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(ValueError, match=f"{tmp_path / 'x'}{message}"):
+        list(read_conllu(tmp_path / "x"))
+
+
+def test_brackets(tmp_path):
+    path = tmp_path / "x.ptb"
+    path.write_text(f"{FIGURE_3}\n\n( (X y))\n(S (X y)\n")
+    trees = read_brackets(path)
+    assert [tree and tree.leaves() for tree in (next(trees) for _ in range(3))][1:] == [None, ["y"]]
+    with pytest.raises(ValueError, match=r"x.ptb:4: not one bracketed tree"):
+        next(trees)
