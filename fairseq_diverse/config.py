@@ -1,7 +1,8 @@
 """Mechanisms as dataclasses, the flags made from them, and the placement language.
 
 A mechanism is one dataclass and one row in ``MECHANISMS``. Its field ``kind`` is the flag ``--<mechanism>``, every
-other field the flag ``--<mechanism>-<field>``; its field ``on`` is a placement.
+other field the flag ``--<mechanism>-<field>``. Its field ``on`` is a placement; where there is no kind, an empty one is
+off.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq_diverse.errors import UserError
 
@@ -87,7 +88,23 @@ def option(default: Any, help: str, **argparse_options: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Routing:
+class Mechanism:
+    """What all mechanisms have; a kind's default is off, and without a kind an empty placement is."""
+
+    components: ClassVar[tuple[str, ...]] = COMPONENTS
+
+    on: str
+
+    @property
+    def active(self) -> bool:
+        return self.kind != type(self).kind if hasattr(self, "kind") else bool(self.on.strip())
+
+    def check(self, width: int) -> None:
+        """Raise ``UserError`` for values that no attention of this width can have."""
+
+
+@dataclass(frozen=True)
+class Routing(Mechanism):
     """Routing-by-agreement aggregation of the heads (Li et al., 2021, section 3.2)."""
 
     kind: str = option("none", "aggregate heads by routing-by-agreement", choices=("none", "simple", "em"))
@@ -96,12 +113,7 @@ class Routing:
     capsules: int = option(0, "number of output capsules N, a divisor of the width; 0 = the width")
     activation: str = option("learned", "activation probability of EM routing", choices=("learned", "none"))
 
-    @property
-    def active(self) -> bool:
-        return self.kind != "none"
-
     def check(self, width: int) -> None:
-        """Raise ``UserError`` for values that no attention of this width can have."""
         if self.iterations < 1:
             raise UserError(f"--routing-iterations {self.iterations}: must be at least 1")
         if self.capsules < 0 or width % (self.capsules or width):
@@ -110,7 +122,30 @@ class Routing:
             )
 
 
-MECHANISMS: dict[str, type[Routing]] = {"routing": Routing}
+@dataclass(frozen=True)
+class Relative(Mechanism):
+    """Relative positions (Shaw et al., 2018)."""
+
+    components: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+
+    on: str = option("", "placement of relative positions; empty = off")
+    limit: int = option(16, "largest relative position that is told apart, at least 1")
+
+    def check(self, width: int) -> None:
+        if self.limit < 1:
+            raise UserError(f"--relative-limit {self.limit}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class Localness(Mechanism):
+    """A learned Gaussian window (Yang et al., 2018)."""
+
+    components: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    on: str = option("", "placement of localness; empty = off")
+
+
+MECHANISMS: dict[str, type[Mechanism]] = {"routing": Routing, "relative": Relative, "localness": Localness}
 
 
 def flag_name(mechanism: str, field_name: str) -> str:
@@ -167,8 +202,8 @@ def keep_layers(args: Any) -> None:
             elif chosen:
                 parts.append(f"{component}:{'+'.join(map(str, sorted(chosen)))}")
         setattr(args, _attribute(mechanism, "on"), ",".join(parts))
-        if settings.active and not parts:
-            setattr(args, _attribute(mechanism, "kind"), MECHANISMS[mechanism].kind)
+        if hasattr(settings, "kind") and not parts:
+            setattr(args, _attribute(mechanism, "kind"), type(settings).kind)
 
 
 class AttentionPlan:
@@ -194,6 +229,9 @@ class AttentionPlan:
             if settings.active and not placement:
                 raise UserError(f"{flag} '': names no attention; leave {flag_name(mechanism, 'kind')} off instead")
             for component in placement:
+                if component not in settings.components:
+                    known = " and ".join(settings.components)
+                    raise UserError(f"{flag} {settings.on!r}: {mechanism} is defined for {known} self-attention only")
                 settings.check(widths[component])
             self._settings[mechanism], self._placements[mechanism] = settings, placement
 

@@ -1,6 +1,5 @@
 """The mechanisms and tiny models that the property tests run over; a new mechanism adds one line to ``MECHANISMS``."""
 
-import itertools
 from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 import fairseq_diverse
-from fairseq_diverse.config import COMPONENTS
+from fairseq_diverse import config
 
 fairseq_diverse.register()
 
@@ -20,13 +19,32 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "simple-routing": {"routing": "simple", "routing_on": "{on}"},
     "em-routing": {"routing": "em", "routing_on": "{on}"},
     "em-routing-capsules": {"routing": "em", "routing_on": "{on}", "routing_capsules": 6, "routing_activation": "none"},
+    "relative": {"relative_on": "{on}", "relative_limit": 3},
+    "localness": {"localness_on": "{on}"},
 }
+
+
+def components(flags: dict[str, Any]) -> tuple[str, ...]:
+    """Where the mechanism that ``flags`` place is defined."""
+    (placed,) = (key for key, value in flags.items() if value == "{on}")
+    return config.MECHANISMS[placed.removesuffix("_on")].components
+
 
 CASES = [
     (f"{name}-{component}", {key: component if value == "{on}" else value for key, value in flags.items()})
-    for (name, flags), component in itertools.product(MECHANISMS.items(), COMPONENTS)
+    for name, flags in MECHANISMS.items()
+    for component in components(flags)
 ]
-ALL_ON = ("em-routing-everywhere", {"routing": "em", "routing_on": "encoder,decoder,cross"})
+ALL_ON = (
+    "all-on",
+    {
+        "routing": "em",
+        "routing_on": "encoder,decoder,cross",
+        "relative_on": "encoder,decoder",
+        "relative_limit": 2,
+        "localness_on": "encoder",
+    },
+)
 
 TINY = {
     "encoder_embed_dim": 24,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairseq_diverse.attention.mechanisms.position import Localness, RelativePositions
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
 from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.config import AttentionPlan
@@ -22,8 +23,12 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
     }
     if component == "cross":
         options |= {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
-    routing = plan.at("routing", component, layer)
-    if routing is not None:
+    head_width = side.embed_dim // side.attention_heads
+    if relative := plan.at("relative", component, layer):
+        options["relative"] = RelativePositions(head_width, relative.limit)
+    if plan.at("localness", component, layer):
+        options["localness"] = Localness(head_width)
+    if routing := plan.at("routing", component, layer):
         options["aggregate"] = RoutedAggregation(
             side.embed_dim, side.attention_heads, routing.kind, routing.iterations, routing.capsules, routing.activation
         )

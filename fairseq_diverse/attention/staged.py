@@ -9,7 +9,8 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
-from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
+from fairseq_diverse.attention.functional.masking import additive_mask, masked_softmax, see_something
+from fairseq_diverse.attention.mechanisms.position import RelativePositions
 
 logger = logging.getLogger(__name__)
 
@@ -31,24 +32,31 @@ class StagedAttention(MultiheadAttention):
     Otherwise the stages of ``attend`` run, on torch's fused kernel where no one needs the map of weights.
 
     Args:
+        relative: relative positions; None for none.
+        localness: a bias of the logits from queries and real keys; None for none.
         aggregate: module that combines the heads (T, B, C) -> (T, B, C) in place of the output projection, which the
             attention then does not have; None keeps the projection.
         Others as fairseq's.
     """
 
+    MECHANISMS = ("relative", "localness", "aggregate")
+
     def __init__(
-        self, embed_dim: int, num_heads: int, *, aggregate: nn.Module | None = None, **options: object
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        relative: RelativePositions | None = None,
+        localness: nn.Module | None = None,
+        aggregate: nn.Module | None = None,
+        **options: object,
     ) -> None:
         super().__init__(embed_dim, num_heads, **options)
         self.dropout_module.module_name = "MultiheadAttention"  # as --retain-dropout-modules knows it
-        self.aggregate = aggregate
+        self.relative, self.localness, self.aggregate = relative, localness, aggregate
+        self.is_plain = all(getattr(self, mechanism) is None for mechanism in self.MECHANISMS)
         if aggregate is not None:
             self.out_proj = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no mechanism is on."""
-        return self.aggregate is None
 
     def forward(self, *args, **kwargs) -> tuple[Tensor, Tensor | None]:  # type: ignore[no-untyped-def]
         """As fairseq's ``MultiheadAttention.forward``."""
@@ -101,15 +109,20 @@ class StagedAttention(MultiheadAttention):
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
         allowed = self._allowed(key_padding_mask, attn_mask)
+        bias = self._bias(q, k, key_padding_mask)
         weights = None
-        if need_weights or "position" in terms:
+        if need_weights or "position" in terms or self.relative is not None:
             logits = q @ k.transpose(-1, -2)  # (B, H, T, S)
-            weights = masked_softmax(logits, allowed)
-            heads = self.dropout_module(weights.type_as(v)) @ v  # (B, H, T, D)
+            weights = masked_softmax(logits if bias is None else logits + bias, allowed)
+            dropped = self.dropout_module(weights.type_as(v))
+            heads = dropped @ v  # (B, H, T, D)
+            if self.relative is not None:
+                heads = heads + self.relative.gain(dropped)
         else:
             dropping = self.training or self.dropout_module.apply_during_inference
+            mask = allowed if bias is None else additive_mask(bias, allowed).type_as(q)
             heads = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=allowed, dropout_p=self.dropout_module.p if dropping else 0.0, scale=1.0
+                q, k, v, attn_mask=mask, dropout_p=self.dropout_module.p if dropping else 0.0, scale=1.0
             )
         agreement = None
         if terms:
@@ -158,6 +171,15 @@ class StagedAttention(MultiheadAttention):
             )
         return q, k, v, key_padding_mask
 
+    def _bias(self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        """(B, H, T, S) finite addend of the logits; None for none."""
+        biases = []
+        if self.relative is not None:
+            biases.append(self.relative(q, k.size(2)))
+        if self.localness is not None:
+            biases.append(self.localness(q / self.scaling, _valid(key_padding_mask, k)))
+        return sum(biases[1:], biases[0]) if biases else None
+
     @staticmethod
     def _allowed(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
         """(B or 1, 1, T or 1, S), True where a query may see a key; None where it may see all."""
@@ -170,22 +192,20 @@ class StagedAttention(MultiheadAttention):
         return None if allowed is None else see_something(allowed)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Warm start: a checkpoint without this attention's mechanisms leaves them at their initial values."""
+        """Warm start: a checkpoint without a mechanism of this attention leaves it at its initial values."""
         super().upgrade_state_dict_named(state_dict, name)
-        own = {
-            key: value
-            for key, value in self.state_dict(prefix=f"{name}.").items()
-            if key.startswith(f"{name}.aggregate.")
-        }
-        if own and not any(key in state_dict for key in own):
-            replaced = [
-                key
-                for key in (f"{name}.out_proj.weight", f"{name}.out_proj.bias")
-                if state_dict.pop(key, None) is not None
-            ]
-            state_dict.update(own)
+        new: dict[str, Tensor] = {}
+        for mechanism in self.MECHANISMS:
+            prefix = f"{name}.{mechanism}."
+            own = {key: value for key, value in self.state_dict(prefix=f"{name}.").items() if key.startswith(prefix)}
+            if not any(key in state_dict for key in own):
+                new |= own
+        if new:
+            state_dict.update(new)
+            projection = (f"{name}.out_proj.weight", f"{name}.out_proj.bias") if self.aggregate is not None else ()
+            dropped = [key for key in projection if state_dict.pop(key, None) is not None]
             logger.warning(
-                f"warm start: new in this model: {', '.join(own)}; dropped: {', '.join(replaced) or 'nothing'}"
+                f"warm start: new in this model: {', '.join(new)}; dropped: {', '.join(dropped) or 'nothing'}"
             )
 
 

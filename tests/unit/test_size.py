@@ -61,6 +61,12 @@ def test_what_routing_adds_to_big(heads, published):
     assert added / 1e6 == pytest.approx(published, rel=0.02)
 
 
+def test_what_relative_positions_and_localness_add():
+    """Zhang et al. (2021): six encoder layers with relative positions at Base."""
+    assert parameters(relative_on="encoder") - parameters() == 6 * 4224
+    assert parameters(localness_on="encoder:1-3") - parameters() == 3 * (64 * 64 + 2 * 64)
+
+
 def test_flops_by_hand():
     model = cases.build_model().eval()
     s, t, d = 7, 5, 24

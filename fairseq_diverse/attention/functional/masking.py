@@ -31,3 +31,19 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is not None:
         logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
     return logits.softmax(-1)
+
+
+def additive_mask(bias: Tensor, allowed: Tensor | None) -> Tensor:
+    """A bias of the logits and a mask as one addend, for a fused kernel.
+
+        mask[..., s] = bias[..., s] - max over allowed s' of bias[..., s'] where allowed, -inf elsewhere
+
+    A softmax does not see what is subtracted from a whole row; after it half types overflow only where the weight is 0.
+
+    Args:
+        bias: broadcast to (B, H, T, S), finite.
+        allowed: bool, broadcast to (B, H, T, S), something in every row; None allows everything.
+    """
+    if allowed is not None:
+        bias = bias.masked_fill(~allowed, -torch.inf)
+    return bias - bias.detach().amax(-1, keepdim=True)

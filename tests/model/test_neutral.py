@@ -1,0 +1,21 @@
+"""A mechanism at its neutral setting is the baseline."""
+
+import pytest
+import torch
+
+from tests.cases import batch, build_model
+
+# flags -> the parameters (ends of their names) that are zero in the neutral setting
+NEUTRAL = [({"relative_on": "encoder,decoder"}, (".relative.keys", ".relative.values"))]
+
+
+@pytest.mark.parametrize(("flags", "zeroed"), NEUTRAL)
+def test_neutral_settings_equal_the_baseline(flags, zeroed):
+    baseline, model = build_model().eval(), build_model(flags).eval()
+    model.load_state_dict(baseline.state_dict(), strict=False)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(zeroed):
+                parameter.zero_()
+        got, expected = model(**batch())[0], baseline(**batch())[0]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
