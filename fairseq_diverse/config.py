@@ -1,8 +1,8 @@
 """Mechanisms as dataclasses, the flags made from them, and the placement language.
 
 A mechanism is one dataclass and one row in ``MECHANISMS``. Its field ``kind`` is the flag ``--<mechanism>``, every
-other field the flag ``--<mechanism>-<field>``. Its field ``on`` is a placement; where there is no kind, an empty one is
-off.
+other field the flag ``--<mechanism>-<field>`` unless it says another. Its field ``on`` is a placement; where there is
+no kind, an empty one is off.
 """
 
 import argparse
@@ -145,12 +145,66 @@ class Localness(Mechanism):
     on: str = option("", "placement of localness; empty = off")
 
 
-MECHANISMS: dict[str, type[Mechanism]] = {"routing": Routing, "relative": Relative, "localness": Localness}
+@dataclass(frozen=True)
+class Syntax(Mechanism):
+    """Attention along the source's trees (Zhang et al., 2021, section 4.1)."""
+
+    components: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    kind: str = option(
+        "none",
+        "attend along dependencies, or in local phrases of constituents",
+        choices=("none", "dependency", "phrase"),
+    )
+    on: str = option("encoder:1", "placement of syntax-enhanced attention")
+    limit: int = option(6, "largest relative layer of a phrase that is told apart, at least 0", flag="--phrase-limit")
+
+    def check(self, width: int) -> None:
+        if self.limit < 0:
+            raise UserError(f"--phrase-limit {self.limit}: must be at least 0")
+
+
+@dataclass(frozen=True)
+class Enliven(Mechanism):
+    """Redundant heads, sentence by sentence, and only they, get syntax, relative positions and localness; or they are
+    pruned (Zhang et al., 2021, section 4.2)."""
+
+    components: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    kind: str = option(
+        "off", "redundant heads alone get the mechanisms, or output zero", choices=("off", "enliven", "prune")
+    )
+    on: str = option("encoder:1", "placement of redundant head enlivening")
+    gate: str = option("dynamic", "share of its weight that an important head gives to syntax: dynamic or in (0, 1]")
+
+    @property
+    def threshold(self) -> float | None:
+        """The constant gate; None for the dynamic one."""
+        return None if self.gate == "dynamic" else float(self.gate)
+
+    def check(self, width: int) -> None:
+        try:
+            good = self.threshold is None or 0 < self.threshold <= 1
+        except ValueError:
+            good = False
+        if not good:
+            raise UserError(f"--enliven-gate {self.gate!r}: must be dynamic or a number in (0, 1]")
+
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "routing": Routing,
+    "syntax": Syntax,
+    "enliven": Enliven,
+    "relative": Relative,
+    "localness": Localness,
+}
+ENLIVENED = ("syntax", "relative", "localness")
 
 
 def flag_name(mechanism: str, field_name: str) -> str:
     """The command-line flag of a mechanism's field."""
-    return f"--{mechanism}" if field_name == "kind" else f"--{mechanism}-{field_name}"
+    default = f"--{mechanism}" if field_name == "kind" else f"--{mechanism}-{field_name}"
+    return MECHANISMS[mechanism].__dataclass_fields__[field_name].metadata.get("flag", default)
 
 
 def add_flags(parser: Any) -> None:
@@ -158,6 +212,7 @@ def add_flags(parser: Any) -> None:
     for mechanism, kind in MECHANISMS.items():
         for f in dataclasses.fields(kind):
             options = {"type": type(f.default), "default": argparse.SUPPRESS, **f.metadata}
+            options.pop("flag", None)
             options["help"] = f"{f.metadata['help']} (default: {f.default!r})"
             parser.add_argument(flag_name(mechanism, f.name), **options)
 
@@ -234,7 +289,30 @@ class AttentionPlan:
                     raise UserError(f"{flag} {settings.on!r}: {mechanism} is defined for {known} self-attention only")
                 settings.check(widths[component])
             self._settings[mechanism], self._placements[mechanism] = settings, placement
+        self._check_enlivening()
 
     def at(self, mechanism: str, component: str, layer: int) -> Any:
         """The mechanism's settings where it is on, None where it is off."""
         return self._settings[mechanism] if layer in self._placements[mechanism].get(component, ()) else None
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """The kinds of source trees that the model needs: dependency, constituency."""
+        syntax = self._settings["syntax"]
+        dependency = self._settings["enliven"].active or syntax.kind == "dependency"
+        return ("dependency",) * dependency + ("constituency",) * (syntax.kind == "phrase")
+
+    def _check_enlivening(self) -> None:
+        settings = self._settings["enliven"]
+        for layer in sorted(self._placements["enliven"].get("encoder", ())):
+            placed = [mechanism for mechanism in ENLIVENED if self.at(mechanism, "encoder", layer)]
+            if settings.kind == "enliven" and not placed:
+                raise UserError(
+                    f"--enliven-on {settings.on!r}: encoder:{layer} has nothing to enliven its heads with; "
+                    f"place one of {', '.join(ENLIVENED)} there"
+                )
+            if settings.kind == "prune" and placed:
+                raise UserError(
+                    f"--enliven prune: encoder:{layer} has {', '.join(placed)}, which important heads do not get and "
+                    "redundant ones are pruned of; place it elsewhere or --enliven enliven"
+                )

@@ -21,13 +21,21 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "em-routing-capsules": {"routing": "em", "routing_on": "{on}", "routing_capsules": 6, "routing_activation": "none"},
     "relative": {"relative_on": "{on}", "relative_limit": 3},
     "localness": {"localness_on": "{on}"},
+    "dependency": {"syntax": "dependency", "syntax_on": "{on}"},
+    "phrase": {"syntax": "phrase", "syntax_on": "{on}", "phrase_limit": 2},
+    "enliven": {
+        **{"enliven": "enliven", "enliven_on": "{on}", "enliven_gate": "0.5"},
+        **{"syntax": "phrase", "syntax_on": "{on}", "relative_on": "{on}", "localness_on": "{on}"},
+    },
+    "enliven-dynamic": {"enliven": "enliven", "enliven_on": "{on}", "syntax": "dependency", "syntax_on": "{on}"},
+    "prune": {"enliven": "prune", "enliven_on": "{on}", "enliven_gate": "0.5"},
 }
 
 
 def components(flags: dict[str, Any]) -> tuple[str, ...]:
     """Where the mechanism that ``flags`` place is defined."""
-    (placed,) = (key for key, value in flags.items() if value == "{on}")
-    return config.MECHANISMS[placed.removesuffix("_on")].components
+    placed = [config.MECHANISMS[key.removesuffix("_on")] for key, value in flags.items() if value == "{on}"]
+    return tuple(c for c in config.COMPONENTS if all(c in mechanism.components for mechanism in placed))
 
 
 CASES = [
@@ -43,6 +51,11 @@ ALL_ON = (
         "relative_on": "encoder,decoder",
         "relative_limit": 2,
         "localness_on": "encoder",
+        "syntax": "phrase",
+        "syntax_on": "encoder",
+        "enliven": "enliven",
+        "enliven_on": "encoder",
+        "enliven_gate": "0.5",
     },
 )
 
@@ -83,7 +96,24 @@ def build_model(flags: dict[str, Any] | None = None, arch: str = "diverse_transf
     return ARCH_MODEL_REGISTRY[arch].build_model(args, task())
 
 
-def batch(source: tuple[int, ...] = (7, 4, 5), target: tuple[int, ...] = (5, 6, 3), seed: int = 0) -> dict[str, Tensor]:
+def trees(subwords: int, generator: torch.Generator) -> Tensor:
+    """(subwords + 1, 5) of a sentence and its EOS: every third subword goes on with the word before it."""
+
+    def random(below: int) -> int:
+        return int(torch.randint(below, (), generator=generator))
+
+    word = [i - (i + 1) // 3 for i in range(subwords)]
+    rows = []
+    for w in range(word[-1] + 1):
+        start, end = max(0, w - random(3)), min(word[-1] + 1, w + 1 + random(3))
+        rows.append([w, random(w) if w else w, start, end, 1 + random(5)])
+    eos = word[-1] + 1
+    return torch.tensor([rows[w] for w in word] + [[eos, eos, eos, eos + 1, 0]])
+
+
+def batch(
+    source: tuple[int, ...] = (7, 4, 5), target: tuple[int, ...] = (5, 6, 3), seed: int = 0, parsed: bool = True
+) -> dict[str, Tensor]:
     """``net_input`` of sentences with these lengths (without EOS), source padded on the left, target on the right."""
     generator = torch.Generator().manual_seed(seed)
     words = dictionary()
@@ -94,5 +124,9 @@ def batch(source: tuple[int, ...] = (7, 4, 5), target: tuple[int, ...] = (5, 6, 
         src[row, -1] = words.eos()
         tgt[row, 0] = words.eos()
         tgt[row, 1 : t + 1] = torch.randint(4, len(words), (t,), generator=generator)
-    lengths = torch.tensor(source) + 1
-    return {"src_tokens": src, "src_lengths": lengths, "prev_output_tokens": tgt}
+    sample = {"src_tokens": src, "src_lengths": torch.tensor(source) + 1, "prev_output_tokens": tgt}
+    if parsed:
+        sample["source_trees"] = torch.tensor([-1, -1, 0, 0, 0]).repeat(*src.shape, 1)
+        for row, length in enumerate(source):
+            sample["source_trees"][row, -length - 1 :] = trees(length, generator)
+    return sample

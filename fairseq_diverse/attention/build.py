@@ -4,6 +4,7 @@ from typing import Any
 
 from fairseq_diverse.attention.mechanisms.position import Localness, RelativePositions
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
+from fairseq_diverse.attention.mechanisms.syntax import DependencyMask, Enlivening, PhraseBias
 from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.config import AttentionPlan
 
@@ -24,6 +25,10 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
     if component == "cross":
         options |= {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     head_width = side.embed_dim // side.attention_heads
+    if syntax := plan.at("syntax", component, layer):
+        options["syntax"] = PhraseBias(head_width, syntax.limit) if syntax.kind == "phrase" else DependencyMask()
+    if enliven := plan.at("enliven", component, layer):
+        options["enlivening"] = Enlivening(enliven.kind == "prune", enliven.threshold)
     if relative := plan.at("relative", component, layer):
         options["relative"] = RelativePositions(head_width, relative.limit)
     if plan.at("localness", component, layer):

@@ -9,8 +9,10 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
+from fairseq_diverse.attention.functional.enlivening import redundant_heads
 from fairseq_diverse.attention.functional.masking import additive_mask, masked_softmax, see_something
 from fairseq_diverse.attention.mechanisms.position import RelativePositions
+from fairseq_diverse.attention.mechanisms.syntax import Enlivening, Relations
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,7 @@ class AttentionOutput(NamedTuple):
     value: Tensor  # (T, B, C)
     weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; before dropout
     agreement: Tensor | None  # (K,) one figure a disagreement term
+    redundant: Tensor | None = None  # (B, H) bool, where heads are enlivened
 
 
 class StagedAttention(MultiheadAttention):
@@ -32,28 +35,33 @@ class StagedAttention(MultiheadAttention):
     Otherwise the stages of ``attend`` run, on torch's fused kernel where no one needs the map of weights.
 
     Args:
+        syntax: from the relations of the source, a bias of the logits (or None) and what may be seen; None for none.
         relative: relative positions; None for none.
         localness: a bias of the logits from queries and real keys; None for none.
+        enlivening: what redundant heads get of the three before; None gives all of it to all heads.
         aggregate: module that combines the heads (T, B, C) -> (T, B, C) in place of the output projection, which the
             attention then does not have; None keeps the projection.
         Others as fairseq's.
     """
 
-    MECHANISMS = ("relative", "localness", "aggregate")
+    MECHANISMS = ("syntax", "relative", "localness", "enlivening", "aggregate")
 
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
         *,
+        syntax: nn.Module | None = None,
         relative: RelativePositions | None = None,
         localness: nn.Module | None = None,
+        enlivening: Enlivening | None = None,
         aggregate: nn.Module | None = None,
         **options: object,
     ) -> None:
         super().__init__(embed_dim, num_heads, **options)
         self.dropout_module.module_name = "MultiheadAttention"  # as --retain-dropout-modules knows it
-        self.relative, self.localness, self.aggregate = relative, localness, aggregate
+        self.syntax, self.relative, self.localness = syntax, relative, localness
+        self.enlivening, self.aggregate = enlivening, aggregate
         self.is_plain = all(getattr(self, mechanism) is None for mechanism in self.MECHANISMS)
         if aggregate is not None:
             self.out_proj = None
@@ -76,6 +84,7 @@ class StagedAttention(MultiheadAttention):
         need_head_weights: bool = False,
         query_padding_mask: Tensor | None = None,
         terms: tuple[str, ...] = (),
+        relations: Relations | None = None,
     ) -> AttentionOutput:
         """One attention of the query over the keys.
 
@@ -87,6 +96,7 @@ class StagedAttention(MultiheadAttention):
             attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
             need_weights, need_head_weights: return the weights averaged over heads, or of each head.
             terms: disagreement terms to measure: subspace, position, output.
+            relations: of the source's trees; needed by syntax and enlivening.
             Others as fairseq's.
         """
         need_weights = need_weights or need_head_weights
@@ -109,7 +119,19 @@ class StagedAttention(MultiheadAttention):
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
         allowed = self._allowed(key_padding_mask, attn_mask)
-        bias = self._bias(q, k, key_padding_mask)
+        bias, seen = self._bias(q, k, key_padding_mask, relations)
+        redundant = None
+        if self.enlivening is not None:
+            assert relations is not None and relations.dependency is not None
+            with torch.no_grad():
+                plain_weights = masked_softmax(q @ k.transpose(-1, -2), allowed)
+                valid = _valid(key_padding_mask, k)
+                redundant = redundant_heads(plain_weights, relations.dependency, valid, self.enlivening.gate)
+            redundant = redundant[..., None, None]  # (B, H, 1, 1)
+            bias = None if bias is None else torch.where(redundant, bias, 0)
+            seen = None if seen is None else seen | ~redundant
+        if seen is not None:
+            allowed = see_something(seen if allowed is None else seen & allowed)
         weights = None
         if need_weights or "position" in terms or self.relative is not None:
             logits = q @ k.transpose(-1, -2)  # (B, H, T, S)
@@ -117,13 +139,16 @@ class StagedAttention(MultiheadAttention):
             dropped = self.dropout_module(weights.type_as(v))
             heads = dropped @ v  # (B, H, T, D)
             if self.relative is not None:
-                heads = heads + self.relative.gain(dropped)
+                gain = self.relative.gain(dropped)
+                heads = heads + (gain if redundant is None else torch.where(redundant, gain, 0))
         else:
             dropping = self.training or self.dropout_module.apply_during_inference
             mask = allowed if bias is None else additive_mask(bias, allowed).type_as(q)
             heads = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=self.dropout_module.p if dropping else 0.0, scale=1.0
             )
+        if redundant is not None and self.enlivening is not None and self.enlivening.prune:
+            heads = heads.masked_fill(redundant, 0)
         agreement = None
         if terms:
             agreement = _measure(terms, v, weights, heads, _valid(query_padding_mask, q), _valid(key_padding_mask, k))
@@ -132,7 +157,7 @@ class StagedAttention(MultiheadAttention):
         shown = None
         if need_weights and weights is not None:
             shown = weights.transpose(0, 1) if need_head_weights else weights.mean(1)
-        return AttentionOutput(combined, shown, agreement)
+        return AttentionOutput(combined, shown, agreement, None if redundant is None else redundant[..., 0, 0])
 
     def _project(
         self,
@@ -171,14 +196,19 @@ class StagedAttention(MultiheadAttention):
             )
         return q, k, v, key_padding_mask
 
-    def _bias(self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """(B, H, T, S) finite addend of the logits; None for none."""
-        biases = []
+    def _bias(
+        self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, relations: Relations | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The finite addend of the logits and what syntax lets be seen, for (B, H, T, S); None for none."""
+        biases, seen = [], None
+        if self.syntax is not None:
+            penalty, seen = self.syntax(relations)
+            biases += [] if penalty is None else [penalty]
         if self.relative is not None:
             biases.append(self.relative(q, k.size(2)))
         if self.localness is not None:
             biases.append(self.localness(q / self.scaling, _valid(key_padding_mask, k)))
-        return sum(biases[1:], biases[0]) if biases else None
+        return (sum(biases[1:], biases[0]) if biases else None), seen
 
     @staticmethod
     def _allowed(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:

@@ -11,6 +11,7 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
 from torch import Tensor, nn
 
+from fairseq_diverse.attention.mechanisms.syntax import relate
 from fairseq_diverse.attention.staged import IncrementalState
 from fairseq_diverse.config import AttentionPlan, add_flags, keep_layers
 from fairseq_diverse.errors import UserError
@@ -69,9 +70,25 @@ class DiverseEncoder(TransformerEncoderBase):
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
+        source_trees: Tensor | None = None,
         probe: Probe = NOTHING,
     ) -> dict[str, Any]:
-        """As fairseq's encoder; the result also holds ``agreement``, one (K,) tensor a measured layer, and ``maps``."""
+        """As fairseq's encoder.
+
+        The result also holds ``agreement``, one (K,) tensor a measured layer, ``maps``, and ``redundant``, which heads
+        are redundant, (B, H) by layer where heads are enlivened.
+
+        Args:
+            source_trees: (B, T, 5) integers, see ``relate``; ignored by a model without syntax.
+
+        Raises:
+            UserError: the model needs trees and has none.
+        """
+        relations = None
+        if self.plan.trees:
+            if source_trees is None:
+                raise UserError(f"this model needs {' and '.join(self.plan.trees)} trees of its source sentences")
+            relations = relate(source_trees, self.plan.trees)
         padding = src_tokens.eq(self.padding_idx)  # (B, T)
         has_pads = padding.any()
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
@@ -81,6 +98,7 @@ class DiverseEncoder(TransformerEncoderBase):
         states = [x] if return_all_hiddens else []
         agreement: list[Tensor] = []
         maps: AttentionMaps = {}
+        redundant: dict[int, Tensor] = {}
         for layer in self.layers:
             out = EncoderLayerOutput(
                 *layer(
@@ -88,6 +106,7 @@ class DiverseEncoder(TransformerEncoderBase):
                     encoder_padding_mask=padding if has_pads else None,
                     terms=probe.terms_at("encoder", layer.number),
                     need_head_weights=probe.wants_weights("encoder", layer.number),
+                    relations=relations,
                 )
             )
             x = out.x
@@ -97,6 +116,8 @@ class DiverseEncoder(TransformerEncoderBase):
                 agreement.append(out.agreement)
             if out.weights is not None:
                 maps["encoder", layer.number] = out.weights
+            if out.redundant is not None:
+                redundant[layer.number] = out.redundant
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -109,6 +130,7 @@ class DiverseEncoder(TransformerEncoderBase):
             "src_lengths": [(~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()],
             "agreement": agreement,
             "maps": maps,
+            "redundant": redundant,
         }
 
 
@@ -278,19 +300,25 @@ class DiverseTransformerModel(TransformerModel):
         features_only: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
+        source_trees: Tensor | None = None,
         attention_request: AttentionRequest | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's model; with a request the second result also holds
+        """As fairseq's model, with the trees that ``DiverseEncoder`` takes; the second result also holds
 
-        - ``agreement``: (K,) float32, one figure a term: mean over the measured layers that ran, then over components
-          (0 where LayerDrop left none);
-        - ``maps``: ``{(component, layer): (H, B, T, S)}``.
+        - ``redundant``: ``{layer: (B, H)}`` as the encoder gives it;
+        - ``agreement``, of a request: (K,) float32, one figure a term: mean over the measured layers that ran, then
+          over components (0 where LayerDrop left none);
+        - ``maps``, of a request: ``{(component, layer): (H, B, T, S)}``.
         """
         probe = NOTHING
         if attention_request is not None:
             probe = attention_request.resolve(layer_counts(self.cfg), attention_heads(self.cfg))
         encoder_out = self.encoder(
-            src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens, probe=probe
+            src_tokens,
+            src_lengths=src_lengths,
+            return_all_hiddens=return_all_hiddens,
+            source_trees=source_trees,
+            probe=probe,
         )
         x, extra = self.decoder(
             prev_output_tokens,
@@ -308,4 +336,5 @@ class DiverseTransformerModel(TransformerModel):
             torch.stack(components).mean(0) if components else torch.zeros(len(probe.terms), device=x.device)
         )
         extra["maps"] |= encoder_out["maps"]
+        extra["redundant"] = encoder_out["redundant"]
         return x, extra

@@ -8,6 +8,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, Trans
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.build import build_attention
+from fairseq_diverse.attention.mechanisms.syntax import Relations
 from fairseq_diverse.attention.staged import IncrementalState, StagedAttention
 from fairseq_diverse.config import AttentionPlan
 
@@ -35,6 +36,7 @@ class EncoderLayerOutput(NamedTuple):
     x: Tensor  # (T, B, C)
     weights: Tensor | None  # (H, B, T, T)
     agreement: Tensor | None  # (K,)
+    redundant: Tensor | None  # (B, H)
 
 
 class DiverseEncoderLayer(TransformerEncoderLayerBase):
@@ -61,8 +63,9 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
         encoder_padding_mask: Tensor | None,
         terms: tuple[str, ...] = (),
         need_head_weights: bool = False,
+        relations: Relations | None = None,
     ) -> tuple[Tensor | None, ...]:
-        """One layer; ``terms`` and ``need_head_weights`` as in ``StagedAttention.attend``."""
+        """One layer; ``terms``, ``need_head_weights`` and ``relations`` as in ``StagedAttention.attend``."""
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
@@ -75,12 +78,13 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
             need_weights=False,
             need_head_weights=need_head_weights,
             terms=terms,
+            relations=relations,
         )
         x = self.residual_connection(self.dropout_module(attended.value), residual)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
 
-        return EncoderLayerOutput(feed_forward(self, x), attended.weights, attended.agreement)
+        return EncoderLayerOutput(feed_forward(self, x), attended.weights, attended.agreement, attended.redundant)
 
 
 class DecoderLayerOutput(NamedTuple):

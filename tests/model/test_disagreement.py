@@ -215,4 +215,4 @@ def test_a_layer_out_of_range_is_refused_at_the_first_forward():
 
 def test_other_models_are_refused():
     with pytest.raises(UserError, match="--arch"):
-        criterion()(build_model({}, "transformer"), sample())
+        criterion()(build_model({}, "transformer"), sample(parsed=False))

@@ -15,7 +15,7 @@ def test_step_by_step_equals_full_pass(name, flags, beam):
     sentences, steps = 3, 6
     rows = torch.arange(sentences).repeat_interleave(beam)
     with torch.no_grad():
-        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"])
+        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
         encoded = model.encoder.reorder_encoder_out(encoded, rows)
         state: dict = {}
         tokens = torch.full((sentences * beam, 1), 2)
@@ -36,7 +36,7 @@ def test_a_finished_sentence_leaves_the_batch(name, flags):
     model = build_model(flags).eval()
     sample = batch()
     with torch.no_grad():
-        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"])
+        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
         state: dict = {}
         tokens = torch.full((3, 1), 2)
         model.decoder(tokens, encoded, incremental_state=state)

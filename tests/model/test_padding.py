@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fairseq_diverse.attention.mechanisms.syntax import relate
 from fairseq_diverse.request import TERMS
 from tests.cases import ALL_ON, CASES, batch, build_model, dictionary
 
@@ -16,8 +17,9 @@ def test_alone_equals_in_a_batch(name, flags):
         together, _ = model(**sample)
         for row in range(3):
             src, tgt = sample["src_tokens"][row], sample["prev_output_tokens"][row]
+            trees = sample["source_trees"][row][src != pad][None]
             src, tgt = src[src != pad][None], tgt[tgt != pad][None]
-            alone, _ = model(src, torch.tensor([src.size(1)]), tgt)
+            alone, _ = model(src, torch.tensor([src.size(1)]), tgt, source_trees=trees)
             torch.testing.assert_close(together[row, : tgt.size(1)], alone[0], rtol=1e-5, atol=1e-5)
 
 
@@ -33,12 +35,14 @@ def test_rows_of_all_padding_are_finite(name, flags, dtype, need_weights):
     x = torch.randn(5, 3, 24, dtype=dtype)
     padding = torch.zeros(3, 5, dtype=torch.bool)
     padding[1] = True
+    trees = batch((4, 4, 4))["source_trees"].masked_fill(padding.unsqueeze(-1), -1)
     out = attention.attend(
         x,
         x,
         x,
         padding,
         query_padding_mask=padding,
+        relations=relate(trees, ("dependency", "constituency")),
         need_head_weights=need_weights,
         terms=TERMS if need_weights else ("output",),
     )

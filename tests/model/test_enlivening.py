@@ -1,0 +1,161 @@
+"""Redundant heads get the mechanisms, important ones the plain logits; pruned ones nothing."""
+
+import pytest
+import torch
+
+from fairseq_diverse.attention.functional.masking import masked_softmax
+from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
+from fairseq_diverse.attention.functional.syntax import (
+    dependency_relation,
+    phrase_bias,
+    phrase_distance,
+    phrase_relation,
+)
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.request import AttentionRequest
+from tests.cases import batch, build_model
+from tests.reference import syntax as reference
+
+H, D = 4, 6
+GATED = {
+    "dependency": {"syntax": "dependency"},
+    "phrase": {"syntax": "phrase", "phrase_limit": 2},
+    "relative": {"relative_on": "encoder:1", "relative_limit": 2},
+    "localness": {"localness_on": "encoder:1"},
+    "all": {"syntax": "phrase", "relative_on": "encoder:1", "localness_on": "encoder:1"},
+}
+ENLIVENED = {"enliven": "enliven", "enliven_gate": "0.5"}
+
+
+def run(flags):
+    """The first layer's attention (out_proj and v_proj the identity): its input, heads (B, H, T, D) and figures."""
+    model = build_model({**flags, "encoder_layers": 1}).double().eval()
+    attention = model.encoder.layers[0].self_attn
+    seen = {}
+    for projection in (attention.out_proj, attention.v_proj):
+        torch.nn.init.eye_(projection.weight)
+        torch.nn.init.zeros_(projection.bias)
+    attention.out_proj.register_forward_hook(lambda module, inputs, out: seen.__setitem__("heads", out))
+    attention.q_proj.register_forward_hook(lambda module, inputs, out: seen.__setitem__("x", inputs[0]))
+    for parameter in attention.q_proj, attention.k_proj:
+        torch.nn.init.normal_(parameter.weight, std=0.5)
+    with torch.no_grad():
+        _, extra = model(**batch(), attention_request=AttentionRequest(weights="encoder"))
+    split = {name: x.unflatten(-1, (H, D)).permute(1, 2, 0, 3) for name, x in seen.items()}
+    return attention, split["x"], split["heads"], extra
+
+
+def expected_heads(attention, x, flags, mechanisms):
+    """Every head by the formulas, with or without the mechanisms."""
+    word, head, start, end, layer = batch()["source_trees"].unbind(-1)
+    valid = word >= 0
+    q, k = (
+        (x.permute(2, 0, 1, 3).flatten(2) @ p.weight.t() + p.bias).unflatten(-1, (H, D)).permute(1, 2, 0, 3)
+        for p in (attention.q_proj, attention.k_proj)
+    )
+    logits, allowed = q @ k.transpose(-1, -2) / D**0.5, valid[:, None, None]
+    if mechanisms and flags.get("syntax") == "dependency":
+        allowed = dependency_relation(word, head)[:, None]
+    if mechanisms and flags.get("syntax") == "phrase":
+        own = attention.syntax
+        distance = phrase_distance(layer, own.limit)
+        logits = logits + phrase_bias(own.embedding, own.hidden.weight, own.hidden.bias, own.out[0], distance)[:, None]
+        allowed = phrase_relation(word, start, end)[:, None]
+    if mechanisms and "relative_on" in flags:
+        logits = logits + relative_logits(q, attention.relative.keys, q.size(2)) / D**0.5
+    if mechanisms and "localness_on" in flags:
+        own = attention.localness
+        logits = logits + localness_bias(q, own.hidden, own.centre[0], own.window[0], valid)
+    weights = masked_softmax(logits, allowed)
+    heads = weights @ x
+    if mechanisms and "relative_on" in flags:
+        heads = heads + relative_values(weights, attention.relative.values)
+    return heads, weights
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_by_head(name):
+    flags = GATED[name]
+    attention, x, heads, extra = run({**flags, **ENLIVENED})
+    plain, plain_weights = expected_heads(attention, x, flags, False)
+    lively, lively_weights = expected_heads(attention, x, flags, True)
+    word, head = batch()["source_trees"].unbind(-1)[:2]
+    for b in range(3):
+        real = word[b] >= 0
+        relation = reference.dependency_relation(word[b].tolist(), head[b].tolist())
+        for h in range(H):
+            attended = reference.syntactic_attention(plain_weights[b, h].tolist(), relation, real.tolist())
+            redundant = attended <= 0.5
+            assert extra["redundant"][1][b, h].item() == redundant
+            torch.testing.assert_close(heads[b, h][real], (lively if redundant else plain)[b, h][real])
+            shown = extra["maps"]["encoder", 1][h, b][real]
+            torch.testing.assert_close(shown, (lively_weights if redundant else plain_weights)[b, h][real])
+    share = extra["redundant"][1].float().mean()
+    assert 0 < share < 1
+
+
+def test_without_a_gate_every_head_gets_the_mechanisms():
+    attention, x, heads, extra = run(GATED["all"])
+    real = batch()["source_trees"][..., 0] >= 0
+    expected, _ = expected_heads(attention, x, GATED["all"], True)
+    torch.testing.assert_close(heads.transpose(1, 2)[real], expected.transpose(1, 2)[real])
+    assert not extra["redundant"]
+
+
+@pytest.mark.parametrize("gate", ["0.5", "dynamic"])
+def test_pruned_heads_are_zero_and_the_others_plain(gate):
+    attention, x, heads, extra = run({"enliven": "prune", "enliven_gate": gate})
+    plain, _ = expected_heads(attention, x, {}, False)
+    expected = plain.masked_fill(extra["redundant"][1][..., None, None], 0)
+    real = batch()["source_trees"][..., 0] >= 0
+    torch.testing.assert_close(heads.transpose(1, 2)[real], expected.transpose(1, 2)[real])
+
+
+def test_the_gate_is_not_differentiated_and_every_parameter_is_used_where_no_head_is_redundant():
+    model = build_model({**GATED["all"], "enliven": "enliven", "enliven_gate": "0.000001"})
+    output, extra = model(**batch())
+    output.sum().backward()
+    assert not extra["redundant"][1].any()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_sentence_without_a_tree_is_a_plain_one():
+    """Word 0, head 0, span [0, 1), layer 0 everywhere: everything is related."""
+    sample = batch()
+    real = sample["source_trees"][..., 0] >= 0
+    sample["source_trees"][real] = torch.tensor([0, 0, 0, 1, 0])
+    baseline, model = build_model().eval(), build_model({"syntax": "dependency"}).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(**sample)[0], baseline(**batch())[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "needed"),
+    [
+        ({"syntax": "dependency"}, "dependency trees"),
+        ({"syntax": "phrase"}, "constituency trees"),
+        ({"enliven": "prune"}, "dependency trees"),
+        ({"syntax": "phrase", "enliven": "enliven"}, "dependency and constituency trees"),
+    ],
+)
+def test_missing_trees_are_named(flags, needed):
+    with pytest.raises(UserError, match=f"this model needs {needed}"):
+        build_model(flags)(**batch(parsed=False))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"syntax": "phrase", "syntax_on": "decoder"}, "--syntax-on 'decoder': syntax is defined for encoder"),
+        ({"syntax": "phrase", "phrase_limit": -1}, "--phrase-limit -1: must be at least 0"),
+        ({"enliven": "prune", "enliven_on": "cross"}, "--enliven-on 'cross': enliven is defined for encoder"),
+        ({"enliven": "prune", "enliven_gate": "1.5"}, "--enliven-gate '1.5': must be dynamic or a number in (0, 1]"),
+        ({"enliven": "prune", "enliven_gate": "soft"}, "--enliven-gate 'soft': must be dynamic"),
+        ({"enliven": "enliven"}, "--enliven-on 'encoder:1': encoder:1 has nothing to enliven its heads with"),
+        ({"enliven": "prune", "relative_on": "encoder"}, "--enliven prune: encoder:1 has relative"),
+    ],
+)
+def test_refused_when_built(flags, message):
+    with pytest.raises(UserError) as error:
+        build_model(flags)
+    assert message in str(error.value)
