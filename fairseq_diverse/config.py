@@ -110,7 +110,9 @@ class Routing(Mechanism):
     kind: str = option("none", "aggregate heads by routing-by-agreement", choices=("none", "simple", "em"))
     on: str = option("encoder:1-2", "placement of the routed aggregation")
     iterations: int = option(3, "routing iterations, at least 1")
-    capsules: int = option(0, "number of output capsules N, a divisor of the width; 0 = the width")
+    capsules: int = option(
+        0, "number of output capsules N, a divisor of the width; 0 = the width, as in the paper; fewer is experimental"
+    )
     activation: str = option("learned", "activation probability of EM routing", choices=("learned", "none"))
 
     def check(self, width: int) -> None:
@@ -119,6 +121,11 @@ class Routing(Mechanism):
         if self.capsules < 0 or width % (self.capsules or width):
             raise UserError(
                 f"--routing-capsules {self.capsules}: must divide the width {width} (or be 0 for the width)"
+            )
+        if self.capsules == 1 and self.kind == "em" and self.activation == "learned":
+            raise UserError(
+                "--routing-capsules 1: one capsule gets every share, its activation is 0 and nothing trains; "
+                "take more, or --routing-activation none"
             )
 
 

@@ -70,8 +70,8 @@ class DisagreementMixin(FairseqCriterion):
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> "DisagreementMixin":
-        if not cfg.disagreement_weight >= 0:
-            raise UserError(f"--disagreement-weight {cfg.disagreement_weight}: must be >= 0")
+        if not 0 <= cfg.disagreement_weight < float("inf"):
+            raise UserError(f"--disagreement-weight {cfg.disagreement_weight}: must be a number >= 0")
         terms = parse_terms("--disagreement", cfg.disagreement)
         if not parse_placement("--disagreement-on", cfg.disagreement_on):
             raise UserError("--disagreement-on '': names no attention; choose another criterion to train without")

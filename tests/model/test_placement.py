@@ -35,6 +35,7 @@ def test_only_where_placed(placement, names):
         ({"routing": "EM", "routing_on": "encoder"}, "--routing 'EM': allowed are none, simple, em"),
         ({"routing": "em", "routing_on": "encoder", "routing_activation": "Learned"}, "--routing-activation 'Learned'"),
         ({"routing": "em", "routing_on": "encoder", "routing_capsules": 32}, "must divide the width 24"),
+        ({"routing": "em", "routing_capsules": 1}, "--routing-capsules 1: one capsule gets every share"),
         ({"relative_on": "cross"}, "--relative-on 'cross': relative is defined for encoder and decoder self-attention"),
         ({"relative_on": "encoder", "relative_limit": 0}, "--relative-limit 0: must be at least 1"),
         ({"localness_on": "decoder"}, "--localness-on 'decoder': localness is defined for encoder self-attention only"),

@@ -114,6 +114,23 @@ def test_votes_that_nearly_agree_keep_their_digits(heads, shift, kernel):
     assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
 
 
+def test_certain_capsules_keep_the_digits_of_their_costs_gradient(kernel):
+    """Votes of one head each: A is nearly 1, and 1 - A would round to 0."""
+    torch.manual_seed(0)
+    votes, grad = 1e-2 * torch.randn(3, 2, 4, 1), torch.randn(3, 4)
+    gradients = []
+    for f, dtype in ((em_routing, torch.float32), (plain_em_routing, torch.float64)):
+        betas = [(5 * torch.ones(4, dtype=dtype)).requires_grad_(), torch.zeros(4, dtype=dtype, requires_grad=True)]
+        gradients.append(torch.autograd.grad(f(votes.to(dtype), *betas), betas, grad.to(dtype))[0].double())
+    torch.testing.assert_close(*gradients, rtol=1e-2, atol=0)
+    assert gradients[1].abs().max() > 0
+
+
+def test_activation_without_its_costs_is_refused():
+    with pytest.raises(ValueError, match="beta_a and beta_u are both needed"):
+        em_routing(torch.randn(2, 3, 4, 1), torch.zeros(4), None)
+
+
 @pytest.mark.parametrize("scale", [1e9, 1e12])
 def test_absurd_votes_stay_finite(scale, kernel):
     votes = (scale * torch.randn(B, H, 12, 1)).requires_grad_()

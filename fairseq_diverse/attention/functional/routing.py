@@ -70,11 +70,13 @@ def em_routing(
         (..., N*D) the capsules, concatenated; the dtype of ``votes``.
 
     Raises:
-        ValueError: if iterations < 1.
+        ValueError: if iterations < 1, or if activation lacks its costs.
     """
     _check(iterations)
     if not activation:
         beta_a = beta_u = None
+    elif beta_a is None or beta_u is None:
+        raise ValueError("beta_a and beta_u are both needed with activation=True")
     return EMRouting.apply(votes, beta_a, beta_u, iterations)
 
 

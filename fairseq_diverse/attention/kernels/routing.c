@@ -23,7 +23,7 @@ static float temperature(int t, int iterations) {
 }
 
 /* ---- EM routing: one step's arrays lie behind each other ---- */
-enum { TOTAL, INVERSE, MEAN, VARIANCE, LOG_SIGMA, ACTIVE, FIELDS };
+enum { TOTAL, INVERSE, MEAN, VARIANCE, LOG_SIGMA, ACTIVE, INACTIVE, FIELDS };
 #define STEP(t, field) (steps + ((size_t)(t) * (FIELDS + H) + (field)) * N)
 #define SHARE(t) STEP(t, FIELDS) /* (H, N) */
 static const float HALF_LOG_2_PI_E = 1.4189385332046727f;
@@ -38,6 +38,7 @@ static void em_steps(const float *restrict v, int H, int N, int iterations, cons
         float *restrict share = SHARE(t), *restrict total = STEP(t, TOTAL), *restrict inverse = STEP(t, INVERSE);
         float *restrict mean = STEP(t, MEAN), *restrict variance = STEP(t, VARIANCE);
         float *restrict log_sigma = STEP(t, LOG_SIGMA), *restrict active = STEP(t, ACTIVE);
+        float *restrict inactive = STEP(t, INACTIVE); /* 1 - active, with all its digits */
         memset(total, 0, N * sizeof(float));
         memset(mean, 0, N * sizeof(float));
         memset(variance, 0, N * sizeof(float));
@@ -54,9 +55,10 @@ static void em_steps(const float *restrict v, int H, int N, int iterations, cons
             const float lambda = temperature(t, iterations);
             FOR(n, N) {
                 float z = lambda * (beta_a[n] - beta_u[n] * total[n] - (log_sigma[n] + HALF_LOG_2_PI_E) * total[n]);
-                float log_a = (z < 0 ? z : 0) - logf(1 + expf(z < 0 ? z : -z));
-                active[n] = expf(log_a);
-                if (t + 1 < iterations) offset[n] = log_a - log_sigma[n];
+                float small = expf(z < 0 ? z : -z), one = 1 / (1 + small);
+                active[n] = z < 0 ? small * one : one;
+                inactive[n] = z < 0 ? one : small * one;
+                if (t + 1 < iterations) offset[n] = (z < 0 ? z : 0) - logf(1 + small) - log_sigma[n];
             }
         } else if (t + 1 < iterations) FOR(n, N) offset[n] = -log_sigma[n];
         if (t + 1 < iterations) {
@@ -104,6 +106,7 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
             const float *restrict total = STEP(t, TOTAL), *restrict inverse = STEP(t, INVERSE);
             const float *restrict mean = STEP(t, MEAN), *restrict variance = STEP(t, VARIANCE);
             const float *restrict log_sigma = STEP(t, LOG_SIGMA), *restrict active = STEP(t, ACTIVE);
+            const float *restrict inactive = STEP(t, INACTIVE);
             const float *restrict share = SHARE(t);
             const int last = t + 1 == iterations;
             memset(g_total, 0, sizeof(float) * N);
@@ -134,7 +137,7 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
             if (beta_a) {
                 const float lambda = temperature(t, iterations);
                 FOR(n, N) {
-                    float cost = -lambda * g_log_a[n] * (1 - active[n]);
+                    float cost = -lambda * g_log_a[n] * inactive[n];
                     grad_beta_a[n] -= cost;
                     grad_beta_u[n] += cost * total[n];
                     g_total[n] += cost * (beta_u[n] + log_sigma[n] + HALF_LOG_2_PI_E);

@@ -130,7 +130,7 @@ class EMRouting(torch.autograd.Function):
         for part, v in _chunks(votes):
             last = _em_steps(v, betas, iterations)[-1]
             mean = last.mean + v[:, 0]
-            capsules = mean if last.a is None else mean * last.a.unsqueeze(-1)
+            capsules = mean if last.log_a is None else mean * last.log_a.exp().unsqueeze(-1)
             rows[part] = capsules.flatten(-2)
         return out
 
@@ -165,7 +165,7 @@ class _EMStep(NamedTuple):
     variance: Tensor  # (M, N, D)
     log_sigma: Tensor  # (M, N): sum_i log sigma^i
     temperature: float
-    a: Tensor | None  # (M, N)
+    log_a: Tensor | None  # (M, N)
 
 
 def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas:
@@ -196,9 +196,7 @@ def _em_steps(v: Tensor, betas: Betas, iterations: int) -> list[_EMStep]:
         if betas is not None:
             cost = (log_sigma + width * (1 + math.log(2 * math.pi)) / 2) * total
             log_a = logsigmoid(heat * (betas[0] - betas[1] * total - cost))
-        steps.append(
-            _EMStep(share, total, inverse, mean, variance, log_sigma, heat, None if log_a is None else log_a.exp())
-        )
+        steps.append(_EMStep(share, total, inverse, mean, variance, log_sigma, heat, log_a))
         if t + 1 < iterations:
             log_p = _sum_width(squared.mul_((-0.5 / variance).unsqueeze(-3)))  # (M, H, N)
             offset = -log_sigma if log_a is None else log_a - log_sigma
@@ -220,8 +218,9 @@ def _em_backward(
     first = v[:, 0]
     d = v - first.unsqueeze(-3)
     grad_v = torch.zeros_like(v)
-    grad_mean = grad if last.a is None else grad * last.a.unsqueeze(-1)
-    grad_log_a = None if last.a is None else _sum_width(grad * (last.mean + first)) * last.a
+    a = None if last.log_a is None else last.log_a.exp()
+    grad_mean = grad if a is None else grad * a.unsqueeze(-1)
+    grad_log_a = None if a is None else _sum_width(grad * (last.mean + first)) * a
     grad_share: Tensor | None = None  # of the shares that this step's E-step made
     for t in range(len(steps) - 1, -1, -1):
         step = steps[t]
@@ -238,13 +237,13 @@ def _em_backward(
             grad_logits = grad_share.sub_((grad_share * following).sum(-1, keepdim=True)).mul_(following)
             summed = grad_logits.sum(-2)
             grad_log_sigma = -summed
-            grad_log_a = None if step.a is None else summed
+            grad_log_a = None if step.log_a is None else summed
             grad_centred = grad_logits.unsqueeze(-1) * centred
             grad_variance = (grad_centred * centred).sum(-3).div_(2 * step.variance.square())
             grad_centred.mul_((-1 / step.variance).unsqueeze(-3))
         if grad_log_a is not None and betas is not None and grad_betas is not None:
-            assert step.a is not None
-            grad_cost = grad_log_a * (1 - step.a) * -step.temperature
+            assert step.log_a is not None
+            grad_cost = grad_log_a * torch.expm1(step.log_a) * step.temperature
             grad_betas[0].sub_(grad_cost.sum(0))
             grad_betas[1].add_((grad_cost * step.total).sum(0))
             grad_total = grad_cost * (betas[1] + step.log_sigma + width * (1 + math.log(2 * math.pi)) / 2)
