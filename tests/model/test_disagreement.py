@@ -191,8 +191,9 @@ def test_one_head_is_refused():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"disagreement_weight": float("nan")}, "--disagreement-weight nan: must be >= 0"),
-        ({"disagreement_weight": -0.5}, "--disagreement-weight -0.5: must be >= 0"),
+        ({"disagreement_weight": float("nan")}, "--disagreement-weight nan: must be a number >= 0"),
+        ({"disagreement_weight": float("inf")}, "--disagreement-weight inf: must be a number >= 0"),
+        ({"disagreement_weight": -0.5}, "--disagreement-weight -0.5: must be a number >= 0"),
         ({"disagreement": "outputs"}, "--disagreement 'outputs': allowed are subspace, position, output"),
         ({"disagreement": ""}, "--disagreement '': allowed are"),
         ({"disagreement": "output,output"}, "each once"),
