@@ -1,7 +1,7 @@
 """Attention diversity for neural machine translation: a fairseq plugin.
 
-``--user-dir fairseq_diverse`` imports this package, which registers its models and criterions with fairseq and the
-globals that fairseq's checkpoints hold with torch.
+``--user-dir fairseq_diverse`` imports this package, which registers its models, criterions and tasks with fairseq and
+the globals that fairseq's checkpoints hold with torch.
 """
 
 import sys
@@ -15,6 +15,7 @@ def register() -> None:
     from fairseq_diverse.errors import show_user_errors_in_one_line
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.resume import keep_batches_when_resumed
+    from fairseq_diverse.tasks import translation_with_syntax  # noqa: F401
 
     register_safe_globals()
     keep_batches_when_resumed()

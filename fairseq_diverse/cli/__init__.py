@@ -13,6 +13,7 @@ COMMANDS = {
     "doctor": "check the installation",
     "toy": "write the embedded corpus",
     "prepare": "clean, tokenize, segment and binarize a parallel corpus",
+    "binarize-syntax": "write the trees of a source beside its binarized data",
     "run": "train, translate and score the rows of a table",
     "report": "show measured beside published figures",
     "score": "BLEU, chrF, TER, length ratio and significance of translations",
@@ -29,7 +30,7 @@ def build_parser(argv: list[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if argv and argv[0] == name:  # import only what is asked for: the others may need seconds or extras
-            module = importlib.import_module(f"fairseq_diverse.cli.{name}")
+            module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
             subparser = subparsers.add_parser(
                 name,
                 help=summary,

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairseq_diverse.files import iterate_lines
+
 if TYPE_CHECKING:
     from nltk import Tree
 
@@ -32,26 +34,24 @@ def read_conllu(path: Path) -> Iterator[Dependencies]:
     words: list[str] = []
     heads: list[str] = []
     inside = False
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(itertools.chain(file, ["\n"]), 1):
-            line = line.rstrip("\n")
-            if not line.strip():
-                if inside:
-                    yield Dependencies(words, usable_heads(heads))
-                words, heads, inside = [], [], False
-                continue
-            inside = True
-            if line.startswith("#"):
-                continue
-            columns = line.split("\t")
-            if len(columns) != 10:
-                raise ValueError(f"{path}:{number}: a CoNLL-U word has 10 columns between tabs, not {len(columns)}")
-            if "-" in columns[0] or "." in columns[0]:
-                continue
-            if columns[0] != str(len(words) + 1):
-                raise ValueError(f"{path}:{number}: word {len(words) + 1} of the sentence is numbered {columns[0]!r}")
-            words.append(columns[1])
-            heads.append(columns[6])
+    for number, line in enumerate(itertools.chain(iterate_lines(path), [""]), 1):
+        if not line.strip():
+            if inside:
+                yield Dependencies(words, usable_heads(heads))
+            words, heads, inside = [], [], False
+            continue
+        inside = True
+        if line.startswith("#"):
+            continue
+        columns = line.split("\t")
+        if len(columns) != 10:
+            raise ValueError(f"{path}:{number}: a CoNLL-U word has 10 columns between tabs, not {len(columns)}")
+        if "-" in columns[0] or "." in columns[0]:
+            continue
+        if columns[0] != str(len(words) + 1):
+            raise ValueError(f"{path}:{number}: word {len(words) + 1} of the sentence is numbered {columns[0]!r}")
+        words.append(columns[1])
+        heads.append(columns[6])
 
 
 def usable_heads(heads: list[str]) -> list[int] | None:
@@ -80,13 +80,12 @@ def read_brackets(path: Path) -> Iterator["Tree | None"]:
     """
     from nltk import Tree
 
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield Tree.fromstring(line) if line.strip() else None
-            except ValueError as error:
-                reason = " ".join(str(error).split())
-                raise ValueError(f"{path}:{number}: not one bracketed tree: {reason}") from None
+    for number, line in enumerate(iterate_lines(path), 1):
+        try:
+            yield Tree.fromstring(line) if line.strip() else None
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{path}:{number}: not one bracketed tree: {reason}") from None
 
 
 def local_phrases(tree: "Tree") -> Phrases:

@@ -1,0 +1,64 @@
+"""Write the trees of a source beside its binarized data, for --task translation_with_syntax.
+
+Trees come as CoNLL-U (dependencies) and PTB brackets (constituents), sentence N for line N of the binarized text. The
+words that its subwords make must be those of the trees, but for the escapes of Moses and the Penn Treebank; if they are
+not, the first sentence that differs is named. A sentence without a usable tree (several roots, a cycle, an empty line)
+is kept, counted, and has everything related to everything.
+"""
+
+import argparse
+from pathlib import Path
+
+EXAMPLE = (
+    "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
+    "--constituency 'parses/{split}.en.ptb'"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="binarized data")
+    parser.add_argument("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for train, valid, test")
+    parser.add_argument("--constituency", metavar="FILES", help="PTB files, one tree a line")
+    parser.add_argument(
+        "--text",
+        metavar="FILES",
+        help="the source in subwords as it was binarized (default: DIR/text/bpe.{split}.SOURCE)",
+    )
+    parser.add_argument("--splits", default="train,valid,test", help="comma-joined (default: %(default)s)")
+    parser.add_argument("--source-lang", help="default: that of DIR/preprocess.json")
+    parser.add_argument("--target-lang", help="default: that of DIR/preprocess.json")
+    parser.add_argument(
+        "--subwords",
+        choices=("subword-nmt", "sentencepiece", "none"),
+        help="how subwords make words (default: that of DIR/preprocess.json)",
+    )
+
+
+def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.preparation.pipeline import read_record
+    from fairseq_diverse.syntax.binary import binarize
+
+    if not args.dependency and not args.constituency:
+        raise ValueError("--dependency or --constituency FILES are needed")
+    splits = [split for split in args.splits.split(",") if split]
+    for flag in ("dependency", "constituency", "text"):
+        pattern = getattr(args, flag)
+        if pattern and "{split}" not in pattern and len(splits) > 1:
+            raise ValueError(f"--{flag} {pattern}: must contain {{split}}, which becomes each of {args.splits}")
+    if not (args.source_lang and args.target_lang and args.text and args.subwords):
+        record = read_record(args.data)
+        args.source_lang = args.source_lang or record["source"]
+        args.target_lang = args.target_lang or record["target"]
+        args.subwords = args.subwords or record["bpe"]["kind"]
+        args.text = args.text or str(args.data / "text" / f"bpe.{{split}}.{args.source_lang}")
+    for split in splits:
+        text, dependency, constituency = (
+            Path(pattern.replace("{split}", split)) if pattern else None
+            for pattern in (args.text, args.dependency, args.constituency)
+        )
+        assert text is not None
+        prefix = args.data / f"{split}.{args.source_lang}-{args.target_lang}.{args.source_lang}"
+        counts = binarize(prefix, text, dependency, constituency, args.subwords)
+        for kind, lines in counts.unparsed.items():
+            some = f": lines {', '.join(map(str, lines[:10]))}{' ...' * (len(lines) > 10)}" if lines else ""
+            print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")

@@ -1,0 +1,241 @@
+"""Trees beside fairseq's binarized data: five integers per word, memory-mapped, aligned with the source's subwords.
+
+``<split>.<src>-<tgt>.<src>.syntax.{bin,idx}`` is one of fairseq's memory-mapped data sets whose sequences are rows of
+``ROW``; ``.syntax.json`` beside it says which kinds of trees there are and which source they belong to.
+"""
+
+import functools
+import json
+import os
+import unicodedata
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+from torch import Tensor
+from tqdm import tqdm
+
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.files import atomic_write, iterate_lines
+from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu
+
+ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
+SUBWORDS = ("subword-nmt", "sentencepiece", "none")
+PTB_ESCAPES = {
+    **{"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"},
+    **{"``": '"', "''": '"', "\\/": "/", "\\*": "*"},
+}
+END = object()
+EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # word, head, start, end, layer of every token of a sentence without its trees
+
+
+class Counts(NamedTuple):
+    """Sentences of a split, and those without a usable tree of each kind."""
+
+    sentences: int
+    unparsed: dict[str, list[int]]  # kind -> line numbers
+
+
+def words_of(pieces: Sequence[str], subwords: str) -> tuple[list[str], list[int]]:
+    """The words that subwords make, and of how many subwords each is made.
+
+    Args:
+        pieces: subwords of a sentence.
+        subwords: subword-nmt (``@@`` at the end of all but a word's last piece), sentencepiece (``▁`` where a word
+            begins) or none.
+    """
+    words: list[str] = []
+    counts: list[int] = []
+    goes_on = False
+    for piece in pieces:
+        if subwords == "sentencepiece":
+            goes_on = bool(words) and (not piece.startswith("▁") or words[-1] == "")
+            text = piece.removeprefix("▁")
+        else:
+            text = piece.removesuffix("@@") if subwords == "subword-nmt" else piece
+        if goes_on:
+            words[-1] += text
+            counts[-1] += 1
+        else:
+            words.append(text)
+            counts.append(1)
+        goes_on = subwords == "subword-nmt" and piece.endswith("@@")
+    return words, counts
+
+
+@functools.lru_cache(2**16)
+def plain(word: str) -> str:
+    """A word without the escapes of Moses and the Penn Treebank."""
+    word = PTB_ESCAPES.get(word, word)
+    if "&" in word or "@" in word:
+        word = _detokenizer().unescape_xml(word)
+        word = "-" if word == "@-@" else word
+    return unicodedata.normalize("NFKC", word)
+
+
+@functools.cache
+def _detokenizer() -> Any:
+    from sacremoses import MosesDetokenizer
+
+    return MosesDetokenizer()
+
+
+def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Counts:
+    """Write the trees of a split beside its binarized source.
+
+    Args:
+        prefix: of the binarized source, ``DATA/train.en-de.en``.
+        text: the source in subwords, as it was binarized.
+        dependency, constituency: CoNLL-U and PTB files, a sentence a line of the text; None: no trees of that kind.
+        subwords: how pieces make words, one of ``SUBWORDS``.
+
+    Raises:
+        ValueError: names file and line where the trees are not of this text, or the text is not of this data.
+    """
+    kinds = [kind for kind, path in (("dependency", dependency), ("constituency", constituency)) if path]
+    unparsed: dict[str, list[int]] = {kind: [] for kind in kinds}
+    sizes = _source_sizes(prefix)
+    lengths = []
+    files = [Path(f"{prefix}.syntax.{ending}") for ending in ("bin", "idx")]
+    temporary = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files]
+    try:
+        builder = MMapIndexedDatasetBuilder(str(temporary[0]), dtype=np.int32)
+        sentences = _rows(text, dependency, constituency, subwords)
+        for line, rows in enumerate(tqdm(sentences, prefix.name, len(sizes), unit=" sentences", disable=None), 1):
+            lengths.append(int(rows[:, 0].sum()) + 1)
+            if line > len(sizes) or lengths[-1] != sizes[line - 1]:
+                expected = sizes[line - 1] - 1 if line <= len(sizes) else "no more lines"
+                raise ValueError(f"{text}:{line}: {lengths[-1] - 1} subwords, but {prefix}.bin has {expected} there")
+            for kind, column, missing in (("dependency", 1, -1), ("constituency", 3, 0)):
+                if kind in unparsed and (not len(rows) or rows[0, column] == missing):
+                    unparsed[kind].append(line)
+            builder.add_item(torch.from_numpy(rows.reshape(-1)))
+        if len(lengths) != len(sizes):
+            raise ValueError(f"{text}: {len(lengths)} lines, but {prefix}.bin has {len(sizes)} sentences")
+        builder.finalize(str(temporary[1]))
+        for source, target in zip(temporary, files, strict=True):
+            os.replace(source, target)
+    finally:
+        for path in temporary:
+            path.unlink(missing_ok=True)
+    with atomic_write(f"{prefix}.syntax.json") as file:
+        record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths), "unparsed": unparsed}
+        json.dump(record, file)
+    return Counts(len(lengths), unparsed)
+
+
+def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Iterator[np.ndarray]:
+    """(words, 5) int32 of every line of the text."""
+    graphs, trees = dependency and read_conllu(dependency), constituency and read_brackets(constituency)
+    number = 0
+    for number, line in enumerate(iterate_lines(text), 1):
+        words, pieces = words_of(line.split(), subwords)
+        rows = np.zeros((len(words), len(ROW)), dtype=np.int32)
+        rows[:, 0], rows[:, 1] = pieces, -1
+        if graphs:
+            graph = _next(graphs, dependency, text, number)
+            if graph.words:
+                _check(dependency, graph.words, text, words, number)
+            if graph.heads is not None:
+                rows[:, 1] = graph.heads
+        if trees and (tree := _next(trees, constituency, text, number)) is not None:
+            _check(constituency, tree.leaves(), text, words, number)
+            rows[:, 2:] = np.array(local_phrases(tree)).T
+        yield rows
+    for items, path in ((graphs, dependency), (trees, constituency)):
+        if items and next(items, END) is not END:
+            raise ValueError(f"{path}: more than the {number} sentences of {text}")
+
+
+def _next(items: Iterator[Any], path: Path | None, text: Path, number: int) -> Any:
+    item = next(items, END)
+    if item is END:
+        raise ValueError(f"{path}: {number - 1} sentences, but {text} has more lines")
+    return item
+
+
+def _check(path: Path | None, parsed: Sequence[str], text: Path, words: Sequence[str], number: int) -> None:
+    if [*map(plain, parsed)] != [*map(plain, words)]:
+        raise ValueError(
+            f"{path}: sentence {number} is not line {number} of {text}: {' '.join(parsed)!r}, {' '.join(words)!r}"
+        )
+
+
+def _source_sizes(prefix: Path) -> np.ndarray:
+    """Subwords of every source sentence, </s> included."""
+    if not MMapIndexedDataset.exists(str(prefix)):
+        raise ValueError(
+            f"{prefix}.idx: missing or not memory-mapped; run fairseq-preprocess (--dataset-impl mmap) first"
+        )
+    source = MMapIndexedDataset(str(prefix))
+    return np.array(source.sizes)  # a copy: the file is unmapped when the data set goes
+
+
+def _fingerprint(lengths: Sequence[int] | np.ndarray) -> int:
+    return zlib.crc32(np.asarray(lengths, dtype=np.int32).tobytes())
+
+
+class SyntaxDataset(torch.utils.data.Dataset):
+    """The trees of a split, projected to subwords.
+
+    Args:
+        prefix: of the binarized source, ``DATA/train.en-de.en``.
+        needed: the kinds of trees that the model needs; a sentence that lacks one of them has everything related.
+
+    Raises:
+        UserError: there are no trees, not of a needed kind, or of another source.
+    """
+
+    def __init__(self, prefix: str, needed: Sequence[str]) -> None:
+        self.prefix, self.needed = prefix, tuple(needed)
+        path = Path(f"{prefix}.syntax.json")
+        command = f"fairseq-diverse binarize-syntax --data {path.parent}"
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            flags = " ".join(f"--{kind} FILES" for kind in needed)
+            raise UserError(
+                f"{path}: missing, and this model needs {' and '.join(needed)} trees: {command} {flags}"
+            ) from None
+        if missing := [kind for kind in needed if kind not in record["kinds"]]:
+            has = " and ".join(record["kinds"])
+            flags = " ".join(f"--{kind} FILES" for kind in missing)
+            raise UserError(f"{path}: has {has} trees only; this model needs {' and '.join(needed)}: {command} {flags}")
+        if record["lengths"] != _fingerprint(_source_sizes(Path(prefix))):
+            raise UserError(f"{path}: belongs to another source than {prefix}.bin: {command}, on the present text")
+        self.rows = MMapIndexedDataset(f"{prefix}.syntax")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """(T, 5) integers of a sentence's subwords and its </s>: word, head, start, end, layer."""
+        rows = self.rows[index].view(-1, len(ROW)).long()
+        return project(rows, self.needed)
+
+
+def project(rows: Tensor, needed: Sequence[str]) -> Tensor:
+    """Rows per word -> (T, 5) word, head, start, end, layer per subword, </s> last.
+
+    Every subword inherits its word's relations; </s> is a word of its own, related to itself only. Without a usable
+    tree of a needed kind every token gets ``EVERYTHING_RELATED``.
+
+    The paper does not say what becomes of subwords.
+
+    Args:
+        rows: (words, 5) as in ``ROW``.
+        needed: dependency, constituency or both.
+    """
+    words, length = len(rows), int(rows[:, 0].sum()) + 1
+    usable = (
+        words and not ("dependency" in needed and rows[0, 1] < 0) and not ("constituency" in needed and not rows[0, 3])
+    )
+    if not usable:
+        return torch.tensor(EVERYTHING_RELATED).repeat(length, 1)
+    rows = torch.cat([rows, torch.tensor([[1, words, words, words + 1, 0]])])
+    word = torch.arange(words + 1).repeat_interleave(rows[:, 0])
+    return torch.cat([word.unsqueeze(1), rows[word, 1:]], 1)

@@ -1,0 +1,114 @@
+"""Translation whose source sentences come with trees, for models that need them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.data import BaseWrapperDataset, ConcatDataset
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from torch import Tensor
+
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.syntax.binary import SyntaxDataset
+
+
+class PairsWithTrees(BaseWrapperDataset):
+    """Adds ``source_trees`` (B, T, 5) to the batches of a ``LanguagePairDataset``, aligned by sentence id.
+
+    Args:
+        pairs: the sentence pairs.
+        trees: indexed as the pairs.
+    """
+
+    def __init__(self, pairs: Any, trees: Any) -> None:
+        super().__init__(pairs)
+        self.trees = trees
+
+    def collater(self, samples: Sequence[Any], **options: Any) -> dict[str, Any]:
+        batch = self.dataset.collater(samples, **options)
+        if batch:
+            source = batch["net_input"]["src_tokens"]
+            placed = torch.tensor([-1, -1, 0, 0, 0]).repeat(*source.shape, 1)
+            for row, index in enumerate(batch["id"].tolist()):
+                placed[row, source[row] != self.dataset.src_dict.pad()] = self.trees[index]
+            batch["net_input"]["source_trees"] = placed
+        return batch
+
+
+class _Watch:
+    """Stands for the model in one call of a criterion and keeps which heads were redundant."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.redundant: dict[int, Tensor] = {}
+
+    def __call__(self, **net_input: Any) -> Any:
+        output = self.model(**net_input)
+        self.redundant = output[1]["redundant"]
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+@register_task("translation_with_syntax", dataclass=TranslationConfig)
+class TranslationWithSyntax(TranslationTask):
+    """fairseq's ``translation``; a model that needs trees also gets them, from ``fairseq-diverse binarize-syntax``.
+
+    A model that needs none ignores them, missing ones too. With enlivened heads, training and validation log
+    ``redundant_<layer>``, the share of (sentence, head) pairs that were redundant.
+    """
+
+    def __init__(self, cfg: TranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        self.trees: tuple[str, ...] = ()  # the kinds that the models built here need
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        if plan := getattr(model.encoder, "plan", None):
+            self.trees = tuple(dict.fromkeys((*self.trees, *plan.trees)))
+        if self.trees and self.cfg.truncate_source:
+            raise UserError("--truncate-source: would cut sentences off their trees; leave it out, or filter the data")
+        return model
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **options: Any) -> None:
+        super().load_dataset(split, epoch=epoch, combine=combine, **options)
+        if not self.trees:
+            return
+        paths = utils.split_paths(self.cfg.data)
+        folder = Path(paths[(epoch - 1) % len(paths)] if split == self.cfg.train_subset else paths[0])
+        source, target = self.cfg.source_lang, self.cfg.target_lang
+        parts: list[SyntaxDataset] = []
+        while True:  # train, train1, train2, ... as fairseq combines them
+            name = f"{split}{len(parts) or ''}"
+            prefixes = [folder / f"{name}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]
+            found = [prefix for prefix in prefixes if Path(f"{prefix}.idx").exists()]
+            if parts and not (combine and found):
+                break
+            parts.append(SyntaxDataset(str((found or prefixes)[0]), self.trees))
+        ratios = [self.cfg.upsample_primary if len(parts) > 1 else 1, *[1] * (len(parts) - 1)]
+        self.datasets[split] = PairsWithTrees(self.datasets[split], ConcatDataset(parts, ratios))
+
+    def train_step(self, sample: Any, model: Any, *args: Any, **options: Any) -> Any:
+        return self._watched(super().train_step, sample, model, *args, **options)
+
+    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+        return self._watched(super().valid_step, sample, model, criterion)
+
+    def build_dataset_for_inference(self, *args: Any, **options: Any) -> Any:
+        if self.trees:
+            raise UserError("fairseq-interactive has no trees for this model; use: fairseq-diverse translate")
+        return super().build_dataset_for_inference(*args, **options)
+
+    def _watched(self, step: Callable[..., Any], sample: Any, model: Any, *args: Any, **options: Any) -> Any:
+        if not self.trees:
+            return step(sample, model, *args, **options)
+        watch = _Watch(model)
+        result = step(sample, watch, *args, **options)
+        for layer, heads in watch.redundant.items():
+            metrics.log_scalar(f"redundant_{layer}", heads.float().mean(), weight=len(heads), round=3)
+        return result

@@ -1,0 +1,164 @@
+"""Trees beside binarized data: projection to subwords, alignment, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.syntax.binary import SyntaxDataset, binarize, plain, project, words_of
+from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
+
+LINES = ["the l@@ ittle dog", "", "it runs", "&apos;s ( x@@ -@@ y )", "two roots"]
+CONLLU = [
+    [("the", 3), ("little", 3), ("dog", 0)],
+    [],
+    [("it", 2), ("runs", 0)],
+    [("'s", 0), ("(", 3), ("x-y", 1), (")", 3)],
+    [("two", 0), ("roots", 0)],
+]
+PTB = [
+    "(S (NP (DT the) (JJ little) (NN dog)))",
+    "",
+    "(S (NP (PRP it)) (VP (VBZ runs)))",
+    "(S (X 's) (X -LRB-) (X x-y) (X -RRB-))",
+    "(S (X two) (X roots))",
+]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The prefix of a binarized source, its text, CoNLL-U and PTB."""
+    text, dependency, constituency = (tmp_path / name for name in ("bpe.en", "x.conllu", "x.ptb"))
+    text.write_text("".join(f"{line}\n" for line in LINES))
+    constituency.write_text("".join(f"{line}\n" for line in PTB))
+    blocks = [
+        f"# sent_id = {n}\n"
+        + "".join(f"{i}\t{form}\t_\t_\t_\t_\t{head}\t_\t_\t_\n" for i, (form, head) in enumerate(words, 1))
+        for n, words in enumerate(CONLLU, 1)
+    ]
+    dependency.write_text("\n".join(blocks) + "\n")
+    prefix = tmp_path / "train.en-de.en"
+    write_source(prefix, [len(line.split()) + 1 for line in LINES])
+    return prefix, text, dependency, constituency
+
+
+def write_source(prefix, lengths):
+    builder = MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype=np.int32)
+    for length in lengths:
+        builder.add_item(torch.tensor([*range(4, 3 + length), 2]))
+    builder.finalize(f"{prefix}.idx")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "subwords", "words", "counts"),
+    [
+        ("a b@@ c@@ d e", "subword-nmt", ["a", "bcd", "e"], [1, 3, 1]),
+        ("a b@@", "subword-nmt", ["a", "b"], [1, 1]),
+        ("▁a ▁b c ▁ d ▁e", "sentencepiece", ["a", "bc", "d", "e"], [1, 2, 2, 1]),
+        ("a ▁b", "sentencepiece", ["a", "b"], [1, 1]),
+        ("a@@ b", "none", ["a@@", "b"], [1, 1]),
+        ("", "subword-nmt", [], []),
+    ],
+)
+def test_words_of(pieces, subwords, words, counts):
+    assert words_of(pieces.split(), subwords) == (words, counts)
+
+
+ESCAPES = {"-LRB-": "(", "&apos;s": "'s", "&#91;": "[", "@-@": "-", "``": '"', "ﬁ": "fi", "a&b": "a&b"}
+
+
+@pytest.mark.parametrize(("word", "expected"), ESCAPES.items())
+def test_escapes(word, expected):
+    assert plain(word) == expected
+
+
+def test_projection(files):
+    prefix, text, dependency, constituency = files
+    counts = binarize(prefix, text, dependency, constituency, "subword-nmt")
+    assert counts == (5, {"dependency": [2, 5], "constituency": [2]})
+    trees = SyntaxDataset(str(prefix), ("dependency", "constituency"))
+    # word, head, start, end, layer; the last row is </s>
+    assert trees[0].tolist() == [[0, 2, 0, 3, 2], [1, 2, 0, 3, 2], [1, 2, 0, 3, 2], [2, 2, 0, 3, 2], [3, 3, 3, 4, 0]]
+    assert trees[1].tolist() == [[0, 0, 0, 1, 0]]
+    assert trees[2].tolist() == [[0, 1, 0, 2, 2], [1, 1, 0, 2, 2], [2, 2, 2, 3, 0]]
+    assert trees[4].tolist() == [[0, 0, 0, 1, 0]] * 3
+    # a model without need of dependencies has the constituents of the sentence with two roots
+    assert SyntaxDataset(str(prefix), ("constituency",))[4][:, 2:].tolist() == [[0, 2, 1], [0, 2, 1], [2, 3, 0]]
+
+
+def test_project_keeps_every_relation_of_a_word():
+    rows = torch.tensor([[2, 1, 0, 2, 3], [1, 1, 0, 2, 4]])
+    assert project(rows, ("dependency",))[:, :2].tolist() == [[0, 1], [0, 1], [1, 1], [2, 2]]
+
+
+def test_what_is_missing_is_named(files):
+    prefix, text, dependency, _ = files
+    with pytest.raises(UserError, match=r"train.en-de.en.syntax.json: missing, and this model needs dependency trees"):
+        SyntaxDataset(str(prefix), ("dependency",))
+    binarize(prefix, text, dependency, None, "subword-nmt")
+    with pytest.raises(UserError, match=r"has dependency trees only; this model needs dependency and constituency"):
+        SyntaxDataset(str(prefix), ("dependency", "constituency"))
+    write_source(prefix, [3] * 5)
+    with pytest.raises(UserError, match="belongs to another source than"):
+        SyntaxDataset(str(prefix), ("dependency",))
+
+
+def replaced(old, new):
+    return lambda path: path.write_text(path.read_text().replace(old, new))
+
+
+def written(lines):
+    return lambda path: path.write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (1, replaced("runs", "ran"), r"x.conllu: sentence 3 is not line 3 of .*: 'it ran', 'it runs'"),
+        (2, replaced("(JJ little)", ""), r"x.ptb: sentence 1 is not line 1 of"),
+        (2, written(PTB[:3]), r"x.ptb: 3 sentences, but .*bpe.en has more lines"),
+        (2, written([*PTB, "(X y)"]), r"x.ptb: more than the 5 sentences of"),
+        (0, written(LINES[:4]), r"x.conllu: more than the 4 sentences"),
+        (0, replaced("l@@ ittle", "li@@ tt@@ le"), r"bpe.en:1: 5 subwords, but .*train.en-de.en.bin has 4"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused_and_nothing_is_written(files, file, change, message, tmp_path):
+    prefix, *paths = files
+    change(paths[file])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=message):
+        binarize(prefix, *paths, "subword-nmt")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_batches_carry_the_trees_of_their_sentences(files, left):
+    prefix, text, dependency, constituency = files
+    binarize(prefix, text, dependency, constituency, "subword-nmt")
+    words = Dictionary()
+    for word in range(20):
+        words.add_symbol(f"w{word}")
+    sentences = [torch.tensor([*range(4, 4 + len(line.split())), 2]) for line in LINES]
+    sizes = np.array([len(s) for s in sentences])
+    pairs = LanguagePairDataset(sentences, sizes, words, sentences, sizes, words, left_pad_source=left)
+    trees = SyntaxDataset(str(prefix), ("dependency", "constituency"))
+    dataset = PairsWithTrees(pairs, trees)
+    batch = dataset.collater([dataset[i] for i in (2, 4, 0, 3)])
+    assert batch["id"].tolist() != [2, 4, 0, 3] and dataset.collater([]) == {}
+    for row, index in enumerate(batch["id"].tolist()):
+        real = batch["net_input"]["src_tokens"][row] != words.pad()
+        assert torch.equal(batch["net_input"]["source_trees"][row][real], trees[index])
+        assert (batch["net_input"]["source_trees"][row][~real] == torch.tensor([-1, -1, 0, 0, 0])).all()
+
+
+def test_the_record_says_what_there_is(files):
+    prefix, text, dependency, _ = files
+    binarize(prefix, text, dependency, None, "subword-nmt")
+    record = json.loads(prefix.with_name(f"{prefix.name}.syntax.json").read_text())
+    assert (
+        record["kinds"] == ["dependency"] and record["sentences"] == 5 and record["unparsed"] == {"dependency": [2, 5]}
+    )
