@@ -1,0 +1,122 @@
+"""Trees from files to training and translation, through the commands a user types."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.commands import TINY, run
+from tests.integration.test_training import figures
+
+pytestmark = pytest.mark.integration
+
+TASK = "--task translation_with_syntax"
+SYSTEM = f"{TASK} --syntax phrase --enliven enliven --enliven-gate 0.5 --localness-on encoder:1 --relative-on encoder"
+DECODING = "--cpu --beam 2 --max-len-b 12 --num-workers 0 --required-batch-size-multiple 1"
+
+
+def command(*arguments, fails=False):
+    line = [sys.executable, "-m", "fairseq_diverse.cli", *map(str, arguments)]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert bool(done.returncode) == fails, done.stdout + done.stderr
+    return done.stderr.strip() if fails else done.stdout
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The embedded corpus with its gold trees."""
+    folder = tmp_path_factory.mktemp("syntax")
+    command("toy", "--out", folder / "raw", "--sentences", 120, "--valid", 20, "--test", 12)
+    command("prepare", "toy", "--raw", folder / "raw", "--out", folder / "data")
+    trees = ("--dependency", f"{folder}/raw/{{split}}.en.conllu", "--constituency", f"{folder}/raw/{{split}}.en.ptb")
+    said = command("binarize-syntax", "--data", folder / "data", *trees)
+    assert "test: 12 sentences, 0 without a usable constituency tree" in said
+    return folder / "data"
+
+
+def train(data, folder, system=SYSTEM, updates=3, check=True):
+    flags = TINY.replace("--max-tokens 200", "--max-tokens 400").split()
+    return run("train", data, *flags, *system.split(), "--max-update", updates, "--save-dir", folder, check=check)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    log = train(data, folder, updates=6)
+    shares = [float(share) for share in figures(log.stdout + log.stderr, "redundant_1")]
+    assert len(shares) == 6 and all(0 <= share <= 1 for share in shares) and len(set(shares)) > 1
+    valid = next(line for line in log.stderr.splitlines() if "| valid |" in line)
+    assert 0 <= float(json.loads(valid[valid.index("{") :])["valid_redundant_1"]) <= 1
+    return folder / "checkpoint_last.pt"
+
+
+def translate(data, checkpoint, *flags):
+    log = run("generate", data, "--path", checkpoint, *DECODING.split(), *TASK.split(), *flags)
+    return {int(n): (score, text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", log.stdout, re.MULTILINE)}
+
+
+def test_every_sentence_has_its_own_trees_however_it_is_batched(data, checkpoint):
+    alone = translate(data, checkpoint, "--batch-size", 1)
+    together = translate(data, checkpoint, "--batch-size", 12)
+    assert len(alone) == 12 and {n: text for n, (_, text) in alone.items()} == {n: t for n, (_, t) in together.items()}
+    for n, (score, _) in alone.items():
+        assert float(score) == pytest.approx(float(together[n][0]), abs=1e-3)
+    workers = translate(data, checkpoint, "--batch-size", 5, "--num-workers", 2)
+    assert {n: text for n, (_, text) in workers.items()} == {n: text for n, (_, text) in alone.items()}
+
+
+def test_killed_and_resumed_gives_the_same_losses(data, tmp_path):
+    system = f"{SYSTEM} --save-interval-updates 2 --update-freq 2"
+    logs = [train(data, tmp_path / folder, system, n) for folder, n in (("whole", 4), ("part", 2), ("part", 4))]
+    whole, part, rest = (figures(log.stdout + log.stderr, "loss") for log in logs)
+    assert part + rest == whole and len(whole) == 4
+
+
+def test_sharded_data(data, tmp_path):
+    """Two folders, an epoch each, with other sentences: trees of the wrong ones would not fit."""
+    other = shutil.copytree(data, tmp_path / "other")
+    for path in other.glob("valid.en-de.*"):
+        shutil.copy(path, other / path.name.replace("valid", "train"))
+    log = train(f"{data}:{other}", tmp_path / "model", f"{SYSTEM} --max-epoch 3", 1000)
+    assert f"{other} train en-de 20 examples" in log.stderr and "creating new batches for epoch 3" in log.stderr
+
+
+def test_long_sentences_are_left_out_with_their_trees(data, tmp_path):
+    system = f"{SYSTEM} --max-source-positions 24 --skip-invalid-size-inputs-valid-test"
+    assert re.search(r"\d+ samples have invalid sizes and will be skipped", train(data, tmp_path, system).stderr)
+
+
+def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(data, bare, ignore=shutil.ignore_patterns("*.syntax.*"))
+    train(bare, tmp_path / "model", TASK, 1)
+
+
+def test_what_is_missing_or_impossible_is_one_line(data, checkpoint, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(data, bare, ignore=shutil.ignore_patterns("*.syntax.*"))
+    no_task = SYSTEM.replace(TASK, "")
+    for folder, system, message in (
+        (bare, SYSTEM, "valid.en-de.en.syntax.json: missing, and this model needs dependency and constituency trees"),
+        (data, f"{SYSTEM} --truncate-source", "--truncate-source: would cut sentences off their trees"),
+        (data, no_task, "this model needs dependency and constituency trees of its source sentences"),
+    ):
+        log = train(folder, tmp_path / "model", system, check=False)
+        assert log.returncode and re.search(f"^error: .*{message}", log.stderr, re.MULTILINE)
+        assert "Traceback" not in log.stderr
+    arguments = (data, "--path", checkpoint, "--cpu", *TASK.split(), "--input", data / "text/bpe.test.en")
+    log = run("interactive", *arguments, check=False)
+    assert log.returncode and "error: fairseq-interactive has no trees for this model; use:" in log.stderr
+
+
+def test_mistakes_of_binarize_syntax_are_one_line(data, tmp_path):
+    for arguments, message in (
+        ((), "--dependency or --constituency FILES are needed"),
+        (("--dependency", "x.conllu"), "--dependency x.conllu: must contain {split}"),
+        (("--dependency", tmp_path / "{split}"), f"{tmp_path}/train: cannot be read"),
+    ):
+        said = command("binarize-syntax", "--data", data, *arguments, fails=True)
+        assert said.startswith("fairseq-diverse binarize-syntax: ") and message in said and "\n" not in said
