@@ -17,6 +17,11 @@ fi
 echo "== tokens, subwords, fairseq-preprocess: $out/data/toy"
 fairseq-diverse prepare toy --raw "$out/raw" --out "$out/data/toy"
 
+if [[ ! -f $out/data/toy/test.en-de.en.syntax.json ]]; then
+    fairseq-diverse binarize-syntax --data "$out/data/toy" --dependency "$out/raw/{split}.en.conllu" \
+        --constituency "$out/raw/{split}.en.ptb"
+fi
+
 echo "== fairseq-train and fairseq-generate, two runs side by side; logs in $out/toy-*/seed1"
 fairseq-diverse run toy --size "$size" --rows "$systems" --jobs 2
 
@@ -25,11 +30,10 @@ fairseq-diverse report toy --size "$size" --rows "$systems"
 tail -n 1 "$out/word-by-word.txt"
 
 echo "== attention maps"
-sentence=$(sed -n 3p "$out/raw/test.en")
 for system in ${systems//,/ }; do
     run=$(fairseq-diverse run toy --size "$size" --rows "$system" --dry-run | sed -n '1s/.*, //p')
     for component in encoder cross; do
         fairseq-diverse plot attention --path "$run"/checkpoints/checkpoint_*.pt --data "$out/data/toy" \
-            --source "$sentence" --component $component --layer 2 --out "$out/attention/$system-$component-2.png" | tail -n 1
+            --sentence 3 --component $component --layer 2 --out "$out/attention/$system-$component-2.png" | tail -n 1
     done
 done

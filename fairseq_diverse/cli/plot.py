@@ -1,7 +1,14 @@
 """Draw attention maps: the weights of each head for one sentence pair, one panel a head."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
     "fairseq-diverse plot attention --path checkpoint_best.pt --data data/multi30k_en_de "
@@ -15,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention = kinds.add_parser("attention", help="per-head maps of a sentence pair", description=__doc__)
     attention.add_argument("--path", required=True, help="checkpoint")
     attention.add_argument("--data", required=True, help="prepared data set that it was trained on")
-    attention.add_argument("--source", required=True, metavar="TEXT", help="raw source sentence")
+    source = attention.add_mutually_exclusive_group(required=True)
+    source.add_argument("--source", metavar="TEXT", help="raw source sentence")
+    source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's test split, with its trees")
     attention.add_argument("--target", metavar="TEXT", help="raw target sentence (default: the model's translation)")
     attention.add_argument("--component", choices=("encoder", "decoder", "cross"), default="encoder")
     attention.add_argument("--layer", type=int, required=True, help="counted from 1 at the bottom")
@@ -34,7 +43,10 @@ def main(args: argparse.Namespace) -> None:
     register()
     preprocessing = Preprocessing.load(args.data)
     model, task = load_model(args.path, args.data)
-    pair = encode_pair(model, task, preprocessing, args.source, args.target)
+    trees = None
+    if args.sentence is not None:
+        args.source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
+    pair = encode_pair(model, task, preprocessing, args.source, args.target, trees)
     maps = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer")
     weights = maps[args.component, args.layer][:, 0]
     queries, keys = pair.labels(args.component)
@@ -45,6 +57,21 @@ def main(args: argparse.Namespace) -> None:
     with atomic_write(args.out, "wb") as f:
         figure.savefig(f, format=args.out.suffix[1:])
     print(f"{' '.join(pair.source)}\n{' '.join(pair.target)}\n{args.out}: {title}")
+
+
+def test_sentence(
+    data: Path, preprocessing: "Preprocessing", number: int, needed: Sequence[str]
+) -> "tuple[str, Tensor | None]":
+    """Raw sentence ``number`` of the test split, and its trees if a model needs them."""
+    from fairseq_diverse.files import read_lines
+    from fairseq_diverse.syntax.binary import SyntaxDataset
+
+    lines = read_lines(data / "text" / f"test.{preprocessing.source}")
+    if not 1 <= number <= len(lines):
+        raise ValueError(f"--sentence {number}: the test split has sentences 1 to {len(lines)}")
+    source = preprocessing.source
+    prefix = data / f"test.{source}-{preprocessing.target}.{source}"
+    return lines[number - 1], SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
 
 
 def parse_heads(text: str | None, count: int) -> list[int]:

@@ -92,13 +92,23 @@ class SentencePair:
 
 
 def encode_pair(
-    model: DiverseTransformerModel, task: Any, preprocessing: Preprocessing, source: str, target: str | None = None
+    model: DiverseTransformerModel,
+    task: Any,
+    preprocessing: Preprocessing,
+    source: str,
+    target: str | None = None,
+    trees: Tensor | None = None,
 ) -> SentencePair:
     """Segment a raw pair as the model's data; without a target, the model's translation (beam 5) is taken.
 
+    Args:
+        trees: (T, 5) of the source's subwords, for a model that needs them.
+
     Raises:
-        UserError: an empty sentence, or one longer than the model's positions.
+        UserError: an empty sentence, one longer than the model's positions, or one without the trees it needs.
     """
+    if model.encoder.plan.trees and trees is None:
+        raise UserError(f"--source: this model needs {' and '.join(model.encoder.plan.trees)} trees; take --sentence N")
     dictionaries = {"source": task.source_dictionary, "target": task.target_dictionary}
     limits = dict(zip(dictionaries, model.max_positions(), strict=True))
 
@@ -111,6 +121,8 @@ def encode_pair(
 
     source_words, source_ids = encode("source", source)
     sample = {"src_tokens": source_ids[None], "src_lengths": torch.tensor([len(source_ids)])}
+    if trees is not None:
+        sample["source_trees"] = trees[None]
     if target is None:
         generator = task.build_generator([model], GenerationConfig(beam=5, max_len_a=2, max_len_b=10))
         target_ids = task.inference_step(generator, [model], {"net_input": sample})[0][0]["tokens"]

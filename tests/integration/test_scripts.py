@@ -31,16 +31,16 @@ def size(tmp_path) -> Path:
 
 
 def test_demo(tmp_path, size):
-    variables = {"SENTENCES": 300, "SIZE": size, "SYSTEMS": "baseline,aggregation", "DEMO": tmp_path / "demo"}
+    variables = {"SENTENCES": 300, "SIZE": size, "SYSTEMS": "baseline,lpea", "DEMO": tmp_path / "demo"}
     first, again = call("demo.sh", **variables), call("demo.sh", **variables)
     for output in (first, again):
         table = output[output.index("== results") :]
         assert re.search(r"^baseline +[\d,]+ ", table, re.MULTILINE)
-        assert re.search(r"^aggregation +[\d,]+ .*\(p .*1$", table, re.MULTILINE)
+        assert re.search(r"^lpea +[\d,]+ .*\(p .*1$", table, re.MULTILINE)
         assert re.search(r"^word by word: BLEU [\d.]+, chrF [\d.]+ ", table, re.MULTILINE)
     assert first.count("done before") == 0 and again.count("done before") == 2
     maps = sorted(path.name for path in (tmp_path / "demo/attention").glob("*.png"))
-    assert maps == [f"{s}-{c}-2.png" for s in ("aggregation", "baseline") for c in ("cross", "encoder")]
+    assert maps == [f"{s}-{c}-2.png" for s in ("baseline", "lpea") for c in ("cross", "encoder")]
 
 
 def test_multi30k_then_a_length_penalty(tmp_path, size):
