@@ -13,6 +13,7 @@ COMMANDS = {
     "doctor": "check the installation",
     "toy": "write the embedded corpus",
     "prepare": "clean, tokenize, segment and binarize a parallel corpus",
+    "parse": "parse tokenized text with spaCy or benepar",
     "binarize-syntax": "write the trees of a source beside its binarized data",
     "run": "train, translate and score the rows of a table",
     "report": "show measured beside published figures",

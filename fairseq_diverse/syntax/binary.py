@@ -4,10 +4,8 @@
 ``ROW``; ``.syntax.json`` beside it says which kinds of trees there are and which source they belong to.
 """
 
-import functools
 import json
 import os
-import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,14 +19,11 @@ from tqdm import tqdm
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.files import atomic_write, iterate_lines
+from fairseq_diverse.syntax.escapes import comparable
 from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu
 
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
 SUBWORDS = ("subword-nmt", "sentencepiece", "none")
-PTB_ESCAPES = {
-    **{"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"},
-    **{"``": '"', "''": '"', "\\/": "/", "\\*": "*"},
-}
 END = object()
 EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # word, head, start, end, layer of every token of a sentence without its trees
 
@@ -65,23 +60,6 @@ def words_of(pieces: Sequence[str], subwords: str) -> tuple[list[str], list[int]
             counts.append(1)
         goes_on = subwords == "subword-nmt" and piece.endswith("@@")
     return words, counts
-
-
-@functools.lru_cache(2**16)
-def plain(word: str) -> str:
-    """A word without the escapes of Moses and the Penn Treebank."""
-    word = PTB_ESCAPES.get(word, word)
-    if "&" in word or "@" in word:
-        word = _detokenizer().unescape_xml(word)
-        word = "-" if word == "@-@" else word
-    return unicodedata.normalize("NFKC", word)
-
-
-@functools.cache
-def _detokenizer() -> Any:
-    from sacremoses import MosesDetokenizer
-
-    return MosesDetokenizer()
 
 
 def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Counts:
@@ -159,7 +137,7 @@ def _next(items: Iterator[Any], path: Path | None, text: Path, number: int) -> A
 
 
 def _check(path: Path | None, parsed: Sequence[str], text: Path, words: Sequence[str], number: int) -> None:
-    if [*map(plain, parsed)] != [*map(plain, words)]:
+    if [*map(comparable, parsed)] != [*map(comparable, words)]:
         raise ValueError(
             f"{path}: sentence {number} is not line {number} of {text}: {' '.join(parsed)!r}, {' '.join(words)!r}"
         )

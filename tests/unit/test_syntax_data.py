@@ -9,7 +9,8 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.syntax.binary import SyntaxDataset, binarize, plain, project, words_of
+from fairseq_diverse.syntax.binary import SyntaxDataset, binarize, project, words_of
+from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
 from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
 LINES = ["the l@@ ittle dog", "", "it runs", "&apos;s ( x@@ -@@ y )", "two roots"]
@@ -68,12 +69,23 @@ def test_words_of(pieces, subwords, words, counts):
     assert words_of(pieces.split(), subwords) == (words, counts)
 
 
-ESCAPES = {"-LRB-": "(", "&apos;s": "'s", "&#91;": "[", "@-@": "-", "``": '"', "ﬁ": "fi", "a&b": "a&b"}
+ESCAPES = {
+    "-LRB-": "(",
+    "a(b": "a(b",
+    "''": '"',
+    "&apos;s": "'s",
+    "&#91;": "[",
+    "@-@": "-",
+    "``": '"',
+    "ﬁ": "fi",
+    "a&b": "a&b",
+}
 
 
 @pytest.mark.parametrize(("word", "expected"), ESCAPES.items())
 def test_escapes(word, expected):
-    assert plain(word) == expected
+    assert comparable(word) == expected
+    assert comparable(with_brackets_escaped(without_moses(word))) == expected
 
 
 def test_projection(files):

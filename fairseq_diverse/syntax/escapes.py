@@ -1,0 +1,40 @@
+"""Words as Moses, the Penn Treebank and parsers write them."""
+
+import functools
+import unicodedata
+from typing import Any
+
+BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
+SAME = {"``": '"', "''": '"'}
+
+
+@functools.lru_cache(2**16)
+def without_moses(word: str) -> str:
+    """A token of Moses as the word that a parser knows: ``&apos;s`` -> ``'s``, ``@-@`` -> ``-``."""
+    if "&" in word:
+        word = _detokenizer().unescape_xml(word)
+    return "-" if word == "@-@" else word
+
+
+def with_brackets_escaped(word: str) -> str:
+    """A word as a leaf of a PTB tree: ``(`` -> ``-LRB-``."""
+    for bracket, escaped in BRACKETS.items():
+        word = word.replace(bracket, escaped)
+    return word
+
+
+@functools.lru_cache(2**16)
+def comparable(word: str) -> str:
+    """The same text for every way of writing a word, for checks of alignment; not for output."""
+    word = without_moses(word)
+    for bracket, escaped in BRACKETS.items():
+        word = word.replace(escaped, bracket)
+    word = word.replace("\\/", "/").replace("\\*", "*")
+    return unicodedata.normalize("NFKC", SAME.get(word, word))
+
+
+@functools.cache
+def _detokenizer() -> Any:
+    from sacremoses import MosesDetokenizer
+
+    return MosesDetokenizer()

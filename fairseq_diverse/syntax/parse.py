@@ -1,0 +1,172 @@
+"""Parsing a text file with one single-threaded process a core, resumable, without a sentence ever losing its line."""
+
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.files import atomic_write, iterate_lines
+from fairseq_diverse.syntax import parsers
+from fairseq_diverse.syntax.escapes import without_moses
+
+CHUNK = 2000  # lines parsed and kept at a time
+CHUNKS_A_PROCESS = 50  # a parser's memory grows; a fresh process is a few seconds
+EMPTY = "empty line"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is parsed and how; equal jobs go on with each other's parts."""
+
+    kind: str
+    parser: str
+    model: str
+    language: str
+    digest: str  # of the text
+    first: int  # line, from 0
+    last: int  # one behind the last line
+
+
+@dataclass(frozen=True)
+class Unparsed:
+    """A line without a tree, counted from 1."""
+
+    line: int
+    reason: str
+
+
+def parse_file(
+    text: Path, out: Path, kind: str, parser: str, model: str, language: str, workers: int, shard: tuple[int, int]
+) -> tuple[int, list[Unparsed]]:
+    """Write the trees of a tokenized text, line by line; parts of a run that was stopped are taken over.
+
+    Args:
+        text: tokens separated by spaces, one sentence a line; escapes of Moses are undone before parsing.
+        out: CoNLL-U (dependency) or one PTB bracketing a line (constituency).
+        kind: dependency or constituency.
+        parser, model, language: see ``parsers.py``.
+        workers: processes.
+        shard: (i, n): the i-th of n equal parts of the lines, i from 1.
+
+    Returns:
+        The number of lines, and those that have no tree.
+
+    Raises:
+        ValueError: the text cannot be read, parts of another job are in the way, or a process died.
+    """
+    lines = list(iterate_lines(text))
+    first, last = (len(lines) * i // shard[1] for i in (shard[0] - 1, shard[0]))
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    job = Job(kind, parser, model, language, digest, first, last)
+    parts = out.with_name(f"{out.name}.parts")
+    _take_over(parts, job)
+    starts = range(first, last, CHUNK)
+    paths = {start: parts / f"{start:010d}.json" for start in starts}
+    chunks = {start: lines[start : min(start + CHUNK, last)] for start in starts if not paths[start].exists()}
+    words = {start: sum(len(line.split()) for line in lines[start : min(start + CHUNK, last)]) for start in starts}
+    done = sum(words[start] for start in starts if start not in chunks)
+    with tqdm(
+        total=sum(words.values()), initial=done, desc=out.name, unit=" words", unit_scale=True, disable=None
+    ) as bar:
+        for start, results in _results(chunks, (kind, parser, model, language), workers):
+            with atomic_write(paths[start]) as file:
+                json.dump(results, file)
+            bar.update(words[start])
+    unparsed = []
+    with atomic_write(out) as file:
+        for start in starts:
+            for line, (tree, reason) in enumerate(json.loads(paths[start].read_text(encoding="utf-8")), start + 1):
+                file.write(tree)
+                if reason:
+                    unparsed.append(Unparsed(line, reason))
+    shutil.rmtree(parts)
+    return last - first, unparsed
+
+
+def _take_over(parts: Path, job: Job) -> None:
+    """Make the folder of parts, or see that it is this job's."""
+    record = parts / "job.json"
+    if record.exists() and json.loads(record.read_text(encoding="utf-8")) != asdict(job):
+        raise UserError(f"{parts}: holds parts of another text, parser or shard; delete it, or give another --out")
+    with atomic_write(record) as file:
+        json.dump(asdict(job), file)
+
+
+def _results(
+    chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int
+) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """The trees of each chunk, in the order they are ready."""
+    todo = iter(chunks.items())
+    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    pool = ProcessPoolExecutor(
+        min(workers, len(chunks)) or 1, context, _start, settings, max_tasks_per_child=CHUNKS_A_PROCESS
+    )
+    try:
+        waiting: dict[Any, int] = {
+            pool.submit(_work, lines): start for start, lines in itertools.islice(todo, workers + 1)
+        }
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                yield waiting.pop(future), future.result()
+                for start, lines in itertools.islice(todo, 1):
+                    waiting[pool.submit(_work, lines)] = start
+    except BrokenProcessPool:
+        raise UserError(
+            "a parser's process died, out of memory?; what is done is kept: start again with fewer --workers"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+# ---- in a worker ----
+_settings: tuple[str, str, str, str]
+_parser: parsers.Parser | None = None
+
+
+def _start(*settings: str) -> None:
+    global _settings
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _settings = settings  # type: ignore[assignment]
+
+
+def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Text of each line's tree and why it has none."""
+    global _parser
+    kind, *how = _settings
+    if _parser is None:
+        _parser = parsers.load_parser(*how)
+    return parse_lines(_parser, kind, lines)
+
+
+def parse_lines(parser: parsers.Parser, kind: str, lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Text of each line's tree, and why it has none; the parser sees the sentences by length."""
+    sentences = [[without_moses(token) for token in line.split()] for line in lines]
+    order = sorted((n for n, words in enumerate(sentences) if words), key=lambda n: len(sentences[n]))
+    parsed = dict(zip(order, parsers.parse_safely(parser, [sentences[n] for n in order]), strict=True))
+    results = []
+    for n, words in enumerate(sentences):
+        tree, reason = parsed.get(n, (None, EMPTY))
+        if kind == "dependency":
+            rows = tree or "".join(f"{i}\t{word}" + "\t_" * 8 + "\n" for i, word in enumerate(words, 1))
+            results.append((f"{f'# unparsed = {reason}' if reason else '# parsed = yes'}\n{rows}\n", reason))
+        else:
+            results.append((tree or "\n", reason))
+    return results

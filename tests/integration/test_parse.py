@@ -1,0 +1,99 @@
+"""`fairseq-diverse parse` with the small real models, as a user runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+PARSERS = Path(os.environ.get("FAIRSEQ_DIVERSE_PARSERS", ROOT.parent / "shared/parsers"))
+MODELS = {"dependency": PARSERS / "en_ewt_small", "constituency": PARSERS / "benepar_ptb_small"}
+COMMAND = [sys.executable, "-m", "fairseq_diverse.cli", "parse"]
+needs_models = pytest.mark.skipif(
+    not all(path.is_dir() for path in MODELS.values()),
+    reason=f"{PARSERS} is absent; set FAIRSEQ_DIVERSE_PARSERS to the directory that holds the small models",
+)  # fmt: skip
+GOOD = ["a dog ( big ) runs .", "Hello . How are you ?", "the man said &quot; it &apos;s well @-@ known &quot; ."]
+
+
+def call(*arguments, fails=False):
+    done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True)
+    assert bool(done.returncode) == fails, done.stdout + done.stderr
+    return done.stderr.strip() if fails else done.stdout
+
+
+@needs_models
+@pytest.mark.parametrize("kind", MODELS)
+def test_broken_lines_shift_nothing(kind, tmp_path):
+    lines = [GOOD[0], "", GOOD[1], " ".join(["word"] * 1000), GOOD[2]]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    common = ("--kind", kind, "--model", MODELS[kind], "--input", tmp_path / "text", "--workers", 1)
+    said = call(*common, "--out", tmp_path / "out")
+    assert "1 x empty line: line 2" in said
+    words = ["a dog ( big ) runs .", None, "Hello . How are you ?", lines[3], 'the man said " it \'s well - known " .']
+    if kind == "dependency":
+        sentences = list(read_conllu(tmp_path / "out"))
+        assert [" ".join(s.words) or None for s in sentences] == words
+        assert [s.heads is None for s in sentences] == [False, True, False, False, False]
+        assert sentences[0].heads[1] == 5  # dog <- runs
+    else:
+        assert "x ValueError: Sentence of length 1000 exceeds the maximum" in said and "line 4" in said
+        trees = list(read_brackets(tmp_path / "out"))
+        assert [tree is None for tree in trees] == [False, True, False, True, False]
+        expected = words[0].replace("(", "-LRB-").replace(")", "-RRB-").split()
+        assert trees[0].leaves() == expected and len(local_phrases(trees[0])[0]) == len(expected)
+    unparsed = (tmp_path / "out.unparsed").read_text().splitlines()
+    assert [line.split("\t")[0] for line in unparsed] == (["2"] if kind == "dependency" else ["2", "4"])
+    # shards joined are the whole
+    for shard in (1, 2):
+        call(*common, "--out", tmp_path / "piece", "--shard", f"{shard}/2")
+    joined = "".join((tmp_path / f"piece.{shard}-of-2").read_text() for shard in (1, 2))
+    assert joined == (tmp_path / "out").read_text()
+    assert "there already" in call(*common, "--out", tmp_path / "out")
+
+
+@needs_models
+def test_killed_and_started_again_goes_on(tmp_path):
+    text, whole, again = (tmp_path / name for name in ("text", "whole", "again"))
+    text.write_text("\n".join(GOOD[i % 3].replace("dog", f"dog{i}") for i in range(7000)) + "\n")
+    common = ("--kind", "dependency", "--model", MODELS["dependency"], "--input", text, "--workers", 1)
+    call(*common, "--out", whole)
+    process = subprocess.Popen([*COMMAND, *map(str, common), "--out", again], start_new_session=True)
+    parts = tmp_path / "again.parts"
+    limit = time.monotonic() + 120
+    while not list(parts.glob("0*.json")) and time.monotonic() < limit:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("0*.json")}
+    assert kept and not again.exists()
+    other = call(*common[:-4], "--input", text, "--workers", 1, "--shard", "1/1", "--out", tmp_path / "x", fails=False)
+    assert "without a tree" in other
+    call(*common, "--out", again)
+    assert again.read_text() == whole.read_text() and not parts.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kind", "dependency", "--parser", "benepar"), "--parser benepar: makes no dependency trees; take spacy"),
+        (("--kind", "dependency", "--language", "fi"), "--language fi: no default model of spacy"),
+        (("--kind", "dependency", "--workers", 0), "--workers 0: at least 1 is needed"),
+        (("--kind", "dependency", "--shard", "3/2"), "--shard 3/2: I/N with 1 <= I <= N"),
+        (("--kind", "dependency", "--model", "no_such_model"), "--model no_such_model: spaCy cannot load it"),
+        (("--kind", "constituency", "--model", "no_such_model"), "--model no_such_model: benepar cannot load it"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message, tmp_path):
+    (tmp_path / "text").write_text("a b\n")
+    said = call(*arguments, "--input", tmp_path / "text", "--out", tmp_path / "out", fails=True)
+    assert said.splitlines()[-1].startswith("fairseq-diverse parse: ") and message in said.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
