@@ -15,6 +15,7 @@ COMMANDS = {
     "prepare": "clean, tokenize, segment and binarize a parallel corpus",
     "parse": "parse tokenized text with spaCy or benepar",
     "binarize-syntax": "write the trees of a source beside its binarized data",
+    "translate": "translate raw text",
     "run": "train, translate and score the rows of a table",
     "report": "show measured beside published figures",
     "score": "BLEU, chrF, TER, length ratio and significance of translations",

@@ -7,7 +7,10 @@ is kept, counted, and has everything related to everything.
 """
 
 import argparse
+import json
 from pathlib import Path
+
+from fairseq_diverse.files import atomic_write
 
 EXAMPLE = (
     "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
@@ -35,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation.pipeline import read_record
+    from fairseq_diverse.preparation.pipeline import FILE, read_record
     from fairseq_diverse.syntax.binary import binarize
+    from fairseq_diverse.syntax.parse import record_path
 
     if not args.dependency and not args.constituency:
         raise ValueError("--dependency or --constituency FILES are needed")
@@ -51,6 +55,7 @@ def main(args: argparse.Namespace) -> None:
         args.target_lang = args.target_lang or record["target"]
         args.subwords = args.subwords or record["bpe"]["kind"]
         args.text = args.text or str(args.data / "text" / f"bpe.{{split}}.{args.source_lang}")
+    parsers = {}
     for split in splits:
         text, dependency, constituency = (
             Path(pattern.replace("{split}", split)) if pattern else None
@@ -59,6 +64,13 @@ def main(args: argparse.Namespace) -> None:
         assert text is not None
         prefix = args.data / f"{split}.{args.source_lang}-{args.target_lang}.{args.source_lang}"
         counts = binarize(prefix, text, dependency, constituency, args.subwords)
+        for kind, path in (("dependency", dependency), ("constituency", constituency)):
+            if path and record_path(path).exists():
+                parsers[kind] = json.loads(record_path(path).read_text(encoding="utf-8"))
         for kind, lines in counts.unparsed.items():
             some = f": lines {', '.join(map(str, lines[:10]))}{' ...' * (len(lines) > 10)}" if lines else ""
             print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
+    if parsers and (args.data / FILE).exists():  # so that new text can be parsed alike
+        record = read_record(args.data)
+        with atomic_write(args.data / FILE) as file:
+            json.dump(record | {"parsers": record.get("parsers", {}) | parsers}, file, indent=2, ensure_ascii=False)

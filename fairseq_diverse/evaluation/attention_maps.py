@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models.transformer import TransformerModel
 from torch import Tensor
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel
+from fairseq_diverse.models.loading import load_models
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.request import AttentionRequest
 
@@ -51,15 +51,9 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     A checkpoint of fairseq's ``transformer`` becomes the same model with every mechanism off.
 
     Raises:
-        UserError: a file that is no checkpoint, another kind of model, or dictionaries that do not fit.
+        UserError: as ``load_models``, or another kind of model.
     """
-    try:
-        (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": str(data)})
-    except (AssertionError, IndexError) as error:  # fairseq fails while it words its message about the model
-        raise UserError(f"{path}: a task or model that neither fairseq nor this package has") from error
-    except RuntimeError as error:  # its last line names a parameter
-        mismatch = str(error).splitlines()[-1].strip()
-        raise UserError(f"{path}: was it trained on other data than {data}? It does not fit: {mismatch}") from error
+    (model,), cfg, task = load_models([path], data)
     if type(model) is TransformerModel:
         plain = model
         model = DiverseTransformerModel.build_model(Namespace(**vars(cfg.model)), task)

@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,10 @@ from tqdm import tqdm
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.files import atomic_write, iterate_lines
 from fairseq_diverse.syntax.escapes import comparable
-from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu
+from fairseq_diverse.syntax.trees import Dependencies, local_phrases, read_brackets, read_conllu
+
+if TYPE_CHECKING:
+    from nltk import Tree
 
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
 SUBWORDS = ("subword-nmt", "sentencepiece", "none")
@@ -107,26 +110,51 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
 
 
 def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Iterator[np.ndarray]:
-    """(words, 5) int32 of every line of the text."""
+    """``sentence_rows`` of every line of the text."""
     graphs, trees = dependency and read_conllu(dependency), constituency and read_brackets(constituency)
     number = 0
     for number, line in enumerate(iterate_lines(text), 1):
-        words, pieces = words_of(line.split(), subwords)
-        rows = np.zeros((len(words), len(ROW)), dtype=np.int32)
-        rows[:, 0], rows[:, 1] = pieces, -1
-        if graphs:
-            graph = _next(graphs, dependency, text, number)
-            if graph.words:
-                _check(dependency, graph.words, text, words, number)
-            if graph.heads is not None:
-                rows[:, 1] = graph.heads
-        if trees and (tree := _next(trees, constituency, text, number)) is not None:
-            _check(constituency, tree.leaves(), text, words, number)
-            rows[:, 2:] = np.array(local_phrases(tree)).T
-        yield rows
+        graph = _next(graphs, dependency, text, number) if graphs else None
+        tree = _next(trees, constituency, text, number) if trees else None
+        try:
+            yield sentence_rows(line.split(), subwords, graph, tree)
+        except Mismatch as other:
+            path = dependency if other.kind == "dependency" else constituency
+            raise ValueError(f"{path}: sentence {number} is not line {number} of {text}: {other}") from None
     for items, path in ((graphs, dependency), (trees, constituency)):
         if items and next(items, END) is not END:
             raise ValueError(f"{path}: more than the {number} sentences of {text}")
+
+
+class Mismatch(Exception):
+    """A tree's words are not those of the subwords; its text shows both."""
+
+    def __init__(self, kind: str, parsed: Sequence[str], words: Sequence[str]) -> None:
+        super().__init__(f"{' '.join(parsed)!r}, {' '.join(words)!r}")
+        self.kind = kind
+
+
+def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | None, tree: "Tree | None") -> np.ndarray:
+    """(words, 5) int32 of one sentence: ``ROW``.
+
+    Args:
+        pieces: its subwords.
+        subwords: see ``words_of``.
+        graph, tree: None where there is none.
+
+    Raises:
+        Mismatch: a tree of other words.
+    """
+    words, counts = words_of(pieces, subwords)
+    rows = np.zeros((len(words), len(ROW)), dtype=np.int32)
+    rows[:, 0], rows[:, 1] = counts, -1
+    if graph is not None and graph.words:
+        _check("dependency", graph.words, words)
+        rows[:, 1] = -1 if graph.heads is None else graph.heads
+    if tree is not None:
+        _check("constituency", tree.leaves(), words)
+        rows[:, 2:] = np.array(local_phrases(tree)).T
+    return rows
 
 
 def _next(items: Iterator[Any], path: Path | None, text: Path, number: int) -> Any:
@@ -136,11 +164,9 @@ def _next(items: Iterator[Any], path: Path | None, text: Path, number: int) -> A
     return item
 
 
-def _check(path: Path | None, parsed: Sequence[str], text: Path, words: Sequence[str], number: int) -> None:
+def _check(kind: str, parsed: Sequence[str], words: Sequence[str]) -> None:
     if [*map(comparable, parsed)] != [*map(comparable, words)]:
-        raise ValueError(
-            f"{path}: sentence {number} is not line {number} of {text}: {' '.join(parsed)!r}, {' '.join(words)!r}"
-        )
+        raise Mismatch(kind, parsed, words)
 
 
 def _source_sizes(prefix: Path) -> np.ndarray:

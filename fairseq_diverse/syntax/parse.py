@@ -91,8 +91,15 @@ def parse_file(
                 file.write(tree)
                 if reason:
                     unparsed.append(Unparsed(line, reason))
+    with atomic_write(record_path(out)) as file:
+        json.dump({"kind": kind, "parser": parser, "model": model, "language": language}, file)
     shutil.rmtree(parts)
     return last - first, unparsed
+
+
+def record_path(out: Path) -> Path:
+    """Where it is written what made a file of trees."""
+    return out.with_name(f"{out.name}.json")
 
 
 def _take_over(parts: Path, job: Job) -> None:

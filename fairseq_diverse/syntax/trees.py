@@ -6,7 +6,7 @@ is empty.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,8 +25,12 @@ class Dependencies(NamedTuple):
     heads: list[int] | None  # of each word the index of its head, from 0; the root's is its own; None: no usable tree
 
 
-def read_conllu(path: Path) -> Iterator[Dependencies]:
+def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Dependencies]:
     """The sentences of a CoNLL-U file; multiword ranges and empty nodes are passed over.
+
+    Args:
+        path: the file.
+        lines: its lines, where they are not read from there.
 
     Raises:
         ValueError: names file and line that are not CoNLL-U.
@@ -34,7 +38,7 @@ def read_conllu(path: Path) -> Iterator[Dependencies]:
     words: list[str] = []
     heads: list[str] = []
     inside = False
-    for number, line in enumerate(itertools.chain(iterate_lines(path), [""]), 1):
+    for number, line in enumerate(itertools.chain(iterate_lines(path) if lines is None else lines, [""]), 1):
         if not line.strip():
             if inside:
                 yield Dependencies(words, usable_heads(heads))
@@ -72,15 +76,19 @@ def usable_heads(heads: list[str]) -> list[int] | None:
     return indices
 
 
-def read_brackets(path: Path) -> Iterator["Tree | None"]:
+def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["Tree | None"]:
     """The trees of a PTB file, one a line; None for an empty line.
+
+    Args:
+        path: the file.
+        lines: its lines, where they are not read from there.
 
     Raises:
         ValueError: names file and line that are not one bracketed tree.
     """
     from nltk import Tree
 
-    for number, line in enumerate(iterate_lines(path), 1):
+    for number, line in enumerate(iterate_lines(path) if lines is None else lines, 1):
         try:
             yield Tree.fromstring(line) if line.strip() else None
         except ValueError as error:

@@ -101,7 +101,7 @@ class TranslationWithSyntax(TranslationTask):
 
     def build_dataset_for_inference(self, *args: Any, **options: Any) -> Any:
         if self.trees:
-            raise UserError("fairseq-interactive has no trees for this model; use: fairseq-diverse translate")
+            raise UserError("fairseq-interactive has no trees for this model; use fairseq-diverse translate")
         return super().build_dataset_for_inference(*args, **options)
 
     def _watched(self, step: Callable[..., Any], sample: Any, model: Any, *args: Any, **options: Any) -> Any:

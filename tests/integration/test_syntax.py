@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.integration.commands import TINY, run
+from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_training import figures
 
 pytestmark = pytest.mark.integration
@@ -18,8 +19,11 @@ SYSTEM = f"{TASK} --syntax phrase --enliven enliven --enliven-gate 0.5 --localne
 DECODING = "--cpu --beam 2 --max-len-b 12 --num-workers 0 --required-batch-size-multiple 1"
 
 
+COMMAND = [sys.executable, "-m", "fairseq_diverse.cli"]
+
+
 def command(*arguments, fails=False):
-    line = [sys.executable, "-m", "fairseq_diverse.cli", *map(str, arguments)]
+    line = [*COMMAND, *map(str, arguments)]
     done = subprocess.run(line, capture_output=True, text=True)
     assert bool(done.returncode) == fails, done.stdout + done.stderr
     return done.stderr.strip() if fails else done.stdout
@@ -109,7 +113,7 @@ def test_what_is_missing_or_impossible_is_one_line(data, checkpoint, tmp_path):
         assert "Traceback" not in log.stderr
     arguments = (data, "--path", checkpoint, "--cpu", *TASK.split(), "--input", data / "text/bpe.test.en")
     log = run("interactive", *arguments, check=False)
-    assert log.returncode and "error: fairseq-interactive has no trees for this model; use:" in log.stderr
+    assert log.returncode and "error: fairseq-interactive has no trees for this model; use" in log.stderr
 
 
 def test_mistakes_of_binarize_syntax_are_one_line(data, tmp_path):
@@ -120,3 +124,55 @@ def test_mistakes_of_binarize_syntax_are_one_line(data, tmp_path):
     ):
         said = command("binarize-syntax", "--data", data, *arguments, fails=True)
         assert said.startswith("fairseq-diverse binarize-syntax: ") and message in said and "\n" not in said
+
+
+def test_translate_equals_generate(data, checkpoint, tmp_path):
+    """Raw text and ready trees; a buffer smaller than the text, a batch larger than the buffer."""
+    expected = translate(data, checkpoint, "--remove-bpe")
+    raw = data.parent / "raw"
+    trees = ("--dependency", raw / "test.en.conllu", "--constituency", raw / "test.en.ptb")
+    common = ("translate", "--checkpoint", checkpoint, "--data", data, "--beam", 2, "--max-len-b", 12, "--cpu")
+    said = command(*common, *trees, "--input", raw / "test.en", "--scores", "--buffer-size", 5)
+    rows = [line.split("\t") for line in said.splitlines()]
+    assert [int(number) for number, *_ in rows] == list(range(1, 13))
+    for number, (_, score, text) in enumerate(rows):
+        assert float(score) == pytest.approx(float(expected[number][0]), abs=1e-3)
+        assert text.replace(" ", "") == expected[number][1].replace(" ", "")
+    both = command(*common, *trees, "--input", raw / "test.en", "--nbest", 2, "--out", tmp_path / "out")
+    assert not both
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines] == [str(n) for n in range(1, 13) for _ in range(2)]
+    assert ["\t".join(row) for row in rows] == lines[::2]
+
+
+def test_mistakes_of_translate_are_one_line(data, checkpoint, tmp_path):
+    (tmp_path / "short.ptb").write_text("(S (X a))\n")
+    raw = data.parent / "raw"
+
+    def conllu(split):
+        return "--dependency", raw / f"{split}.en.conllu"
+
+    for arguments, message in (
+        ((), "this model needs dependency trees: give --dependency FILE, or --dependency-model NAME_OR_FOLDER"),
+        (("--nbest", 9), "--nbest 9: at most the beam, 5"),
+        ((*conllu("test"), "--constituency", tmp_path / "short.ptb"), "short.ptb: 1 sentences, but"),
+        ((*conllu("valid"), "--constituency", raw / "test.en.ptb"), "is not that line of the input"),
+    ):
+        common = ("translate", "--checkpoint", checkpoint, "--data", data, "--input", raw / "test.en", "--cpu")
+        said = command(*common, *arguments, fails=True)
+        assert (
+            said.splitlines()[-1].startswith("fairseq-diverse translate: ") and message in said and "Trace" not in said
+        )
+
+
+@needs_models
+def test_translate_parses_what_comes_from_stdin(data, checkpoint):
+    """In the input's order; an empty line stays one, a line that no parser takes is translated without a tree."""
+    lines = ["He sees the tower .", "", " ".join(["tower"] * 600), "The old man ( he ) sleeps ."]
+    models = (f"--{kind}-model={path}" for kind, path in MODELS.items())
+    line = [*COMMAND, "translate", "--checkpoint", checkpoint, "--data", data, "--cpu", "--max-len-b", "12", *models]
+    done = subprocess.run([*map(str, line)], input="\n".join(lines) + "\n", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.split("\n")
+    assert len(said) == 5 and said[0] and not said[1] and said[2] and said[3] and not said[4]
+    assert done.stderr.splitlines()[-1] == "1 lines without a usable tree: 3"

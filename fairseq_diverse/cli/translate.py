@@ -1,0 +1,186 @@
+"""Translate raw text: a line in, a detokenized line out, in the same order.
+
+Every step is that of the prepared data (preprocess.json): cleaning, tokens, trees where the model needs them, subwords,
+beam search, and back to text. Hypotheses are those of fairseq-generate on the same sentences. With --nbest or --scores
+each hypothesis is a line of its own: number of the sentence, score (log2 probability per subword with the length
+penalty, as fairseq-generate's), text.
+"""
+
+import argparse
+import itertools
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq_diverse.files import atomic_write, iterate_lines
+
+EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", required=True, metavar="FILES", help="one, or several of an ensemble: A:B")
+    parser.add_argument("--data", required=True, help="prepared data set that it was trained on")
+    parser.add_argument("--input", metavar="FILE", help="raw text (default: stdin)")
+    parser.add_argument("--out", metavar="FILE", help="default: stdout")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--max-len-a", type=float, default=0.0, help="longest output: A times the source plus B")
+    parser.add_argument("--max-len-b", type=int, default=200, help="subwords (default: %(default)s)")
+    parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty: below 1 shorter, above longer")
+    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="hypotheses a sentence")
+    parser.add_argument("--scores", action="store_true", help="show number and score also for one hypothesis")
+    parser.add_argument("--batch-size", type=int, default=64, help="sentences (default: %(default)s)")
+    parser.add_argument("--buffer-size", type=int, help="lines read at a time (default: 1024; 1 on a terminal)")
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--fp16", action="store_true", help="half precision")
+    for kind, files in (("dependency", "CoNLL-U"), ("constituency", "PTB")):
+        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"ready trees of the input ({files})")
+        parser.add_argument(f"--{kind}-model", metavar="MODEL", help="parser model (default: that of the data's trees)")
+
+
+def main(args: argparse.Namespace) -> None:
+    if args.buffer_size is None:
+        args.buffer_size = 1 if not args.input and sys.stdin.isatty() else 1024
+    for name in ("beam", "nbest", "batch_size", "buffer_size"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1 is needed")
+    if args.nbest > args.beam:
+        raise ValueError(f"--nbest {args.nbest}: at most the beam, {args.beam}")
+    from tqdm import tqdm
+
+    from fairseq_diverse import register
+
+    register()
+    translator = Translator(args)
+    lines = iterate_lines(args.input) if args.input else _stdin()
+    number = 0
+    with _output(args.out) as out, tqdm(unit=" lines", disable=None if args.out else True) as bar:
+        while block := list(itertools.islice(lines, args.buffer_size)):
+            for hypotheses in translator(block):
+                number += 1
+                for score, text in hypotheses:
+                    out.write(f"{number}\t{score:.4f}\t{text}\n" if args.scores or args.nbest > 1 else f"{text}\n")
+            out.flush()
+            bar.update(len(block))
+    for what, numbers in translator.noticed.items():
+        if numbers:
+            some = f"{', '.join(map(str, numbers[:10]))}{' ...' * (len(numbers) > 10)}"
+            print(f"{len(numbers)} lines {what}: {some}", file=sys.stderr)
+
+
+class Translator:
+    """Lines of raw text to hypotheses: (score, text), the best first."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        import torch
+        from fairseq.dataclass.configs import GenerationConfig
+
+        from fairseq_diverse.models.loading import load_models
+        from fairseq_diverse.preparation import Preprocessing
+        from fairseq_diverse.syntax.parsers import KINDS
+
+        self.args = args
+        self.preprocessing = Preprocessing.load(args.data)
+        self.models, _, self.task = load_models(args.checkpoint.split(os.pathsep), args.data)
+        self.cuda = torch.cuda.is_available() and not args.cpu
+        for model in self.models:
+            model.make_generation_fast_(beamable_mm_beam_size=args.beam, need_attn=False)
+            if args.fp16:
+                model.half()
+            if self.cuda:
+                model.cuda()
+        self.generator = self.task.build_generator(
+            self.models,
+            GenerationConfig(
+                beam=args.beam,
+                lenpen=args.lenpen,
+                nbest=args.nbest,
+                max_len_a=args.max_len_a,
+                max_len_b=args.max_len_b,
+            ),
+        )
+        needed = dict.fromkeys(
+            kind for m in self.models for kind in getattr(getattr(m.encoder, "plan", None), "trees", ())
+        )
+        self.trees = None
+        if needed:
+            from fairseq_diverse.syntax.live import LiveTrees
+
+            files = {kind: path for kind in KINDS if (path := getattr(args, kind))}
+            parsers = dict(self.preprocessing.record.get("parsers", {}))
+            for kind in KINDS:
+                if model := getattr(args, f"{kind}_model"):
+                    parsers[kind] = {"parser": KINDS[kind], "model": model, "language": self.preprocessing.source}
+            self.trees = LiveTrees(list(needed), parsers, files, self.preprocessing.record["bpe"]["kind"])
+        self.count = 0
+        self.noticed: dict[str, list[int]] = {"too long, not translated": [], "without a usable tree": []}
+
+    def __call__(self, lines: Sequence[str]) -> list[list[tuple[float, str]]]:
+        import torch
+        from fairseq import utils
+        from fairseq.data import LanguagePairDataset
+
+        side = self.preprocessing.tokens["source"], self.preprocessing.subwords["source"]
+        tokenized = [side[0].tokenize(line) for line in lines]
+        pieces = [side[1].segment(line) for line in tokenized]
+        trees: list[Any] = []
+        if self.trees:
+            trees, unparsed = self.trees(tokenized, pieces)
+            self.noticed["without a usable tree"] += [self.count + n + 1 for n in unparsed if tokenized[n]]
+        words = self.task.source_dictionary
+        ids = [words.encode_line(line, add_if_not_exist=False).long() for line in pieces]  # closes with </s>
+        longest = min(model.max_positions()[0] for model in self.models)
+        results: list[list[tuple[float, str]]] = [[(0.0, "")] for _ in lines]
+        todo = []
+        for n, one in enumerate(ids):
+            if len(one) > longest:
+                self.noticed["too long, not translated"].append(self.count + n + 1)
+            elif len(one) > 1:
+                todo.append(n)
+        todo.sort(key=lambda n: len(ids[n]))
+        pairs = LanguagePairDataset(ids, [len(one) for one in ids], words)
+        for start in range(0, len(todo), self.args.batch_size):
+            sample = pairs.collater([pairs[n] for n in todo[start : start + self.args.batch_size]])
+            source = sample["net_input"]["src_tokens"]
+            if trees:
+                placed = [trees[n] for n in sample["id"].tolist()]
+                sample["net_input"]["source_trees"] = _left_padded(placed, source.shape)
+            sample["net_input"].pop("prev_output_tokens", None)
+            sample = utils.move_to_cuda(sample) if self.cuda else sample
+            with torch.no_grad():
+                found = self.task.inference_step(self.generator, self.models, sample)
+            for n, hypotheses in zip(sample["id"].tolist(), found, strict=True):
+                results[n] = [self._read(one) for one in hypotheses[: self.args.nbest]]
+        self.count += len(lines)
+        return results
+
+    def _read(self, hypothesis: Any) -> tuple[float, str]:
+        dictionary = self.task.target_dictionary
+        text = dictionary.string(hypothesis["tokens"].int().cpu(), extra_symbols_to_ignore={dictionary.eos()})
+        return float(hypothesis["score"]) / math.log(2), self.preprocessing.decode(text)
+
+
+def _left_padded(trees: Sequence[Any], shape: Any) -> Any:
+    import torch
+
+    placed = torch.tensor([-1, -1, 0, 0, 0]).repeat(*shape, 1)
+    for row, one in enumerate(trees):
+        placed[row, -len(one) :] = one
+    return placed
+
+
+def _stdin() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"stdin, line {number}: not UTF-8 (byte {error.start + 1})") from None
+
+
+@contextmanager
+def _output(path: str | None) -> Iterator[IO[str]]:
+    with atomic_write(path) if path else nullcontext(sys.stdout) as out:
+        yield out

@@ -1,0 +1,78 @@
+"""Trees of new sentences, parsed on the fly or given, as the model reads them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.syntax.binary import Mismatch, project, sentence_rows
+from fairseq_diverse.syntax.parse import parse_lines
+from fairseq_diverse.syntax.parsers import Parser, load_parser
+from fairseq_diverse.syntax.trees import read_brackets, read_conllu
+
+
+class LiveTrees:
+    """Trees for lines of tokenized text, in their order.
+
+    Args:
+        needed: kinds of trees that the model needs.
+        parsers: by kind, what ``parse`` recorded: parser, model, language.
+        files: by kind, files with ready trees, read sentence by sentence as lines come; they go before parsers.
+        subwords: how pieces make words, see ``words_of``.
+
+    Raises:
+        UserError: a kind with neither parser nor file, or a parser that cannot be loaded.
+    """
+
+    def __init__(
+        self, needed: Sequence[str], parsers: dict[str, dict[str, str]], files: dict[str, Path], subwords: str
+    ) -> None:
+        self.needed, self.subwords, self.files = needed, subwords, files
+        self.parsers: dict[str, Parser] = {}
+        self.ready: dict[str, Any] = {}
+        self.count = 0
+        for kind in needed:
+            if kind in files:
+                self.ready[kind] = (read_conllu if kind == "dependency" else read_brackets)(files[kind])
+            elif kind in parsers:
+                how = parsers[kind]
+                self.parsers[kind] = load_parser(how["parser"], how["model"], how["language"])
+            else:
+                raise UserError(f"this model needs {kind} trees: give --{kind} FILE, or --{kind}-model NAME_OR_FOLDER")
+
+    def __call__(self, tokenized: Sequence[str], pieces: Sequence[str]) -> tuple[list[Tensor], list[int]]:
+        """(T, 5) of each line's subwords, and which lines (from 0) have no usable tree."""
+        found = {kind: self._trees(kind, tokenized) for kind in self.needed}
+        trees, unparsed = [], []
+        for n, line in enumerate(pieces):
+            graph, tree = (found[kind][n] if kind in found else None for kind in ("dependency", "constituency"))
+            try:
+                rows = sentence_rows(line.split(), self.subwords, graph, tree)
+            except Mismatch as other:
+                path = self.files.get(other.kind, "the parser")
+                raise UserError(
+                    f"{path}: sentence {self.count + n + 1} is not that line of the input: {other}"
+                ) from None
+            if ("dependency" in found and (graph is None or graph.heads is None)) or (
+                "constituency" in found and not tree
+            ):
+                unparsed.append(n)
+            trees.append(project(torch.from_numpy(rows).long(), self.needed))
+        self.count += len(pieces)
+        return trees, unparsed
+
+    def _trees(self, kind: str, tokenized: Sequence[str]) -> list[Any]:
+        if kind in self.ready:
+            trees = [tree for _, tree in zip(tokenized, self.ready[kind], strict=False)]
+            if len(trees) < len(tokenized):
+                raise UserError(
+                    f"{self.files[kind]}: {self.count + len(trees)} sentences, but the input has more lines"
+                )
+            return trees
+        text = "".join(tree for tree, _ in parse_lines(self.parsers[kind], kind, tokenized)).split("\n")
+        if kind == "dependency":
+            return list(read_conllu(Path("the parser"), text))
+        return list(read_brackets(Path("the parser"), text[: len(tokenized)]))
