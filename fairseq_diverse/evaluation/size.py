@@ -17,6 +17,7 @@ from fairseq_diverse.config import COMPONENTS, fill_defaults
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.request import AttentionRequest
+from fairseq_diverse.syntax.binary import EVERYTHING_RELATED
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
 PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul", "lerp")
@@ -118,12 +119,14 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
         display=False, custom_mapping={torch.ops.aten.native_layer_norm: _layer_norm, **elementwise}
     )
     source, target = torch.full((1, source_length), 4), torch.full((1, target_length), 4)
+    related = torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1)  # ignored where no trees are needed
     with cpu.disabled(), counter, torch.no_grad():  # torch cannot count what a kernel of ours does
         model(
             source,
             torch.tensor([source_length]),
             target,
             features_only=True,
+            source_trees=related,
             attention_request=AttentionRequest(weights=",".join(COMPONENTS)),
         )
     flops = counter.get_flop_counts()

@@ -34,6 +34,8 @@ SIZES: dict[str, Callable[[Namespace], None]] = {
 SYSTEMS: dict[str, dict[str, object]] = {
     "diverse_transformer": {},
     "li2021_aggregation": {"routing": "em", "routing_on": "encoder:1-2"},
+    "zhang2021_dea": {"syntax": "dependency", "syntax_on": "encoder:1"},
+    "zhang2021_lpea": {"syntax": "phrase", "syntax_on": "encoder:1", "enliven": "enliven", "enliven_on": "encoder:1"},
 }
 
 

@@ -67,6 +67,12 @@ def test_what_relative_positions_and_localness_add():
     assert parameters(localness_on="encoder:1-3") - parameters() == 3 * (64 * 64 + 2 * 64)
 
 
+@pytest.mark.parametrize(("arch", "added"), [("zhang2021_dea", 0), ("zhang2021_lpea", 5056)])
+def test_what_syntax_adds(arch, added):
+    size = measure_size(Namespace(arch=f"{arch}_tiny"), 10, 30, 30)["parameters"]
+    assert parameters(arch) - parameters() == added and (size["added"] > 0) == (added > 0)
+
+
 def test_flops_by_hand():
     model = cases.build_model().eval()
     s, t, d = 7, 5, 24
