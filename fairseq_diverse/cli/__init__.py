@@ -21,6 +21,7 @@ COMMANDS = {
     "score": "BLEU, chrF, TER, length ratio and significance of translations",
     "average": "average checkpoints",
     "size": "parameters and FLOPs of an architecture",
+    "heads": "what the encoder's heads do",
     "plot": "draw attention maps",
 }
 

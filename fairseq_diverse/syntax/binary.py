@@ -183,6 +183,12 @@ def _fingerprint(lengths: Sequence[int] | np.ndarray) -> int:
     return zlib.crc32(np.asarray(lengths, dtype=np.int32).tobytes())
 
 
+def kinds_beside(prefix: Path) -> list[str]:
+    """The kinds of trees that there are beside a binarized source."""
+    path = Path(f"{prefix}.syntax.json")
+    return json.loads(path.read_text(encoding="utf-8"))["kinds"] if path.exists() else []
+
+
 class SyntaxDataset(torch.utils.data.Dataset):
     """The trees of a split, projected to subwords.
 

@@ -176,3 +176,14 @@ def test_translate_parses_what_comes_from_stdin(data, checkpoint):
     said = done.stdout.split("\n")
     assert len(said) == 5 and said[0] and not said[1] and said[3] and not said[4]
     assert done.stderr.splitlines()[-1] == "1 lines without a usable tree: 3"
+
+
+def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
+    common = ("heads", "--checkpoint", checkpoint, "--data", data)
+    figures = json.loads(command(*common, "--json"))
+    assert list(figures) == ["confidence", "syntactic attention", "redundant", "importance"]
+    assert all(len(values) == 2 and len(values[0]) == 2 for values in figures.values())
+    said = command(*common, "--gate", 1, "--out", tmp_path / "heads.png")
+    assert said.splitlines()[0].split("  ")[-1] == "importance" and (tmp_path / "heads.png").stat().st_size > 5000
+    assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # a gate of 1 lets no head be important
+    assert "--enliven-gate '2'" in command(*common, "--gate", 2, fails=True)

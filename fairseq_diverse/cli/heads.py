@@ -1,0 +1,71 @@
+"""Show what the encoder's heads do: per layer and head, means over the sentences of a split.
+
+confidence is the mean of the largest weight, syntactic attention the weight on dependency-related words, redundant the
+share of sentences in which the head attends to syntax less than the gate asks (Zhang et al. 2021); they are taken from
+the plain attention weights, also where a mechanism changes them. importance is gradient-based (Michel et al. 2019). The
+two syntactic ones need the data's dependency trees (fairseq-diverse binarize-syntax).
+"""
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en_de --out heads.png"
+FORMATS = (".png", ".pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", required=True, metavar="FILE")
+    parser.add_argument("--data", required=True, type=Path, help="binarized data that it was trained on")
+    parser.add_argument("--split", default="valid", help="default: valid")
+    parser.add_argument("--gate", default="dynamic", help="dynamic or a number in (0, 1] (default: dynamic)")
+    parser.add_argument("--sentences", type=int, metavar="N", help="only about the first N")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"heat map, {' or '.join(FORMATS)}")
+
+
+def main(args: argparse.Namespace) -> None:
+    if args.out and args.out.suffix not in FORMATS:
+        raise ValueError(f"--out {args.out}: a name ending in {' or '.join(FORMATS)} is needed")
+    from fairseq_diverse import register
+    from fairseq_diverse.config import Enliven
+    from fairseq_diverse.evaluation.attention_maps import load_model
+    from fairseq_diverse.evaluation.heads import FIGURES, draw_figures, inspect_heads
+    from fairseq_diverse.files import atomic_write
+    from fairseq_diverse.syntax.binary import SyntaxDataset, kinds_beside
+    from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
+
+    register()
+    gate = Enliven(gate=args.gate)
+    gate.check(0)
+    model, task = load_model(args.checkpoint, args.data)
+    task.trees = ()  # the task's own: here trees are read whether the model needs them or not
+    task.load_dataset(args.split)
+    pairs = task.dataset(args.split)
+    source = f"{task.cfg.source_lang}-{task.cfg.target_lang}.{task.cfg.source_lang}"
+    prefix = args.data / f"{args.split}.{source}"
+    known = "dependency" in kinds_beside(prefix)
+    needed = tuple(dict.fromkeys((*model.encoder.plan.trees, *(["dependency"] if known else []))))
+    if needed:
+        pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
+    batches = task.get_batch_iterator(pairs, max_sentences=64).next_epoch_itr(shuffle=False)
+    chosen = batches if args.sentences is None else itertools.islice(batches, -(-args.sentences // 64))
+    figures = inspect_heads(model, chosen, task.source_dictionary.pad(), gate.threshold, known)
+    figures = {name: figures[name] for name in FIGURES if name in figures}
+    if args.out:
+        with atomic_write(args.out, "wb") as file:
+            draw_figures(figures).savefig(file, format=args.out.suffix[1:])
+    if args.json:
+        print(json.dumps({name: values.tolist() for name, values in figures.items()}))
+        return
+    print("layer  head  " + "  ".join(figures))
+    layers, heads = next(iter(figures.values())).shape
+    for layer in range(layers):
+        for head in range(heads):
+            cells = (f"{values[layer, head]:{len(name)}.3f}" for name, values in figures.items())
+            print(f"{layer + 1:5}  {head + 1:4}  " + "  ".join(cells))
+        means = (f"{values[layer].mean():{len(name)}.3f}" for name, values in figures.items())
+        print(f"{layer + 1:5}  mean  " + "  ".join(means))
+    if not known:
+        print(f"no dependency trees beside {prefix}.bin: fairseq-diverse binarize-syntax adds two columns")

@@ -1,0 +1,130 @@
+"""What the encoder's heads do: how sure they are, how syntactic, how often redundant, how important."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
+from fairseq_diverse.attention.functional.masking import masked_softmax
+from fairseq_diverse.attention.functional.syntax import dependency_relation
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.request import AttentionRequest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIGURES = ("confidence", "syntactic attention", "redundant", "importance")
+
+
+def inspect_heads(
+    model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int, gate: float | None, trees: bool
+) -> dict[str, Tensor]:
+    """Means over sentences of four figures of every encoder head.
+
+    - confidence, syntactic attention, redundant: ``head_confidence``, ``syntactic_attention`` and ``redundant_heads``
+      of the plain weights softmax(mask(q k / sqrt(D))), whatever mechanisms the attention has (Zhang et al., 2021,
+      Eqs. 3, 9, 10);
+    - importance: | sum over positions of O_h . dL/dO_h |, O_h the head's output before it is combined with the others
+      and L the negative log-likelihood of the sentence (Michel et al., 2019), divided in each layer by its Euclidean
+      norm over heads.
+
+    Args:
+        model: put in evaluation mode.
+        samples: batches of the task, with targets; with ``source_trees`` where ``trees``.
+        padding: index of the padding symbol.
+        gate: constant gate, or None for the dynamic one.
+        trees: whether dependencies are known; without them only confidence and importance are there.
+
+    Returns:
+        figure -> (layers, H).
+    """
+    model.eval()
+    sums: dict[str, Tensor] = {}
+    count = 0
+    for sample in samples:
+        figures = _of_batch(model, sample, padding, gate, trees)
+        count += len(sample["id"])
+        for name, values in figures.items():
+            sums[name] = sums.get(name, torch.zeros(())) + values.sum(1).double().cpu()
+    if not count:
+        raise UserError("no sentences to look at")
+    means = {name: total / count for name, total in sums.items()}
+    means["importance"] = means["importance"] / means["importance"].norm(dim=1, keepdim=True).clamp(min=1e-30)
+    return means
+
+
+def _of_batch(
+    model: DiverseTransformerModel, sample: dict[str, Any], padding: int, gate: float | None, trees: bool
+) -> dict[str, Tensor]:
+    """figure -> (layers, B, H)."""
+    attentions = [layer.self_attn for layer in model.encoder.layers]
+    queries, keys, outputs = [], [], []
+    with ExitStack() as hooks:
+        for attention in attentions:
+            combine = attention.out_proj if attention.aggregate is None else attention.aggregate
+            for handle in (
+                attention.q_proj.register_forward_hook(lambda module, inputs, out: queries.append(out.detach())),
+                attention.k_proj.register_forward_hook(lambda module, inputs, out: keys.append(out.detach())),
+                combine.register_forward_pre_hook(lambda module, inputs: outputs.append(inputs[0])),
+            ):
+                hooks.callback(handle.remove)
+        with torch.enable_grad():
+            # asking for the maps takes every attention through its stages
+            decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(weights="encoder"))
+            target = sample["target"]
+            log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)
+            nll = -log_probabilities.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target != padding].sum()
+            gradients = torch.autograd.grad(nll, outputs)
+    valid = sample["net_input"]["src_tokens"] != padding
+    relation = None
+    if trees:
+        word, head = sample["net_input"]["source_trees"].unbind(-1)[:2]
+        relation = dependency_relation(word, head)
+    rows: dict[str, list[Tensor]] = {}
+    for attention, query, key, out, gradient in zip(attentions, queries, keys, outputs, gradients, strict=True):
+
+        def split(x: Tensor, heads: int = attention.num_heads) -> Tensor:
+            return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)  # (B, H, T, D)
+
+        logits = split(query) @ split(key).transpose(-1, -2) * attention.scaling
+        weights = masked_softmax(logits, valid[:, None, None] | ~valid.any(-1)[:, None, None, None])
+        rows.setdefault("confidence", []).append(head_confidence(weights, valid))
+        if relation is not None:
+            rows.setdefault("syntactic attention", []).append(syntactic_attention(weights, relation, valid))
+            rows.setdefault("redundant", []).append(redundant_heads(weights, relation, valid, gate).float())
+        rows.setdefault("importance", []).append(split(out.detach() * gradient).sum((2, 3)).abs())
+    return {name: torch.stack(layers) for name, layers in rows.items()}
+
+
+def draw_figures(figures: dict[str, Tensor]) -> "Figure":
+    """One panel a figure: layers down, heads across, the values written in the cells.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
+
+    layers, heads = next(iter(figures.values())).shape
+    figure = Figure((len(figures) * (0.45 * heads + 1.2), 0.4 * layers + 1.4), dpi=150, layout="constrained")
+    for panel, (name, values) in zip(
+        figure.subplots(1, len(figures), squeeze=False).flat, figures.items(), strict=True
+    ):
+        panel.imshow(values.numpy(), vmin=0, vmax=1, aspect="auto")
+        panel.set_title(name, fontsize=9)
+        panel.set_xticks(range(heads), range(1, heads + 1), fontsize=7)
+        panel.set_yticks(range(layers), range(1, layers + 1), fontsize=7)
+        panel.set_xlabel("head", fontsize=7)
+        panel.set_ylabel("encoder layer", fontsize=7)
+        for layer in range(layers):
+            for head in range(heads):
+                value = float(values[layer, head])
+                colour = "black" if value > 0.6 else "white"
+                panel.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
+    return figure
