@@ -26,6 +26,7 @@ static float temperature(int t, int iterations) {
 enum { TOTAL, INVERSE, MEAN, VARIANCE, LOG_SIGMA, ACTIVE, INACTIVE, FIELDS };
 #define STEP(t, field) (steps + ((size_t)(t) * (FIELDS + H) + (field)) * N)
 #define SHARE(t) STEP(t, FIELDS) /* (H, N) */
+#define Z(n) (lambda * (beta_a[n] - beta_u[n] * total[n] - (log_sigma[n] + HALF_LOG_2_PI_E) * total[n]))
 static const float HALF_LOG_2_PI_E = 1.4189385332046727f;
 
 /* d = v - v_0, each capsule's votes relative to its first: EM routing is the same for them but for the mean, and votes that
@@ -50,16 +51,17 @@ static void em_steps(const float *restrict v, int H, int N, int iterations, cons
             log_sigma[n] = 0.5f * logf(variance[n]);
             active[n] = 1;
         }
-        float *restrict offset = t + 1 < iterations ? STEP(t + 1, TOTAL) : STEP(t, ACTIVE); /* free until then */
+        float *restrict offset = t + 1 < iterations ? STEP(t + 1, TOTAL) : NULL; /* free until then */
         if (beta_a) {
             const float lambda = temperature(t, iterations);
+            /* two loops, since with three stores in one the compiler's aliasing check fails and nothing is vectorized */
             FOR(n, N) {
-                float z = lambda * (beta_a[n] - beta_u[n] * total[n] - (log_sigma[n] + HALF_LOG_2_PI_E) * total[n]);
-                float small = expf(z < 0 ? z : -z), one = 1 / (1 + small);
-                active[n] = z < 0 ? small * one : one;
-                inactive[n] = z < 0 ? one : small * one;
-                if (t + 1 < iterations) offset[n] = (z < 0 ? z : 0) - logf(1 + small) - log_sigma[n];
+                const float z = Z(n), small = expf(-fabsf(z)), larger = 1 / (1 + small), smaller = small * larger;
+                active[n] = z < 0 ? smaller : larger;
+                inactive[n] = z < 0 ? larger : smaller;
             }
+            if (t + 1 < iterations)
+                FOR(n, N) offset[n] = fminf(Z(n), 0) + logf(fmaxf(active[n], inactive[n])) - log_sigma[n];
         } else if (t + 1 < iterations) FOR(n, N) offset[n] = -log_sigma[n];
         if (t + 1 < iterations) {
             float *restrict half = STEP(t + 1, INVERSE);
