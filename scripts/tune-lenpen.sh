@@ -7,6 +7,9 @@ if [[ $# -lt 2 ]]; then
     echo "DATA is a folder made by fairseq-diverse prepare; default length penalties: 0.6 0.8 1.0 1.2 1.4 1.6" >&2
     exit 2
 fi
+for file in "$1" "$2/preprocess.json"; do
+    [[ -f $file ]] || { echo "$0: $file: missing" >&2 && exit 2; }
+done
 checkpoint=$(realpath "$1") data=$(realpath "$2")
 shift 2
 [[ $# -gt 0 ]] || set -- 0.6 0.8 1.0 1.2 1.4 1.6

@@ -151,7 +151,8 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[str]:
         against = ", ".join(baselines)
         text += [
             f"Δ against {against}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a paired t-test",
-            "NLL: nats per test sentence, lower is better; words/s: target subwords in training; speed: relative",
+            "NLL: nats per test sentence, lower is better; words/s: target subwords in training",
+            "speed: words/s relative to it; no comparison unless the runs had the machine to themselves alike",
         ]
     if done:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")

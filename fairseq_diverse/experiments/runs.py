@@ -1,12 +1,10 @@
 """One run: a row with a data set and a seed, trained, averaged, translated and scored in its own directory."""
 
-import ctypes
 import fcntl
 import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import zipfile
@@ -20,8 +18,7 @@ from fairseq_diverse.experiments import logs, provenance
 from fairseq_diverse.experiments.tables import Row, to_arguments
 from fairseq_diverse.files import atomic_write
 from fairseq_diverse.paths import PACKAGE, config_names, config_path, runs_dir
-
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+from fairseq_diverse.processes import die_with_parent
 
 
 class RunFailed(Exception):
@@ -288,12 +285,6 @@ def locked(directory: Path) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
-
-
-def die_with_parent() -> None:
-    """In a child process: ask Linux to kill it when its parent dies, so that nothing trains on unseen."""
-    if LIBC is not None:
-        LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def read_json(path: Path) -> Any:

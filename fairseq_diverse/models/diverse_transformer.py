@@ -87,7 +87,10 @@ class DiverseEncoder(TransformerEncoderBase):
         relations = None
         if self.plan.trees:
             if source_trees is None:
-                raise UserError(f"this model needs {' and '.join(self.plan.trees)} trees of its source sentences")
+                raise UserError(
+                    f"this model needs {' and '.join(self.plan.trees)} trees of its source sentences: add --task "
+                    "translation_with_syntax; for new text use fairseq-diverse translate"
+                )
             relations = relate(source_trees, self.plan.trees)
         padding = src_tokens.eq(self.padding_idx)  # (B, T)
         has_pads = padding.any()

@@ -34,14 +34,15 @@ class LiveTrees:
         self.parsers: dict[str, Parser] = {}
         self.ready: dict[str, Any] = {}
         self.count = 0
+        if missing := [kind for kind in needed if kind not in files and kind not in parsers]:
+            flags = ", ".join(f"--{kind} FILE or --{kind}-model NAME_OR_FOLDER" for kind in missing)
+            raise UserError(f"this model needs {' and '.join(missing)} trees: give {flags}")
         for kind in needed:
             if kind in files:
                 self.ready[kind] = (read_conllu if kind == "dependency" else read_brackets)(files[kind])
-            elif kind in parsers:
+            else:
                 how = parsers[kind]
                 self.parsers[kind] = load_parser(how["parser"], how["model"], how["language"])
-            else:
-                raise UserError(f"this model needs {kind} trees: give --{kind} FILE, or --{kind}-model NAME_OR_FOLDER")
 
     def __call__(self, tokenized: Sequence[str], pieces: Sequence[str]) -> tuple[list[Tensor], list[int]]:
         """(T, 5) of each line's subwords, and which lines (from 0) have no usable tree."""

@@ -18,11 +18,12 @@ from tqdm import tqdm
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.files import atomic_write, iterate_lines
+from fairseq_diverse.processes import die_with_parent
 from fairseq_diverse.syntax import parsers
 from fairseq_diverse.syntax.escapes import without_moses
 
-CHUNK = 2000  # lines parsed and kept at a time
-CHUNKS_A_PROCESS = 50  # a parser's memory grows; a fresh process is a few seconds
+CHUNK = 500  # lines parsed and kept at a time
+CHUNKS_A_PROCESS = 200  # a parser's memory grows; a fresh process is a few seconds
 EMPTY = "empty line"
 
 
@@ -103,9 +104,9 @@ def record_path(out: Path) -> Path:
 
 
 def _take_over(parts: Path, job: Job) -> None:
-    """Make the folder of parts, or see that it is this job's."""
+    """Make the folder of parts, or see that those in it are this job's."""
     record = parts / "job.json"
-    if record.exists() and json.loads(record.read_text(encoding="utf-8")) != asdict(job):
+    if any(parts.glob("0*.json")) and record.exists() and json.loads(record.read_text(encoding="utf-8")) != asdict(job):
         raise UserError(f"{parts}: holds parts of another text, parser or shard; delete it, or give another --out")
     with atomic_write(record) as file:
         json.dump(asdict(job), file)
@@ -150,6 +151,7 @@ _parser: parsers.Parser | None = None
 
 def _start(*settings: str) -> None:
     global _settings
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _settings = settings  # type: ignore[assignment]
 

@@ -44,9 +44,9 @@ class Spacy:
         try:
             self.nlp = spacy.load(model, exclude=["ner", "lemmatizer", "textcat"])
         except (OSError, ValueError) as error:
+            hint = f"get it with: python -m spacy download {model}, or give the folder of a spaCy model"
             raise UserError(
-                f"--model {model}: spaCy cannot load it ({_first_line(error)}); get it with: "
-                f"python -m spacy download {model}, or give the path of a folder"
+                f"--model {model}: spaCy cannot load it ({_first_line(error)}); {_or_folder(model, hint)}"
             ) from None
         if "parser" not in self.nlp.pipe_names:
             raise UserError(f"--model {model}: has no dependency parser, only {', '.join(self.nlp.pipe_names)}")
@@ -88,9 +88,9 @@ class Benepar:
         try:
             self.parser = benepar.Parser(model, language_code=language)
         except (LookupError, OSError, ValueError) as error:
+            hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
             raise UserError(
-                f"--model {model}: benepar cannot load it ({_first_line(error)}); get it with: "
-                f"python -c \"import benepar; benepar.download('{model}')\", or give the path of a folder"
+                f"--model {model}: benepar cannot load it ({_first_line(error)}); {_or_folder(model, hint)}"
             ) from None
         self.sentence = benepar.InputSentence
 
@@ -133,6 +133,11 @@ def parse_safely(parser: Parser, sentences: Sequence[list[str]]) -> list[tuple[s
             return [(None, f"{type(error).__name__}: {_first_line(error)}")]
     half = len(sentences) // 2
     return parse_safely(parser, sentences[:half]) + parse_safely(parser, sentences[half:])
+
+
+def _or_folder(model: str, hint: str) -> str:
+    """What to do about a model that cannot be loaded."""
+    return "the folder holds another parser's model, or a part of one" if Path(model).exists() else hint
 
 
 def _first_line(error: Exception) -> str:
