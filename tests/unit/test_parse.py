@@ -65,5 +65,9 @@ def test_parts_of_another_job_are_refused(tmp_path):
     parse._take_over(tmp_path / "parts", job)
     parse._take_over(tmp_path / "parts", job)
     assert json.loads((tmp_path / "parts/job.json").read_text())["model"] == "m"
+    other = Job("dependency", "spacy", "m", "en", "other", 0, 10)
+    parse._take_over(tmp_path / "parts", other)  # nothing was parsed yet
+    parse._take_over(tmp_path / "parts", job)
+    (tmp_path / "parts/0000000000.json").write_text("[]")
     with pytest.raises(UserError, match=r"parts: holds parts of another text, parser or shard; delete it"):
-        parse._take_over(tmp_path / "parts", Job("dependency", "spacy", "m", "en", "other", 0, 10))
+        parse._take_over(tmp_path / "parts", other)
