@@ -71,7 +71,7 @@ def test_a_key_tells_what_is_trained_and_nothing_else(table):
 @pytest.mark.parametrize(
     ("replacement", "problem"),
     [
-        (("flags:", "flag:"), "table.yaml: unknown key flag; known: title, data"),
+        (("flags:", "flag:"), "table.yaml: unknown key flag; known: title, note, data"),
         (("{bleu: 27.3}", "{blue: 27.3}"), "row second: unknown key blue; known: bleu"),
         (("first:", "first: 3"), "row first is not"),
         (("data: multi30k_en_de", "title: x"), "row first has no `data`"),
