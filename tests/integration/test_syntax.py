@@ -153,7 +153,7 @@ def test_mistakes_of_translate_are_one_line(data, checkpoint, tmp_path):
         return "--dependency", raw / f"{split}.en.conllu"
 
     for arguments, message in (
-        ((), "this model needs dependency trees: give --dependency FILE, or --dependency-model NAME_OR_FOLDER"),
+        ((), "this model needs dependency and constituency trees: give --dependency FILE or --dependency-model"),
         (("--nbest", 9), "--nbest 9: at most the beam, 5"),
         ((*conllu("test"), "--constituency", tmp_path / "short.ptb"), "short.ptb: 1 sentences, but"),
         ((*conllu("valid"), "--constituency", raw / "test.en.ptb"), "is not that line of the input"),
