@@ -11,8 +11,9 @@ import itertools
 import json
 from pathlib import Path
 
+from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
+
 EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en_de --out heads.png"
-FORMATS = (".png", ".pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,17 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gate", default="dynamic", help="dynamic or a number in (0, 1] (default: dynamic)")
     parser.add_argument("--sentences", type=int, metavar="N", help="only about the first N")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"heat map, {' or '.join(FORMATS)}")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"heat map, {FORMATS_TEXT}")
 
 
 def main(args: argparse.Namespace) -> None:
-    if args.out and args.out.suffix not in FORMATS:
-        raise ValueError(f"--out {args.out}: a name ending in {' or '.join(FORMATS)} is needed")
+    if args.out:
+        check_name(args.out)
     from fairseq_diverse import register
     from fairseq_diverse.config import Enliven
     from fairseq_diverse.evaluation.attention_maps import load_model
     from fairseq_diverse.evaluation.heads import FIGURES, draw_figures, inspect_heads
-    from fairseq_diverse.files import atomic_write
     from fairseq_diverse.syntax.binary import SyntaxDataset, kinds_beside
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
@@ -54,8 +54,7 @@ def main(args: argparse.Namespace) -> None:
     figures = inspect_heads(model, chosen, task.source_dictionary.pad(), gate.threshold, known)
     figures = {name: figures[name] for name in FIGURES if name in figures}
     if args.out:
-        with atomic_write(args.out, "wb") as file:
-            draw_figures(figures).savefig(file, format=args.out.suffix[1:])
+        save_figure(draw_figures(figures), args.out)
     if args.json:
         print(json.dumps({name: values.tolist() for name, values in figures.items()}))
         return

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -14,7 +16,6 @@ EXAMPLE = (
     "fairseq-diverse plot attention --path checkpoint_best.pt --data data/multi30k_en_de "
     "--source 'A dog runs.' --component cross --layer 3 --out maps.png"
 )
-FORMATS = (".png", ".pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,15 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--component", choices=("encoder", "decoder", "cross"), default="encoder")
     attention.add_argument("--layer", type=int, required=True, help="counted from 1 at the bottom")
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
-    attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=f"{' or '.join(FORMATS)}")
+    attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
 
 def main(args: argparse.Namespace) -> None:
-    if args.out.suffix not in FORMATS:
-        raise ValueError(f"--out {args.out}: a name ending in {' or '.join(FORMATS)} is needed")
+    check_name(args.out)
     from fairseq_diverse import register
     from fairseq_diverse.evaluation.attention_maps import attention_maps, draw_heads, encode_pair, load_model
-    from fairseq_diverse.files import atomic_write
     from fairseq_diverse.preparation import Preprocessing
 
     register()
@@ -54,8 +53,7 @@ def main(args: argparse.Namespace) -> None:
     figure = draw_heads(
         weights, parse_heads(args.heads, len(weights)), queries, keys, f"{title}: rows attend to columns"
     )
-    with atomic_write(args.out, "wb") as f:
-        figure.savefig(f, format=args.out.suffix[1:])
+    save_figure(figure, args.out)
     print(f"{' '.join(pair.source)}\n{' '.join(pair.target)}\n{args.out}: {title}")
 
 

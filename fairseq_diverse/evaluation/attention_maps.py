@@ -13,6 +13,7 @@ from fairseq.models.transformer import TransformerModel
 from torch import Tensor
 
 from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel
 from fairseq_diverse.models.loading import load_models
 from fairseq_diverse.preparation import Preprocessing
@@ -137,17 +138,12 @@ def draw_heads(maps: Tensor, heads: Sequence[int], queries: Sequence[str], keys:
     Raises:
         UserError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
-
     columns = min(len(heads), 4)
     rows = math.ceil(len(heads) / columns)
     width = max(1.5, CELL * len(keys)) + LETTER * max(map(len, queries)) + 0.4
     height = max(1.5, CELL * len(queries)) + LETTER * max(map(len, keys)) + 0.5
     size = (columns * width + 1, rows * height + 0.5)
-    figure = Figure(size, dpi=min(150, MOST_PIXELS / max(size)), layout="constrained")
+    figure = new_figure(*size, dpi=min(150, MOST_PIXELS / max(size)))
     figure.suptitle(title)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, head in zip(panels, heads, strict=False):

@@ -11,6 +11,7 @@ from fairseq_diverse.attention.functional.enlivening import head_confidence, red
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.syntax import dependency_relation
 from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.request import AttentionRequest
 
@@ -106,13 +107,8 @@ def draw_figures(figures: dict[str, Tensor]) -> "Figure":
     Raises:
         UserError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
-
     layers, heads = next(iter(figures.values())).shape
-    figure = Figure((len(figures) * (0.45 * heads + 1.2), 0.4 * layers + 1.4), dpi=150, layout="constrained")
+    figure = new_figure(len(figures) * (0.45 * heads + 1.2), 0.4 * layers + 1.4)
     for panel, (name, values) in zip(
         figure.subplots(1, len(figures), squeeze=False).flat, figures.items(), strict=True
     ):

@@ -1,0 +1,42 @@
+"""Figures in files: what plotting commands share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".pdf")
+FORMATS_TEXT = " or ".join(FORMATS)
+
+
+def check_name(out: Path) -> None:
+    """Refuse a name whose ending is none of ``FORMATS``.
+
+    Raises:
+        UserError: names --out.
+    """
+    if out.suffix not in FORMATS:
+        raise UserError(f"--out {out}: a name ending in {FORMATS_TEXT} is needed")
+
+
+def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
+    """An empty figure, in inches.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
+    return Figure((width, height), dpi=dpi, layout="constrained")
+
+
+def save_figure(figure: "Figure", out: Path) -> None:
+    """Write it whole or not at all, in the format of the name's ending."""
+    with atomic_write(out, "wb") as file:
+        figure.savefig(file, format=out.suffix[1:])
