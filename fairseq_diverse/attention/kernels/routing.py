@@ -128,8 +128,9 @@ class EMRouting(torch.autograd.Function):
         out = votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
         rows = out.view(-1, out.size(-1))
         for part, v in _chunks(votes):
-            last = _em_steps(v, betas, iterations)[-1]
-            mean = last.mean + v[:, 0]
+            first, relative = _relative(v)
+            last = _em_steps(first, relative, betas, iterations)[-1]
+            mean = last.mean + first
             capsules = mean if last.log_a is None else mean * last.log_a.exp().unsqueeze(-1)
             rows[part] = capsules.flatten(-2)
         return out
@@ -148,8 +149,9 @@ class EMRouting(torch.autograd.Function):
             rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
             grad_betas = None if betas is None else (torch.zeros_like(betas[0]), torch.zeros_like(betas[1]))
             for part, v in _chunks(votes):
-                steps = _em_steps(v, betas, ctx.iterations)
-                rows[part] = _em_backward(v, steps, betas, grad_betas, at_least_float32(grad_rows[part]))
+                first, relative = _relative(v)
+                steps = _em_steps(first, relative, betas, ctx.iterations)
+                rows[part] = _em_backward(first, relative, steps, betas, grad_betas, at_least_float32(grad_rows[part]))
         if betas is None or grad_betas is None:
             return grad_votes, None, None, None
         return grad_votes, grad_betas[0].type_as(beta_a), grad_betas[1].type_as(beta_u), None
@@ -176,16 +178,20 @@ def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas
     return beta_a.to(dtype).expand(n).contiguous(), beta_u.to(dtype).expand(n).contiguous()
 
 
-def _em_steps(v: Tensor, betas: Betas, iterations: int) -> list[_EMStep]:
-    """The M-steps of votes (M, H, N, D), in terms of each capsule's votes relative to its first.
+def _relative(v: Tensor) -> tuple[Tensor, Tensor]:
+    """Each capsule's first vote (M, N, D), and the votes (M, H, N, D) relative to it.
 
     EM routing is the same for them but for the mean, and votes that nearly agree keep all their digits.
     """
-    heads, n, width = v.shape[-3:]
     first = v[:, 0]
-    d = v - first.unsqueeze(-3)
+    return first, v - first.unsqueeze(-3)
+
+
+def _em_steps(first: Tensor, d: Tensor, betas: Betas, iterations: int) -> list[_EMStep]:
+    """The M-steps of ``_relative`` votes."""
+    heads, n, width = d.shape[-3:]
     steps = []
-    share, total = v.new_full((1, 1, 1), 1 / n), v.new_full((1, n), heads / n)
+    share, total = d.new_full((1, 1, 1), 1 / n), d.new_full((1, n), heads / n)
     for t in range(iterations):
         inverse = 1 / (total + EPSILON).unsqueeze(-1)
         mean = (share.unsqueeze(-1) * d).sum(-3).sub_(first, alpha=EPSILON).mul_(inverse)
@@ -206,18 +212,17 @@ def _em_steps(v: Tensor, betas: Betas, iterations: int) -> list[_EMStep]:
 
 
 def _em_backward(
-    v: Tensor,
+    first: Tensor,
+    d: Tensor,
     steps: list[_EMStep],
     betas: Betas,
     grad_betas: Betas,
     grad: Tensor,
 ) -> Tensor:
     """The gradient of the votes (M, H, N, D); those of the betas are added to ``grad_betas``."""
-    width = v.size(-1)
+    width = d.size(-1)
     last = steps[-1]
-    first = v[:, 0]
-    d = v - first.unsqueeze(-3)
-    grad_v = torch.zeros_like(v)
+    grad_v = torch.zeros_like(d)
     a = None if last.log_a is None else last.log_a.exp()
     grad_mean = grad if a is None else grad * a.unsqueeze(-1)
     grad_log_a = None if a is None else _sum_width(grad * (last.mean + first)) * a
