@@ -120,11 +120,13 @@ class StagedAttention(MultiheadAttention):
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
         allowed = self._allowed(key_padding_mask, attn_mask)
         bias, seen = self._bias(q, k, key_padding_mask, relations)
+        explicit = need_weights or "position" in terms or self.relative is not None
+        logits = q @ k.transpose(-1, -2) if explicit or self.enlivening is not None else None  # (B, H, T, S)
         redundant = None
         if self.enlivening is not None:
-            assert relations is not None and relations.dependency is not None
+            assert logits is not None and relations is not None and relations.dependency is not None
             with torch.no_grad():
-                plain_weights = masked_softmax(q @ k.transpose(-1, -2), allowed)
+                plain_weights = masked_softmax(logits, allowed)
                 valid = _valid(key_padding_mask, k)
                 redundant = redundant_heads(plain_weights, relations.dependency, valid, self.enlivening.gate)
             redundant = redundant[..., None, None]  # (B, H, 1, 1)
@@ -133,8 +135,8 @@ class StagedAttention(MultiheadAttention):
         if seen is not None:
             allowed = see_something(seen if allowed is None else seen & allowed)
         weights = None
-        if need_weights or "position" in terms or self.relative is not None:
-            logits = q @ k.transpose(-1, -2)  # (B, H, T, S)
+        if explicit:
+            assert logits is not None
             weights = masked_softmax(logits if bias is None else logits + bias, allowed)
             dropped = self.dropout_module(weights.type_as(v))
             heads = dropped @ v  # (B, H, T, D)
@@ -224,12 +226,13 @@ class StagedAttention(MultiheadAttention):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Warm start: a checkpoint without a mechanism of this attention leaves it at its initial values."""
         super().upgrade_state_dict_named(state_dict, name)
+        own = self.state_dict(prefix=f"{name}.")
         new: dict[str, Tensor] = {}
         for mechanism in self.MECHANISMS:
             prefix = f"{name}.{mechanism}."
-            own = {key: value for key, value in self.state_dict(prefix=f"{name}.").items() if key.startswith(prefix)}
-            if not any(key in state_dict for key in own):
-                new |= own
+            its = {key: value for key, value in own.items() if key.startswith(prefix)}
+            if not any(key in state_dict for key in its):
+                new |= its
         if new:
             state_dict.update(new)
             projection = (f"{name}.out_proj.weight", f"{name}.out_proj.bias") if self.aggregate is not None else ()
