@@ -1,7 +1,7 @@
 """Writing files whole or not at all, and reading text with errors that name the line."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -41,12 +41,17 @@ def iterate_lines(path: str | Path) -> Iterator[str]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     with f:
-        for number, line in enumerate(f, start=1):
-            try:
-                yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                problem = f"{path}, line {number}: not UTF-8 (byte {error.start + 1})"
-                raise ValueError(f"{problem}; convert it, for example with iconv") from None
+        yield from decode_lines(f, str(path))
+
+
+def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    """As ``iterate_lines``, of lines read elsewhere; errors call them ``name``."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            problem = f"{name}, line {number}: not UTF-8 (byte {error.start + 1})"
+            raise ValueError(f"{problem}; convert it, for example with iconv") from None
 
 
 def read_lines(path: str | Path) -> list[str]:

@@ -8,6 +8,7 @@ import argparse
 import importlib
 import logging
 import sys
+from collections.abc import Sequence
 
 COMMANDS = {
     "doctor": "check the installation",
@@ -24,6 +25,11 @@ COMMANDS = {
     "heads": "what the encoder's heads do",
     "plot": "draw attention maps",
 }
+
+
+def first_lines(numbers: Sequence[int]) -> str:
+    """The first ten of line numbers, as they are shown."""
+    return ", ".join(map(str, numbers[:10])) + " ..." * (len(numbers) > 10)
 
 
 def build_parser(argv: list[str]) -> argparse.ArgumentParser:

@@ -10,7 +10,9 @@ import argparse
 import json
 from pathlib import Path
 
+from fairseq_diverse.cli import first_lines
 from fairseq_diverse.files import atomic_write
+from fairseq_diverse.preparation.config import SEGMENTERS
 
 EXAMPLE = (
     "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target-lang", help="default: that of DIR/preprocess.json")
     parser.add_argument(
         "--subwords",
-        choices=("subword-nmt", "sentencepiece", "none"),
+        choices=(*SEGMENTERS, "none"),
         help="how subwords make words (default: that of DIR/preprocess.json)",
     )
 
@@ -68,7 +70,7 @@ def main(args: argparse.Namespace) -> None:
             if path and record_path(path).exists():
                 parsers[kind] = json.loads(record_path(path).read_text(encoding="utf-8"))
         for kind, lines in counts.unparsed.items():
-            some = f": lines {', '.join(map(str, lines[:10]))}{' ...' * (len(lines) > 10)}" if lines else ""
+            some = f": lines {first_lines(lines)}" if lines else ""
             print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
     if parsers and (args.data / FILE).exists():  # so that new text can be parsed alike
         record = read_record(args.data)

@@ -11,6 +11,7 @@ import collections
 import os
 from pathlib import Path
 
+from fairseq_diverse.cli import first_lines
 from fairseq_diverse.files import atomic_write
 
 EXAMPLE = (
@@ -41,6 +42,8 @@ def main(args: argparse.Namespace) -> None:
     model = args.model or MODELS.get((name, args.language))
     if not model:
         raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model NAME_OR_FOLDER")
+    if Path(model).is_dir():
+        model = str(Path(model).resolve())  # it is recorded, and found from any folder
     workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
     if workers < 1:
         raise ValueError(f"--workers {workers}: at least 1 is needed")
@@ -58,8 +61,8 @@ def main(args: argparse.Namespace) -> None:
         reasons = collections.Counter(one.reason for one in unparsed)
         print(f"{out}: {count} lines, {len(unparsed)} without a tree")
         for reason, times in reasons.most_common():
-            lines = [str(one.line) for one in unparsed if one.reason == reason]
-            print(f"  {times} x {reason}: line {', '.join(lines[:10])}{' ...' * (len(lines) > 10)}")
+            lines = [one.line for one in unparsed if one.reason == reason]
+            print(f"  {times} x {reason}: line {first_lines(lines)}")
         if unparsed:
             with atomic_write(f"{out}.unparsed") as file:
                 file.writelines(f"{one.line}\t{one.reason}\n" for one in unparsed)

@@ -16,7 +16,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_diverse.files import atomic_write, iterate_lines
+from fairseq_diverse.cli import first_lines
+from fairseq_diverse.files import atomic_write, decode_lines, iterate_lines
 
 EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
 
@@ -55,7 +56,7 @@ def main(args: argparse.Namespace) -> None:
 
     register()
     translator = Translator(args)
-    lines = iterate_lines(args.input) if args.input else _stdin()
+    lines = iterate_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "stdin")
     number = 0
     with _output(args.out) as out, tqdm(unit=" lines", disable=None if args.out else True) as bar:
         while block := list(itertools.islice(lines, args.buffer_size)):
@@ -67,8 +68,7 @@ def main(args: argparse.Namespace) -> None:
             bar.update(len(block))
     for what, numbers in translator.noticed.items():
         if numbers:
-            some = f"{', '.join(map(str, numbers[:10]))}{' ...' * (len(numbers) > 10)}"
-            print(f"{len(numbers)} lines {what}: {some}", file=sys.stderr)
+            print(f"{len(numbers)} lines {what}: {first_lines(numbers)}", file=sys.stderr)
 
 
 class Translator:
@@ -123,6 +123,8 @@ class Translator:
         from fairseq import utils
         from fairseq.data import LanguagePairDataset
 
+        from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
+
         side = self.preprocessing.tokens["source"], self.preprocessing.subwords["source"]
         tokenized = [side[0].tokenize(line) for line in lines]
         pieces = [side[1].segment(line) for line in tokenized]
@@ -142,12 +144,10 @@ class Translator:
                 todo.append(n)
         todo.sort(key=lambda n: len(ids[n]))
         pairs = LanguagePairDataset(ids, [len(one) for one in ids], words)
+        if self.trees:
+            pairs = PairsWithTrees(pairs, trees)
         for start in range(0, len(todo), self.args.batch_size):
             sample = pairs.collater([pairs[n] for n in todo[start : start + self.args.batch_size]])
-            source = sample["net_input"]["src_tokens"]
-            if trees:
-                placed = [trees[n] for n in sample["id"].tolist()]
-                sample["net_input"]["source_trees"] = _left_padded(placed, source.shape)
             sample["net_input"].pop("prev_output_tokens", None)
             sample = utils.move_to_cuda(sample) if self.cuda else sample
             with torch.no_grad():
@@ -161,23 +161,6 @@ class Translator:
         dictionary = self.task.target_dictionary
         text = dictionary.string(hypothesis["tokens"].int().cpu(), extra_symbols_to_ignore={dictionary.eos()})
         return float(hypothesis["score"]) / math.log(2), self.preprocessing.decode(text)
-
-
-def _left_padded(trees: Sequence[Any], shape: Any) -> Any:
-    import torch
-
-    placed = torch.tensor([-1, -1, 0, 0, 0]).repeat(*shape, 1)
-    for row, one in enumerate(trees):
-        placed[row, -len(one) :] = one
-    return placed
-
-
-def _stdin() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"stdin, line {number}: not UTF-8 (byte {error.start + 1})") from None
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.files import atomic_write, iterate_lines
+from fairseq_diverse.preparation.subwords import SPACE_MARK
 from fairseq_diverse.syntax.escapes import comparable
 from fairseq_diverse.syntax.trees import Dependencies, local_phrases, read_brackets, read_conllu
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from nltk import Tree
 
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
-SUBWORDS = ("subword-nmt", "sentencepiece", "none")
 END = object()
 EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # word, head, start, end, layer of every token of a sentence without its trees
 
@@ -51,8 +51,8 @@ def words_of(pieces: Sequence[str], subwords: str) -> tuple[list[str], list[int]
     goes_on = False
     for piece in pieces:
         if subwords == "sentencepiece":
-            goes_on = bool(words) and (not piece.startswith("▁") or words[-1] == "")
-            text = piece.removeprefix("▁")
+            goes_on = bool(words) and (not piece.startswith(SPACE_MARK) or words[-1] == "")
+            text = piece.removeprefix(SPACE_MARK)
         else:
             text = piece.removesuffix("@@") if subwords == "subword-nmt" else piece
         if goes_on:
@@ -72,7 +72,7 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
         prefix: of the binarized source, ``DATA/train.en-de.en``.
         text: the source in subwords, as it was binarized.
         dependency, constituency: CoNLL-U and PTB files, a sentence a line of the text; None: no trees of that kind.
-        subwords: how pieces make words, one of ``SUBWORDS``.
+        subwords: see ``words_of``.
 
     Raises:
         ValueError: names file and line where the trees are not of this text, or the text is not of this data.

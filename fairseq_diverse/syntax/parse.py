@@ -73,21 +73,21 @@ def parse_file(
     job = Job(kind, parser, model, language, digest, first, last)
     parts = out.with_name(f"{out.name}.parts")
     _take_over(parts, job)
-    starts = range(first, last, CHUNK)
-    paths = {start: parts / f"{start:010d}.json" for start in starts}
-    chunks = {start: lines[start : min(start + CHUNK, last)] for start in starts if not paths[start].exists()}
-    words = {start: sum(len(line.split()) for line in lines[start : min(start + CHUNK, last)]) for start in starts}
-    done = sum(words[start] for start in starts if start not in chunks)
+    chunks = {start: lines[start : min(start + CHUNK, last)] for start in range(first, last, CHUNK)}
+    paths = {start: parts / f"{start:010d}.json" for start in chunks}
+    words = {start: sum(len(line.split()) for line in chunk) for start, chunk in chunks.items()}
+    left = {start: chunk for start, chunk in chunks.items() if not paths[start].exists()}
+    done = sum(words[start] for start in chunks if start not in left)
     with tqdm(
         total=sum(words.values()), initial=done, desc=out.name, unit=" words", unit_scale=True, disable=None
     ) as bar:
-        for start, results in _results(chunks, (kind, parser, model, language), workers):
+        for start, results in _results(left, (kind, parser, model, language), workers):
             with atomic_write(paths[start]) as file:
                 json.dump(results, file)
             bar.update(words[start])
     unparsed = []
     with atomic_write(out) as file:
-        for start in starts:
+        for start in chunks:
             for line, (tree, reason) in enumerate(json.loads(paths[start].read_text(encoding="utf-8")), start + 1):
                 file.write(tree)
                 if reason:

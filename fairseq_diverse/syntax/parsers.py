@@ -117,8 +117,6 @@ def load_parser(name: str, model: str, language: str) -> Parser:
     import torch
 
     torch.set_num_threads(1)
-    if Path(model).is_dir():
-        model = str(Path(model).resolve())
     return Spacy(model) if name == "spacy" else Benepar(model, language)
 
 
