@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from benchmarks import sides
+from benchmarks import parsing, sides
 from benchmarks.harness import LEVEL, Sample, alternate, clock, median_interval
+from fairseq_diverse.errors import UserError
 from fairseq_diverse.experiments import provenance
 from fairseq_diverse.files import atomic_write
 
@@ -44,6 +45,7 @@ MEASURES = {
     "memory": Measure(sides.memory, seconds=False),
     "generation": Measure(sides.generation),
     "training": Measure(sides.training),
+    "parsing": Measure(parsing.parsing),
 }
 
 
@@ -98,6 +100,8 @@ ROWS = [
     Row("training", "naive em routing encoder", floor="routing floor encoder"),
     Row("training", "routing floor everywhere"),
     Row("training", "em routing everywhere", published=0.34, floor="routing floor everywhere"),
+    Row("parsing", "spacy", "spacy alone"),
+    Row("parsing", "benepar", "benepar alone"),
 ]
 
 COLUMNS = {"row": 41, "against": 24, "ratio": 6, "95% interval": 13, "paper": 5, "floor": 6, "note": 0}
@@ -185,6 +189,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     parser.add_argument("--tokens", type=int, help="of a training batch, source and target each (default: 1024)")
+    for name in parsing.BATCHES:
+        parser.add_argument(f"--{name}-model", metavar="MODEL", help=f"name or folder, for the row parsing: {name}")
     parser.add_argument("--save", metavar="NAME", help="also write results/<device>-NAME.json, after every row")
     args = parser.parse_args(arguments)
     size_name = "quick" if args.quick else args.size
@@ -208,6 +214,11 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         parser.error("--device cuda: torch sees no CUDA device; fairseq-diverse doctor says why")
     if not rows:
         parser.error(f"--only {args.only!r}: no row has that in its name; without --only all {len(ROWS)} are measured")
+    parsing.MODELS.update({name: model for name in parsing.BATCHES if (model := getattr(args, f"{name}_model"))})
+    without = [row.ours for row in rows if row.measure == "parsing" and row.ours not in parsing.MODELS]
+    if len(without) == len(rows):
+        parser.error(f"--only {args.only!r}: needs {' and '.join(f'--{name}-model MODEL' for name in without)}")
+    rows = [row for row in rows if row.measure != "parsing" or row.ours in parsing.MODELS]
 
     warnings.filterwarnings("ignore", message="Support for mismatched", category=UserWarning)  # fairseq's own masks
     torch.set_num_threads(args.threads)
@@ -245,8 +256,12 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     except KeyboardInterrupt:
         print(f"stopped: {len(done)} of {len(rows)} rows measured and kept", file=sys.stderr)
         return 130
+    except UserError as error:
+        parser.error(str(error))
     except OSError as error:
         parser.error(f"--save {args.save}: {error}")
+    for name in without:
+        print(f"left out: parsing: {name}, which needs --{name}-model MODEL")
     return 0
 
 

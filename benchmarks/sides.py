@@ -43,10 +43,11 @@ class Size:
     length: int = 32  # of the longest sentence
     sentences: int = 8  # of a batch to translate, beam 5
     steps: int = 24  # decoder steps, the same for every hypothesis
+    lines: int = 1000  # of a text to parse
 
 
 SIZES = {
-    "quick": Size(2, 16, 32, 4, 50, tokens=40, length=8, sentences=2, steps=3),
+    "quick": Size(2, 16, 32, 4, 50, tokens=40, length=8, sentences=2, steps=3, lines=20),
     "small": Size(3, 128, 256, 4, 4_000),
     "base": Size(6, 512, 2048, 8, 32_000),
 }

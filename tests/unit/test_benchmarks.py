@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from benchmarks import __main__ as command
-from benchmarks import harness, naive, sides
+from benchmarks import harness, naive, parsing, sides
 from fairseq_diverse.attention.functional import agreement, routing
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
+from fairseq_diverse.syntax.parsers import KINDS
+from tests.integration.test_parse import MODELS, needs_models
 
 QUICK = sides.SIZES["quick"]
 
@@ -123,6 +125,8 @@ def test_every_row_names_a_side_and_its_floor_comes_before():
     assert len(set(command.ROWS)) == len(command.ROWS)
     for number, row in enumerate(command.ROWS):
         known = sides.FUNCTIONS if row.measure.startswith("function") else sides.SIDES
+        if row.measure == "parsing":
+            known = [f"{name}{who}" for name in parsing.BATCHES for who in ("", " alone")]
         assert {row.ours, row.reference} <= set(known)
         earlier = {(other.measure, other.ours) for other in command.ROWS[:number]}
         assert not row.floor or (row.measure, row.floor) in earlier
@@ -171,6 +175,8 @@ def test_interruption_keeps_what_was_measured(tmp_path, capsys, monkeypatch):
         (["--save", "../x"], "--save '../x'"),
         (["--threads", "0"], "--threads 0"),
         (["--tokens", "0"], "--tokens 0: at least 32"),
+        (["--only", "parsing"], "--only 'parsing': needs --spacy-model MODEL and --benepar-model MODEL"),
+        (["--quick", "--only", "parsing", "--spacy-model", "nowhere"], "--model nowhere: spaCy cannot load it"),
     ],
 )
 def test_bad_flags_are_refused_in_one_line(arguments, message, capsys):
@@ -183,4 +189,13 @@ def test_bad_flags_are_refused_in_one_line(arguments, message, capsys):
 @pytest.mark.integration
 def test_every_row_runs(capsys):
     assert command.main(["--quick", "--pairs", "1"]) == 0
-    assert capsys.readouterr().out.count("| quick") == len(command.ROWS)
+    shown = capsys.readouterr().out
+    assert shown.count("| quick") == len(command.ROWS) - 2
+    assert "left out: parsing: spacy, which needs --spacy-model MODEL" in shown
+
+
+@needs_models
+def test_parsing_rows(capsys):
+    models = [f"--{name}-model={MODELS[kind]}" for kind, name in KINDS.items()]
+    assert command.main(["--quick", "--pairs", "1", "--only", "parsing", *models]) == 0
+    assert capsys.readouterr().out.count("| quick parsing") == 2

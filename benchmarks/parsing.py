@@ -1,0 +1,82 @@
+"""Parsing a text: what a worker of ``fairseq-diverse parse`` does with it, and the parser alone at its best bulk speed.
+
+The best is what the parser does with nothing around it: sentences as its own objects, made before the clock starts,
+sorted by length, in batches of the fastest size, its results thrown away. Ours starts from lines and ends with the text
+of the trees.
+"""
+
+import functools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.harness import Sample, clock, timed
+from benchmarks.sides import Size
+from fairseq_diverse.files import read_lines
+from fairseq_diverse.syntax.parse import CHUNK, parse_lines
+from fairseq_diverse.syntax.parsers import KINDS, load_parser
+from fairseq_diverse.toy.corpus import write_corpus
+
+BATCHES = {"spacy": (64, 256, 1024), "benepar": (250, 500, 1000, 2000)}  # sentences; words
+MODELS: dict[str, str] = {}  # parser -> model, from the command line
+
+
+@functools.cache
+def lines(count: int) -> list[str]:
+    """English of the embedded corpus."""
+    with TemporaryDirectory() as folder:
+        write_corpus(Path(folder), train=count, valid=1, test=1)
+        return read_lines(Path(folder) / "train.en")
+
+
+@functools.cache
+def parser(name: str) -> Any:
+    return load_parser(name, MODELS[name], "en")
+
+
+def ours(name: str, text: Sequence[str]) -> None:
+    """As a worker: chunk by chunk, to the text that is written."""
+    kind = next(kind for kind, parser in KINDS.items() if parser == name)
+    for start in range(0, len(text), CHUNK):
+        json.dumps(parse_lines(parser(name), kind, text[start : start + CHUNK]))
+
+
+def alone(name: str, text: Sequence[str], batch: int) -> float:
+    """Seconds of the parser's own batch call."""
+    sentences = sorted((line.split() for line in text), key=len)
+    now = getattr(time, clock("cpu"))
+    loaded = parser(name)
+    if name == "spacy":
+        from spacy.tokens import Doc
+
+        docs = [
+            Doc(loaded.nlp.vocab, words=words, sent_starts=[i == 0 for i in range(len(words))]) for words in sentences
+        ]
+        start = now()
+        for _ in loaded.nlp.pipe(docs, batch_size=batch):
+            pass
+    else:
+        inputs = [loaded.sentence(words=words, space_after=[True] * len(words)) for words in sentences]
+        start = now()
+        for _ in loaded.parser._parser.parse(inputs, return_compressed=True, subbatch_max_tokens=batch):
+            pass
+    return now() - start
+
+
+@functools.cache
+def best_batch(name: str, count: int) -> int:
+    """The fastest of ``BATCHES``, each tried twice."""
+    return min(BATCHES[name], key=lambda batch: min(alone(name, lines(count), batch) for _ in range(2)))
+
+
+def parsing(name: str, size: Size, device: str) -> Sample:
+    """Seconds of one text; ``spacy`` and ``benepar`` are ours, with `` alone`` behind it the parser on its own."""
+    parser_name, _, who = name.partition(" ")
+    text = lines(size.lines)
+    if who == "alone":
+        batch = best_batch(parser_name, size.lines)
+        return lambda: alone(parser_name, text, batch)
+    return timed(lambda: ours(parser_name, text), device)
