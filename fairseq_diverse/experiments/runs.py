@@ -1,6 +1,7 @@
 """One run: a row with a data set and a seed, trained, averaged, translated and scored in its own directory."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shlex
@@ -216,11 +217,18 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
     runs = []
     for row in rows:
         data = find_data(row.data, dry)
-        key = row.key(data.hash) if data.hash else "unprepared"
+        trees = _digest_of_trees(data.path) if row.train.get("task") == "translation_with_syntax" else ""
+        key = row.key(data.hash + trees) if data.hash else "unprepared"
         existing = sorted(runs_dir().glob(f"*-{key}")) if data.hash else []
         parent = existing[0] if existing else runs_dir() / f"{data.name}-{row.size}-{row.name}-{key}"
         runs += [Run(row, seed, data, cpu, parent / f"seed{seed}") for seed in seeds]
     return runs
+
+
+def _digest_of_trees(folder: Path) -> str:
+    """Of what ``binarize-syntax`` wrote beside the data; other trees make another run."""
+    records = sorted(folder.glob("*.syntax.json"))
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in records)).hexdigest()
 
 
 def find_data(name: str, dry: bool = False) -> DataSet:

@@ -4,6 +4,7 @@
 ``ROW``; ``.syntax.json`` beside it says which kinds of trees there are and which source they belong to.
 """
 
+import hashlib
 import json
 import os
 import zlib
@@ -80,7 +81,7 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
     kinds = [kind for kind, path in (("dependency", dependency), ("constituency", constituency)) if path]
     unparsed: dict[str, list[int]] = {kind: [] for kind in kinds}
     sizes = _source_sizes(prefix)
-    lengths = []
+    lengths, digest = [], hashlib.sha256()
     files = [Path(f"{prefix}.syntax.{ending}") for ending in ("bin", "idx")]
     temporary = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files]
     try:
@@ -88,6 +89,7 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
         sentences = _rows(text, dependency, constituency, subwords)
         for line, rows in enumerate(tqdm(sentences, prefix.name, len(sizes), unit=" sentences", disable=None), 1):
             lengths.append(int(rows[:, 0].sum()) + 1)
+            digest.update(rows.tobytes())
             if line > len(sizes) or lengths[-1] != sizes[line - 1]:
                 expected = sizes[line - 1] - 1 if line <= len(sizes) else "no more lines"
                 raise ValueError(f"{text}:{line}: {lengths[-1] - 1} subwords, but {prefix}.bin has {expected} there")
@@ -105,7 +107,7 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
             path.unlink(missing_ok=True)
     with atomic_write(f"{prefix}.syntax.json") as file:
         record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths), "unparsed": unparsed}
-        json.dump(record, file)
+        json.dump(record | {"digest": digest.hexdigest()}, file)
     return Counts(len(lengths), unparsed)
 
 

@@ -13,9 +13,18 @@ import torch
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.evaluation.metrics import score
 from fairseq_diverse.experiments import logs, report, schedule
-from fairseq_diverse.experiments.runs import Progress, RunBusy, RunFailed, find_data, locked, mend_last_checkpoint
+from fairseq_diverse.experiments.runs import (
+    Progress,
+    RunBusy,
+    RunFailed,
+    find_data,
+    find_runs,
+    locked,
+    mend_last_checkpoint,
+)
 from fairseq_diverse.experiments.summary import bleu_statistics
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
+from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 
 SIZE = "train: {arch: transformer, max-update: 30, lr: 0.005, dropout: 0.1}\ngenerate: {beam: 5}\naverage: none\n"
 TABLE = """
@@ -66,6 +75,21 @@ def test_a_key_tells_what_is_trained_and_nothing_else(table):
     keys = {row.key("hash"), row.key("other hash")}
     keys |= {load_table(table(), settings=s).rows["second"].key("hash") for s in changed}
     assert len(keys) == 5
+
+
+def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    data = tmp_path / "data" / "multi30k_en_de"
+    data.mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    (data / "preprocess.json").write_text(json.dumps(record))
+    rows = load_table(table(("{dropout: 0.3,", "{task: translation_with_syntax,"))).rows.values()
+    directories = []
+    for digest in ("one", "other"):
+        (data / "train.en-de.en.syntax.json").write_text(digest)
+        directories.append([run.directory for run in find_runs(rows, [1])])
+    (plain, parsed), (plain_again, parsed_again) = directories
+    assert plain == plain_again and parsed != parsed_again
 
 
 @pytest.mark.parametrize(
