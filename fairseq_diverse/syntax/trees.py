@@ -77,7 +77,8 @@ def usable_heads(heads: list[str]) -> list[int] | None:
 
 
 def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["Tree | None"]:
-    """The trees of a PTB file, one a line; None for an empty line.
+    """The trees of a PTB file, one a line; None where there is none: an empty line, brackets without a word as some
+    parsers write for a failure, several roots.
 
     Args:
         path: the file.
@@ -90,7 +91,10 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["T
 
     for number, line in enumerate(iterate_lines(path) if lines is None else lines, 1):
         try:
-            yield Tree.fromstring(line) if line.strip() else None
+            roots = list(Tree.fromstring(f"(LINE {line})"))
+            if words := [root for root in roots if isinstance(root, str)]:
+                raise ValueError(f"{words[0]!r} stands outside the brackets")
+            yield roots[0] if len(roots) == 1 and roots[0].leaves() else None
         except ValueError as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{path}:{number}: not one bracketed tree: {reason}") from None

@@ -107,8 +107,15 @@ def test_what_is_not_conllu_is_named(tmp_path, text, message):
 
 def test_brackets(tmp_path):
     path = tmp_path / "x.ptb"
-    path.write_text(f"{FIGURE_3}\n\n( (X y))\n(S (X y)\n")
+    none = ["", "(())", "()", "(TOP )", "(S)", "(S (NN a)) (S (NN b))"]  # what parsers write for a failure; two roots
+    path.write_text("\n".join([FIGURE_3, *none, "( (X y))", "(S (X y)"]) + "\n")
     trees = read_brackets(path)
-    assert [tree and tree.leaves() for tree in (next(trees) for _ in range(3))][1:] == [None, ["y"]]
-    with pytest.raises(ValueError, match=r"x.ptb:4: not one bracketed tree"):
+    assert [tree and tree.leaves() for tree in (next(trees) for _ in range(8))][1:] == [None] * 6 + [["y"]]
+    with pytest.raises(ValueError, match=r"x.ptb:9: not one bracketed tree"):
         next(trees)
+
+
+def test_text_is_no_tree(tmp_path):
+    (tmp_path / "x.ptb").write_text("a dog runs\n")
+    with pytest.raises(ValueError, match=r"x.ptb:1: not one bracketed tree: 'a' stands outside the brackets"):
+        next(read_brackets(tmp_path / "x.ptb"))
