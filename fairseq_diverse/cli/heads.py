@@ -46,12 +46,12 @@ def main(args: argparse.Namespace) -> None:
     source = f"{task.cfg.source_lang}-{task.cfg.target_lang}.{task.cfg.source_lang}"
     prefix = args.data / f"{args.split}.{source}"
     known = "dependency" in kinds_beside(prefix)
-    needed = tuple(dict.fromkeys((*model.encoder.plan.trees, *(["dependency"] if known else []))))
-    if needed:
+    graphs = SyntaxDataset(str(prefix), ("dependency",)) if known else None
+    if needed := model.encoder.plan.trees:
         pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
     batches = task.get_batch_iterator(pairs, max_sentences=64).next_epoch_itr(shuffle=False)
     chosen = batches if args.sentences is None else itertools.islice(batches, -(-args.sentences // 64))
-    figures = inspect_heads(model, chosen, task.source_dictionary.pad(), gate.threshold, known)
+    figures = inspect_heads(model, chosen, task.source_dictionary.pad(), gate.threshold, graphs)
     figures = {name: figures[name] for name in FIGURES if name in figures}
     if args.out:
         save_figure(draw_figures(figures), args.out)

@@ -14,6 +14,7 @@ from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.request import AttentionRequest
+from fairseq_diverse.tasks.translation_with_syntax import place_trees
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +23,7 @@ FIGURES = ("confidence", "syntactic attention", "redundant", "importance")
 
 
 def inspect_heads(
-    model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int, gate: float | None, trees: bool
+    model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int, gate: float | None, graphs: Any
 ) -> dict[str, Tensor]:
     """Means over sentences of four figures of every encoder head.
 
@@ -35,10 +36,10 @@ def inspect_heads(
 
     Args:
         model: put in evaluation mode.
-        samples: batches of the task, with targets; with ``source_trees`` where ``trees``.
+        samples: batches of the task, with targets, and with the trees that the model itself needs.
         padding: index of the padding symbol.
         gate: constant gate, or None for the dynamic one.
-        trees: whether dependencies are known; without them only confidence and importance are there.
+        graphs: the dependencies, a ``SyntaxDataset`` or by id as from one; None leaves confidence and importance.
 
     Returns:
         figure -> (layers, H).
@@ -47,7 +48,7 @@ def inspect_heads(
     sums: dict[str, Tensor] = {}
     count = 0
     for sample in samples:
-        figures = _of_batch(model, sample, padding, gate, trees)
+        figures = _of_batch(model, sample, padding, gate, graphs)
         count += len(sample["id"])
         for name, values in figures.items():
             sums[name] = sums.get(name, torch.zeros(())) + values.sum(1).double().cpu()
@@ -59,7 +60,7 @@ def inspect_heads(
 
 
 def _of_batch(
-    model: DiverseTransformerModel, sample: dict[str, Any], padding: int, gate: float | None, trees: bool
+    model: DiverseTransformerModel, sample: dict[str, Any], padding: int, gate: float | None, graphs: Any
 ) -> dict[str, Tensor]:
     """figure -> (layers, B, H)."""
     attentions = [layer.self_attn for layer in model.encoder.layers]
@@ -82,8 +83,8 @@ def _of_batch(
             gradients = torch.autograd.grad(nll, outputs)
     valid = sample["net_input"]["src_tokens"] != padding
     relation = None
-    if trees:
-        word, head = sample["net_input"]["source_trees"].unbind(-1)[:2]
+    if graphs is not None:
+        word, head = place_trees(sample, graphs, padding).unbind(-1)[:2]
         relation = dependency_relation(word, head)
     rows: dict[str, list[Tensor]] = {}
     for attention, query, key, out, gradient in zip(attentions, queries, keys, outputs, gradients, strict=True):

@@ -31,12 +31,17 @@ class PairsWithTrees(BaseWrapperDataset):
     def collater(self, samples: Sequence[Any], **options: Any) -> dict[str, Any]:
         batch = self.dataset.collater(samples, **options)
         if batch:
-            source = batch["net_input"]["src_tokens"]
-            placed = torch.tensor([-1, -1, 0, 0, 0]).repeat(*source.shape, 1)
-            for row, index in enumerate(batch["id"].tolist()):
-                placed[row, source[row] != self.dataset.src_dict.pad()] = self.trees[index]
-            batch["net_input"]["source_trees"] = placed
+            batch["net_input"]["source_trees"] = place_trees(batch, self.trees, self.dataset.src_dict.pad())
         return batch
+
+
+def place_trees(batch: dict[str, Any], trees: Any, padding: int) -> Tensor:
+    """(B, T, 5) the trees of a batch's sentences, by their ids, where its source tokens are."""
+    source = batch["net_input"]["src_tokens"]
+    placed = torch.tensor([-1, -1, 0, 0, 0], device=source.device).repeat(*source.shape, 1)
+    for row, index in enumerate(batch["id"].tolist()):
+        placed[row, source[row] != padding] = trees[index].to(source.device)
+    return placed
 
 
 class _Watch:

@@ -14,6 +14,12 @@ def as_sample(net_input):
     return {"id": torch.arange(len(target)), "net_input": net_input, "target": target}
 
 
+def graphs():
+    """The dependencies of ``batch()``, by sentence, as a data set gives them."""
+    inputs = batch()
+    return [rows[words != PAD] for rows, words in zip(inputs["source_trees"], inputs["src_tokens"], strict=True)]
+
+
 @pytest.mark.parametrize("flags", [{}, {"syntax": "phrase", "relative_on": "encoder", "localness_on": "encoder"}])
 def test_redundancy_is_what_an_enlivened_model_finds(flags):
     """The same plain weights in the first layer, whatever the mechanisms are."""
@@ -22,7 +28,7 @@ def test_redundancy_is_what_an_enlivened_model_finds(flags):
     model.load_state_dict(enlivened.state_dict(), strict=False)
     with torch.no_grad():
         expected = enlivened(**batch())[1]["redundant"][1].double().mean(0)
-    figures = inspect_heads(model, [as_sample(batch())], PAD, None, trees=True)
+    figures = inspect_heads(model, [as_sample(batch())], PAD, None, graphs())
     assert set(figures) == set(FIGURES)
     torch.testing.assert_close(figures["redundant"][0], expected)
     assert (figures["confidence"] > 0).all() and (figures["confidence"] <= 1).all()
@@ -31,7 +37,7 @@ def test_redundancy_is_what_an_enlivened_model_finds(flags):
 def test_importance_is_the_derivative_by_a_factor_of_the_head():
     model = build_model().double().eval()
     one = as_sample(batch(source=(6,), target=(5,)))
-    figures = inspect_heads(model, [one], PAD, None, trees=False)
+    figures = inspect_heads(model, [one], PAD, None, graphs=None)
     assert set(figures) == {"confidence", "importance"}
 
     def loss():
@@ -56,10 +62,20 @@ def test_importance_is_the_derivative_by_a_factor_of_the_head():
 
 def test_the_mean_over_batches_is_that_over_sentences():
     model = build_model()
-    whole = inspect_heads(model, [as_sample(batch())], PAD, 0.5, trees=True)
+    whole = inspect_heads(model, [as_sample(batch())], PAD, 0.5, graphs())
     rows = [as_sample({name: value[row : row + 1] for name, value in batch().items()}) for row in range(3)]
-    for name, values in inspect_heads(model, rows, PAD, 0.5, trees=True).items():
+    for row, one in enumerate(rows):
+        one["id"] += row
+    for name, values in inspect_heads(model, rows, PAD, 0.5, graphs()).items():
         torch.testing.assert_close(values, whole[name], rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_keeps_its_own_trees():
+    """A sentence without dependencies does not lose the constituents that the model reads."""
+    model, sample = build_model({"syntax": "phrase"}), as_sample(batch())
+    without = [torch.tensor([0, 0, 0, 1, 0]).expand_as(rows) for rows in graphs()]
+    importance = [inspect_heads(model, [sample], PAD, None, trees)["importance"] for trees in (graphs(), without)]
+    assert torch.equal(*importance)
 
 
 def test_the_picture_has_a_panel_a_figure():
