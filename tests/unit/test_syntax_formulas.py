@@ -65,6 +65,24 @@ def test_phrase_bias_equals_the_loop():
     ).dtype == torch.float32
 
 
+def test_autocast_leaves_the_biases_exact():
+    torch.manual_seed(0)
+    vectors = [torch.randn(*shape) for shape in ((2 * K + 1, D), (D, D), (D,), (D,))]
+    q, distance = torch.randn(B, H, T, D), torch.arange(-K, K + 1).expand(1, 1, -1)
+    expected = phrase_bias(*vectors, distance), localness_bias(q, *vectors[1:], VALID)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = phrase_bias(*vectors, distance), localness_bias(q, *vectors[1:], VALID)
+    for mine, exact in zip(got, expected, strict=True):
+        assert torch.equal(mine, exact)
+
+
+def test_no_head_is_important_to_a_gate_of_one():
+    torch.manual_seed(0)
+    weights = torch.randn(500, 4, 5, 5).softmax(-1)
+    everything, valid = torch.ones(500, 5, 5, dtype=torch.bool), torch.ones(500, 5, dtype=torch.bool)
+    assert redundant_heads(weights, everything, valid, 1.0).all()
+
+
 def test_confidence_and_syntactic_attention_equal_the_loops():
     torch.manual_seed(0)
     weights, relation = softmaxed(), dependency_relation(*trees()[:2])

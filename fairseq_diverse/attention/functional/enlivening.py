@@ -37,7 +37,7 @@ def syntactic_attention(weights: Tensor, relation: Tensor, valid: Tensor) -> Ten
         (B, H) in [0, 1], float32 or float64; 0 for a sentence without a real query.
     """
     weights = weights if weights.dtype == torch.float64 else weights.float()
-    return _mean_over_queries((weights * relation.unsqueeze(1)).sum(-1), valid)
+    return _mean_over_queries((weights * relation.unsqueeze(1)).sum(-1), valid).clamp(max=1)  # no more by rounding
 
 
 def redundant_heads(weights: Tensor, relation: Tensor, valid: Tensor, gate: float | None = None) -> Tensor:

@@ -65,10 +65,11 @@ def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, va
     """
     at_least_float32 = torch.float64 if q.dtype == torch.float64 else torch.float32
     q, weight, centre, window = (x.to(at_least_float32) for x in (q, weight, centre, window))
-    hidden = torch.tanh(q @ weight.t())  # (B, H, T, D)
     length = valid.sum(-1)[:, None, None].to(at_least_float32)
-    mean = length * torch.sigmoid(hidden @ centre)  # (B, H, T)
-    deviation = (length * torch.sigmoid(hidden @ window)).clamp(min=NARROWEST) / 2
+    with torch.autocast(q.device.type, enabled=False):
+        hidden = torch.tanh(q @ weight.t())  # (B, H, T, D)
+        mean = length * torch.sigmoid(hidden @ centre)  # (B, H, T)
+        deviation = (length * torch.sigmoid(hidden @ window)).clamp(min=NARROWEST) / 2
     position = (valid.cumsum(-1) - 1)[:, None, None].to(at_least_float32)  # (B, 1, 1, T)
     return -((position - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)).square() / 2
 

@@ -82,7 +82,8 @@ def phrase_bias(embedding: Tensor, weight: Tensor, bias: Tensor, out: Tensor, di
     """
     at_least_float32 = torch.float64 if embedding.dtype == torch.float64 else torch.float32
     embedding, weight, bias, out = (x.to(at_least_float32) for x in (embedding, weight, bias, out))
-    table = -(torch.tanh(embedding @ weight.t() + bias) @ out).abs()
+    with torch.autocast(out.device.type, enabled=False):
+        table = -(torch.tanh(embedding @ weight.t() + bias) @ out).abs()
     return table[distance + len(table) // 2]
 
 
