@@ -1,4 +1,8 @@
-"""Draw attention maps: the weights of each head for one sentence pair, one panel a head."""
+"""Draw attention maps: the weights of each head for one sentence pair, one panel a head.
+
+An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
+largest of a row is 1), the head's weights without it, and those that it has, enlivened or important for this sentence.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -20,7 +24,12 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    attention = kinds.add_parser("attention", help="per-head maps of a sentence pair", description=__doc__)
+    attention = kinds.add_parser(
+        "attention",
+        help="per-head maps of a sentence pair",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     attention.add_argument("--path", required=True, help="checkpoint")
     attention.add_argument("--data", required=True, help="prepared data set that it was trained on")
     source = attention.add_mutually_exclusive_group(required=True)
@@ -36,7 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     check_name(args.out)
     from fairseq_diverse import register
-    from fairseq_diverse.evaluation.attention_maps import attention_maps, draw_heads, encode_pair, load_model
+    from fairseq_diverse.evaluation.attention_maps import (
+        attention_maps,
+        compare_with_plain,
+        comparison_panels,
+        draw_panels,
+        encode_pair,
+        head_panels,
+        load_model,
+    )  # fmt: skip
     from fairseq_diverse.preparation import Preprocessing
 
     register()
@@ -50,9 +67,12 @@ def main(args: argparse.Namespace) -> None:
     weights = maps[args.component, args.layer][:, 0]
     queries, keys = pair.labels(args.component)
     title = f"{'cross' if args.component == 'cross' else args.component + ' self'}-attention, layer {args.layer}"
-    figure = draw_heads(
-        weights, parse_heads(args.heads, len(weights)), queries, keys, f"{title}: rows attend to columns"
-    )
+    heads = parse_heads(args.heads, len(weights))
+    panels = head_panels(weights, heads)
+    if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
+        enlivening = model.encoder.layers[args.layer - 1].self_attn.enlivening
+        panels = comparison_panels(comparison, weights, heads, enlivening is not None and enlivening.prune)
+    figure = draw_panels(panels, queries, keys, f"{title}: rows attend to columns")
     save_figure(figure, args.out)
     print(f"{' '.join(pair.source)}\n{' '.join(pair.target)}\n{args.out}: {title}")
 

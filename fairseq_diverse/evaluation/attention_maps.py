@@ -1,9 +1,9 @@
 """The attention weights of each head for one sentence pair, and their picture."""
 
-import math
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,9 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models.transformer import TransformerModel
 from torch import Tensor
 
+from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
+from fairseq_diverse.attention.mechanisms.syntax import relate
+from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel
@@ -127,31 +130,118 @@ def encode_pair(
     return SentencePair(source_words, target_words, {**sample, "prev_output_tokens": target_ids.roll(1)[None]})
 
 
-def draw_heads(maps: Tensor, heads: Sequence[int], queries: Sequence[str], keys: Sequence[str], title: str) -> "Figure":
-    """One panel a head, all on the colour scale 0 to 1.
+def plain_weights(attention: StagedAttention, query: Tensor, key: Tensor, valid: Tensor) -> Tensor:
+    """(B, H, T, S) softmax(mask(q k / sqrt(D))), the weights without any mechanism.
 
     Args:
-        maps: (H, T, S) weights.
-        heads: numbers of the heads to draw, from 1.
-        queries, keys: T labels of the rows and S of the columns.
+        query, key: (T, B, C), (S, B, C) as the attention's projections gave them.
+        valid: (B, S), True at real keys.
+    """
+    q, k = (x.unflatten(-1, (attention.num_heads, -1)).permute(1, 2, 0, 3) for x in (query, key))
+    allowed = see_something(valid[:, None, None])
+    return masked_softmax(q @ k.transpose(-1, -2) * attention.scaling, allowed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A sentence in an encoder layer with syntax or enlivening (Zhang et al., 2021, Fig. 5)."""
+
+    mask: Tensor  # (T, T) what syntax multiplies the weights of a row by, the row's largest factor 1; NaN where masked
+    plain: Tensor  # (H, T, T) weights without any mechanism
+    redundant: Tensor | None  # (H,) bool, where heads are enlivened
+
+
+def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor], layer: int) -> Comparison | None:
+    """What syntax does to the first sentence of a batch; None where an encoder layer has neither syntax nor enlivening.
+
+    Args:
+        model: in evaluation mode.
+        sample: a batch's ``net_input``.
+        layer: of the encoder, from 1.
+    """
+    attention = model.encoder.layers[layer - 1].self_attn
+    if attention.syntax is None and attention.enlivening is None:
+        return None
+    projected: list[Tensor] = []
+    hooks = [
+        projection.register_forward_hook(lambda module, inputs, out: projected.append(out))
+        for projection in (attention.q_proj, attention.k_proj)
+    ]
+    with torch.no_grad():
+        extra = model(**sample, features_only=True)[1]
+        for hook in hooks:
+            hook.remove()
+        relations = relate(sample["source_trees"], model.encoder.plan.trees)
+        penalty, seen = None, relations.dependency  # what decides which heads are redundant
+        if attention.syntax is not None:
+            penalty, seen = attention.syntax(relations)
+        assert seen is not None
+        seen = seen.flatten(0, -3)[0]  # (T, T)
+        logits = seen.new_zeros(seen.shape, dtype=torch.float) if penalty is None else penalty.flatten(0, -3)[0]
+        logits = logits.masked_fill(~seen, -torch.inf)
+        mask = (logits - logits.amax(-1, keepdim=True)).exp().masked_fill(~seen, torch.nan)
+        valid = sample["src_tokens"] != model.encoder.padding_idx
+        query, key = projected
+        plain = plain_weights(attention, query, key, valid)
+    redundant = extra["redundant"].get(layer)
+    return Comparison(mask, plain[0], None if redundant is None else redundant[0])
+
+
+Panel = tuple[str, Tensor]  # title, (T, S) map
+
+
+def draw_panels(
+    rows: Sequence[Sequence[Panel | None]], queries: Sequence[str], keys: Sequence[str], title: str
+) -> "Figure":
+    """Maps of one sentence pair, all on the colour scale 0 to 1.
+
+    Args:
+        rows: panels from left to right, row by row; None leaves a place empty.
+        queries, keys: T labels of a map's rows and S of its columns.
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    columns = min(len(heads), 4)
-    rows = math.ceil(len(heads) / columns)
+    columns = max(map(len, rows))
     width = max(1.5, CELL * len(keys)) + LETTER * max(map(len, queries)) + 0.4
     height = max(1.5, CELL * len(queries)) + LETTER * max(map(len, keys)) + 0.5
-    size = (columns * width + 1, rows * height + 0.5)
+    size = (columns * width + 1, len(rows) * height + 0.5)
     figure = new_figure(*size, dpi=min(150, MOST_PIXELS / max(size)))
     figure.suptitle(title)
-    panels = figure.subplots(rows, columns, squeeze=False).flat
-    for panel, head in zip(panels, heads, strict=False):
-        image = panel.imshow(maps[head - 1].float().numpy(), vmin=0, vmax=1, aspect="auto")
-        panel.set_title(f"head {head}", fontsize=9)
-        panel.set_xticks(range(len(keys)), keys, rotation=90, fontsize=7, parse_math=False)
-        panel.set_yticks(range(len(queries)), queries, fontsize=7, parse_math=False)
-    for panel in panels[len(heads) :]:
-        panel.remove()
+    for places, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
+        for place, panel in zip_longest(places, row):
+            if panel is None:
+                place.remove()
+                continue
+            image = place.imshow(panel[1].float().numpy(), vmin=0, vmax=1, aspect="auto")
+            place.set_title(panel[0], fontsize=9)
+            place.set_xticks(range(len(keys)), keys, rotation=90, fontsize=7, parse_math=False)
+            place.set_yticks(range(len(queries)), queries, fontsize=7, parse_math=False)
     figure.colorbar(image, ax=figure.axes, label="attention weight", shrink=0.8)
     return figure
+
+
+def head_panels(maps: Tensor, heads: Sequence[int]) -> list[list[Panel | None]]:
+    """One panel a head, four in a row.
+
+    Args:
+        maps: (H, T, S) weights.
+        heads: numbers of the heads to draw, from 1.
+    """
+    panels: list[Panel | None] = [(f"head {head}", maps[head - 1]) for head in heads]
+    return [panels[start : start + 4] for start in range(0, len(panels), 4)]
+
+
+def comparison_panels(
+    comparison: Comparison, maps: Tensor, heads: Sequence[int], prune: bool
+) -> list[list[Panel | None]]:
+    """A row a head: its plain weights and those it has, and before the first what syntax multiplies them by."""
+    rows: list[list[Panel | None]] = []
+    for head in heads:
+        name = "with syntax"
+        if comparison.redundant is not None:
+            name = "important" if not comparison.redundant[head - 1] else "pruned" if prune else "enlivened"
+        mask = None if rows else ("syntax mask", comparison.mask)
+        plain, present = comparison.plain[head - 1], maps[head - 1]
+        rows.append([mask, (f"head {head}, plain", plain), (f"head {head}, {name}", present)])
+    return rows

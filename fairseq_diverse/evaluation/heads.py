@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
-from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.syntax import dependency_relation
 from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation.attention_maps import plain_weights
 from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.request import AttentionRequest
@@ -88,17 +88,14 @@ def _of_batch(
         relation = dependency_relation(word, head)
     rows: dict[str, list[Tensor]] = {}
     for attention, query, key, out, gradient in zip(attentions, queries, keys, outputs, gradients, strict=True):
-
-        def split(x: Tensor, heads: int = attention.num_heads) -> Tensor:
-            return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)  # (B, H, T, D)
-
-        logits = split(query) @ split(key).transpose(-1, -2) * attention.scaling
-        weights = masked_softmax(logits, valid[:, None, None] | ~valid.any(-1)[:, None, None, None])
+        weights = plain_weights(attention, query, key, valid)
         rows.setdefault("confidence", []).append(head_confidence(weights, valid))
         if relation is not None:
             rows.setdefault("syntactic attention", []).append(syntactic_attention(weights, relation, valid))
             rows.setdefault("redundant", []).append(redundant_heads(weights, relation, valid, gate).float())
-        rows.setdefault("importance", []).append(split(out.detach() * gradient).sum((2, 3)).abs())
+        rows.setdefault("importance", []).append(
+            (out.detach() * gradient).unflatten(-1, (attention.num_heads, -1)).sum((0, 3)).abs()
+        )
     return {name: torch.stack(layers) for name, layers in rows.items()}
 
 

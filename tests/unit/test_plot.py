@@ -8,7 +8,14 @@ import torch
 from fairseq_diverse.cli.plot import parse_heads
 from fairseq_diverse.config import COMPONENTS
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.attention_maps import SentencePair, attention_maps, draw_heads
+from fairseq_diverse.evaluation.attention_maps import (
+    SentencePair,
+    attention_maps,
+    compare_with_plain,
+    comparison_panels,
+    draw_panels,
+    head_panels,
+)
 from tests.cases import ALL_ON, batch, build_model
 
 
@@ -42,7 +49,7 @@ def test_labels_say_what_a_query_is():
 def test_one_panel_a_head_on_one_scale(heads, tmp_path):
     maps = torch.rand(16, 3, 5)
     queries, keys = ["ein", "$x$", "</s>"], ["a", "$", "very@@", "long", "</s>"]
-    figure = draw_heads(maps, heads, queries, keys, "cross-attention, layer 2")
+    figure = draw_panels(head_panels(maps, heads), queries, keys, "cross-attention, layer 2")
     *panels, bar = figure.axes
     assert [panel.get_title() for panel in panels] == [f"head {head}" for head in heads]
     assert bar.get_ylabel() == "attention weight" and figure.get_suptitle() == "cross-attention, layer 2"
@@ -56,10 +63,37 @@ def test_one_panel_a_head_on_one_scale(heads, tmp_path):
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("kind", ["dependency", "phrase"])
+def test_syntax_beside_the_plain_heads(kind):
+    """An enlivened head is its plain weights times the mask, normalized; an important one its plain weights."""
+    model, sample = (
+        build_model({"syntax": kind, "enliven": "enliven", "enliven_gate": "0.45"}).eval(),
+        batch((7,), (5,)),
+    )
+    maps = attention_maps(model, sample, "encoder:1", "--layer")["encoder", 1][:, 0]
+    comparison = compare_with_plain(model, sample, 1)
+    assert compare_with_plain(model, sample, 2) is None
+    assert 0 < comparison.redundant.sum() < 4
+    masked = comparison.plain * comparison.mask.nan_to_num(0)
+    expected = torch.where(comparison.redundant[:, None, None], masked / masked.sum(-1, keepdim=True), comparison.plain)
+    torch.testing.assert_close(maps, expected)
+    rows = comparison_panels(comparison, maps, [3, 1], prune=False)
+    titles = [[panel and panel[0] for panel in row] for row in rows]
+    names = ["enlivened" if head else "important" for head in comparison.redundant[[2, 0]]]
+    assert titles == [
+        ["syntax mask", "head 3, plain", f"head 3, {names[0]}"], [None, "head 1, plain", f"head 1, {names[1]}"]
+    ]  # fmt: skip
+    words = [*map(str, range(8))]
+    *panels, _ = draw_panels(rows, words, words, "").axes
+    assert [panel.get_title() for panel in panels] == [title for row in titles for title in row if title]
+
+
 def test_labels_do_not_overlap():
     """40 subwords on both axes: each row and column is at least as wide as its letters are high."""
     words = [f"subword{i}" for i in range(40)]
-    figure = draw_heads(torch.rand(16, 40, 40), range(1, 17), words, words, "encoder self-attention, layer 1")
+    figure = draw_panels(
+        head_panels(torch.rand(16, 40, 40), range(1, 17)), words, words, "encoder self-attention, layer 1"
+    )
     figure.canvas.draw()
     panel = figure.axes[0]
     height = panel.get_yticklabels()[0].get_window_extent().height
@@ -70,7 +104,7 @@ def test_labels_do_not_overlap():
 def test_without_matplotlib_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'fairseq-diverse\[plots\]'"):
-        draw_heads(torch.rand(1, 2, 2), [1], ["a", "b"], ["a", "b"], "")
+        draw_panels(head_panels(torch.rand(1, 2, 2), [1]), ["a", "b"], ["a", "b"], "")
 
 
 def test_heads():
