@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Prepare Multi30k (raw train.*, val.*, test_2016_flickr.*) for fairseq-train.
+# Prepare Multi30k (raw train.*, val.*, test_2016_flickr.*) for fairseq-train; with TREES set, parse its source too.
 set -euo pipefail
 
-usage="usage: $(basename "$0") RAW_DIR OUT [en-de|en-fr|en-cs]"
-if [[ $# -lt 2 || $# -gt 3 || ! ${3:-en-de} =~ ^en-(de|fr|cs)$ ]]; then
-    echo "$usage" >&2
+if [[ $# -lt 2 || $# -gt 3 || ! ${3:-en-de} =~ ^en-(de|fr|cs)$ ||
+    ! ${TREES:-both} =~ ^(dependency|constituency|both)$ ]]; then
+    echo "usage: [TREES=dependency|constituency|both] $(basename "$0") RAW_DIR OUT [en-de|en-fr|en-cs]" >&2
+    echo "TREES: see add-trees.sh, which also says how to choose the parsers" >&2
     exit 2
 fi
 raw=$1 out=$2 pair=${3:-en-de}
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-command=$root/.venv/bin/fairseq-diverse
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+command=$here/../.venv/bin/fairseq-diverse
 [[ -x $command ]] || command=fairseq-diverse
-exec "$command" prepare "multi30k_${pair/-/_}" --raw "$raw" --out "$out"
+"$command" prepare "multi30k_${pair/-/_}" --raw "$raw" --out "$out"
+[[ -z ${TREES:-} ]] || "$here/add-trees.sh" "$out" "$TREES"

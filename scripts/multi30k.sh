@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
-# Multi30k En-De on a CPU: prepare the data, train and score baseline and disagreement with three seeds, show the table.
+# Multi30k on a CPU: prepare the data, train and score the rows of a table with three seeds, show the table.
 set -euo pipefail
 
 if [[ $# -lt 2 ]]; then
-    echo "usage: [SEEDS=1,2,3] [JOBS=2] [SIZE=small] $0 RAW_DIR OUT [ROW...]" >&2
+    echo "usage: [TABLE=multi30k-disagreement] [PAIR=en-de] [SEEDS=1,2,3] [JOBS=2] [SIZE=small] \\" >&2
+    echo "    $0 RAW_DIR OUT [ROW...]" >&2
     echo "RAW_DIR holds {train,val,test_2016_flickr}.{en,de}; OUT gets data and runs. Interrupted, it goes on." >&2
+    echo "Rows with syntax have their source parsed; DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers." >&2
     exit 2
 fi
-raw=$1 out=$2
+raw=$1 out=$2 pair=${PAIR:-en-de}
 shift 2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out
 
-table=(multi30k-disagreement --size "${SIZE:-small}")
+data=multi30k_${pair/-/_}
+table=("${TABLE:-multi30k-disagreement}" --size "${SIZE:-small}" --data "$data")
 [[ $# -eq 0 ]] || table+=(--rows "$(IFS=, && echo "$*")")
+[[ $(fairseq-diverse run "${table[@]}" --dry-run) != *translation_with_syntax* ]] || export TREES=both
 
-"$root/data-prep/prepare-multi30k.sh" "$raw" "$out/data/multi30k_en_de" en-de
+"$root/data-prep/prepare-multi30k.sh" "$raw" "$out/data/$data" "$pair"
 
 failed=0
 fairseq-diverse run "${table[@]}" --seeds "${SEEDS:-1,2,3}" --jobs "${JOBS:-2}" || failed=$?

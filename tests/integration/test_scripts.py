@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
 from tests.integration.test_run import SIZE
 
@@ -43,10 +44,24 @@ def test_demo(tmp_path, size):
     assert maps == [f"{s}-{c}-2.png" for s in ("baseline", "lpea") for c in ("cross", "encoder")]
 
 
-def test_multi30k_then_a_length_penalty(tmp_path, size):
-    raw = write_raw(tmp_path / "raw", lines=100)
-    for path in list(raw.iterdir()):
+@pytest.fixture
+def raw(tmp_path) -> Path:
+    folder = write_raw(tmp_path / "raw", lines=100)
+    for path in list(folder.iterdir()):
         path.rename(str(path).replace("/valid.", "/val.").replace("/test.", "/test_2016_flickr."))
+    return folder
+
+
+@needs_models
+def test_multi30k_with_syntax(tmp_path, raw, size):
+    models = {f"{kind.upper()}_MODEL": path for kind, path in MODELS.items()}
+    variables = {"TABLE": "multi30k-zhang2021", "SEEDS": 1, "SIZE": size, **models}
+    output = call("multi30k.sh", raw, tmp_path / "out", "baseline", "lpea-rhe", **variables)
+    assert "train: 100 sentences, 0 without a usable constituency tree" in output
+    assert re.search(r"^\| lpea-rhe \| [\d,]+ \| .* \| 1 \|$", output, re.MULTILINE)
+
+
+def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
     out = tmp_path / "out"
     table = call("multi30k.sh", raw, out, "baseline", SEEDS="1,2", SIZE=size)
     assert re.search(r"^\| baseline \| [\d,]+ \| .* ± .* \| 2 \|$", table, re.MULTILINE)

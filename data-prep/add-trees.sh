@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Parse the source of prepared data and put its trees beside it (--task translation_with_syntax). A second call goes on.
+set -euo pipefail
+
+if [[ $# -lt 1 || $# -gt 2 || ! ${2:-both} =~ ^(dependency|constituency|both)$ ]]; then
+    echo "usage: [WORKERS=N] $(basename "$0") DATA [dependency|constituency|both]" >&2
+    echo "DATA was made by fairseq-diverse prepare. DEPENDENCY_MODEL and CONSTITUENCY_MODEL, names or folders, choose" >&2
+    echo "the parsers (default: as fairseq-diverse parse)." >&2
+    exit 2
+fi
+data=$1 kinds=${2:-both}
+[[ $kinds != both ]] || kinds="dependency constituency"
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PATH=$root/.venv/bin:$PATH
+language=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/preprocess.json"))["source"])' "$data")
+
+trees=()
+for kind in $kinds; do
+    model=${kind^^}_MODEL file=conllu
+    [[ $kind == dependency ]] || file=ptb
+    fairseq-diverse parse --kind "$kind" --language "$language" \
+        ${!model:+--model "${!model}"} ${WORKERS:+--workers "$WORKERS"} \
+        --input "$data/text/tok.{split}.$language" --out "$data/trees/{split}.$language.$file"
+    trees+=("--$kind" "$data/trees/{split}.$language.$file")
+done
+fairseq-diverse binarize-syntax --data "$data" "${trees[@]}"
