@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         parser.error("--device cuda: torch sees no CUDA device; fairseq-diverse doctor says why")
     if not rows:
         parser.error(f"--only {args.only!r}: no row has that in its name; without --only all {len(ROWS)} are measured")
-    parsing.MODELS.update({name: model for name in parsing.BATCHES if (model := getattr(args, f"{name}_model"))})
+    parsing.MODELS = {name: model for name in parsing.BATCHES if (model := getattr(args, f"{name}_model"))}
     without = [row.ours for row in rows if row.measure == "parsing" and row.ours not in parsing.MODELS]
     if len(without) == len(rows):
         parser.error(f"--only {args.only!r}: needs {' and '.join(f'--{name}-model MODEL' for name in without)}")

@@ -32,9 +32,13 @@ def lines(count: int) -> list[str]:
         return read_lines(Path(folder) / "train.en")
 
 
-@functools.cache
 def parser(name: str) -> Any:
-    return load_parser(name, MODELS[name], "en")
+    return _loaded(name, MODELS[name])
+
+
+@functools.cache
+def _loaded(name: str, model: str) -> Any:
+    return load_parser(name, model, "en")
 
 
 def ours(name: str, text: Sequence[str]) -> None:
