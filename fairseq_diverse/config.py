@@ -198,12 +198,52 @@ class Enliven(Mechanism):
             raise UserError(f"--enliven-gate {self.gate!r}: must be dynamic or a number in (0, 1]")
 
 
+@dataclass(frozen=True)
+class QueryKeyWidth(Mechanism):
+    """Heads whose queries and keys have a width of their own (Bhojanapalli et al., 2020)."""
+
+    kind: int = option(0, "width of each head's queries and keys, such as the mean source length; 0 = width / heads")
+    on: str = option(",".join(COMPONENTS), "placement of --qk-head-dim")
+
+    def check(self, width: int) -> None:
+        if self.kind < 0:
+            raise UserError(f"--qk-head-dim {self.kind}: must be at least 1 (or 0 for width / heads)")
+
+
+@dataclass(frozen=True)
+class Talking(Mechanism):
+    """Talking heads (Shazeer et al., 2020)."""
+
+    kind: str = option(
+        "none",
+        "mix the heads' logits before the softmax, their weights after it, or both",
+        choices=("none", "logits", "weights", "both"),
+    )
+    on: str = option(",".join(COMPONENTS), "placement of talking heads")
+
+
+@dataclass(frozen=True)
+class Interacting(Mechanism):
+    """Interacting heads (Li and Luo, 2022, section 3.3)."""
+
+    kind: str = option(
+        "none",
+        "every head's queries attend to every head's keys; the outputs are concatenated or, without more "
+        "parameters, summed",
+        choices=("none", "concat", "sum"),
+    )
+    on: str = option(",".join(COMPONENTS), "placement of interacting heads")
+
+
 MECHANISMS: dict[str, type[Mechanism]] = {
     "routing": Routing,
     "syntax": Syntax,
     "enliven": Enliven,
     "relative": Relative,
     "localness": Localness,
+    "qk-head-dim": QueryKeyWidth,
+    "talking": Talking,
+    "interacting": Interacting,
 }
 ENLIVENED = ("syntax", "relative", "localness")
 
@@ -297,6 +337,7 @@ class AttentionPlan:
                 settings.check(widths[component])
             self._settings[mechanism], self._placements[mechanism] = settings, placement
         self._check_enlivening()
+        self._check_interacting()
 
     def at(self, mechanism: str, component: str, layer: int) -> Any:
         """The mechanism's settings where it is on, None where it is off."""
@@ -323,3 +364,13 @@ class AttentionPlan:
                     f"--enliven prune: encoder:{layer} has {', '.join(placed)}, which important heads do not get and "
                     "redundant ones are pruned of; place it elsewhere or --enliven enliven"
                 )
+
+    def _check_interacting(self) -> None:
+        for component, layers in self._placements["interacting"].items():
+            for layer in sorted(layers):
+                others = set(MECHANISMS) - {"interacting", "qk-head-dim"}
+                if placed := [name for name in MECHANISMS if name in others and self.at(name, component, layer)]:
+                    raise UserError(
+                        f"--interacting-on {self._settings['interacting'].on!r}: {component}:{layer} has "
+                        f"{', '.join(placed)} too, which is not defined for pairs of heads; place them apart"
+                    )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import fairseq_diverse
 from fairseq_diverse import config
+from fairseq_diverse.request import TERMS
 
 fairseq_diverse.register()
 
@@ -29,12 +30,23 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     },
     "enliven-dynamic": {"enliven": "enliven", "enliven_on": "{on}", "syntax": "dependency", "syntax_on": "{on}"},
     "prune": {"enliven": "prune", "enliven_on": "{on}", "enliven_gate": "0.5"},
+    "qk-width": {"qk_head_dim": 5, "qk_head_dim_on": "{on}"},
+    "talking": {"talking": "both", "talking_on": "{on}"},
+    "interacting-concat": {"interacting": "concat", "interacting_on": "{on}"},
+    "interacting-sum": {"interacting": "sum", "interacting_on": "{on}", "qk_head_dim": 5, "qk_head_dim_on": "{on}"},
 }
+
+
+def terms(flags: dict[str, Any]) -> tuple[str, ...]:
+    """The disagreement terms that heads have with these flags."""
+    return tuple(term for term in TERMS if term != "position" or "interacting" not in flags)
 
 
 def components(flags: dict[str, Any]) -> tuple[str, ...]:
     """Where the mechanism that ``flags`` place is defined."""
-    placed = [config.MECHANISMS[key.removesuffix("_on")] for key, value in flags.items() if value == "{on}"]
+    placed = [
+        config.MECHANISMS[key.removesuffix("_on").replace("_", "-")] for key, value in flags.items() if value == "{on}"
+    ]
     return tuple(c for c in config.COMPONENTS if all(c in mechanism.components for mechanism in placed))
 
 
@@ -47,10 +59,15 @@ ALL_ON = (
     "all-on",
     {
         "routing": "em",
-        "routing_on": "encoder,decoder,cross",
+        "routing_on": "encoder,decoder",
         "relative_on": "encoder,decoder",
         "relative_limit": 2,
         "localness_on": "encoder",
+        "qk_head_dim": 5,
+        "talking": "both",
+        "talking_on": "encoder,decoder",
+        "interacting": "concat",
+        "interacting_on": "cross",
         "syntax": "phrase",
         "syntax_on": "encoder",
         "enliven": "enliven",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairseq_diverse.attention.mechanisms.mixing import TalkingHeads
 from fairseq_diverse.attention.mechanisms.position import Localness, RelativePositions
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
 from fairseq_diverse.attention.mechanisms.syntax import DependencyMask, Enlivening, PhraseBias
@@ -25,14 +26,21 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
     if component == "cross":
         options |= {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim}
     head_width = side.embed_dim // side.attention_heads
+    key_width = head_width
+    if width := plan.at("qk-head-dim", component, layer):
+        key_width = options["key_width"] = width.kind
     if syntax := plan.at("syntax", component, layer):
-        options["syntax"] = PhraseBias(head_width, syntax.limit) if syntax.kind == "phrase" else DependencyMask()
+        options["syntax"] = PhraseBias(key_width, syntax.limit) if syntax.kind == "phrase" else DependencyMask()
     if enliven := plan.at("enliven", component, layer):
         options["enlivening"] = Enlivening(enliven.kind == "prune", enliven.threshold)
     if relative := plan.at("relative", component, layer):
-        options["relative"] = RelativePositions(head_width, relative.limit)
+        options["relative"] = RelativePositions(key_width, head_width, relative.limit)
     if plan.at("localness", component, layer):
-        options["localness"] = Localness(head_width)
+        options["localness"] = Localness(key_width)
+    if talking := plan.at("talking", component, layer):
+        options["talking"] = TalkingHeads(side.attention_heads, talking.kind)
+    if interacting := plan.at("interacting", component, layer):
+        options["interacting"] = interacting.kind
     if routing := plan.at("routing", component, layer):
         options["aggregate"] = RoutedAggregation(
             side.embed_dim, side.attention_heads, routing.kind, routing.iterations, routing.capsules, routing.activation

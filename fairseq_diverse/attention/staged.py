@@ -1,18 +1,22 @@
 """The attention body: fairseq's own while nothing is on, named stages otherwise."""
 
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
+from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
 from fairseq_diverse.attention.functional.enlivening import redundant_heads
+from fairseq_diverse.attention.functional.interacting import interacting_attention, interacting_weights
 from fairseq_diverse.attention.functional.masking import additive_mask, masked_softmax, see_something
+from fairseq_diverse.attention.mechanisms.mixing import TalkingHeads
 from fairseq_diverse.attention.mechanisms.position import RelativePositions
 from fairseq_diverse.attention.mechanisms.syntax import Enlivening, Relations
+from fairseq_diverse.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +27,7 @@ class AttentionOutput(NamedTuple):
     """What one attention gives its layer."""
 
     value: Tensor  # (T, B, C)
-    weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; before dropout
+    weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; as the softmax gives them
     agreement: Tensor | None  # (K,) one figure a disagreement term
     redundant: Tensor | None = None  # (B, H) bool, where heads are enlivened
 
@@ -39,12 +43,15 @@ class StagedAttention(MultiheadAttention):
         relative: relative positions; None for none.
         localness: a bias of the logits from queries and real keys; None for none.
         enlivening: what redundant heads get of the three before; None gives all of it to all heads.
+        talking: mixes the maps of the heads; None for none.
+        interacting: concat or sum, how the outputs of pairs of heads are combined; None for heads on their own.
         aggregate: module that combines the heads (T, B, C) -> (T, B, C) in place of the output projection, which the
             attention then does not have; None keeps the projection.
+        key_width: of each head's queries and keys; None for that of its values, width / heads.
         Others as fairseq's.
     """
 
-    MECHANISMS = ("syntax", "relative", "localness", "enlivening", "aggregate")
+    MECHANISMS = ("syntax", "relative", "localness", "enlivening", "talking", "interacting", "aggregate")
 
     def __init__(
         self,
@@ -55,14 +62,26 @@ class StagedAttention(MultiheadAttention):
         relative: RelativePositions | None = None,
         localness: nn.Module | None = None,
         enlivening: Enlivening | None = None,
+        talking: TalkingHeads | None = None,
+        interacting: str | None = None,
         aggregate: nn.Module | None = None,
-        **options: object,
+        key_width: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, **options)
         self.dropout_module.module_name = "MultiheadAttention"  # as --retain-dropout-modules knows it
         self.syntax, self.relative, self.localness = syntax, relative, localness
-        self.enlivening, self.aggregate = enlivening, aggregate
-        self.is_plain = all(getattr(self, mechanism) is None for mechanism in self.MECHANISMS)
+        self.enlivening, self.talking, self.interacting, self.aggregate = enlivening, talking, interacting, aggregate
+        self.is_plain = key_width is None and all(getattr(self, mechanism) is None for mechanism in self.MECHANISMS)
+        noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
+        if key_width is not None:
+            self.scaling = key_width**-0.5
+            self.q_proj = quant_noise(nn.Linear(embed_dim, num_heads * key_width), *noise)
+            self.k_proj = quant_noise(nn.Linear(self.kdim, num_heads * key_width), *noise)
+        if interacting == "concat":
+            self.out_proj = quant_noise(nn.Linear(num_heads * embed_dim, embed_dim), *noise)
+        if key_width is not None or interacting == "concat":
+            self.reset_parameters()
         if aggregate is not None:
             self.out_proj = None
 
@@ -98,6 +117,9 @@ class StagedAttention(MultiheadAttention):
             terms: disagreement terms to measure: subspace, position, output.
             relations: of the source's trees; needed by syntax and enlivening.
             Others as fairseq's.
+
+        Raises:
+            UserError: the position term of heads that interact.
         """
         need_weights = need_weights or need_head_weights
         fused_in_fairseq = (
@@ -119,38 +141,17 @@ class StagedAttention(MultiheadAttention):
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
         allowed = self._allowed(key_padding_mask, attn_mask)
-        bias, seen = self._bias(q, k, key_padding_mask, relations)
-        explicit = need_weights or "position" in terms or self.relative is not None
-        logits = q @ k.transpose(-1, -2) if explicit or self.enlivening is not None else None  # (B, H, T, S)
-        redundant = None
-        if self.enlivening is not None:
-            assert logits is not None and relations is not None and relations.dependency is not None
-            with torch.no_grad():
-                plain_weights = masked_softmax(logits, allowed)
-                valid = _valid(key_padding_mask, k)
-                redundant = redundant_heads(plain_weights, relations.dependency, valid, self.enlivening.gate)
-            redundant = redundant[..., None, None]  # (B, H, 1, 1)
-            bias = None if bias is None else torch.where(redundant, bias, 0)
-            seen = None if seen is None else seen | ~redundant
-        if seen is not None:
-            allowed = see_something(seen if allowed is None else seen & allowed)
-        weights = None
-        if explicit:
-            assert logits is not None
-            weights = masked_softmax(logits if bias is None else logits + bias, allowed)
-            dropped = self.dropout_module(weights.type_as(v))
-            heads = dropped @ v  # (B, H, T, D)
-            if self.relative is not None:
-                gain = self.relative.gain(dropped)
-                heads = heads + (gain if redundant is None else torch.where(redundant, gain, 0))
+        weights = redundant = None
+        if self.interacting is not None:
+            if "position" in terms:
+                raise UserError("--disagreement position: heads that interact (--interacting) have no map of their own")
+            heads = interacting_attention(q, k, v, allowed, self.interacting, self._dropout, scale=1.0)
+            heads = heads.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            if need_weights:
+                weights = interacting_weights(q, k, allowed, scale=1.0)
         else:
-            dropping = self.training or self.dropout_module.apply_during_inference
-            mask = allowed if bias is None else additive_mask(bias, allowed).type_as(q)
-            heads = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=self.dropout_module.p if dropping else 0.0, scale=1.0
-            )
-        if redundant is not None and self.enlivening is not None and self.enlivening.prune:
-            heads = heads.masked_fill(redundant, 0)
+            explicit = need_weights or "position" in terms
+            heads, weights, redundant = self._heads(q, k, v, key_padding_mask, allowed, relations, explicit)
         agreement = None
         if terms:
             agreement = _measure(terms, v, weights, heads, _valid(query_padding_mask, q), _valid(key_padding_mask, k))
@@ -159,7 +160,60 @@ class StagedAttention(MultiheadAttention):
         shown = None
         if need_weights and weights is not None:
             shown = weights.transpose(0, 1) if need_head_weights else weights.mean(1)
-        return AttentionOutput(combined, shown, agreement, None if redundant is None else redundant[..., 0, 0])
+        return AttentionOutput(combined, shown, agreement, redundant)
+
+    def _heads(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_padding_mask: Tensor | None,
+        allowed: Tensor | None,
+        relations: Relations | None,
+        explicit: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Outputs of the heads (B, H, T, D), their maps (B, H, T, S), and which of them are redundant (B, H).
+
+        There is no map where torch's fused kernel can do the work and no ``explicit`` one is asked for.
+        """
+        bias, seen = self._bias(q, k, key_padding_mask, relations)
+        explicit = explicit or self.relative is not None or self.talking is not None
+        logits = q @ k.transpose(-1, -2) if explicit or self.enlivening is not None else None  # (B, H, T, S)
+        redundant = gated = None
+        if self.enlivening is not None:
+            assert logits is not None and relations is not None and relations.dependency is not None
+            with torch.no_grad():
+                plain_weights = masked_softmax(logits, allowed)
+                valid = _valid(key_padding_mask, k)
+                redundant = redundant_heads(plain_weights, relations.dependency, valid, self.enlivening.gate)
+            gated = redundant[..., None, None]  # (B, H, 1, 1)
+            bias = None if bias is None else torch.where(gated, bias, 0)
+            seen = None if seen is None else seen | ~gated
+        if seen is not None:
+            allowed = see_something(seen if allowed is None else seen & allowed)
+        weights = None
+        if explicit:
+            assert logits is not None
+            logits = logits if bias is None else logits + bias
+            weights = masked_softmax(logits if self.talking is None else self.talking.mix_logits(logits), allowed)
+            mixed = weights if self.talking is None else self.talking.mix_weights(weights)
+            dropped = self.dropout_module(mixed.type_as(v))
+            heads = dropped @ v  # (B, H, T, D)
+            if self.relative is not None:
+                gain = self.relative.gain(dropped)
+                heads = heads + (gain if gated is None else torch.where(gated, gain, 0))
+        else:
+            mask = allowed if bias is None else additive_mask(bias, allowed).type_as(q)
+            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self._dropout, scale=1.0)
+        if gated is not None and self.enlivening is not None and self.enlivening.prune:
+            heads = heads.masked_fill(gated, 0)
+        return heads, weights, redundant
+
+    @property
+    def _dropout(self) -> float:
+        """Probability of dropping a weight now."""
+        dropping = self.training or self.dropout_module.apply_during_inference
+        return self.dropout_module.p if dropping else 0.0
 
     def _project(
         self,
@@ -227,7 +281,14 @@ class StagedAttention(MultiheadAttention):
         """Warm start: a checkpoint without a mechanism of this attention leaves it at its initial values."""
         super().upgrade_state_dict_named(state_dict, name)
         own = self.state_dict(prefix=f"{name}.")
-        new: dict[str, Tensor] = {}
+        plain = (self.embed_dim, self.embed_dim)
+        reshaped = [
+            projection
+            for projection in ("q_proj", "k_proj", "out_proj")
+            if (weight := own.get(f"{name}.{projection}.weight")) is not None
+            and weight.shape != state_dict.get(f"{name}.{projection}.weight", weight).shape == plain
+        ]
+        new = {key: value for key, value in own.items() if key.removeprefix(f"{name}.").split(".")[0] in reshaped}
         for mechanism in self.MECHANISMS:
             prefix = f"{name}.{mechanism}."
             its = {key: value for key, value in own.items() if key.startswith(prefix)}

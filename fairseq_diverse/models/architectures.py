@@ -36,6 +36,8 @@ SYSTEMS: dict[str, dict[str, object]] = {
     "li2021_aggregation": {"routing": "em", "routing_on": "encoder:1-2"},
     "zhang2021_dea": {"syntax": "dependency", "syntax_on": "encoder:1"},
     "zhang2021_lpea": {"syntax": "phrase", "syntax_on": "encoder:1", "enliven": "enliven", "enliven_on": "encoder:1"},
+    "li2022_talking": {"talking": "both"},
+    "li2022_interacting": {"interacting": "concat"},
 }
 
 

@@ -275,6 +275,10 @@ class DiverseTransformerModel(TransformerModel):
                 )
         if not isinstance(args, Namespace):  # hydra would show a UserError below a trace of its own
             sys.exit("error: fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
+        for side in ("encoder", "decoder"):
+            heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
+            if heads < 1 or width % heads:
+                raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
         keep_layers(args)
         return super().build_model(args, task)
 

@@ -206,6 +206,8 @@ class SyntaxDataset(torch.utils.data.Dataset):
         self.prefix, self.needed = prefix, tuple(needed)
         path = Path(f"{prefix}.syntax.json")
         command = f"fairseq-diverse binarize-syntax --data {path.parent}"
+        if (split := path.name.split(".")[0]) not in ("train", "valid", "test"):
+            command += f" --splits {split}"
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):

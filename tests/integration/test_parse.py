@@ -1,6 +1,8 @@
 """`fairseq-diverse parse` with the small real models, as a user runs it."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -85,18 +87,41 @@ def test_killed_and_started_again_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kind", "language", "model"),
+    [
+        ("dependency", "en", "en_core_web_sm"),
+        ("dependency", "de", "de_core_news_sm"),
+        ("constituency", "en", "benepar_en3"),
+        ("constituency", "de", "benepar_de2"),
+    ],
+)
+def test_default_models(kind, language, model, tmp_path):
+    (tmp_path / "text").touch()  # no line, so no model need be there
+    call("--kind", kind, "--language", language, "--input", tmp_path / "text", "--out", tmp_path / "out")
+    assert json.loads((tmp_path / "out.json").read_text())["model"] == model
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--kind", "dependency", "--parser", "benepar"), "--parser benepar: makes no dependency trees; take spacy"),
         (("--kind", "dependency", "--language", "fi"), "--language fi: no default model of spacy"),
         (("--kind", "dependency", "--workers", 0), "--workers 0: at least 1 is needed"),
         (("--kind", "dependency", "--shard", "3/2"), "--shard 3/2: I/N with 1 <= I <= N"),
-        (("--kind", "dependency", "--model", "no_such_model"), "--model no_such_model: spaCy cannot load it"),
-        (("--kind", "constituency", "--model", "no_such_model"), "--model no_such_model: benepar cannot load it"),
+        (
+            ("--kind", "dependency", "--model", "no_such_model"),
+            r"--model no_such_model: spaCy cannot load it \(.+\); "
+            "get it with: python -m spacy download no_such_model, or give",
+        ),
+        (
+            ("--kind", "constituency", "--language", "de", "--model", "no_such_model"),
+            r"--model no_such_model: benepar cannot load it \(.+\); "
+            r"get it with: python -c \"import benepar; benepar.download\('no_such_model'\)\", or give",
+        ),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, tmp_path):
     (tmp_path / "text").write_text("a b\n")
     said = call(*arguments, "--input", tmp_path / "text", "--out", tmp_path / "out", fails=True)
-    assert said.splitlines()[-1].startswith("fairseq-diverse parse: ") and message in said.splitlines()[-1]
+    assert re.match(f"fairseq-diverse parse: {message}", said.splitlines()[-1]) and "Traceback" not in said
     assert not (tmp_path / "out").exists()

@@ -1,13 +1,17 @@
 """Trees from files to training and translation, through the commands a user types."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+from fairseq.tasks.translation import TranslationConfig
 
+from fairseq_diverse.preparation.pipeline import read_record
+from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
 from tests.integration.commands import TINY, run
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_training import figures
@@ -88,6 +92,33 @@ def test_sharded_data(data, tmp_path):
     assert f"{other} train en-de 20 examples" in log.stderr and "creating new batches for epoch 3" in log.stderr
 
 
+def test_combined_shards(data, tmp_path):
+    """``train`` and ``train1`` of one folder: fairseq trains on both at once, --upsample-primary repeats the first."""
+    folder, raw = shutil.copytree(data, tmp_path / "data"), shutil.copytree(data.parent / "raw", tmp_path / "raw")
+    for path in [*folder.glob("valid.en-de.*.???"), folder / "text/bpe.valid.en", *raw.glob("valid.en.*")]:
+        if ".syntax." not in path.name:
+            shutil.copy(path, path.with_name(path.name.replace("valid", "train1")))
+    log = train(folder, tmp_path / "model", SYSTEM, 1, check=False)
+    missing = f"error: {folder}/train1.en-de.en.syntax.json: missing, and this model needs dependency and constituency "
+    todo = f"trees: fairseq-diverse binarize-syntax --data {folder} --splits train1 --dependency FILES "
+    assert log.returncode and f"\n{missing}{todo}--constituency FILES\n" in log.stderr and "Trace" not in log.stderr
+    trees = ("--dependency", f"{raw}/{{split}}.en.conllu", "--constituency", f"{raw}/{{split}}.en.ptb")
+    command("binarize-syntax", "--data", folder, "--splits", "train1", *trees)
+    assert "train1 en-de 20 examples" in train(folder, tmp_path / "model", SYSTEM, 1).stderr
+
+    pair = {"source_lang": "en", "target_lang": "de", "dataset_impl": "mmap", "required_seq_len_multiple": 1}
+    task = TranslationWithSyntax.setup_task(TranslationConfig(data=str(folder), upsample_primary=2, **pair))
+    task.trees = ("dependency", "constituency")
+
+    def examples(split, **options):
+        task.load_dataset(split, **options)
+        pairs = task.dataset(split)
+        inputs = (pairs.collater([pairs[n]])["net_input"] for n in range(len(pairs)))
+        return [(one["src_tokens"].tolist(), one["source_trees"].tolist()) for one in inputs]
+
+    assert examples("train", combine=True) == examples("train") * 2 + examples("train1")
+
+
 def test_long_sentences_are_left_out_with_their_trees(data, tmp_path):
     system = f"{SYSTEM} --max-source-positions 24 --skip-invalid-size-inputs-valid-test"
     assert re.search(r"\d+ samples have invalid sizes and will be skipped", train(data, tmp_path, system).stderr)
@@ -166,12 +197,21 @@ def test_mistakes_of_translate_are_one_line(data, checkpoint, tmp_path):
 
 
 @needs_models
-def test_translate_parses_what_comes_from_stdin(data, checkpoint):
-    """In the input's order; an empty line stays one, a line that no parser takes is translated without a tree."""
+def test_translate_parses_what_comes_from_stdin(data, checkpoint, tmp_path):
+    """In the input's order; an empty line stays one, a line that no parser takes is translated without a tree.
+
+    One parser is given; the other is the one recorded with the data, found although its path was relative to elsewhere.
+    """
+    prepared, trees, model = shutil.copytree(data, tmp_path / "data"), tmp_path / "x.conllu", MODELS["dependency"]
+    how = ("--kind", "dependency", "--model", os.path.relpath(model), "--workers", 1)
+    command("parse", *how, "--input", data / "text/tok.test.en", "--out", trees)
+    command("binarize-syntax", "--data", prepared, "--splits", "test", "--dependency", trees)
+    assert read_record(prepared)["parsers"]["dependency"]["model"] == str(model.resolve())
     lines = ["He sees the tower .", "", " ".join(["tower"] * 600), "The old man ( he ) sleeps ."]
-    models = (f"--{kind}-model={path}" for kind, path in MODELS.items())
-    line = [*COMMAND, "translate", "--checkpoint", checkpoint, "--data", data, "--cpu", "--max-len-b", "12", *models]
-    done = subprocess.run([*map(str, line)], input="\n".join(lines) + "\n", capture_output=True, text=True)
+    line = [*COMMAND, "translate", "--checkpoint", checkpoint, "--data", prepared, "--cpu", "--max-len-b", 12]
+    line += ["--constituency-model", MODELS["constituency"].resolve()]
+    text = "\n".join(lines) + "\n"
+    done = subprocess.run([*map(str, line)], input=text, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = done.stdout.split("\n")
     assert len(said) == 5 and said[0] and not said[1] and said[3] and not said[4]

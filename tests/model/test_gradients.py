@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from fairseq_diverse.request import TERMS, AttentionRequest
-from tests.cases import ALL_ON, CASES, batch, build_model
+from fairseq_diverse.request import AttentionRequest
+from tests.cases import ALL_ON, CASES, batch, build_model, terms
 
-REQUEST = AttentionRequest(TERMS, "encoder,cross,decoder")
+
+def everything(flags):
+    return AttentionRequest(terms(flags), "encoder,cross,decoder")
 
 
 def gradients(flags, request=None, checkpointing=False):
@@ -19,15 +21,16 @@ def gradients(flags, request=None, checkpointing=False):
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("request_", [None, REQUEST], ids=["likelihood", "with disagreement"])
+@pytest.mark.parametrize("disagreement", [False, True], ids=["likelihood", "with disagreement"])
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
-def test_every_parameter_and_checkpointing(name, flags, request_):
-    plain = gradients(flags, request_)
+def test_every_parameter_and_checkpointing(name, flags, disagreement):
+    request = everything(flags) if disagreement else None
+    plain = gradients(flags, request)
     for parameter, gradient in plain.items():
         assert gradient is not None and gradient.isfinite().all(), parameter
         if not parameter.endswith("k_proj.bias"):  # softmax ignores what is added to every key
             assert gradient.abs().max() > 0, parameter
-    for parameter, gradient in gradients(flags, request_, checkpointing=True).items():
+    for parameter, gradient in gradients(flags, request, checkpointing=True).items():
         torch.testing.assert_close(gradient, plain[parameter], msg=parameter)
 
 
@@ -36,7 +39,7 @@ def test_layerdrop_runs_with_any_subset_of_layers(name, flags):
     model = build_model({**flags, "encoder_layerdrop": 0.6, "decoder_layerdrop": 0.6})
     for seed in range(8):
         torch.manual_seed(seed)
-        output, extra = model(**batch(), attention_request=REQUEST)
+        output, extra = model(**batch(), attention_request=everything(flags))
         (output.float().mean() + extra["agreement"].sum()).backward()
         assert output.isfinite().all() and (extra["agreement"] >= 0).all() and (extra["agreement"] <= 1).all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

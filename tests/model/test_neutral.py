@@ -6,7 +6,10 @@ import torch
 from tests.cases import batch, build_model
 
 # flags -> the parameters (ends of their names) that are zero in the neutral setting
-NEUTRAL = [({"relative_on": "encoder,decoder"}, (".relative.keys", ".relative.values"))]
+NEUTRAL: list[tuple[dict[str, str], tuple[str, ...]]] = [
+    ({"relative_on": "encoder,decoder"}, (".relative.keys", ".relative.values")),
+    ({"talking": "both"}, ()),
+]
 
 
 @pytest.mark.parametrize(("flags", "zeroed"), NEUTRAL)

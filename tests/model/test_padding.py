@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fairseq_diverse.attention.mechanisms.syntax import relate
-from fairseq_diverse.request import TERMS
-from tests.cases import ALL_ON, CASES, batch, build_model, dictionary
+from tests.cases import ALL_ON, CASES, batch, build_model, dictionary, terms
 
 
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
@@ -44,7 +43,7 @@ def test_rows_of_all_padding_are_finite(name, flags, dtype, need_weights):
         query_padding_mask=padding,
         relations=relate(trees, ("dependency", "constituency")),
         need_head_weights=need_weights,
-        terms=TERMS if need_weights else ("output",),
+        terms=terms(flags) if need_weights else ("output",),
     )
     (out.value.float().sum() + out.agreement.sum()).backward()
     assert out.value.isfinite().all() and out.agreement.isfinite().all()

@@ -39,6 +39,24 @@ def test_only_where_placed(placement, names):
         ({"relative_on": "cross"}, "--relative-on 'cross': relative is defined for encoder and decoder self-attention"),
         ({"relative_on": "encoder", "relative_limit": 0}, "--relative-limit 0: must be at least 1"),
         ({"localness_on": "decoder"}, "--localness-on 'decoder': localness is defined for encoder self-attention only"),
+        ({"qk_head_dim": -1}, "--qk-head-dim -1: must be at least 1"),
+        ({"talking": "both", "talking_on": "self"}, "--talking-on 'self': unknown component 'self'"),
+        *(
+            (
+                {"interacting": "sum", "interacting_on": "encoder:1", **flags},
+                f"--interacting-on 'encoder:1': encoder:1 has {next(iter(flags)).removesuffix('_on')} too",
+            )
+            for flags in (
+                {"routing": "em"},
+                {"talking": "logits"},
+                {"relative_on": "encoder"},
+                {"localness_on": "encoder:1"},
+                {"syntax": "phrase"},
+                {"enliven": "prune"},
+            )
+        ),
+        ({"decoder_attention_heads": 5}, "--decoder-attention-heads 5: must divide the width --decoder-embed-dim 24"),
+        ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0: must divide the width --encoder-embed-dim 24"),
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config: not supported"),
     ],
 )

@@ -73,6 +73,19 @@ def test_what_syntax_adds(arch, added):
     assert parameters(arch) - parameters() == added and (size["added"] > 0) == (added > 0)
 
 
+def test_what_heads_add():
+    """Li and Luo (2022): concatenated pairs of heads at Base, and nothing when they are summed."""
+    added = {heads: 18 * (heads - 1) * 512**2 for heads in (8, 16)}
+    assert [round(count / 1e6, 1) for count in added.values()] == [33.0, 70.8]
+    for heads, expected in added.items():
+        flags = {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
+        assert parameters("li2022_interacting", **flags) - parameters(**flags) == expected
+        assert parameters("li2022_interacting", interacting="sum", **flags) == parameters(**flags)
+    assert parameters("li2022_talking") - parameters() == 18 * 128
+    assert parameters(talking="logits", talking_on="cross") - parameters() == 6 * 64
+    assert parameters(qk_head_dim=20) - parameters() == 18 * 2 * (512 + 1) * (8 * 20 - 512)
+
+
 def test_flops_by_hand():
     model = cases.build_model().eval()
     s, t, d = 7, 5, 24
@@ -125,7 +138,7 @@ def test_every_model_flag_reaches_the_model(capsys):
         ("--arch diverse_transformer_tiny --target-length 2000", "--target-length 2000: from 1 to 1024"),
         (
             "--arch diverse_transformer_tiny --encoder-embed-dim 63",
-            "no model has these flags: embed_dim must be divisible",
+            "--encoder-attention-heads 2: must divide the width --encoder-embed-dim 63",
         ),
         (
             "--arch diverse_transformer_tiny --routing em --routing-on encoder:9",

@@ -9,22 +9,23 @@ from fairseq_diverse.attention.functional.position import localness_bias, relati
 class RelativePositions(nn.Module):
     """A vector for each relative position, added to the keys and another to the values; shared over heads.
 
-    Source: Shaw et al. (2018), Eqs. 3-4. 2 (2k+1) D parameters: 4,224 at Base with k = 16.
+    Source: Shaw et al. (2018), Eqs. 3-4. (2k+1) (Dk + D) parameters: 4,224 at Base with k = 16.
 
     Args:
-        head_width: D.
+        key_width: Dk, of each head's queries and keys.
+        head_width: D, of its values.
         limit: k, at least 1; positions farther away count as k.
     """
 
-    def __init__(self, head_width: int, limit: int) -> None:
+    def __init__(self, key_width: int, head_width: int, limit: int) -> None:
         super().__init__()
-        self.keys = nn.Parameter(torch.empty(2 * limit + 1, head_width))
+        self.keys = nn.Parameter(torch.empty(2 * limit + 1, key_width))
         self.values = nn.Parameter(torch.empty(2 * limit + 1, head_width))
         nn.init.xavier_uniform_(self.keys)
         nn.init.xavier_uniform_(self.values)
 
     def forward(self, q: Tensor, keys: int) -> Tensor:
-        """(B, H, T, D) scaled queries, S -> (B, H, T, S) addends of the logits."""
+        """(B, H, T, Dk) scaled queries, S -> (B, H, T, S) addends of the logits."""
         return relative_logits(q, self.keys, keys)
 
     def gain(self, weights: Tensor) -> Tensor:

@@ -1,0 +1,112 @@
+"""Interacting heads: the queries of every head attend to the keys and values of every head."""
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
+
+
+def interacting_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: Tensor | None = None,
+    combine: str = "concat",
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention of all H^2 ordered pairs of heads.
+
+        O_ij = softmax(Q_i K_j^T / sqrt(Dk)) V_j
+        concat: O_11, O_12, ..., O_1H, O_21, ..., O_HH side by side
+        sum:    O_1, ..., O_H side by side, O_i = (sum over j of O_ij) / sqrt(H)
+
+    Source: Li and Luo (2022), Eqs. 11-12; ``sum`` adds no parameter, as its section 4.6.4 says of the mechanism.
+
+    The queries of all heads stack along the query axis against the keys of one head after the other, on torch's fused
+    attention: no more than H of the H^2 maps ever exist, in backward too, nor more than one of the H outputs that
+    ``sum`` adds up. What the kernel would keep of them for backward is computed again there.
+
+    Args:
+        q: (B, H, T, Dk)
+        k: (B, H, S, Dk)
+        v: (B, H, S, D)
+        allowed: bool, broadcast to (B, 1, T, S), True where a query may see a key; None allows everything. A query
+            without any allowed key sees every key: its output is finite, to be ignored.
+        combine: concat or sum.
+        dropout: probability of dropping a weight, in [0, 1).
+        scale: factor of Q K^T; None for 1 / sqrt(Dk).
+
+    Returns:
+        (B, T, H H D) for concat, (B, T, H D) for sum.
+    """
+    batch, heads, queries, _ = q.shape
+    mask = None if allowed is None else see_something(allowed)
+    if mask is not None and mask.size(2) > 1:
+        mask = mask.repeat(1, 1, heads, 1)
+    stacked = q.reshape(batch, 1, heads * queries, -1)
+    keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
+    attend: Any = _Again.apply if combine == "sum" or keeps_maps else _attend
+    outputs = (
+        attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, -1).transpose(1, 2)
+        for key, value in zip(k.split(1, 1), v.split(1, 1), strict=True)
+    )
+    if combine == "sum":
+        return functools.reduce(torch.add, outputs).flatten(2) * heads**-0.5
+    return torch.stack([*outputs], 3).flatten(2)
+
+
+def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """What each head's queries attend to, the mean over the heads of the keys.
+
+        A_i = (sum over j of softmax(Q_i K_j^T / sqrt(Dk))) / H
+
+    Source: Li and Luo (2022), Eq. 11; the mean is ours, to have H maps to look at.
+
+    Args:
+        As ``interacting_attention``.
+
+    Returns:
+        (B, H, T, S), rows sum to 1.
+    """
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    allowed = None if allowed is None else see_something(allowed)
+    maps = (masked_softmax(q @ key.transpose(-1, -2) * scale, allowed) for key in k.split(1, 1))
+    return functools.reduce(torch.add, maps) / k.size(1)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
+
+
+class _Again(torch.autograd.Function):
+    """torch's fused attention that keeps its arguments alone, and runs again in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float) -> Tensor:
+        ctx.save_for_backward(q, k, v, mask)
+        ctx.options = dropout, scale
+        ctx.random = _generator(q).get_state() if dropout else None
+        return _attend(q, k, v, mask, dropout, scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mask = ctx.saved_tensors
+        q, k, v = inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+        generator, now = _generator(q), None
+        if ctx.random is not None:
+            now = generator.get_state()
+            generator.set_state(ctx.random)
+        with torch.enable_grad():
+            out = _attend(q, k, v, mask, *ctx.options)
+        if now is not None:
+            generator.set_state(now)
+        return *torch.autograd.grad(out, inputs, gradients), None, None, None
+
+
+def _generator(x: Tensor) -> torch.Generator:
+    return torch.cuda.default_generators[x.device.index] if x.is_cuda else torch.default_generator

@@ -1,0 +1,20 @@
+"""Talking heads: the maps of all heads mixed with each other."""
+
+from torch import Tensor
+
+
+def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
+    """Every head's map becomes a weighted sum of the maps of all heads.
+
+        mixed[b, g, t, s] = sum over h of matrix[g, h] x[b, h, t, s]
+
+    Source: Shazeer et al. (2020); Li and Luo (2022), Eqs. 7-8.
+
+    Args:
+        x: (B, H, T, S) logits, without infinities, or weights.
+        matrix: (H, H).
+
+    Returns:
+        (B, H, T, S)
+    """
+    return (matrix.type_as(x) @ x.flatten(2)).view_as(x)

@@ -1,0 +1,131 @@
+"""Talking and interacting heads equal their loop versions; interacting heads never hold the maps of all pairs."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_diverse.attention.functional.interacting import interacting_attention, interacting_weights
+from fairseq_diverse.attention.functional.mixing import mix_heads
+from fairseq_diverse.attention.mechanisms.mixing import TalkingHeads
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.request import AttentionRequest
+from tests.cases import batch, build_model
+from tests.reference import heads as reference
+
+B, H, T, S, D = 2, 3, 4, 5, 2
+PADDED = torch.tensor([[True] * S, [False, False, True, True, True]])[:, None, None]  # (B, 1, 1, S)
+CAUSAL = torch.ones(T, S).tril(1).bool()[None, None]
+MASKS = {"none": None, "padding": PADDED, "causal": CAUSAL, "both": PADDED & CAUSAL}
+
+
+def qkv(key_width=D, queries=T, dtype=torch.float64):
+    torch.manual_seed(0)
+    shapes = (B, H, queries, key_width), (B, H, S, key_width), (B, H, S, D)
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def test_mixing_equals_the_loop():
+    x, matrix = torch.randn(B, H, T, S, dtype=torch.float64), torch.randn(H, H, dtype=torch.float64)
+    expected = [reference.mix_heads(maps, matrix.tolist()) for maps in x.tolist()]
+    torch.testing.assert_close(mix_heads(x, matrix), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+@pytest.mark.parametrize("key_width", [D, 3])
+@pytest.mark.parametrize("mask", MASKS)
+def test_interacting_equals_the_loop(mask, key_width, combine):
+    q, k, v = qkv(key_width)
+    allowed = MASKS[mask]
+    everything = torch.ones(B, T, S).bool() if allowed is None else allowed.expand(B, 1, T, S).squeeze(1)
+    if mask == "both":  # the first query of the second sentence sees nothing; what it gives is ignored
+        everything = everything.clone()
+        everything[1, 0] = True
+    arguments = (x.tolist() for x in (q, k, v, everything))
+    expected, maps = zip(
+        *(reference.interacting_attention(*one, combine) for one in zip(*arguments, strict=True)), strict=True
+    )
+    got = interacting_attention(q, k, v, allowed, combine)
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+    weights = interacting_weights(q, k, allowed)
+    torch.testing.assert_close(weights, torch.tensor(maps, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+    assert gradcheck(lambda *x: interacting_attention(*x, allowed, combine), (q, k, v))
+
+
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+def test_interacting_drops_weights_and_its_backward_drops_the_same(combine):
+    q, k, v = qkv()
+
+    def draw(*x):
+        torch.manual_seed(1)
+        return interacting_attention(*x, PADDED, combine, dropout=0.5)
+
+    assert gradcheck(draw, (q, k, v))
+    before = torch.get_rng_state()
+    draws = torch.stack([interacting_attention(q, k, v, PADDED, combine, dropout=0.5).detach() for _ in range(4000)])
+    assert not torch.equal(before, torch.get_rng_state())
+    torch.testing.assert_close(draws.mean(0), interacting_attention(q, k, v, PADDED, combine), rtol=0, atol=0.12)
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            self.numbers = max(self.numbers, x.numel() if torch.is_tensor(x) else 0)
+        return out
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("key_width", [4, 5])
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+def test_interacting_never_holds_the_maps_of_all_pairs(combine, key_width, dropout):
+    heads, length = 8, 48
+    q, k = (torch.randn(1, heads, length, key_width, requires_grad=True) for _ in range(2))
+    v = torch.randn(1, heads, length, 4, requires_grad=True)
+    outputs = heads * length * 4 * (heads if combine == "concat" else 1)
+    kept = []
+    with Largest() as largest:
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+            out = interacting_attention(q, k, v, combine=combine, dropout=dropout)
+        out.sum().backward()
+    assert largest.numbers <= max(heads * length * length, outputs)
+    stored = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() // 4 for x in kept}
+    assert sum(stored.values()) <= 1.5 * (outputs + q.numel() + k.numel() + v.numel())
+
+
+def test_talking_starts_as_the_identity_and_each_kind_has_its_matrices():
+    maps = torch.randn(B, H, T, S)
+    for kind, count in (("logits", 1), ("weights", 1), ("both", 2)):
+        talking = TalkingHeads(H, kind)
+        assert [p.tolist() for p in talking.parameters()] == [torch.eye(H).tolist()] * count
+        assert torch.equal(talking.mix_logits(maps), maps) and torch.equal(talking.mix_weights(maps), maps)
+
+
+def test_what_a_padded_key_holds_moves_no_talking_head():
+    """Masking comes after the mixing, in the gradient too."""
+    model = build_model({"talking": "both"})
+    attention = model.encoder.layers[0].self_attn
+    torch.nn.init.normal_(attention.talking.before)
+    torch.nn.init.normal_(attention.talking.after)
+    x, padding = torch.randn(5, 3, 24), torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, :2] = True
+    found = []
+    for scale in (1.0, 1e3):
+        model.zero_grad()
+        padded = torch.where(padding.t().unsqueeze(-1), scale * x, x).requires_grad_()
+        out = attention.attend(x, padded, padded, padding).value
+        out.sum().backward()
+        assert not padded.grad[padding.t()].any()
+        found.append([out, *(p.grad for p in attention.parameters())])
+    torch.testing.assert_close(*found)
+
+
+def test_position_disagreement_of_interacting_heads_is_refused():
+    with pytest.raises(UserError, match="--disagreement position: heads that interact"):
+        build_model({"interacting": "sum"})(
+            **batch(), attention_request=AttentionRequest(("output", "position"), "cross")
+        )
