@@ -343,6 +343,10 @@ class AttentionPlan:
         """The mechanism's settings where it is on, None where it is off."""
         return self._settings[mechanism] if layer in self._placements[mechanism].get(component, ()) else None
 
+    def anywhere(self, mechanism: str, component: str) -> bool:
+        """Whether the mechanism is on at any layer of the component."""
+        return bool(self._placements[mechanism].get(component))
+
     @property
     def trees(self) -> tuple[str, ...]:
         """The kinds of source trees that the model needs: dependency, constituency."""

@@ -2,7 +2,8 @@
 
 Takes every model flag of fairseq-train (--encoder-embed-dim, --share-all-embeddings, --routing, ...). FLOPs are those
 of one sentence pair in a full pass, 2 a multiply-add, on the route that makes every attention map: matrix products,
-convolutions, layer normalization and elementwise products; without embeddings and softmax layer.
+convolutions, layer normalization and elementwise products; without embeddings and softmax layer. With --data also how
+many heads interacting heads should have at most (Li and Luo, 2022, Eq. 13).
 """
 
 import argparse
@@ -23,15 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source-length", type=int, default=30, metavar="N", help="tokens (default: 30)")
     parser.add_argument("--target-length", type=int, default=30, metavar="N", help="tokens (default: 30)")
     parser.add_argument("--vocabulary", type=int, default=32000, metavar="N", help="symbols a side (default: 32000)")
+    parser.add_argument("--data", metavar="DATA_BIN", help="measure the sentences of this training set, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     flags = parser.add_argument_group("model flags", argument_default=argparse.SUPPRESS)
     DiverseTransformerModel.add_args(flags)
 
 
 def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.evaluation.lengths import most_heads, training_lengths
     from fairseq_diverse.evaluation.size import measure_size
 
+    lengths = training_lengths(args.data) if args.data else None
     size = measure_size(args, args.vocabulary, args.source_length, args.target_length)
+    if lengths is not None:
+        heads = most_heads(size["width"], lengths.source)
+        admissible = [count for count in range(1, heads + 1) if size["width"] % count == 0]
+        size["data"] = {**lengths._asdict(), "h_max": heads, "heads": admissible}
     print(json.dumps(size, indent=2) if args.json else _table(size))
 
 
@@ -44,7 +52,16 @@ def _table(size: dict[str, Any]) -> str:
         ("  added by mechanisms", f"{parameters['added']:,}", _short(flops["added"])),
         (f"total, {size['vocabulary']:,} symbols a side", f"{parameters['total']:,}", ""),
     ]
-    return "\n".join([size["arch"], *(f"{name:<32}{first:>14}{second:>26}".rstrip() for name, first, second in rows)])
+    lines = [size["arch"], *(f"{name:<32}{first:>14}{second:>26}".rstrip() for name, first, second in rows)]
+    if data := size.get("data"):
+        lines += [
+            "",
+            f"{data['sentences']:,} training pairs, mean length {data['source']:.2f} and {data['target']:.2f} tokens "
+            "(without the end of the sentence)",
+            f"h_max = floor({size['width']} / {data['source']:.2f}) = {data['h_max']}; numbers of heads up to it that "
+            f"divide the width: {', '.join(map(str, data['heads']))}",
+        ]
+    return "\n".join(lines)
 
 
 def _short(flops: int) -> str:

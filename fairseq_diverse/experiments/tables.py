@@ -15,7 +15,10 @@ from fairseq_diverse.paths import config_path
 TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "rows")
 SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
-PUBLISHED_KEYS = ("bleu", "parameters", "added-parameters", "speed")
+PUBLISHED_KEYS = (
+    *("bleu", "ter", "meteor", "rouge-l", "cider", "yisi"),
+    *("parameters", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
+)
 AVERAGE_KEYS = ("last", "every")
 
 Flags = dict[str, Any]

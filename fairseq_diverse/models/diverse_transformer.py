@@ -1,5 +1,6 @@
 """The transformer whose attentions take mechanisms."""
 
+import logging
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from fairseq_diverse.attention.mechanisms.syntax import relate
 from fairseq_diverse.attention.staged import IncrementalState
-from fairseq_diverse.config import AttentionPlan, add_flags, keep_layers
+from fairseq_diverse.config import COMPONENTS, AttentionPlan, add_flags, keep_layers
 from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation.lengths import most_heads, training_lengths
 from fairseq_diverse.models.layers import (
     DecoderLayerOutput,
     DiverseDecoderLayer,
@@ -23,6 +25,8 @@ from fairseq_diverse.models.layers import (
     wrap_layer,
 )
 from fairseq_diverse.request import NOTHING, AttentionRequest, Probe
+
+logger = logging.getLogger(__name__)
 
 AttentionMaps = dict[tuple[str, int], Tensor]
 
@@ -45,10 +49,14 @@ def attention_heads(cfg: Any) -> dict[str, int]:
     }
 
 
+def attention_widths(cfg: Any) -> dict[str, int]:
+    """Width of each component's attentions."""
+    return {"encoder": cfg.encoder.embed_dim, "decoder": cfg.decoder.embed_dim, "cross": cfg.decoder.embed_dim}
+
+
 def make_plan(cfg: Any) -> AttentionPlan:
     """The plan of a whole model; encoder and decoder each check all of it."""
-    width = cfg.decoder.embed_dim
-    return AttentionPlan(cfg, layer_counts(cfg), {"encoder": cfg.encoder.embed_dim, "decoder": width, "cross": width})
+    return AttentionPlan(cfg, layer_counts(cfg), attention_widths(cfg))
 
 
 class DiverseEncoder(TransformerEncoderBase):
@@ -260,6 +268,8 @@ class DiverseTransformerModel(TransformerModel):
     """fairseq's ``transformer`` with mechanisms of four papers at any attention and layer; all off, it is that
     model."""
 
+    unmeasured: tuple[str, str | None, str | None] | None = None  # training data and languages, until training starts
+
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
@@ -280,7 +290,35 @@ class DiverseTransformerModel(TransformerModel):
             if heads < 1 or width % heads:
                 raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
         keep_layers(args)
-        return super().build_model(args, task)
+        model = super().build_model(args, task)
+        cfg = getattr(task, "cfg", None)
+        if data := getattr(cfg, "data", None):
+            model.unmeasured = (data, getattr(cfg, "source_lang", None), getattr(cfg, "target_lang", None))
+        return model
+
+    def train(self, mode: bool = True) -> "DiverseTransformerModel":
+        """As torch's; the first time, warns of more interacting heads than the training sentences are long for."""
+        if mode and self.unmeasured is not None:
+            data, self.unmeasured = self.unmeasured, None
+            self._warn_of_heads(*data)
+        return super().train(mode)
+
+    def _warn_of_heads(self, data: str, source: str | None, target: str | None) -> None:
+        interacting = [component for component in COMPONENTS if self.encoder.plan.anywhere("interacting", component)]
+        if not interacting:
+            return
+        try:
+            length = training_lengths(data, source, target).source
+        except UserError:  # text that is not binarized, or nothing to train on: fairseq says so
+            return
+        for component in interacting:
+            heads, width = attention_heads(self.cfg)[component], attention_widths(self.cfg)[component]
+            most = most_heads(width, length)
+            if heads > most:
+                logger.warning(
+                    f"--interacting-on: {heads} heads in {component} attention are more than h_max = {most} = "
+                    f"floor({width} / {length:.2f}), width over mean source length (Li and Luo, 2022, Eq. 13)"
+                )
 
     def __prepare_scriptable__(self) -> None:
         raise UserError("diverse_transformer: TorchScript is not supported; use the model as it is")

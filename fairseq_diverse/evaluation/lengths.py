@@ -1,0 +1,64 @@
+"""How long the training sentences are, and how many heads that allows."""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from fairseq import utils
+from fairseq.data import data_utils, indexed_dataset
+
+from fairseq_diverse.errors import UserError
+
+
+class Lengths(NamedTuple):
+    """Of a training set; the means are tokens a sentence, the mark of its end not counted."""
+
+    sentences: int
+    source: float
+    target: float
+
+
+def training_lengths(data: str, source: str | None = None, target: str | None = None) -> Lengths:
+    """Mean lengths of the training split that ``fairseq-preprocess`` wrote, all its shards together.
+
+    Args:
+        data: one directory or several, joined by colons, as fairseq takes them.
+        source, target: languages; None reads them from the names of the files.
+
+    Raises:
+        UserError: no training split is there.
+    """
+    sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
+    for directory in utils.split_paths(data):
+        try:
+            found = data_utils.infer_language_pair(directory)
+        except OSError as error:
+            raise UserError(f"--data {directory}: {error.strerror}") from None
+        pair = source or found[0], target or found[1]
+        for side, language in zip(sizes, pair, strict=True):
+            for shard in itertools.count():
+                path = f"{directory}/train{shard or ''}.{pair[0]}-{pair[1]}.{language}"
+                kind = indexed_dataset.infer_dataset_impl(path)
+                if kind in (None, "raw", "fasta"):  # text, which has no sizes
+                    break
+                dataset = indexed_dataset.make_dataset(path, kind, fix_lua_indexing=True)
+                sizes[side].append(np.array(dataset.sizes))  # a copy: the original is mapped memory of the dataset
+    if not all(sizes.values()):
+        raise UserError(f"--data {data}: no training split; fairseq-preprocess --trainpref writes train.SRC-TGT.*.idx")
+    lengths = [np.concatenate(of_side) - 1 for of_side in sizes.values()]
+    return Lengths(len(lengths[0]), *(float(of_side.mean()) for of_side in lengths))
+
+
+def most_heads(width: int, length: float) -> int:
+    """The largest number of heads whose width is at least the length of a sentence.
+
+        h_max = floor(d / n)
+
+    Source: Li and Luo (2022), Eq. 13. At least 1.
+
+    Args:
+        width: d, of the model.
+        length: n, mean length of the training set's source sentences, in tokens.
+    """
+    return max(1, math.floor(width / length))
