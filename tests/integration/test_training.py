@@ -22,6 +22,7 @@ SYSTEMS = {
     "disagreement": DISAGREEMENT,
     "aggregation": "--routing em --routing-on encoder:1-2,decoder:1,cross:2",
     "both": f"{DISAGREEMENT} --routing em",
+    "heads": "--qk-head-dim 7 --talking both --talking-on encoder,decoder --interacting concat --interacting-on cross",
 }
 
 
@@ -115,16 +116,35 @@ def test_warm_start_from_plain_fairseq_logs_what_is_new(data, tmp_path):
     plain = [arg.replace("diverse_transformer", "transformer") for arg in TINY.split()]
     run("train", data, *plain, "--max-update", 1, "--save-dir", tmp_path / "plain", user_dir=False)
     checkpoint = tmp_path / "plain/checkpoint_last.pt"
-    for system in ("off", "aggregation"):
+    encoder, cross = "encoder.layers.0.self_attn", "decoder.layers.1.encoder_attn"
+    expected = {
+        "off": [],
+        "aggregation": [f"new in this model: {encoder}.aggregate.", f"dropped: {encoder}.out_proj.weight, "],
+        "heads": [
+            f"new in this model: {encoder}.k_proj.weight, {encoder}.k_proj.bias, {encoder}.q_proj.weight, "
+            f"{encoder}.q_proj.bias, {encoder}.talking.before, {encoder}.talking.after; dropped: nothing",
+            f"{cross}.q_proj.bias, {cross}.out_proj.weight, {cross}.out_proj.bias; dropped: nothing",
+        ],
+    }
+    for system, logged in expected.items():
         log = run(
             "train", data, *TINY.split(), *SYSTEMS[system].split(), "--max-update", 1, "--save-dir", tmp_path / system,
             "--finetune-from-model", checkpoint,
         )  # fmt: skip
         text = log.stdout + log.stderr
-        assert ("warm start: new in this model: encoder.layers.0.self_attn.aggregate." in text) == (system != "off")
-        if system != "off":
-            attention = "encoder.layers.0.self_attn"
-            assert f"dropped: {attention}.out_proj.weight, {attention}.out_proj.bias" in text
+        assert all(part in text for part in logged) and ("warm start" in text) == bool(logged)
+
+
+def test_more_interacting_heads_than_sentences_are_long_are_warned_of(data, tmp_path):
+    flags = ["--interacting", "sum", "--interacting-on", "encoder:1,cross", "--max-update", "1"]
+    widths = ["--encoder-embed-dim", "32", "--decoder-embed-dim", "32", "--decoder-attention-heads", "1"]
+    for heads, warned in ((2, False), (16, True)):
+        log = run(
+            "train", data, *TINY.split(), *flags, *widths, "--encoder-attention-heads", heads,
+            "--save-dir", tmp_path / str(heads),
+        )  # fmt: skip
+        found = [line for line in (log.stdout + log.stderr).splitlines() if "h_max" in line]
+        assert len(found) == warned and all("16 heads in encoder attention are more than h_max =" in x for x in found)
 
 
 def test_an_all_off_checkpoint_loads_in_plain_fairseq(data, tmp_path):

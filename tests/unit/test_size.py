@@ -1,6 +1,7 @@
 """Parameters and FLOPs: the papers' tables, and a count by hand."""
 
 import json
+import shutil
 from argparse import Namespace
 
 import pytest
@@ -9,7 +10,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.evaluation.size import build_model, count_flops, count_parameters, measure_size
+from fairseq_diverse.files import read_lines
 from tests import cases
+from tests.integration.commands import make_data
 
 
 def parameters(arch: str = "diverse_transformer", **flags: object) -> int:
@@ -150,3 +153,26 @@ def test_a_users_mistake_is_one_line(flags, message, capsys):
     assert main(["size", *flags.split()]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):
+    data = make_data(tmp_path)
+    lengths = [[len(line.split()) for line in read_lines(tmp_path / f"train.{side}")] for side in ("en", "de")]
+    source, target = (sum(side) / len(side) for side in lengths)
+    command = ["size", "--arch", "diverse_transformer_tiny", "--data", str(data)]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    most = int(64 // source)
+    expected = {"sentences": len(lengths[0]), "source": source, "target": target, "h_max": most}
+    assert found == {**expected, "heads": [count for count in range(1, most + 1) if 64 % count == 0]}
+    for side in ("bin", "idx"):  # a second shard of the same sentences, twice
+        for language in ("en", "de"):
+            shutil.copy(data / f"train.en-de.{language}.{side}", data / f"train1.en-de.{language}.{side}")
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert f"{2 * len(lengths[0])} training pairs, mean length {source:.2f} and {target:.2f} tokens" in shown
+    assert f"h_max = floor(64 / {source:.2f}) = {most}" in shown
+    for directory, message in ((tmp_path / "none", "No such file or directory"), (tmp_path, "no training split")):
+        assert main([*command[:-1], str(directory)]) == 2
+        error = capsys.readouterr().err
+        assert f"--data {directory}: {message}" in error and error.count("\n") == 1
