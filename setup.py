@@ -7,7 +7,7 @@ EXTRAS = {
     "metrics": ["jiwer", "pycocoevalcap"],
     "chinese": ["jieba"],
     "plots": ["matplotlib", "scikit-learn"],
-    "dev": ["ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis"],
+    "dev": ["ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "x-transformers"],
 }
 
 setup(

@@ -41,6 +41,7 @@ class Measure:
 MEASURES = {
     "function": Measure(sides.function),
     "function memory": Measure(sides.function_memory, seconds=False),
+    "attention": Measure(sides.attention),
     "layer": Measure(sides.layer),
     "memory": Measure(sides.memory, seconds=False),
     "generation": Measure(sides.generation),
@@ -76,6 +77,7 @@ ROWS = [
     Row("function memory", "em_routing", "naive em_routing"),
     Row("function memory", "em_routing", "the votes"),
     Row("function memory", "simple_routing", "the votes"),
+    Row("attention", "talking", "x-transformers"),
     Row("layer", "routing floor encoder:1"),
     Row("layer", "em routing encoder:1", floor="routing floor encoder:1"),
     Row("layer", "naive em routing encoder:1", floor="routing floor encoder:1"),
@@ -100,6 +102,17 @@ ROWS = [
     Row("training", "naive em routing encoder", floor="routing floor encoder"),
     Row("training", "routing floor everywhere"),
     Row("training", "em routing everywhere", published=0.34, floor="routing floor everywhere"),
+    Row("training", "talking"),
+    *(
+        row
+        for kind in ("concat", "sum")
+        for heads, published in {2: 0.97, 4: 0.91, 8: 0.75, 16: 0.47}.items()
+        for row in (
+            Row("memory", f"{kind} {heads} heads", f"{heads} heads"),
+            Row("training", f"floor {kind} {heads} heads", f"{heads} heads"),
+            Row("training", f"{kind} {heads} heads", f"{heads} heads", published, f"floor {kind} {heads} heads"),
+        )
+    ),
     Row("parsing", "spacy", "spacy alone"),
     Row("parsing", "benepar", "benepar alone"),
 ]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,15 @@ def em_routing(votes: Tensor, beta_a: Tensor, beta_u: Tensor, iterations: int = 
         log_p = -((votes - mean) ** 2 / (2 * variance) + (2 * math.pi * variance).log() / 2).sum(-1)  # (..., H, N)
         share = (activation.log().unsqueeze(-2) + log_p).softmax(-1)
     return (activation.unsqueeze(-1) * mean.squeeze(-3)).flatten(-2)
+
+
+def products_of_pairs(attention: Any, q: Tensor, k: Tensor, v: Tensor, *unused: Any) -> tuple[Tensor, None]:
+    """In place of ``StagedAttention._pairs``: the matrix products of interacting heads and nothing else, which no
+    version of them can do without; no masks, no softmax, no dropout."""
+    batch, heads, queries, _ = q.shape
+    logits = q.reshape(batch, 1, heads * queries, -1) @ k.transpose(-1, -2)  # (B, H, H T, S)
+    out = (logits @ v).unflatten(2, (heads, queries)).transpose(1, 2)  # (B, H, H, T, D)
+    return (out.sum(2) if attention.interacting == "sum" else out.transpose(2, 3).flatten(3)), None
 
 
 class Aggregation(nn.Module):

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import fairseq_diverse
 from benchmarks import naive
 from benchmarks.harness import Sample, kept_for_backward, peak_of_cuda, timed
 from fairseq_diverse.attention.functional import agreement, routing
+from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
 )
@@ -62,7 +64,8 @@ class Side:
     Args:
         flags: of the architecture, on top of the size.
         terms: disagreement terms, placed everywhere; empty for plain label-smoothed cross-entropy.
-        naive: what stands in place of each routed aggregation: em, simple or floor (see ``naive.Aggregation``).
+        naive: what stands in place of each routed aggregation: em, simple or floor (see ``naive.Aggregation``); floor
+            also in place of interacting heads (see ``naive.products_of_pairs``).
     """
 
     arch: str = "diverse_transformer"
@@ -75,6 +78,12 @@ def _routed(place: str, kind: str, naive: str = "") -> Side:
     return Side(flags={"routing": kind, "routing_on": place}, naive=naive)
 
 
+def _heads(count: int, interacting: str = "none", naive: str = "") -> Side:
+    flags = {"encoder_attention_heads": count, "decoder_attention_heads": count, "interacting": interacting}
+    return Side(flags=flags, naive=naive)
+
+
+HEADS = (2, 4, 8, 16)
 PLACES = {"encoder:1": "encoder:1", "encoder:1-2": "encoder:1-2", "encoder": "encoder", "everywhere": EVERYWHERE}
 
 SIDES: dict[str, Side] = {
@@ -89,6 +98,10 @@ SIDES: dict[str, Side] = {
         for name, place in PLACES.items()
     },
     **{f"routing floor {name}": _routed(place, "em", "floor") for name, place in PLACES.items()},
+    "talking": Side(flags={"talking": "both"}),
+    **{f"{count} heads": _heads(count) for count in HEADS},
+    **{f"{kind} {count} heads": _heads(count, kind) for kind in ("concat", "sum") for count in HEADS},
+    **{f"floor {kind} {count} heads": _heads(count, kind, "floor") for kind in ("concat", "sum") for count in HEADS},
 }
 
 
@@ -102,20 +115,18 @@ def dictionary(size: Size) -> Dictionary:
 def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     """A model, from the same seed for every side."""
     torch.manual_seed(1)
-    args = Namespace(
-        arch=side.arch,
-        share_all_embeddings=True,
-        **_widths(size.layers, size.width, size.ffn, size.heads),
-        **side.flags,
-    )
+    widths = _widths(size.layers, size.width, size.ffn, size.heads)
+    args = Namespace(arch=side.arch, share_all_embeddings=True, **{**widths, **side.flags})
     ARCH_CONFIG_REGISTRY[side.arch](args)
     words = dictionary(size)
     task: Any = SimpleNamespace(source_dictionary=words, target_dictionary=words)
     model = ARCH_MODEL_REGISTRY[side.arch].build_model(args, task)
     if side.naive:
-        routed = [module for module in model.modules() if getattr(module, "aggregate", None) is not None]
-        for attention in routed:
-            attention.aggregate = naive.Aggregation(size.width, size.heads, side.naive)
+        for attention in [module for module in model.modules() if isinstance(module, StagedAttention)]:
+            if attention.aggregate is not None:
+                attention.aggregate = naive.Aggregation(size.width, size.heads, side.naive)
+            if attention.interacting is not None:
+                attention._pairs = partial(naive.products_of_pairs, attention)
     return model.to(device)
 
 
@@ -216,6 +227,33 @@ def layer(name: str, size: Size, device: str) -> Sample:
         )
 
     return timed(action, device)
+
+
+def talking_attention(name: str, size: Size) -> tuple[Any, Callable[[Tensor, Tensor], Tensor]]:
+    """A self-attention with talking heads, ours or that of ``x-transformers``, and how it is called: with (B, T, d) and
+    the real tokens (B, T)."""
+    if name == "x-transformers":
+        from x_transformers.x_transformers import Attention
+
+        talking = {"pre_talking_heads": True, "post_talking_heads": True}
+        theirs: Any = Attention(size.width, heads=size.heads, dim_head=size.width // size.heads, **talking)
+        return theirs, lambda x, valid: theirs(x, mask=valid)
+    ours = build_model(SIDES[name], size).encoder.layers[0].self_attn
+
+    def attend(x: Tensor, valid: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        return ours.attend(x, x, x, key_padding_mask=~valid, need_weights=False).value.transpose(0, 1)
+
+    return ours, attend
+
+
+def attention(name: str, size: Size, device: str) -> Sample:
+    """Seconds of forward and backward of one self-attention with talking heads."""
+    module, attend = talking_attention(name, size)
+    module.train().to(device)
+    valid = batch(size, size.tokens // size.length, device)["net_input"]["src_tokens"].ne(1)
+    x = torch.randn(*valid.shape, size.width, device=device, requires_grad=True)
+    return timed(lambda: torch.autograd.grad(attend(x, valid).sum(), [x, *module.parameters()]), device)
 
 
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {

@@ -141,14 +141,11 @@ class StagedAttention(MultiheadAttention):
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
         allowed = self._allowed(key_padding_mask, attn_mask)
-        weights = redundant = None
+        redundant = None
         if self.interacting is not None:
             if "position" in terms:
                 raise UserError("--disagreement position: heads that interact (--interacting) have no map of their own")
-            heads = interacting_attention(q, k, v, allowed, self.interacting, self._dropout, scale=1.0)
-            heads = heads.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            if need_weights:
-                weights = interacting_weights(q, k, allowed, scale=1.0)
+            heads, weights = self._pairs(q, k, v, allowed, need_weights)
         else:
             explicit = need_weights or "position" in terms
             heads, weights, redundant = self._heads(q, k, v, key_padding_mask, allowed, relations, explicit)
@@ -208,6 +205,15 @@ class StagedAttention(MultiheadAttention):
         if gated is not None and self.enlivening is not None and self.enlivening.prune:
             heads = heads.masked_fill(gated, 0)
         return heads, weights, redundant
+
+    def _pairs(
+        self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs of heads that interact (B, H, T, H D) or (B, H, T, D), and their maps where they are needed."""
+        assert self.interacting is not None
+        heads = interacting_attention(q, k, v, allowed, self.interacting, self._dropout, scale=1.0)
+        weights = interacting_weights(q, k, allowed, scale=1.0) if need_weights else None
+        return heads.unflatten(-1, (self.num_heads, -1)).transpose(1, 2), weights
 
     @property
     def _dropout(self) -> float:

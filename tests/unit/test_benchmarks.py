@@ -102,6 +102,31 @@ def test_naive_routing_is_the_same_function(width):
     torch.testing.assert_close(naive.em_routing(votes, beta_a, beta_u), routing.em_routing(votes, beta_a, beta_u))
 
 
+def test_talking_heads_of_x_transformers_are_the_same_function():
+    ours, attend = sides.talking_attention("talking", QUICK)
+    theirs, call = sides.talking_attention("x-transformers", QUICK)
+    identity = torch.eye(QUICK.heads)
+    with torch.no_grad():
+        for projection, other in (("q_proj", "to_q"), ("k_proj", "to_k"), ("v_proj", "to_v"), ("out_proj", "to_out")):
+            getattr(theirs, other).weight.copy_(getattr(ours, projection).weight)
+            getattr(ours, projection).bias.zero_()
+        for matrix in ours.talking.parameters():
+            matrix.copy_(torch.randn(QUICK.heads, QUICK.heads))
+        theirs.attend.pre_softmax_talking_heads.weight.copy_((ours.talking.before - identity)[..., None, None])
+        theirs.attend.post_softmax_talking_heads.weight.copy_(ours.talking.after[..., None, None])
+    x, valid = torch.randn(2, 5, QUICK.width), torch.tensor([[True] * 5, [False, False, True, True, True]])
+    torch.testing.assert_close(attend(x, valid)[valid], call(x, valid)[valid])
+
+
+@pytest.mark.parametrize("kind", ["concat", "sum"])
+def test_the_floor_of_interacting_heads_has_their_parameters_and_shapes(kind):
+    floor, whole = (sides.build_model(sides.SIDES[f"{prefix}{kind} 4 heads"], QUICK) for prefix in ("floor ", ""))
+    assert [p.shape for p in floor.parameters()] == [p.shape for p in whole.parameters()]
+    x = torch.randn(5, 3, QUICK.width)
+    values = [model.encoder.layers[0].self_attn.attend(x, x, x, need_weights=False).value for model in (floor, whole)]
+    assert values[0].shape == values[1].shape and not torch.equal(*values)
+
+
 def test_the_floor_has_the_parameters_of_a_routed_attention_where_it_is_routed():
     floor = sides.build_model(sides.SIDES["routing floor encoder"], QUICK)
     routed = sides.build_model(sides.SIDES["em routing encoder"], QUICK)
@@ -127,7 +152,7 @@ def test_every_row_names_a_side_and_its_floor_comes_before():
         known = sides.FUNCTIONS if row.measure.startswith("function") else sides.SIDES
         if row.measure == "parsing":
             known = [f"{name}{who}" for name in parsing.BATCHES for who in ("", " alone")]
-        assert {row.ours, row.reference} <= set(known)
+        assert {row.ours, row.reference} <= {*known, *(["x-transformers"] if row.measure == "attention" else [])}
         earlier = {(other.measure, other.ours) for other in command.ROWS[:number]}
         assert not row.floor or (row.measure, row.floor) in earlier
 
