@@ -1,15 +1,15 @@
-"""Draw attention maps: the weights of each head for one sentence pair, one panel a head.
-
-An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
-largest of a row is 1), the head's weights without it, and those that it has, enlivened or important for this sentence.
-"""
+"""Draw figures: attention maps of a sentence pair, results of a table."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_diverse.cli.report import add_source_arguments, read_summaries
+from fairseq_diverse.cli.run import add_table_arguments
+from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.evaluation.row_curves import METRICS, curves, draw_curves
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,12 +22,19 @@ EXAMPLE = (
 )
 
 
+ATTENTION = """Draw attention maps: the weights of each head for one sentence pair, one panel a head.
+
+An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
+largest of a row is 1), the head's weights without it, and those that it has, enlivened or important for this sentence.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     attention = kinds.add_parser(
         "attention",
         help="per-head maps of a sentence pair",
-        description=__doc__,
+        description=ATTENTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     attention.add_argument("--path", required=True, help="checkpoint")
@@ -41,9 +48,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
     attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
+    curves = kinds.add_parser(
+        "rows",
+        help="a table's figures against a flag of its rows",
+        description="Draw a table's figures against a flag: one curve for the rows that differ in it alone, means over "
+        "seeds with one standard deviation. A row without a number there is a dashed level.",
+        epilog="example: fairseq-diverse plot rows multi30k-li2022 --x encoder-attention-heads,decoder-attention-heads "
+        "--out heads.png",
+    )
+    add_table_arguments(curves)
+    add_source_arguments(curves)
+    curves.add_argument("--x", required=True, metavar="FLAG", help="the flag; flags that go with it after a comma")
+    curves.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
+    curves.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+
 
 def main(args: argparse.Namespace) -> None:
     check_name(args.out)
+    plot_rows(args) if args.kind == "rows" else plot_attention(args)
+
+
+def plot_rows(args: argparse.Namespace) -> None:
+    from fairseq_diverse.experiments.tables import load_table, select_rows
+
+    metrics = args.metrics.split(",")
+    if not set(metrics) <= set(METRICS):
+        raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
+    rows = select_rows(load_table(args.table, args.data, args.size, args.settings), args.rows)
+    flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")]
+    figure = draw_curves(curves(rows, flags), read_summaries(args, rows), flags[0], metrics)
+    save_figure(figure, args.out)
+    print(args.out)
+
+
+def plot_attention(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
     from fairseq_diverse.evaluation.attention_maps import (
         attention_maps,

@@ -8,21 +8,41 @@ import argparse
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_diverse.cli.run import add_table_arguments
+
+if TYPE_CHECKING:
+    from fairseq_diverse.experiments.report import Summary
+    from fairseq_diverse.experiments.tables import Row
 
 EXAMPLE = "fairseq-diverse report multi30k-disagreement --format markdown --save results/multi30k-disagreement"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
-    source.add_argument("--results", type=Path, metavar="DIR", help="folder of saved summaries, instead of runs")
+    add_source_arguments(parser)
     parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--save", type=Path, metavar="DIR", help="copy the summaries there")
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where summaries come from."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
+    source.add_argument("--results", type=Path, metavar="DIR", help="folder of saved summaries, instead of runs")
+
+
+def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]") -> "dict[str, list[Summary]]":
+    """The rows' summaries from the place that the arguments name."""
+    from fairseq_diverse.experiments import report
+
+    if args.runs:
+        os.environ["FAIRSEQ_DIVERSE_RUNS"] = args.runs
+    return report.from_results(args.results, rows) if args.results else report.from_runs(rows)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -37,9 +57,7 @@ def main(args: argparse.Namespace) -> None:
         rows = [dataclasses.replace(row, baseline=args.baseline) for row in rows]
     shown = {row.name for row in rows}
     rows = [table.rows[name] for name in dict.fromkeys(row.baseline for row in rows) if name not in shown] + rows
-    if args.runs:
-        os.environ["FAIRSEQ_DIVERSE_RUNS"] = args.runs
-    summaries = report.from_results(args.results, rows) if args.results else report.from_runs(rows)
+    summaries = read_summaries(args, rows)
     lines = report.compare(rows, summaries)
     if args.save and not report.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")

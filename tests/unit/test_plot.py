@@ -1,10 +1,12 @@
 """Attention maps of a tiny untrained model, and their picture."""
 
+import json
 import sys
 
 import pytest
 import torch
 
+from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
 from fairseq_diverse.config import COMPONENTS
 from fairseq_diverse.errors import UserError
@@ -16,6 +18,9 @@ from fairseq_diverse.evaluation.attention_maps import (
     draw_panels,
     head_panels,
 )
+from fairseq_diverse.evaluation.row_curves import curves, draw_curves
+from fairseq_diverse.experiments.report import from_results
+from fairseq_diverse.experiments.tables import load_table
 from tests.cases import ALL_ON, batch, build_model
 
 
@@ -113,3 +118,72 @@ def test_heads():
     for text in ("0", "5", "1,1", "a", "", "1-2"):
         with pytest.raises(ValueError, match=f"--heads {text}: different numbers from 1 to 4"):
             parse_heads(text, 4)
+
+
+ROWS = """
+data: toy
+size: tiny
+rows:
+  plain:
+  k-2: {syntax: phrase, phrase-limit: 2}
+  k-8: {syntax: phrase, phrase-limit: 8}
+  k-4: {syntax: phrase, phrase-limit: 4}
+  gate-4: {syntax: phrase, phrase-limit: 4, enliven: enliven}
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table file and the folder of its results, without gate-4's."""
+    (tmp_path / "table.yaml").write_text(ROWS)
+    for number, row in enumerate(("plain", "k-2", "k-4", "k-8")):
+        for seed in (1, 2):
+            summary = {
+                "system": row,
+                "seed": seed,
+                "metrics": {"bleu": 30 + number + seed},
+                "test_nll": [number, 2.0],
+                "words_per_second": {"train": 100.0},
+            }
+            (tmp_path / "results").mkdir(exist_ok=True)
+            (tmp_path / "results" / f"{row}-seed{seed}.json").write_text(json.dumps(summary))
+    return tmp_path / "table.yaml"
+
+
+def test_curves_are_rows_that_differ_in_one_flag(table):
+    rows = list(load_table(str(table)).rows.values())
+    found = [(curve.label, curve.points) for curve in curves(rows, ["phrase-limit"])]
+    assert found == [
+        ("plain", {None: "plain"}),
+        ("k", {2: "k-2", 8: "k-8", 4: "k-4"}),
+        ("gate-4", {4: "gate-4"}),
+    ]
+    with pytest.raises(UserError, match="--x phrase-limits: no row has a number there"):
+        curves(rows, ["phrase-limits"])
+
+
+def test_means_and_deviations_over_seeds_are_drawn(table):
+    rows = list(load_table(str(table)).rows.values())
+    summaries = from_results(table.parent / "results", rows)
+    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["bleu", "nll"])
+    bleu, nll = figure.axes
+    level = next(x for x in bleu.get_lines() if x.get_label() == "plain")
+    assert level.get_ydata()[0] == 31.5
+    points = bleu.containers[0]
+    assert points.get_label() == "k" and points[0].get_xydata().tolist() == [[2, 32.5], [4, 33.5], [8, 34.5]]
+    low, high = points[2][0].get_segments()[0][:, 1]
+    assert (high - low) / 2 == pytest.approx(0.5**0.5)
+    assert nll.containers[0][0].get_ydata().tolist() == [1.5, 2.0, 2.5]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "k"]
+    assert bleu.get_xscale() == "log" and [x.get_text() for x in bleu.get_xticklabels()] == ["2", "4", "8"]
+    with pytest.raises(UserError, match="no row has a finished run"):
+        draw_curves(curves(rows, ["phrase-limit"]), {row: [] for row in summaries}, "phrase-limit", ["bleu"])
+
+
+def test_plot_rows(table, tmp_path, capsys):
+    results = str(table.parent / "results")
+    command = ["plot", "rows", str(table), "--x", "phrase-limit", "--results", results]
+    assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 0
+    assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
+    assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
+    assert "--metrics blue: known are bleu, nll, speed" in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""A table's figures against a flag of its rows: one curve for the rows that differ in that flag alone."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation.pictures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fairseq_diverse.experiments.tables import Row
+
+METRICS = {
+    "bleu": "BLEU",
+    "nll": "NLL, nats a test sentence",
+    "speed": "target subwords a second in training",
+}
+# Okabe and Ito's colours, told apart by colour-blind readers; the markers serve print
+STYLES = list(
+    zip(
+        ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+        ("o", "s", "^", "D", "v", "P", "X"),
+        strict=True,
+    )
+)
+
+
+class Curve(NamedTuple):
+    """Rows that differ in x alone, by x; one row without a number for x is a level."""
+
+    label: str
+    points: dict[float | None, str]  # x -> name of the row
+
+
+def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
+    """Group rows by everything but ``flags``; x is the first of them, the others go with it.
+
+    Raises:
+        UserError: no row has a number there.
+    """
+    groups: dict[str, dict[float | None, str]] = {}
+    for row in rows:
+        rest = {flag: value for flag, value in row.train.items() if flag not in flags}
+        key = json.dumps([row.data, rest, row.generate, row.average], sort_keys=True)
+        groups.setdefault(key, {})[_number(row.train.get(flags[0]))] = row.name
+    if all(set(points) == {None} for points in groups.values()):
+        raise UserError(f"--x {flags[0]}: no row has a number there")
+    return [Curve(_label(list(points.values())), points) for points in groups.values()]
+
+
+def draw_curves(
+    found: Sequence[Curve], summaries: Mapping[str, list[dict[str, Any]]], flag: str, metrics: Sequence[str]
+) -> "Figure":
+    """One panel a metric: means over seeds, bars of one standard deviation where there are several seeds.
+
+    Raises:
+        UserError: matplotlib is not installed, or no row has a finished run.
+    """
+    drawn = [
+        (curve.label, {x: summaries[name] for x, name in curve.points.items() if summaries[name]}) for curve in found
+    ]
+    if not any(points for _, points in drawn):
+        raise UserError("no row has a finished run")
+    figure = new_figure(4.2 * len(metrics), 3.4)
+    axes = figure.subplots(1, len(metrics), squeeze=False)[0]
+    for axis, metric in zip(axes, metrics, strict=True):
+        xs = sorted({x for _, points in drawn for x in points if x is not None})
+        for number, (label, points) in enumerate(drawn):
+            color, marker = STYLES[number % len(STYLES)]
+            figures = {x: [_figure(summary, metric) for summary in of_row] for x, of_row in points.items()}
+            if level := figures.pop(None, None):
+                axis.axhline(float(np.mean(level)), color=color, linestyle="--", label=label)
+            if figures:
+                at = sorted(x for x in figures if x is not None)
+                mean = [float(np.mean(figures[x])) for x in at]
+                bars = [float(np.std(figures[x], ddof=1)) if len(figures[x]) > 1 else 0.0 for x in at]
+                shown = None if level else label
+                axis.errorbar(at, mean, yerr=bars, color=color, marker=marker, capsize=3, label=shown)
+        if len(xs) > 1 and all(x > 0 and np.log2(x).is_integer() for x in xs):
+            axis.set_xscale("log", base=2)
+        axis.set_xticks(xs, [f"{x:g}" for x in xs])
+        axis.minorticks_off()
+        axis.set_xlabel(f"--{flag}")
+        axis.set_ylabel(METRICS[metric])
+        axis.grid(alpha=0.3)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
+    return figure
+
+
+def _figure(summary: Mapping[str, Any], metric: str) -> float:
+    if metric == "bleu":
+        return summary["metrics"]["bleu"]
+    return float(np.mean(summary["test_nll"])) if metric == "nll" else summary["words_per_second"]["train"]
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def _label(names: Sequence[str]) -> str:
+    """What the names of a curve's rows have in common at their beginning."""
+    equal = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    common = "".join(letters[0] for letters in equal)
+    return (common.rstrip("-_. ") if len(names) > 1 else common) or names[0]
