@@ -104,6 +104,11 @@ ROWS = [
     Row("training", "em routing everywhere", published=0.34, floor="routing floor everywhere"),
     Row("training", "talking"),
     *(
+        Row(measure, f"evolving {place}")
+        for measure in ("memory", "generation", "training")
+        for place in ("encoder", "everywhere")
+    ),
+    *(
         row
         for kind in ("concat", "sum")
         for heads, published in {2: 0.97, 4: 0.91, 8: 0.75, 16: 0.47}.items()
@@ -190,7 +195,9 @@ def device_name(device: str) -> str:
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--size", choices=("small", "base"), default="small", help="model size (default: small)")
+    parser.add_argument(
+        "--size", choices=("small", "base", "lite"), default="small", help="model size (default: small)"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes and 3 pairs: does it run at all?")
     parser.add_argument(
         "--only",

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_diverse.attention.staged import Heads
+
 
 def _mean_over_pairs(pair: Callable[[int, int], Tensor], heads: int, valid: Tensor) -> Tensor:
     total = torch.stack([pair(i, j) for i in range(heads) for j in range(heads)]).mean(0)  # (B, T)
@@ -55,13 +57,13 @@ def em_routing(votes: Tensor, beta_a: Tensor, beta_u: Tensor, iterations: int = 
     return (activation.unsqueeze(-1) * mean.squeeze(-3)).flatten(-2)
 
 
-def products_of_pairs(attention: Any, q: Tensor, k: Tensor, v: Tensor, *unused: Any) -> tuple[Tensor, None]:
+def products_of_pairs(attention: Any, q: Tensor, k: Tensor, v: Tensor, *unused: Any) -> Heads:
     """In place of ``StagedAttention._pairs``: the matrix products of interacting heads and nothing else, which no
     version of them can do without; no masks, no softmax, no dropout."""
     batch, heads, queries, _ = q.shape
     logits = q.reshape(batch, 1, heads * queries, -1) @ k.transpose(-1, -2)  # (B, H, H T, S)
     out = (logits @ v).unflatten(2, (heads, queries)).transpose(1, 2)  # (B, H, H, T, D)
-    return (out.sum(2) if attention.interacting == "sum" else out.transpose(2, 3).flatten(3)), None
+    return Heads(out.sum(2) if attention.interacting == "sum" else out.transpose(2, 3).flatten(3))
 
 
 class Aggregation(nn.Module):

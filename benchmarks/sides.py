@@ -52,6 +52,7 @@ SIZES = {
     "quick": Size(2, 16, 32, 4, 50, tokens=40, length=8, sentences=2, steps=3, lines=20),
     "small": Size(3, 128, 256, 4, 4_000),
     "base": Size(6, 512, 2048, 8, 32_000),
+    "lite": Size(6, 160, 160, 4, 32_000),
 }
 
 EVERYWHERE = "encoder,decoder,cross"
@@ -99,6 +100,8 @@ SIDES: dict[str, Side] = {
     },
     **{f"routing floor {name}": _routed(place, "em", "floor") for name, place in PLACES.items()},
     "talking": Side(flags={"talking": "both"}),
+    "evolving encoder": Side("wang2021_evolving", {"evolving_on": "encoder"}),
+    "evolving everywhere": Side("wang2021_evolving"),
     **{f"{count} heads": _heads(count) for count in HEADS},
     **{f"{kind} {count} heads": _heads(count, kind) for kind in ("concat", "sum") for count in HEADS},
     **{f"floor {kind} {count} heads": _heads(count, kind, "floor") for kind in ("concat", "sum") for count in HEADS},

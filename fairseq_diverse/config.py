@@ -235,6 +235,42 @@ class Interacting(Mechanism):
     on: str = option(",".join(COMPONENTS), "placement of interacting heads")
 
 
+@dataclass(frozen=True)
+class Evolving(Mechanism):
+    """Evolving attention (Wang et al., 2021, sections 3.3 and 3.5)."""
+
+    on: str = option("", "placement of evolving attention; empty = off")
+    carry: float = option(0.5, "alpha, share of the logits of the layer below, in [0, 1]; encoder only")
+    conv: str = option("0.1", "beta, share of the convolution, in [0, 1]: a number, or encoder:0,decoder:0.1,cross:0.1")
+    kernel: int = option(3, "width of the convolution, odd")
+
+    def conv_at(self, component: str) -> float:
+        """beta; a component that the map does not name has none."""
+        return self._ratios().get(component, 0.0)
+
+    def _ratios(self) -> dict[str, float]:
+        try:
+            if ":" not in self.conv:
+                return dict.fromkeys(COMPONENTS, float(self.conv))
+            pairs = [part.strip().split(":") for part in self.conv.split(",")]
+            ratios = {component: float(ratio) for component, ratio in pairs}
+        except ValueError:
+            return {}
+        return ratios if len(ratios) == len(pairs) and set(ratios) <= set(COMPONENTS) else {}
+
+    def check(self, width: int) -> None:
+        ratios = self._ratios().values()
+        if not ratios or not all(0 <= ratio <= 1 for ratio in ratios):
+            raise UserError(
+                f"--evolving-conv {self.conv!r}: must be a number in [0, 1], or one for each component, such as "
+                "encoder:0,decoder:0.1,cross:0.1"
+            )
+        if not 0 <= self.carry <= 1:
+            raise UserError(f"--evolving-carry {self.carry}: must be in [0, 1]")
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise UserError(f"--evolving-kernel {self.kernel}: must be odd and at least 1")
+
+
 MECHANISMS: dict[str, type[Mechanism]] = {
     "routing": Routing,
     "syntax": Syntax,
@@ -244,6 +280,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "qk-head-dim": QueryKeyWidth,
     "talking": Talking,
     "interacting": Interacting,
+    "evolving": Evolving,
 }
 ENLIVENED = ("syntax", "relative", "localness")
 

@@ -32,6 +32,8 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "prune": {"enliven": "prune", "enliven_on": "{on}", "enliven_gate": "0.5"},
     "qk-width": {"qk_head_dim": 5, "qk_head_dim_on": "{on}"},
     "talking": {"talking": "both", "talking_on": "{on}"},
+    "evolving": {"evolving_on": "{on}", "evolving_conv": "0.4"},
+    "evolving-wide": {"evolving_on": "{on}", "evolving_conv": "0.4", "evolving_kernel": 5, "talking": "logits"},
     "interacting-concat": {"interacting": "concat", "interacting_on": "{on}"},
     "interacting-sum": {"interacting": "sum", "interacting_on": "{on}", "qk_head_dim": 5, "qk_head_dim_on": "{on}"},
 }
@@ -66,6 +68,8 @@ ALL_ON = (
         "qk_head_dim": 5,
         "talking": "both",
         "talking_on": "encoder,decoder",
+        "evolving_on": "encoder,decoder",
+        "evolving_conv": "0.4",
         "interacting": "concat",
         "interacting_on": "cross",
         "syntax": "phrase",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairseq_diverse.attention.mechanisms.evolving import EvolvingLogits
 from fairseq_diverse.attention.mechanisms.mixing import TalkingHeads
 from fairseq_diverse.attention.mechanisms.position import Localness, RelativePositions
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
@@ -39,6 +40,10 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
         options["localness"] = Localness(key_width)
     if talking := plan.at("talking", component, layer):
         options["talking"] = TalkingHeads(side.attention_heads, talking.kind)
+    if evolving := plan.at("evolving", component, layer):
+        carry, conv = evolving.carry if component == "encoder" else 0.0, evolving.conv_at(component)
+        if carry or conv:  # without either it is the plain attention
+            options["evolving"] = EvolvingLogits(side.attention_heads, component, carry, conv, evolving.kernel)
     if interacting := plan.at("interacting", component, layer):
         options["interacting"] = interacting.kind
     if routing := plan.at("routing", component, layer):

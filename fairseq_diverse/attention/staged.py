@@ -13,6 +13,7 @@ from fairseq_diverse.attention.functional.agreement import output_agreement, pos
 from fairseq_diverse.attention.functional.enlivening import redundant_heads
 from fairseq_diverse.attention.functional.interacting import interacting_attention, interacting_weights
 from fairseq_diverse.attention.functional.masking import additive_mask, masked_softmax, see_something
+from fairseq_diverse.attention.mechanisms.evolving import EvolvingLogits
 from fairseq_diverse.attention.mechanisms.mixing import TalkingHeads
 from fairseq_diverse.attention.mechanisms.position import RelativePositions
 from fairseq_diverse.attention.mechanisms.syntax import Enlivening, Relations
@@ -21,6 +22,7 @@ from fairseq_diverse.errors import UserError
 logger = logging.getLogger(__name__)
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
+ROWS = "evolving_rows"  # of the incremental state: {"rows": (B, H, k - 1, S)}
 
 
 class AttentionOutput(NamedTuple):
@@ -30,6 +32,26 @@ class AttentionOutput(NamedTuple):
     weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; as the softmax gives them
     agreement: Tensor | None  # (K,) one figure a disagreement term
     redundant: Tensor | None = None  # (B, H) bool, where heads are enlivened
+    carry: Tensor | None = None  # (B, H, T, S) evolved logits for the layer above
+
+
+class Heads(NamedTuple):
+    """What the heads give, before they are combined."""
+
+    value: Tensor  # (B, H, T, D), or (B, H, T, H D) of interacting heads
+    weights: Tensor | None = None  # (B, H, T, S)
+    redundant: Tensor | None = None  # (B, H) bool
+    carry: Tensor | None = None  # (B, H, T, S)
+
+
+class Surroundings(NamedTuple):
+    """What the stages of one attention need besides queries, keys and values; see ``StagedAttention.attend``."""
+
+    key_padding_mask: Tensor | None
+    query_padding_mask: Tensor | None
+    relations: Relations | None
+    previous: Tensor | None
+    incremental_state: IncrementalState | None
 
 
 class StagedAttention(MultiheadAttention):
@@ -44,6 +66,7 @@ class StagedAttention(MultiheadAttention):
         localness: a bias of the logits from queries and real keys; None for none.
         enlivening: what redundant heads get of the three before; None gives all of it to all heads.
         talking: mixes the maps of the heads; None for none.
+        evolving: residual connection and convolution of the logits; None for none.
         interacting: concat or sum, how the outputs of pairs of heads are combined; None for heads on their own.
         aggregate: module that combines the heads (T, B, C) -> (T, B, C) in place of the output projection, which the
             attention then does not have; None keeps the projection.
@@ -51,7 +74,7 @@ class StagedAttention(MultiheadAttention):
         Others as fairseq's.
     """
 
-    MECHANISMS = ("syntax", "relative", "localness", "enlivening", "talking", "interacting", "aggregate")
+    MECHANISMS = ("syntax", "relative", "localness", "enlivening", "talking", "evolving", "interacting", "aggregate")
 
     def __init__(
         self,
@@ -63,6 +86,7 @@ class StagedAttention(MultiheadAttention):
         localness: nn.Module | None = None,
         enlivening: Enlivening | None = None,
         talking: TalkingHeads | None = None,
+        evolving: EvolvingLogits | None = None,
         interacting: str | None = None,
         aggregate: nn.Module | None = None,
         key_width: int | None = None,
@@ -71,7 +95,8 @@ class StagedAttention(MultiheadAttention):
         super().__init__(embed_dim, num_heads, **options)
         self.dropout_module.module_name = "MultiheadAttention"  # as --retain-dropout-modules knows it
         self.syntax, self.relative, self.localness = syntax, relative, localness
-        self.enlivening, self.talking, self.interacting, self.aggregate = enlivening, talking, interacting, aggregate
+        self.enlivening, self.talking, self.evolving = enlivening, talking, evolving
+        self.interacting, self.aggregate = interacting, aggregate
         self.is_plain = key_width is None and all(getattr(self, mechanism) is None for mechanism in self.MECHANISMS)
         noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
         if key_width is not None:
@@ -104,6 +129,7 @@ class StagedAttention(MultiheadAttention):
         query_padding_mask: Tensor | None = None,
         terms: tuple[str, ...] = (),
         relations: Relations | None = None,
+        previous: Tensor | None = None,
     ) -> AttentionOutput:
         """One attention of the query over the keys.
 
@@ -111,11 +137,12 @@ class StagedAttention(MultiheadAttention):
             query: (T, B, C).
             key, value: (S, B, C); None where the cache holds them.
             key_padding_mask: (B, S), True at padding.
-            query_padding_mask: (B, T), True at padding; only ``terms`` use it.
+            query_padding_mask: (B, T), True at padding; only ``terms`` and evolving attention use it.
             attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
             need_weights, need_head_weights: return the weights averaged over heads, or of each head.
             terms: disagreement terms to measure: subspace, position, output.
             relations: of the source's trees; needed by syntax and enlivening.
+            previous: (B, H, T, S) what the layer below gave as ``carry``; None for none.
             Others as fairseq's.
 
         Raises:
@@ -141,79 +168,107 @@ class StagedAttention(MultiheadAttention):
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
         allowed = self._allowed(key_padding_mask, attn_mask)
-        redundant = None
         if self.interacting is not None:
             if "position" in terms:
                 raise UserError("--disagreement position: heads that interact (--interacting) have no map of their own")
-            heads, weights = self._pairs(q, k, v, allowed, need_weights)
+            heads = self._pairs(q, k, v, allowed, need_weights)
         else:
-            explicit = need_weights or "position" in terms
-            heads, weights, redundant = self._heads(q, k, v, key_padding_mask, allowed, relations, explicit)
+            around = Surroundings(key_padding_mask, query_padding_mask, relations, previous, incremental_state)
+            heads = self._heads(q, k, v, allowed, around, need_weights or "position" in terms)
         agreement = None
         if terms:
-            agreement = _measure(terms, v, weights, heads, _valid(query_padding_mask, q), _valid(key_padding_mask, k))
-        concatenated = heads.permute(2, 0, 1, 3).flatten(2)  # (T, B, C)
+            agreement = _measure(terms, v, heads, _valid(query_padding_mask, q), _valid(key_padding_mask, k))
+        concatenated = heads.value.permute(2, 0, 1, 3).flatten(2)  # (T, B, C)
         combined = self.out_proj(concatenated) if self.aggregate is None else self.aggregate(concatenated)
         shown = None
-        if need_weights and weights is not None:
-            shown = weights.transpose(0, 1) if need_head_weights else weights.mean(1)
-        return AttentionOutput(combined, shown, agreement, redundant)
+        if need_weights and heads.weights is not None:
+            shown = heads.weights.transpose(0, 1) if need_head_weights else heads.weights.mean(1)
+        return AttentionOutput(combined, shown, agreement, heads.redundant, heads.carry)
 
     def _heads(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_padding_mask: Tensor | None,
-        allowed: Tensor | None,
-        relations: Relations | None,
-        explicit: bool,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Outputs of the heads (B, H, T, D), their maps (B, H, T, S), and which of them are redundant (B, H).
+        self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, around: Surroundings, explicit: bool
+    ) -> Heads:
+        """What every head gives on its own.
 
         There is no map where torch's fused kernel can do the work and no ``explicit`` one is asked for.
         """
-        bias, seen = self._bias(q, k, key_padding_mask, relations)
-        explicit = explicit or self.relative is not None or self.talking is not None
+        bias, seen = self._bias(q, k, around)
+        explicit = explicit or not (self.relative is self.talking is self.evolving is None)
         logits = q @ k.transpose(-1, -2) if explicit or self.enlivening is not None else None  # (B, H, T, S)
         redundant = gated = None
         if self.enlivening is not None:
-            assert logits is not None and relations is not None and relations.dependency is not None
+            assert logits is not None and around.relations is not None and around.relations.dependency is not None
             with torch.no_grad():
                 plain_weights = masked_softmax(logits, allowed)
-                valid = _valid(key_padding_mask, k)
-                redundant = redundant_heads(plain_weights, relations.dependency, valid, self.enlivening.gate)
+                valid = _valid(around.key_padding_mask, k)
+                redundant = redundant_heads(plain_weights, around.relations.dependency, valid, self.enlivening.gate)
             gated = redundant[..., None, None]  # (B, H, 1, 1)
             bias = None if bias is None else torch.where(gated, bias, 0)
             seen = None if seen is None else seen | ~gated
-        if seen is not None:
-            allowed = see_something(seen if allowed is None else seen & allowed)
-        weights = None
-        if explicit:
-            assert logits is not None
-            logits = logits if bias is None else logits + bias
-            weights = masked_softmax(logits if self.talking is None else self.talking.mix_logits(logits), allowed)
-            mixed = weights if self.talking is None else self.talking.mix_weights(weights)
-            dropped = self.dropout_module(mixed.type_as(v))
-            heads = dropped @ v  # (B, H, T, D)
-            if self.relative is not None:
-                gain = self.relative.gain(dropped)
-                heads = heads + (gain if gated is None else torch.where(gated, gain, 0))
-        else:
-            mask = allowed if bias is None else additive_mask(bias, allowed).type_as(q)
-            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self._dropout, scale=1.0)
-        if gated is not None and self.enlivening is not None and self.enlivening.prune:
-            heads = heads.masked_fill(gated, 0)
-        return heads, weights, redundant
+        if not explicit:
+            mask = self._seen(seen, allowed)
+            mask = mask if bias is None else additive_mask(bias, mask).type_as(q)
+            value = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self._dropout, scale=1.0)
+            return Heads(self._pruned(value, gated), redundant=redundant)
+        assert logits is not None
+        if bias is not None:
+            logits = logits + bias
+        if self.talking is not None:
+            logits = self.talking.mix_logits(logits)
+        carry = None
+        if self.evolving is not None:
+            logits = self._evolve(logits, allowed, around)
+            carry = logits if self.evolving.carries else None
+        weights = masked_softmax(logits, self._seen(seen, allowed))
+        mixed = weights if self.talking is None else self.talking.mix_weights(weights)
+        dropped = self.dropout_module(mixed.type_as(v))
+        value = dropped @ v  # (B, H, T, D)
+        if self.relative is not None:
+            gain = self.relative.gain(dropped)
+            value = value + (gain if gated is None else torch.where(gated, gain, 0))
+        return Heads(self._pruned(value, gated), weights, redundant, carry)
 
-    def _pairs(
-        self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Outputs of heads that interact (B, H, T, H D) or (B, H, T, D), and their maps where they are needed."""
+    @staticmethod
+    def _seen(seen: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+        """What may be seen by hard masks, padding and causality together."""
+        if seen is None:
+            return allowed
+        return see_something(seen if allowed is None else seen & allowed)
+
+    def _pruned(self, value: Tensor, gated: Tensor | None) -> Tensor:
+        """Head outputs without those of redundant heads, where these are pruned."""
+        if gated is None or self.enlivening is None or not self.enlivening.prune:
+            return value
+        return value.masked_fill(gated, 0)
+
+    def _evolve(self, logits: Tensor, allowed: Tensor | None, around: Surroundings) -> Tensor:
+        """(B, H, T, S) -> (B, H, T, S); decoding keeps the last rows under a key of their own."""
+        assert self.evolving is not None
+        cells, padding = allowed, around.query_padding_mask
+        if padding is not None:
+            real = ~padding.bool()[:, None, :, None]
+            cells = real if cells is None else cells & real
+        state, above = around.incremental_state, None
+        if state is not None and self.evolving.has_history:
+            above = (self.get_incremental_state(state, ROWS) or {}).get("rows")
+            self.set_incremental_state(state, ROWS, {"rows": self.evolving.next_above(logits, cells, above)})
+        return self.evolving(logits, around.previous, cells, above)
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> IncrementalState | None:
+        """As fairseq's, which leaves some caches of the source as they are; the rows of the target always move."""
+        rows = self.get_incremental_state(incremental_state, ROWS)
+        if rows is not None:
+            self.set_incremental_state(incremental_state, ROWS, {"rows": rows["rows"].index_select(0, new_order)})
+        return super().reorder_incremental_state(incremental_state, new_order)
+
+    def _pairs(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, need_weights: bool) -> Heads:
+        """What heads that interact give: outputs (B, H, T, H D) or (B, H, T, D), and their maps if asked for."""
         assert self.interacting is not None
-        heads = interacting_attention(q, k, v, allowed, self.interacting, self._dropout, scale=1.0)
+        value = interacting_attention(q, k, v, allowed, self.interacting, self._dropout, scale=1.0)
         weights = interacting_weights(q, k, allowed, scale=1.0) if need_weights else None
-        return heads.unflatten(-1, (self.num_heads, -1)).transpose(1, 2), weights
+        return Heads(value.unflatten(-1, (self.num_heads, -1)).transpose(1, 2), weights)
 
     @property
     def _dropout(self) -> float:
@@ -258,18 +313,16 @@ class StagedAttention(MultiheadAttention):
             )
         return q, k, v, key_padding_mask
 
-    def _bias(
-        self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, relations: Relations | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _bias(self, q: Tensor, k: Tensor, around: Surroundings) -> tuple[Tensor | None, Tensor | None]:
         """The finite addend of the logits and what syntax lets be seen, for (B, H, T, S); None for none."""
         biases, seen = [], None
         if self.syntax is not None:
-            penalty, seen = self.syntax(relations)
+            penalty, seen = self.syntax(around.relations)
             biases += [] if penalty is None else [penalty]
         if self.relative is not None:
             biases.append(self.relative(q, k.size(2)))
         if self.localness is not None:
-            biases.append(self.localness(q / self.scaling, _valid(key_padding_mask, k)))
+            biases.append(self.localness(q / self.scaling, _valid(around.key_padding_mask, k)))
         return (sum(biases[1:], biases[0]) if biases else None), seen
 
     @staticmethod
@@ -316,17 +369,15 @@ def _valid(padding_mask: Tensor | None, like: Tensor) -> Tensor:
     return ~padding_mask.bool()
 
 
-def _measure(
-    terms: tuple[str, ...], v: Tensor, weights: Tensor | None, heads: Tensor, valid_query: Tensor, valid_key: Tensor
-) -> Tensor:
+def _measure(terms: tuple[str, ...], v: Tensor, heads: Heads, valid_query: Tensor, valid_key: Tensor) -> Tensor:
     """(K,) the agreement of the heads by each term, in the order given."""
     figures = []
     for term in terms:
         if term == "subspace":
             figures.append(subspace_agreement(v, valid_key))
         elif term == "position":
-            assert weights is not None
-            figures.append(position_agreement(weights, valid_query))
+            assert heads.weights is not None
+            figures.append(position_agreement(heads.weights, valid_query))
         else:
-            figures.append(output_agreement(heads, valid_query))
+            figures.append(output_agreement(heads.value, valid_query))
     return torch.stack(figures)

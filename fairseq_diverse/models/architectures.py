@@ -11,12 +11,13 @@ from fairseq.models.transformer.transformer_legacy import (
     transformer_vaswani_wmt_en_de_big,
 )
 
-from fairseq_diverse.config import fill_defaults
+from fairseq_diverse.config import COMPONENTS, fill_defaults
 from fairseq_diverse.models import diverse_transformer  # noqa: F401  (registers the model)
 
 
 def lite_architecture(args: Namespace) -> None:
-    """Every width 160, 4 heads (Wang et al., 2021, section 4.3)."""
+    """Every width 160, 4 heads, alpha 0.1 where attention evolves (Wang et al., 2021, section 4.3)."""
+    args.evolving_carry = getattr(args, "evolving_carry", 0.1)
     for side in ("encoder", "decoder"):
         for name, value in (("embed_dim", 160), ("ffn_embed_dim", 160), ("attention_heads", 4)):
             setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
@@ -38,6 +39,7 @@ SYSTEMS: dict[str, dict[str, object]] = {
     "zhang2021_lpea": {"syntax": "phrase", "syntax_on": "encoder:1", "enliven": "enliven", "enliven_on": "encoder:1"},
     "li2022_talking": {"talking": "both"},
     "li2022_interacting": {"interacting": "concat"},
+    "wang2021_evolving": {"evolving_on": ",".join(COMPONENTS)},
 }
 
 

@@ -110,6 +110,7 @@ class DiverseEncoder(TransformerEncoderBase):
         agreement: list[Tensor] = []
         maps: AttentionMaps = {}
         redundant: dict[int, Tensor] = {}
+        carry = None
         for layer in self.layers:
             out = EncoderLayerOutput(
                 *layer(
@@ -118,9 +119,11 @@ class DiverseEncoder(TransformerEncoderBase):
                     terms=probe.terms_at("encoder", layer.number),
                     need_head_weights=probe.wants_weights("encoder", layer.number),
                     relations=relations,
+                    previous=carry,
                 )
             )
             x = out.x
+            carry = carry if out.carry is None else out.carry
             if return_all_hiddens:
                 states.append(x)
             if out.agreement is not None:

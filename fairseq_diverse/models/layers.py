@@ -37,6 +37,7 @@ class EncoderLayerOutput(NamedTuple):
     weights: Tensor | None  # (H, B, T, T)
     agreement: Tensor | None  # (K,)
     redundant: Tensor | None  # (B, H)
+    carry: Tensor | None  # (B, H, T, T) evolved logits for the layer above
 
 
 class DiverseEncoderLayer(TransformerEncoderLayerBase):
@@ -64,8 +65,9 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
         terms: tuple[str, ...] = (),
         need_head_weights: bool = False,
         relations: Relations | None = None,
+        previous: Tensor | None = None,
     ) -> tuple[Tensor | None, ...]:
-        """One layer; ``terms``, ``need_head_weights`` and ``relations`` as in ``StagedAttention.attend``."""
+        """One layer; ``terms`` and what follows as in ``StagedAttention.attend``."""
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
@@ -79,12 +81,15 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
             need_head_weights=need_head_weights,
             terms=terms,
             relations=relations,
+            previous=previous,
         )
         x = self.residual_connection(self.dropout_module(attended.value), residual)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
 
-        return EncoderLayerOutput(feed_forward(self, x), attended.weights, attended.agreement, attended.redundant)
+        return EncoderLayerOutput(
+            feed_forward(self, x), attended.weights, attended.agreement, attended.redundant, attended.carry
+        )
 
 
 class DecoderLayerOutput(NamedTuple):

@@ -13,8 +13,8 @@ from fairseq import checkpoint_utils
 from fairseq_diverse.checkpoints import load_checkpoint
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
-from fairseq_diverse.request import TERMS, AttentionRequest
-from tests.cases import ALL_ON, batch, build_model
+from fairseq_diverse.request import AttentionRequest
+from tests.cases import ALL_ON, batch, build_model, terms
 from tests.integration.commands import TINY, USER_DIR, make_data, run
 
 pytestmark = pytest.mark.integration
@@ -257,7 +257,7 @@ def test_half_types(flags, how):
     """What ``--fp16``, ``--bf16`` and ``--amp`` ask of the model itself, with every mechanism and every term."""
 
     def step(model, autocast=False):
-        request = AttentionRequest(TERMS, "encoder,cross,decoder")
+        request = AttentionRequest(terms(flags), "encoder,cross,decoder")
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             output, extra = model(**batch(), attention_request=request)
         loss = -model.get_normalized_probs((output, None), log_probs=True)[..., 5].mean() + extra["agreement"].sum()

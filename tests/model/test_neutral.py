@@ -9,6 +9,7 @@ from tests.cases import batch, build_model
 NEUTRAL: list[tuple[dict[str, str], tuple[str, ...]]] = [
     ({"relative_on": "encoder,decoder"}, (".relative.keys", ".relative.values")),
     ({"talking": "both"}, ()),
+    ({"evolving_on": "encoder,decoder,cross", "evolving_carry": 0.0, "evolving_conv": "0"}, ()),
 ]
 
 

@@ -55,6 +55,13 @@ def test_only_where_placed(placement, names):
                 {"enliven": "prune"},
             )
         ),
+        *(
+            ({"evolving_on": "cross", "evolving_conv": conv}, f"--evolving-conv {conv!r}: must be a number in [0, 1]")
+            for conv in ("1.5", "-0.1", "much", "encoder", "cross:0.1,cross:0.2", "self:0.1", "cross:x", "cross:2", "")
+        ),
+        ({"evolving_on": "encoder", "evolving_carry": 1.1}, "--evolving-carry 1.1: must be in [0, 1]"),
+        ({"evolving_on": "encoder", "evolving_kernel": 4}, "--evolving-kernel 4: must be odd and at least 1"),
+        ({"evolving_on": "encoder", "evolving_kernel": 0}, "--evolving-kernel 0: must be odd"),
         ({"decoder_attention_heads": 5}, "--decoder-attention-heads 5: must divide the width --decoder-embed-dim 24"),
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0: must divide the width --encoder-embed-dim 24"),
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config: not supported"),

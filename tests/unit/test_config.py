@@ -66,9 +66,8 @@ def test_every_flag_reaches_its_field():
     add_flags(parser)
     for mechanism, kind in MECHANISMS.items():
         for f in dataclasses.fields(kind):
-            value = (
-                f.metadata["choices"][-1] if "choices" in f.metadata else "7" if f.type in ("int", int) else "cross:2"
-            )
+            sample = {"int": "7", "float": "0.25", "str": "cross:2"}[getattr(f.type, "__name__", f.type)]
+            value = f.metadata["choices"][-1] if "choices" in f.metadata else sample
             args = parser.parse_args([flag_name(mechanism, f.name), value])
             assert str(getattr(read_mechanism(args, mechanism), f.name)) == value
 

@@ -76,6 +76,20 @@ def test_what_syntax_adds(arch, added):
     assert parameters(arch) - parameters() == added and (size["added"] > 0) == (added > 0)
 
 
+@pytest.mark.parametrize(
+    ("arch", "count", "flops"),
+    [("wang2021_evolving", 44_149_008, 2.70e9), ("wang2021_evolving_lite", 2_485_224, 163.46e6)],
+)
+def test_evolving_sizes_of_wang_2021_table_5(arch, count, flops):
+    size = measure_size(Namespace(arch=arch), 10, 30, 30)
+    plain = measure_size(Namespace(arch=arch.replace("wang2021_evolving", "diverse_transformer")), 10, 30, 30)
+    assert size["parameters"]["without_embeddings"] == count
+    assert size["flops"]["total"] == pytest.approx(flops, rel=0.01)
+    added = count - plain["parameters"]["without_embeddings"]
+    assert size["parameters"]["added"] == added
+    assert size["flops"]["added"] == size["flops"]["total"] - plain["flops"]["total"] > 0
+
+
 def test_what_heads_add():
     """Li and Luo (2022): concatenated pairs of heads at Base, and nothing when they are summed."""
     added = {heads: 18 * (heads - 1) * 512**2 for heads in (8, 16)}

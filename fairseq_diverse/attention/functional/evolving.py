@@ -1,0 +1,69 @@
+"""Evolving attention: logits grow out of those of the layer below and of their own surroundings."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def evolve_logits(
+    logits: Tensor,
+    previous: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    component: str,
+    carry_ratio: float,
+    conv_ratio: float,
+    cells: Tensor | None,
+    above: Tensor | None = None,
+) -> Tensor:
+    """A residual connection from the logits below, then a convolution over the map with the heads as channels.
+
+        A_in    = carry_ratio previous + (1 - carry_ratio) logits    (encoder; the logits themselves elsewhere)
+        A_logit = conv_ratio ReLU(Conv(A_in)) + (1 - conv_ratio) A_in
+
+    Source: Wang et al. (2021), sections 3.3 and 3.5. What the k x k convolution reads for cell (t, s), never outside
+    ``cells``:
+
+    - encoder: rows and columns up to (k - 1) / 2 away;
+    - decoder: rows t - k + 1 to t and columns s - k + 1 to s;
+    - cross: rows t - k + 1 to t and columns up to (k - 1) / 2 away.
+
+    Args:
+        logits: (B, H, T, S), finite, not masked.
+        previous: (B, H, T, S) what this function returned in the layer below; None for the first. Has no effect, nor
+            has ``carry_ratio``, unless ``component`` is encoder.
+        weight: (H, H, k, k), k odd, and bias (H,); not used where ``conv_ratio`` is 0.
+        component: encoder, decoder or cross.
+        carry_ratio, conv_ratio: alpha and beta, in [0, 1].
+        cells: bool, broadcast to (B, 1, T, S), True where query and key are real tokens and, in the decoder, the key is
+            not in the future; None for everywhere.
+        above: (B, H, k - 1, S') the rows of A_in before the first of ``logits``, 0 outside their cells, S' <= S; None
+            where there are none.
+
+    Returns:
+        (B, H, T, S), finite, not masked.
+    """
+    inner = logits
+    if component == "encoder" and previous is not None:
+        inner = torch.lerp(logits, previous, carry_ratio)
+    if conv_ratio == 0:
+        return inner
+    assert weight is not None and bias is not None
+    seen = readable(inner, cells)
+    reach, weight, bias = weight.size(-1) - 1, weight.type_as(seen), bias.type_as(seen)
+    if component == "encoder":
+        convolved = F.conv2d(seen, weight, bias, padding=reach // 2)
+    else:
+        columns = (reach, 0) if component == "decoder" else (reach // 2, reach // 2)
+        if above is None:
+            seen = F.pad(seen, (*columns, reach, 0))
+        else:
+            above = F.pad(above, (0, seen.size(-1) - above.size(-1)))
+            seen = F.pad(torch.cat([above, seen], 2), (*columns, 0, 0))
+        convolved = F.conv2d(seen, weight, bias)
+    return torch.lerp(inner, convolved.relu_(), conv_ratio)
+
+
+def readable(inner: Tensor, cells: Tensor | None) -> Tensor:
+    """(B, H, T, S), 0 outside ``cells``."""
+    return inner if cells is None else inner.masked_fill(~cells, 0)

@@ -1,0 +1,116 @@
+"""Evolving attention equals its loop version, sees what the paper says it sees, and nothing it needs is unused."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from fairseq_diverse.attention.functional.evolving import evolve_logits
+from fairseq_diverse.config import COMPONENTS
+from tests.cases import batch, build_model
+from tests.reference import evolving as reference
+
+B, H, T, S = 2, 2, 5, 6
+
+
+def case(component, kernel, columns=S):
+    torch.manual_seed(0)
+    maps = [torch.randn(B, H, T, columns, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    weight, bias = torch.randn(H, H, kernel, kernel, dtype=torch.float64), torch.randn(H, dtype=torch.float64)
+    real = torch.tensor([[True] * columns, [False, False] + [True] * (columns - 2)])[:, None, None]
+    cells = real.expand(B, 1, T, columns)
+    if component == "decoder":
+        cells = cells & torch.ones(T, columns).tril().bool()
+    return maps, weight.requires_grad_(), bias.requires_grad_(), cells
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("carried", [False, True])
+def test_equals_the_loop(component, kernel, carried):
+    (logits, below), weight, bias, cells = case(component, kernel)
+    previous = below if carried else None
+
+    def evolve(*x):
+        return evolve_logits(x[0], previous if x[1] is None else x[1], *x[2:], component, 0.3, 0.4, cells)
+
+    expected = [
+        reference.evolve_logits(
+            logits[b].tolist(), below[b].tolist() if carried else None, weight.tolist(), bias.tolist(), component,
+            0.3, 0.4, cells[b, 0].tolist(),
+        )
+        for b in range(B)
+    ]  # fmt: skip
+    got = evolve(logits, previous, weight, bias)
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    assert gradcheck(evolve, (logits, previous, weight, bias))
+
+
+@pytest.mark.parametrize(
+    ("component", "kernel", "expected"),
+    [
+        ("encoder", 3, {(t, s) for t in (2, 3, 4) for s in (2, 3, 4)}),
+        ("decoder", 3, {(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)}),
+        ("cross", 3, {(t, s) for t in (1, 2, 3) for s in (2, 3, 4)}),
+        ("decoder", 1, {(3, 3)}),
+        ("encoder", 5, {(t, s) for t in (1, 2, 3, 4) for s in (1, 2, 3, 4, 5)}),
+        ("cross", 5, {(t, s) for t in (0, 1, 2, 3) for s in (1, 2, 3, 4, 5)}),
+    ],
+)
+def test_the_cells_that_one_cell_depends_on(component, kernel, expected):
+    """Of cell (3, 3), on the diagonal; a future cell is read by no one and depends on no one's future."""
+    logits = torch.randn(1, H, T, S, dtype=torch.float64, requires_grad=True)
+    weight, bias = torch.rand(H, H, kernel, kernel).double(), torch.full((H,), 100.0).double()  # ReLU lets all pass
+    causal = torch.ones(T, S).tril().bool()[None, None] if component == "decoder" else None
+    out = evolve_logits(logits, None, weight, bias, component, 0.5, 1.0, causal)
+    out[0, :, 3, 3].sum().backward()
+    seen = {(t, s) for _, t, s in logits.grad[0].nonzero().tolist()}
+    assert seen == expected
+
+
+def test_nothing_is_done_where_nothing_is_asked_for():
+    (logits, previous), weight, bias, cells = case("encoder", 3)
+    assert evolve_logits(logits, previous, None, None, "encoder", 0.0, 0.0, cells).equal(logits)
+    assert evolve_logits(logits, previous, weight, bias, "decoder", 0.7, 0.0, cells) is logits
+    carried = evolve_logits(logits, previous, None, None, "encoder", 0.25, 0.0, cells)
+    torch.testing.assert_close(carried, 0.25 * previous + 0.75 * logits)
+
+
+def test_beta_zero_makes_no_convolution_in_that_component():
+    flags = {"evolving_on": "encoder,decoder:2,cross", "evolving_conv": "encoder:0, cross:0.3"}
+    model = build_model(flags)
+    names = {name.rsplit(".", 1)[0] for name, _ in model.named_parameters() if ".evolving." in name}
+    assert names == {f"decoder.layers.{n}.encoder_attn.evolving.conv" for n in (0, 1, 2)}
+    assert model.decoder.layers[1].self_attn.is_plain
+    assert [layer.self_attn.evolving.carries for layer in model.encoder.layers] == [True, True]
+    model.eval()
+    changed = build_model({**flags, "evolving_carry": 0.0}).eval()
+    changed.load_state_dict(model.state_dict())
+    assert changed.encoder.layers[0].self_attn.is_plain
+    assert not torch.allclose(model(**batch())[0], changed(**batch())[0])
+
+
+def test_the_carried_map_goes_to_the_next_placed_layer():
+    """A layer without evolving attention in between hands it on."""
+    flags = {"encoder_layers": 3, "evolving_on": "encoder:1+3", "evolving_conv": "0"}
+    model = build_model(flags).eval()
+    seen = {}
+    for number in (0, 2):
+        attention = model.encoder.layers[number].self_attn
+        attention.evolving.register_forward_hook(
+            lambda module, inputs, out, n=number: seen.__setitem__(n, (*inputs[:2], out))
+        )
+    model(**batch())
+    assert seen[0][1] is None and seen[2][1] is seen[0][2]
+    torch.testing.assert_close(seen[2][2], (seen[2][0] + seen[2][1]) / 2)
+    assert seen[2][2].isfinite().all()
+
+
+@pytest.mark.parametrize("extra", [{"talking": "both"}, {"syntax": "dependency"}, {"syntax": "phrase"}])
+def test_no_infinity_reaches_the_convolution(extra):
+    model = build_model({"evolving_on": "encoder,decoder,cross", "syntax_on": "encoder", **extra})
+    largest = []
+    for layer in model.encoder.layers:
+        layer.self_attn.evolving.register_forward_hook(lambda module, inputs, out: largest.append(out.abs().max()))
+    model(**batch())[0].sum().backward()
+    assert len(largest) == 2 and all(x.isfinite() and x < 1e3 for x in largest)
+    assert all(p.grad.isfinite().all() for p in model.parameters())
