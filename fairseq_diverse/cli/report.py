@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
     add_source_arguments(parser)
     parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
+    parser.add_argument(
+        "--best", action="store_true", help="of a row's grid, only the point with the lowest validation NLL"
+    )
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--save", type=Path, metavar="DIR", help="copy the summaries there")
 
@@ -58,6 +61,8 @@ def main(args: argparse.Namespace) -> None:
     shown = {row.name for row in rows}
     rows = [table.rows[name] for name in dict.fromkeys(row.baseline for row in rows) if name not in shown] + rows
     summaries = read_summaries(args, rows)
+    if args.best:
+        rows = report.best_of_grids(rows, summaries)
     lines = report.compare(rows, summaries)
     if args.save and not report.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")

@@ -1,5 +1,6 @@
 """Measured beside published figures: means over seeds, differences to the baseline and how sure they are."""
 
+import dataclasses
 import json
 import os
 import re
@@ -48,6 +49,22 @@ def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
             write_json(path, summary | {"system": name, "commands": commands})
             paths.append(path)
     return paths
+
+
+def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[Row]:
+    """Of the rows that a grid made of one row, that with the lowest validation NLL, the mean over its seeds; of a grid
+    without a finished run, the first. Baselines are the best of theirs.
+    """
+
+    def loss(row: Row) -> float:
+        return _mean(s["valid_nll"]["best"] for s in summaries[row.name]) if summaries[row.name] else np.inf
+
+    families: dict[str, list[Row]] = {}
+    for row in rows:
+        families.setdefault(row.family, []).append(row)
+    best = {family: min(members, key=loss) for family, members in families.items()}
+    of_name = {row.name: row.family for row in rows}
+    return [dataclasses.replace(row, baseline=best[of_name[row.baseline]].name) for row in best.values()]
 
 
 def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Table and size files: from YAML to the flags of one run."""
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_diverse.paths import config_path
 
-TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "rows")
+TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "grid", "rows")
 SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
 PUBLISHED_KEYS = (
@@ -31,7 +32,7 @@ class Row:
     ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as they stand on a command line
     (``True``: a flag without a value); ``average`` is empty, or the number of checkpoints (``last``) and the
     updates between them (``every``). ``baseline`` is the row that it is compared with; ``published`` holds a paper's
-    figures, measured on the data set ``published_on``.
+    figures, measured on the data set ``published_on``. ``family`` is the row of the file that a grid made this one of.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Row:
     baseline: str
     published: Flags
     published_on: str
+    family: str
 
     @property
     def max_update(self) -> int:
@@ -78,10 +80,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
     content = _read(path, TABLE_KEYS)
     overrides = _parse_settings(settings or [])
     rows = {}
-    for row_name, row in _section(content, "rows", path).items():
-        row = {} if row is None else row
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}: row {row_name} is not a list of `flag: value`")
+    for row_name, (family, row) in _points(content, path).items():
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
         published = _section(row, "published", path)
         _refuse_unknown(published, PUBLISHED_KEYS, f"{path}: published figures of row {row_name}")
@@ -105,9 +104,10 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
             train=_command_line_values(train, path),
             generate=_command_line_values(generate | overrides["generate"], path),
             average=_check_average(average, overrides["average"], path),
-            baseline=str(row.get("baseline", content.get("baseline", next(iter(_section(content, "rows", path)))))),
+            baseline=str(row["baseline"]),
             published=published,
             published_on=str(row.get("data", content.get("data"))),
+            family=family,
         )
         for needed in ("arch", "max-update"):
             if needed not in rows[str(row_name)].train:
@@ -138,6 +138,29 @@ def to_arguments(flags: dict[str, str | bool]) -> list[str]:
     return [
         part for flag, value in flags.items() for part in ((f"--{flag}",) if value is True else (f"--{flag}", value))
     ]
+
+
+def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
+    """The file's row that each row comes from, and its keys, ``baseline`` among them.
+
+    Without a grid a row comes from itself; with one it becomes a row for each combination of the grid's values, named
+    ``row-flag=value-...`` and compared with its baseline at the same values.
+    """
+    rows, grid = _section(content, "rows", path), _section(content, "grid", path)
+    for flag, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{path}: grid: {flag}: a list of values expected, such as [0.1, 0.2]")
+    points = {}
+    for name, row in rows.items():
+        row = {} if row is None else row
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}: row {name} is not a list of `flag: value`")
+        baseline = row.get("baseline", content.get("baseline", next(iter(rows))))
+        for values in itertools.product(*grid.values()):
+            chosen = dict(zip(grid, values, strict=True))
+            suffix = "".join(f"-{flag}={value}" for flag, value in chosen.items())
+            points[f"{name}{suffix}"] = str(name), {**row, **chosen, "baseline": f"{baseline}{suffix}"}
+    return points
 
 
 def _read(path: Path, known: tuple[str, ...]) -> Flags:

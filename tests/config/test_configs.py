@@ -16,7 +16,9 @@ from fairseq_diverse.paths import config_names
 
 register()
 
-ROWS = {f"{name}:{row.name}": row for name in config_names("tables") for row in load_table(name).rows.values()}
+TABLES = [load_table(name) for name in config_names("tables")]
+FIRST = [{row.family: row for row in reversed(table.rows.values())} for table in TABLES]  # of every grid
+ROWS = {f"{table.name}:{row.name}": row for table, rows in zip(TABLES, FIRST, strict=True) for row in rows.values()}
 RUNS = {row.key("any data"): name for name, row in reversed(ROWS.items())}  # each run's first row
 DIFFERENT = pytest.mark.parametrize("row", [ROWS[name] for name in sorted(RUNS.values())], ids=sorted(RUNS.values()))
 

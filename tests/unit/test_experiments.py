@@ -53,6 +53,30 @@ def table(tmp_path):
     return write
 
 
+def test_a_grid_makes_a_row_of_every_combination(table):
+    grid = ("rows:", "grid: {lr: [1.0e-4, 0.2], arch: [a, b]}\nrows:")
+    rows = load_table(table(grid)).rows
+    points = [f"-lr={lr}-arch={arch}" for lr in (0.0001, 0.2) for arch in "ab"]
+    assert list(rows) == [name + point for name in ("first", "second") for point in points]
+    row = rows["second-lr=0.2-arch=a"]
+    assert (row.train["lr"], row.train["arch"], row.train["dropout"]) == ("0.2", "a", "0.3")
+    assert (row.family, row.baseline, row.published) == ("second", "first-lr=0.2-arch=a", {"bleu": 27.3})
+    assert load_table(table()).rows["second"].family == "second"
+    for wrong in ("lr: 0.1", "lr: []"):
+        with pytest.raises(ValueError, match="grid: lr: a list of values expected"):
+            load_table(table(("rows:", f"grid: {{{wrong}}}\nrows:")))
+
+
+def test_of_a_grid_the_point_with_the_lowest_validation_loss_is_shown(table):
+    rows = list(load_table(table(("rows:", "grid: {lr: [1, 2, 3]}\nrows:"))).rows.values())
+    losses = {"first-lr=2": [3.0], "first-lr=3": [2.0, 5.0], "second-lr=1": [1.0], "second-lr=3": [0.5]}
+    summaries = {row.name: [{"valid_nll": {"best": x}} for x in losses.get(row.name, [])] for row in rows}
+    best = report.best_of_grids(rows, summaries)
+    assert [(row.name, row.baseline) for row in best] == [("first-lr=2", "first-lr=2"), ("second-lr=3", "first-lr=2")]
+    nothing = report.best_of_grids(rows, {row.name: [] for row in rows})
+    assert [row.name for row in nothing] == ["first-lr=1", "second-lr=1"]
+
+
 def test_rows_are_size_then_table_then_row_then_settings(table):
     rows = load_table(table(), settings=["lr=0.001", "generate.beam=4", "average.last=3", "average.every=5"]).rows
     assert rows["first"].train == {"arch": "transformer", "max-update": "30", "lr": "0.001", "dropout": "0.2"}
