@@ -14,6 +14,7 @@ from fairseq_diverse.evaluation.row_curves import METRICS, curves, draw_curves
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fairseq_diverse.evaluation.learning_curves import Curve
     from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
@@ -44,9 +45,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's test split, with its trees")
     attention.add_argument("--target", metavar="TEXT", help="raw target sentence (default: the model's translation)")
     attention.add_argument("--component", choices=("encoder", "decoder", "cross"), default="encoder")
-    attention.add_argument("--layer", type=int, required=True, help="counted from 1 at the bottom")
+    layer = attention.add_mutually_exclusive_group(required=True)
+    layer.add_argument("--layer", type=int, help="counted from 1 at the bottom")
+    layer.add_argument("--layers", metavar="all|1-3|1+4", help="several, a row of panels each, the heads side by side")
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
     attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+
+    logs = kinds.add_parser(
+        "curves",
+        help="training loss against updates and time",
+        description="Draw training loss against updates and against the minutes spent in them.",
+        epilog="example: fairseq-diverse plot curves lite=runs/A/seed1 evolving=runs/B/seed1 --out curves.png",
+    )
+    logs.add_argument(
+        "logs", nargs="+", metavar="NAME=LOG", help="a log of fairseq-train --log-format json, or the folder of a run"
+    )
+    logs.add_argument("--metric", choices=("loss", "nll_loss"), default="loss")
+    logs.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
     curves = kinds.add_parser(
         "rows",
@@ -65,7 +80,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     check_name(args.out)
-    plot_rows(args) if args.kind == "rows" else plot_attention(args)
+    {"attention": plot_attention, "curves": plot_curves, "rows": plot_rows}[args.kind](args)
+
+
+def plot_curves(args: argparse.Namespace) -> None:
+    from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
+
+    found: dict[str, list[Curve]] = {}
+    for text in args.logs:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise UserError(f"{text}: write NAME=LOG")
+        found.setdefault(name, []).append(read_curve(Path(path), args.metric))
+    save_figure(draw_learning_curves(found, args.metric), args.out)
+    print(args.out)
 
 
 def plot_rows(args: argparse.Namespace) -> None:
@@ -101,15 +129,25 @@ def plot_attention(args: argparse.Namespace) -> None:
     if args.sentence is not None:
         args.source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
     pair = encode_pair(model, task, preprocessing, args.source, args.target, trees)
-    maps = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer")
-    weights = maps[args.component, args.layer][:, 0]
+    name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
     queries, keys = pair.labels(args.component)
-    title = f"{'cross' if args.component == 'cross' else args.component + ' self'}-attention, layer {args.layer}"
-    heads = parse_heads(args.heads, len(weights))
-    panels = head_panels(weights, heads)
-    if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
-        enlivening = model.encoder.layers[args.layer - 1].self_attn.enlivening
-        panels = comparison_panels(comparison, weights, heads, enlivening is not None and enlivening.prune)
+    if args.layers is not None:
+        on = args.component if args.layers == "all" else f"{args.component}:{args.layers}"
+        maps = attention_maps(model, pair.sample, on, "--layers")
+        title = f"{name}, layers {args.layers}"
+        panels = []
+        for (_, layer), weights in maps.items():
+            heads = parse_heads(args.heads, len(weights))
+            panels += head_panels(weights[:, 0], heads, f"layer {layer}, ", len(heads))
+    else:
+        maps = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer")
+        weights = maps[args.component, args.layer][:, 0]
+        title = f"{name}, layer {args.layer}"
+        heads = parse_heads(args.heads, len(weights))
+        panels = head_panels(weights, heads)
+        if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
+            enlivening = model.encoder.layers[args.layer - 1].self_attn.enlivening
+            panels = comparison_panels(comparison, weights, heads, enlivening is not None and enlivening.prune)
     figure = draw_panels(panels, queries, keys, f"{title}: rows attend to columns")
     save_figure(figure, args.out)
     print(f"{' '.join(pair.source)}\n{' '.join(pair.target)}\n{args.out}: {title}")

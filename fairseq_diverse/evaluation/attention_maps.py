@@ -221,15 +221,17 @@ def draw_panels(
     return figure
 
 
-def head_panels(maps: Tensor, heads: Sequence[int]) -> list[list[Panel | None]]:
-    """One panel a head, four in a row.
+def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:
+    """One panel a head.
 
     Args:
         maps: (H, T, S) weights.
         heads: numbers of the heads to draw, from 1.
+        prefix: of every title.
+        columns: panels in a row.
     """
-    panels: list[Panel | None] = [(f"head {head}", maps[head - 1]) for head in heads]
-    return [panels[start : start + 4] for start in range(0, len(panels), 4)]
+    panels: list[Panel | None] = [(f"{prefix}head {head}", maps[head - 1]) for head in heads]
+    return [panels[start : start + columns] for start in range(0, len(panels), columns)]
 
 
 def comparison_panels(

@@ -28,7 +28,7 @@ class Follower:
             added = f.read()
         self.position += len(added)
         *lines, self.rest = (self.rest + added).split(b"\n")
-        for _, stats in _statistics(line.decode("utf-8", "replace") for line in lines):
+        for _, stats in statistics(line.decode("utf-8", "replace") for line in lines):
             if "num_updates" in stats:
                 self.last = (int(stats["num_updates"]), stats.get("loss", ""), stats.get("wps", ""))
         return self.last
@@ -45,7 +45,7 @@ def measure(step: str, path: Path) -> dict[str, Any]:
     if step == "train":
         found = PARAMETERS.findall(text)
         speeds, valid, free = [], [], []
-        for kind, stats in _statistics(text.splitlines()):
+        for kind, stats in statistics(text.splitlines()):
             if kind == "valid" and "valid_nll_loss" in stats:
                 valid.append(float(stats["valid_nll_loss"]) * math.log(2))
             elif kind == "train_inner":
@@ -96,7 +96,7 @@ def tail(path: Path, lines: int = 4, width: int = 300) -> str:
     return "\n".join("    " + (line if len(line) <= width else line[:width] + " ...") for line in shown)
 
 
-def _statistics(lines: Any) -> Any:
+def statistics(lines: Any) -> Any:
     """(kind, statistics) of fairseq's json lines; lines cut off by a kill are left out."""
     for line in lines:
         match = JSON_LINE.search(line)

@@ -54,6 +54,7 @@ def plain(data, tmp_path_factory) -> Path:
     [
         ("--component encoder --layer 2", "png", b"\x89PNG"),
         ("--component cross --layer 1 --heads 2", "png", b"\x89PNG"),
+        ("--component decoder --layers all --heads 2,1", "png", b"\x89PNG"),
         (f"--component decoder --layer 1 --target '{PAIR[1]}'", "pdf", b"%PDF"),
     ],
 )

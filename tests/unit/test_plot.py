@@ -18,6 +18,7 @@ from fairseq_diverse.evaluation.attention_maps import (
     draw_panels,
     head_panels,
 )
+from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
 from fairseq_diverse.evaluation.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.report import from_results
 from fairseq_diverse.experiments.tables import load_table
@@ -187,3 +188,37 @@ def test_plot_rows(table, tmp_path, capsys):
     assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
     assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
     assert "--metrics blue: known are bleu, nll, speed" in capsys.readouterr().err
+
+
+def line(update, loss, wall):
+    stats = {"num_updates": str(update), "loss": str(loss), "nll_loss": "1", "train_wall": str(wall)}
+    return f"2026-01-01 00:00:00 | INFO | train_inner | {json.dumps(stats)}\n"
+
+
+def test_learning_curves(tmp_path, capsys):
+    """Updates that were done again after a kill count once."""
+    first = line(10, 9.5, 30) + "something else\n" + line(20, 8.5, 60) + line(30, 8.0, 99) + line(30, 7.5, 30)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/train.log").write_text(first)
+    (tmp_path / "b.log").write_text(line(10, 9.0, 6) + line(20, 7.0, 6))
+    curve = read_curve(tmp_path / "a")
+    assert curve == ([10, 20, 30], [0.5, 1.5, 2.0], [9.5, 8.5, 7.5])
+    figure = draw_learning_curves({"a": [curve], "b": [read_curve(tmp_path / "b.log")]}, "loss")
+    by_updates, by_minutes = figure.axes
+    assert by_updates.get_lines()[1].get_xydata().tolist() == [[10, 9.0], [20, 7.0]]
+    assert by_minutes.get_lines()[0].get_xydata().tolist() == [[0.5, 9.5], [1.5, 8.5], [2.0, 7.5]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    out = str(tmp_path / "curves.png")
+    assert main(["plot", "curves", f"a={tmp_path}/a", f"b={tmp_path}/b.log", f"b={tmp_path}/a", "--out", out]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    (tmp_path / "empty.log").write_text("nothing\n")
+    for argument, message in (
+        ("b.log", "b.log: write NAME=LOG"),
+        (f"x={tmp_path}/none", f"{tmp_path}/none: No such file"),
+        (
+            f"x={tmp_path}/empty.log",
+            "empty.log: no training statistics; fairseq-train writes them with --log-format json",
+        ),
+    ):
+        assert main(["plot", "curves", argument, "--out", out]) == 2
+        assert message in capsys.readouterr().err
