@@ -11,11 +11,11 @@ from pathlib import Path
 def register() -> None:
     """Register everything with fairseq and torch; repeating it does nothing."""
     from fairseq_diverse.checkpoints import register_safe_globals
-    from fairseq_diverse.criterions import label_smoothed_cross_entropy_with_disagreement  # noqa: F401
+    from fairseq_diverse.criterions import classification, label_smoothed_cross_entropy_with_disagreement  # noqa: F401
     from fairseq_diverse.errors import show_user_errors_in_one_line
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.resume import keep_batches_when_resumed
-    from fairseq_diverse.tasks import translation_with_syntax  # noqa: F401
+    from fairseq_diverse.tasks import logical_inference, translation_with_syntax  # noqa: F401
 
     register_safe_globals()
     keep_batches_when_resumed()

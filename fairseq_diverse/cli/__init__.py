@@ -23,7 +23,9 @@ COMMANDS = {
     "average": "average checkpoints",
     "size": "parameters and FLOPs of an architecture",
     "heads": "what the encoder's heads do",
-    "plot": "draw attention maps",
+    "plot": "draw attention maps, learning curves, figures of a table",
+    "logic": "write data for logical inference",
+    "accuracy": "accuracy of classifiers",
 }
 
 

@@ -1,7 +1,7 @@
 """Named architectures: every system in every size."""
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer.transformer_legacy import (
@@ -12,7 +12,7 @@ from fairseq.models.transformer.transformer_legacy import (
 )
 
 from fairseq_diverse.config import COMPONENTS, fill_defaults
-from fairseq_diverse.models import diverse_transformer  # noqa: F401  (registers the model)
+from fairseq_diverse.models import classifier, diverse_transformer  # noqa: F401  (registers the models)
 
 
 def lite_architecture(args: Namespace) -> None:
@@ -43,8 +43,29 @@ SYSTEMS: dict[str, dict[str, object]] = {
 }
 
 
-def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], None]) -> None:
-    @register_model_architecture("diverse_transformer", name)
+def logic_architecture(args: Namespace) -> None:
+    """Two layers of width 256, two pooling queries, a three-layer classifier (Li et al., 2021, section 4.3.2).
+
+    Heads and feed-forward width are not stated there.
+    """
+    sizes = {"layers": 2, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 8}
+    values = {**{f"encoder_{name}": value for name, value in sizes.items()}, "dropout": 0.2, "pooling": "queries"}
+    classifier_architecture(args, {**values, "classifier_layers": 3})
+
+
+def classifier_architecture(args: Namespace, values: Mapping[str, object]) -> None:
+    """A classifier on an encoder of Base, where ``values`` do not say otherwise."""
+    for name, value in {**values, "pooling": values.get("pooling", "mean")}.items():
+        setattr(args, name, getattr(args, name, value))
+    for name, value in (("pooling_queries", 2), ("classifier_layers", 2)):
+        setattr(args, name, getattr(args, name, value))
+    base_architecture(args)
+
+
+def _register(
+    name: str, flags: dict[str, object], size: Callable[[Namespace], None], model: str = "diverse_transformer"
+) -> None:
+    @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
         for flag, value in flags.items():
             setattr(args, flag, getattr(args, flag, value))
@@ -55,3 +76,6 @@ def _register(name: str, flags: dict[str, object], size: Callable[[Namespace], N
 for system, flags in SYSTEMS.items():
     for suffix, size in SIZES.items():
         _register(system + suffix, flags, size)
+
+for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.items():
+    _register(f"li2021_logic{suffix}", flags, logic_architecture, "diverse_classifier")

@@ -3,7 +3,7 @@
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,6 +57,25 @@ def attention_widths(cfg: Any) -> dict[str, int]:
 def make_plan(cfg: Any) -> AttentionPlan:
     """The plan of a whole model; encoder and decoder each check all of it."""
     return AttentionPlan(cfg, layer_counts(cfg), attention_widths(cfg))
+
+
+def check_heads(args: Any) -> None:
+    """Raise ``UserError`` for numbers of heads that do not divide the width."""
+    for side in ("encoder", "decoder"):
+        heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
+        if heads < 1 or width % heads:
+            raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
+
+
+def mean_agreement(measured: Sequence[list[Tensor]], probe: Probe, like: Tensor) -> Tensor:
+    """(K,) the agreement by term: mean over the layers of each component that ran, then over components.
+
+    Args:
+        measured: the layers' (K,) figures, by component.
+        probe: what was asked for; without any layer each of its terms is 0.
+    """
+    components = [torch.stack(layers).mean(0) for layers in measured if layers]
+    return torch.stack(components).mean(0) if components else torch.zeros(len(probe.terms), device=like.device)
 
 
 class DiverseEncoder(TransformerEncoderBase):
@@ -288,10 +307,7 @@ class DiverseTransformerModel(TransformerModel):
                 )
         if not isinstance(args, Namespace):  # hydra would show a UserError below a trace of its own
             sys.exit("error: fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
-        for side in ("encoder", "decoder"):
-            heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
-            if heads < 1 or width % heads:
-                raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
+        check_heads(args)
         keep_layers(args)
         model = super().build_model(args, task)
         cfg = getattr(task, "cfg", None)
@@ -378,11 +394,7 @@ class DiverseTransformerModel(TransformerModel):
             return_all_hiddens=return_all_hiddens,
             probe=probe,
         )
-        measured = [encoder_out["agreement"], *extra.pop("agreement").values()]
-        components = [torch.stack(layers).mean(0) for layers in measured if layers]
-        extra["agreement"] = (
-            torch.stack(components).mean(0) if components else torch.zeros(len(probe.terms), device=x.device)
-        )
+        extra["agreement"] = mean_agreement([encoder_out["agreement"], *extra["agreement"].values()], probe, x)
         extra["maps"] |= encoder_out["maps"]
         extra["redundant"] = encoder_out["redundant"]
         return x, extra

@@ -1,0 +1,37 @@
+"""Write data for logical inference: pairs of random formulae and the relation between them.
+
+The files have the form of Bowman et al. (2015): trainN and testN, N the operators of the longer formula, 0 to 12. Train
+on them with --task logical_inference.
+"""
+
+import argparse
+from pathlib import Path
+
+EXAMPLE = "fairseq-diverse logic --out logic-data --pairs 20000 --seed 1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--pairs", type=int, default=20_000, metavar="N", help="for every length (default: 20,000)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S")
+    parser.add_argument(
+        "--balance", action="store_true", help="as many of each relation as of any other, as far as there are so many"
+    )
+
+
+def main(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from fairseq_diverse.errors import UserError
+    from fairseq_diverse.logic.corpus import MOST_OPERATORS, write_corpus
+    from fairseq_diverse.logic.formulas import RELATIONS
+
+    if args.pairs < 1:
+        raise UserError(f"--pairs {args.pairs}: at least 1")
+    with tqdm(total=MOST_OPERATORS + 1, desc="lengths", disable=None) as bar:
+        mix = write_corpus(args.out, args.pairs, args.seed, args.balance, bar.update)
+    print("operators   pairs" + "".join(f"{name:>7}" for name in RELATIONS))
+    for count, relations in mix.items():
+        total = relations.total()
+        print(f"{count:9d}{total:8,d}" + "".join(f"{relations[name] / total:7.1%}" for name in RELATIONS))
+    print(f"{args.out}: train0 to train{MOST_OPERATORS}, test0 to test{MOST_OPERATORS}")

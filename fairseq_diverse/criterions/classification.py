@@ -1,0 +1,58 @@
+"""Classification: cross-entropy of the classes, accuracy, and both with disagreement regularization."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+
+from fairseq_diverse.criterions.disagreement import DisagreementConfig, DisagreementMixin
+
+
+@register_criterion("classification", dataclass=FairseqDataclass)
+class Classification(FairseqCriterion):
+    """Cross-entropy in nats, summed over the examples of a batch; the model returns (B, classes) logits first.
+
+    Logged are ``loss``, nats an example, and ``accuracy``, percent.
+    """
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, int, dict[str, Any]]:
+        logits = model(**sample["net_input"])[0].float()
+        target = sample["target"]
+        loss = F.cross_entropy(logits, target, reduction="sum" if reduce else "none")
+        size = sample["nsentences"]
+        log = {
+            "loss": loss.detach(),
+            "correct": (logits.argmax(-1) == target).sum(),
+            "ntokens": sample["ntokens"],
+            "nsentences": size,
+            "sample_size": size,
+        }
+        return loss, size, log
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        totals = {key: sum(log.get(key, 0) for log in logging_outputs) for key in ("loss", "correct", "nsentences")}
+        if totals["nsentences"]:
+            metrics.log_scalar("loss", totals["loss"] / totals["nsentences"], totals["nsentences"], round=4)
+            metrics.log_scalar(
+                "accuracy", 100 * totals["correct"] / totals["nsentences"], totals["nsentences"], round=2
+            )
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+@dataclass
+class ClassificationWithDisagreementConfig(DisagreementConfig, FairseqDataclass):
+    """Flags of the regularizer; classifiers have an encoder only."""
+
+    disagreement_on: str = "encoder"
+
+
+@register_criterion("classification_with_disagreement", dataclass=ClassificationWithDisagreementConfig)
+class ClassificationWithDisagreement(DisagreementMixin, Classification):
+    """cross-entropy + lambda * agreement of the heads (Li et al., 2021, section 3.1); see ``DisagreementMixin``."""

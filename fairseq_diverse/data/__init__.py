@@ -1,0 +1,1 @@
+"""Datasets that fairseq does not have."""

@@ -1,0 +1,59 @@
+"""Examples of one or several token sequences with a class."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset, data_utils
+from torch import Tensor
+
+
+class ClassificationDataset(FairseqDataset):
+    """Examples of K token sequences each, all of them in one batch for the encoder.
+
+    Args:
+        inputs: of every example, K integer tensors.
+        labels: of every example, its class.
+        pad: the padding symbol.
+        shuffle: mix examples of equal length anew in every epoch.
+    """
+
+    def __init__(self, inputs: Sequence[Sequence[Tensor]], labels: Sequence[int], pad: int, shuffle: bool) -> None:
+        super().__init__()
+        self.inputs, self.labels, self.pad, self.shuffle = inputs, labels, pad, shuffle
+        self.sizes = np.array([max(map(len, example)) for example in inputs])
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"id": index, "inputs": self.inputs[index], "label": self.labels[index]}
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch of B examples: ``src_tokens`` (K B, T) holds all first sequences, then all second ones, and so on."""
+        if not samples:
+            return {}
+        sequences = [sequence for kth in zip(*(s["inputs"] for s in samples), strict=True) for sequence in kth]
+        lengths = torch.tensor([len(sequence) for sequence in sequences])
+        return {
+            "id": torch.tensor([s["id"] for s in samples]),
+            "nsentences": len(samples),
+            "ntokens": int(lengths.sum()),
+            "net_input": {
+                "src_tokens": data_utils.collate_tokens(sequences, self.pad),
+                "src_lengths": lengths,
+            },
+            "target": torch.tensor([s["label"] for s in samples]),
+        }
+
+    def num_tokens(self, index: int) -> int:
+        return int(self.sizes[index]) * len(self.inputs[index])
+
+    def size(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> np.ndarray:
+        """By length."""
+        order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
+        return order[np.argsort(self.sizes[order], kind="mergesort")]

@@ -1,0 +1,98 @@
+"""Formulae over six variables: their text, their truth tables, and the relation of two of them.
+
+A formula is a variable, ``( not X )`` or ``( X ( and Y ) )`` with ``and`` or ``or``, as Bowman et al. (2015) write it.
+Its truth table is an integer of 64 bits, one for each way to make the variables true or false.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+VARIABLES = ("a", "b", "c", "d", "e", "f")
+OPERATORS = ("not", "and", "or")
+SYMBOLS = ("(", ")", *OPERATORS, *VARIABLES)
+RELATIONS = ("#", "<", "=", ">", "^", "v", "|")
+EVERYTHING = 2**2 ** len(VARIABLES) - 1
+TABLES = {
+    name: sum(1 << world for world in range(2 ** len(VARIABLES)) if world >> number & 1)
+    for number, name in enumerate(VARIABLES)
+}
+
+
+def truth_table(formula: Sequence[str]) -> int:
+    """The 64 bits of a formula.
+
+    Args:
+        formula: its symbols, ``SYMBOLS``.
+
+    Raises:
+        ValueError: it is not a formula.
+    """
+    stack: list[Any] = []  # symbols, tables, and halves such as ("and", table)
+    for symbol in formula:
+        if symbol in TABLES:
+            stack.append(TABLES[symbol])
+        elif symbol in SYMBOLS and symbol != ")":
+            stack.append(symbol)
+        else:
+            start = max((place for place, item in enumerate(stack) if item == "("), default=len(stack))
+            group, stack = stack[start + 1 :], stack[:start]
+            match group:
+                case ["not", int(table)] if symbol == ")":
+                    stack.append(EVERYTHING ^ table)
+                case [("and" | "or") as operator, int(table)] if symbol == ")":
+                    stack.append((operator, table))
+                case [int(table), ("and", int(other))] if symbol == ")":
+                    stack.append(table & other)
+                case [int(table), ("or", int(other))] if symbol == ")":
+                    stack.append(table | other)
+                case _:
+                    raise ValueError(f"{' '.join(formula)}: not a formula")
+    if len(stack) != 1 or not isinstance(stack[0], int):
+        raise ValueError(f"{' '.join(formula)}: not a formula")
+    return stack[0]
+
+
+def relation(left: int, right: int) -> str:
+    """One of ``RELATIONS`` between two formulae that are neither tautologies nor contradictions.
+
+        =  equivalence          the same truth table
+        ^  negation             true where the other is false
+        <  forward entailment   left true only where right is, > the other way round
+        |  alternation          never true together
+        v  cover                never false together
+        #  independence         none of these
+
+    Source: Bowman et al. (2015), section 3.
+
+    Args:
+        left, right: truth tables.
+    """
+    if left == right:
+        return "="
+    if left & right == 0:
+        return "^" if left | right == EVERYTHING else "|"
+    if left | right == EVERYTHING:
+        return "v"
+    return "<" if left & right == left else ">" if left & right == right else "#"
+
+
+def operators(formula: Sequence[str]) -> int:
+    """How many operators a formula has."""
+    return sum(symbol in OPERATORS for symbol in formula)
+
+
+def random_formula(count: int, variables: Sequence[str], numbers: random.Random) -> list[str]:
+    """The symbols of a random formula with ``count`` operators.
+
+    Each operator is ``not``, ``and`` or ``or`` alike; the operators that are left go to the two sides of ``and`` and
+    ``or`` in every way alike.
+    """
+    if count == 0:
+        return [numbers.choice(variables)]
+    operator = numbers.choice(OPERATORS)
+    if operator == "not":
+        return ["(", "not", *random_formula(count - 1, variables, numbers), ")"]
+    left = numbers.randint(0, count - 1)
+    sides = [random_formula(part, variables, numbers) for part in (left, count - 1 - left)]
+    return ["(", *sides[0], "(", operator, *sides[1], ")", ")"]

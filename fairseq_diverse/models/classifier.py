@@ -1,0 +1,119 @@
+"""An encoder with mechanisms, and what classifies its sentences."""
+
+import itertools
+from argparse import Namespace
+from typing import Any
+
+import torch
+from fairseq.models import BaseFairseqModel, register_model
+from fairseq.models.transformer import Embedding, TransformerConfig, TransformerModel
+from fairseq.modules import FairseqDropout
+from torch import Tensor, nn
+
+from fairseq_diverse.config import add_flags
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.models.diverse_transformer import (
+    DiverseEncoder,
+    attention_heads,
+    check_heads,
+    layer_counts,
+    mean_agreement,
+)
+from fairseq_diverse.request import NOTHING, AttentionRequest
+
+
+class MeanPooling(nn.Module):
+    """The mean of a sentence's vectors (Li et al., 2021, section 4.2.2)."""
+
+    vectors = 1
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """(B, T, C), (B, T) True at real tokens -> (B, C)"""
+        weights = valid.unsqueeze(-1).type_as(x)
+        return (x * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+class QueryPooling(nn.Module):
+    """Trainable queries attend to a sentence's vectors (Li et al., 2021, section 4.3.2, after Tran et al., 2018).
+
+        pooled_p = sum over t of softmax(u_p . x_t / sqrt(C)) x_t
+
+    Args:
+        width: C.
+        vectors: P, the number of queries.
+    """
+
+    def __init__(self, width: int, vectors: int) -> None:
+        super().__init__()
+        self.vectors = vectors
+        self.queries = nn.Parameter(torch.empty(vectors, width))
+        nn.init.normal_(self.queries)
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        """(B, T, C), (B, T) True at real tokens -> (B, P C)"""
+        logits = (self.queries.type_as(x) @ x.transpose(1, 2)).float() * x.size(-1) ** -0.5  # (B, P, T)
+        weights = logits.masked_fill(~valid.unsqueeze(1), torch.finfo(logits.dtype).min).softmax(-1)
+        return (weights.type_as(x) @ x).flatten(1)
+
+
+@register_model("diverse_classifier")
+class DiverseClassifier(BaseFairseqModel):
+    """``DiverseEncoder``, a pooling of its last layer, and a feed-forward classifier.
+
+    The task says how many sequences an example has (``sequences``, K) and how many classes there are (``classes``).
+    """
+
+    def __init__(self, cfg: Any, encoder: DiverseEncoder, pooling: nn.Module, classifier: nn.Module, k: int) -> None:
+        super().__init__()
+        self.cfg, self.encoder, self.pooling, self.classifier, self.sequences = cfg, encoder, pooling, classifier, k
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        TransformerModel.add_args(parser)
+        add_flags(parser)
+        parser.add_argument("--pooling", choices=("mean", "queries"), help="of a sentence's vectors (default: mean)")
+        parser.add_argument("--pooling-queries", type=int, help="trainable queries of --pooling queries (default: 2)")
+        parser.add_argument("--classifier-layers", type=int, help="linear layers of the classifier (default: 2)")
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "DiverseClassifier":
+        if not all(hasattr(task, name) for name in ("sequences", "classes")):
+            raise UserError("--arch: a classifier needs --task logical_inference or sentence_probing")
+        for flag in ("pooling_queries", "classifier_layers"):
+            if getattr(args, flag) < 1:
+                raise UserError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: must be at least 1")
+        args.decoder_layers, args.no_cross_attention = 0, True
+        check_heads(args)
+        cfg = TransformerConfig.from_namespace(args)
+        dictionary = task.source_dictionary
+        encoder = DiverseEncoder(cfg, dictionary, Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad()))
+        if encoder.plan.trees:
+            raise UserError("--syntax, --enliven: the sentences of this task have no trees")
+        width = cfg.encoder.embed_dim
+        pooling = MeanPooling() if args.pooling == "mean" else QueryPooling(width, args.pooling_queries)
+        sizes = [width * pooling.vectors * task.sequences, *[width] * (args.classifier_layers - 1), task.classes]
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(sizes):
+            layers += [
+                FairseqDropout(cfg.dropout, module_name="DiverseClassifier"),
+                nn.Linear(before, after),
+                nn.ReLU(),
+            ]
+        return cls(cfg, encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences)
+
+    def max_positions(self) -> int:
+        return self.encoder.max_positions()
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor, attention_request: AttentionRequest | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """(K B, T) tokens -> (B, classes) logits, and ``agreement``, ``maps`` as ``DiverseTransformerModel``'s."""
+        probe = NOTHING
+        if attention_request is not None:
+            probe = attention_request.resolve(layer_counts(self.cfg), attention_heads(self.cfg))
+        encoded = self.encoder(src_tokens, src_lengths=src_lengths, probe=probe)
+        x = encoded["encoder_out"][0].transpose(0, 1)  # (K B, T, C)
+        pooled = self.pooling(x, ~encoded["encoder_padding_mask"][0])
+        features = torch.cat(pooled.chunk(self.sequences), -1)  # (B, K P C)
+        extra = {"agreement": mean_agreement([encoded["agreement"]], probe, x), "maps": encoded["maps"]}
+        return self.classifier(features), extra

@@ -1,0 +1,94 @@
+"""Logical inference: which of seven relations holds between two formulae (Bowman et al., 2015)."""
+
+import random
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import MISSING
+
+from fairseq_diverse.data.classification import ClassificationDataset
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.logic.corpus import MOST_OPERATORS, Pair, read_pairs
+from fairseq_diverse.logic.formulas import RELATIONS, SYMBOLS
+
+VALID_SHARE = 17  # one of so many training pairs
+
+
+@dataclass
+class LogicalInferenceConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "folder of trainN and testN, N operators, 0 to 12"})
+    train_operators: int = field(
+        default=6, metadata={"help": "train and validate on formulae with at most so many operators, 0 to 12"}
+    )
+    valid_seed: int = field(
+        default=1, metadata={"help": "chooses the pairs of the training files that validate, one in 17"}
+    )
+
+
+@register_task("logical_inference", dataclass=LogicalInferenceConfig)
+class LogicalInference(FairseqTask):
+    """Pairs of formulae and their relation.
+
+    Splits: ``train`` and ``valid`` from the files up to ``--train-operators``; ``test`` all tests from 1 to 12
+    operators; ``testN`` and ``trainN`` a file each.
+
+    Source: Li et al. (2021), section 4.3.
+
+    Raises:
+        UserError: a file is missing or wrong, or a setting is out of range.
+    """
+
+    classes = len(RELATIONS)
+    sequences = 2  # of an example
+
+    def __init__(self, cfg: LogicalInferenceConfig, dictionary: Dictionary) -> None:
+        super().__init__(cfg)
+        self.dictionary = dictionary
+
+    @classmethod
+    def setup_task(cls, cfg: LogicalInferenceConfig, **unused: Any) -> "LogicalInference":
+        if not 0 <= cfg.train_operators <= MOST_OPERATORS:
+            raise UserError(f"--train-operators {cfg.train_operators}: from 0 to {MOST_OPERATORS}")
+        dictionary = Dictionary()
+        for symbol in SYMBOLS:
+            dictionary.add_symbol(symbol)
+        return cls(cfg, dictionary)
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> None:
+        return None
+
+    def max_positions(self) -> None:
+        return None
+
+    def load_dataset(self, split: str, **unused: Any) -> None:
+        pairs = self._pairs(split)
+        index = {symbol: self.dictionary.index(symbol) for symbol in SYMBOLS}
+        inputs = [
+            [torch.tensor([index[symbol] for symbol in side]) for side in (pair.left, pair.right)] for pair in pairs
+        ]
+        labels = [RELATIONS.index(pair.relation) for pair in pairs]
+        self.datasets[split] = ClassificationDataset(inputs, labels, self.dictionary.pad(), shuffle=split == "train")
+
+    def _pairs(self, split: str) -> list[Pair]:
+        folder = Path(self.cfg.data)
+        if re.fullmatch(r"(train|test)\d+", split):
+            return read_pairs(folder / split)
+        if split == "test":
+            return [pair for count in range(1, MOST_OPERATORS + 1) for pair in read_pairs(folder / f"test{count}")]
+        if split not in ("train", "valid"):
+            raise UserError(f"{split}: logical_inference has the splits train, valid, test, trainN and testN")
+        pairs = [pair for n in range(self.cfg.train_operators + 1) for pair in read_pairs(folder / f"train{n}")]
+        random.Random(self.cfg.valid_seed).shuffle(pairs)
+        valid = len(pairs) // VALID_SHARE
+        return pairs[:valid] if split == "valid" else pairs[valid:]

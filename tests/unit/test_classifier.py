@@ -1,0 +1,183 @@
+"""Classification: batches, pooling, the model, the criterion, and the task of logical inference."""
+
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.logging import metrics
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
+from fairseq_diverse.data.classification import ClassificationDataset
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation.accuracy import measure_accuracy
+from fairseq_diverse.logic.corpus import read_pairs, write_corpus
+from fairseq_diverse.logic.formulas import RELATIONS
+from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
+from fairseq_diverse.request import AttentionRequest
+from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig
+
+SMALL = {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 4, "dropout": 0.0}
+MECHANISMS = [
+    {},
+    {"routing": "em"},
+    {"talking": "both", "talking_on": "encoder"},
+    {"interacting": "sum", "interacting_on": "encoder"},
+    {"evolving_on": "encoder"},
+]
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logic")
+    write_corpus(folder, 60)
+    return LogicalInference.setup_task(LogicalInferenceConfig(data=str(folder), train_operators=4))
+
+
+def build(task, arch="li2021_logic", **flags):
+    torch.manual_seed(1)
+    args = Namespace(arch=arch, **{**SMALL, **flags})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+
+
+def test_splits(task):
+    folder = task.cfg.data
+    for split in ("train", "valid", "test", "test7", "train12"):
+        task.load_dataset(split)
+    train, valid = (task.dataset(split).inputs for split in ("train", "valid"))
+    pairs = [pair for count in range(5) for pair in read_pairs(f"{folder}/train{count}")]
+    assert len(valid) == len(pairs) // 17 and len(train) + len(valid) == len(pairs)
+    texts = texts_of(task, train) + texts_of(task, valid)
+    assert sorted(texts) == sorted(f"{' '.join(pair.left)}\t{' '.join(pair.right)}" for pair in pairs)
+    assert len(task.dataset("test")) == sum(len(read_pairs(f"{folder}/test{count}")) for count in range(1, 13))
+    expected = [RELATIONS.index(pair.relation) for pair in read_pairs(f"{folder}/test7")]
+    assert task.dataset("test7").labels == expected
+    again = LogicalInference.setup_task(LogicalInferenceConfig(data=folder, train_operators=4, valid_seed=2))
+    again.load_dataset("valid")
+    assert sorted(texts_of(task, again.dataset("valid").inputs)) != sorted(texts_of(task, valid))
+    with pytest.raises(UserError, match="--train-operators 13: from 0 to 12"):
+        LogicalInference.setup_task(LogicalInferenceConfig(data=folder, train_operators=13))
+    with pytest.raises(UserError, match="dev: logical_inference has the splits"):
+        task.load_dataset("dev")
+
+
+def texts_of(task, inputs):
+    return ["\t".join(task.dictionary.string(side) for side in example) for example in inputs]
+
+
+def test_batches_hold_all_first_sequences_then_all_second_ones():
+    inputs = [[torch.tensor([5, 6]), torch.tensor([7])], [torch.tensor([8]), torch.tensor([9, 10, 11])]]
+    dataset = ClassificationDataset(inputs, [3, 0], pad=1, shuffle=False)
+    batch = dataset.collater([dataset[0], dataset[1]])
+    tokens = [[5, 6, 1], [8, 1, 1], [7, 1, 1], [9, 10, 11]]
+    assert batch["net_input"]["src_tokens"].tolist() == tokens
+    assert batch["net_input"]["src_lengths"].tolist() == [2, 1, 1, 3]
+    assert batch["target"].tolist() == [3, 0] and batch["nsentences"] == 2 and batch["ntokens"] == 7
+    assert (dataset.num_tokens(1), dataset.size(1)) == (6, 3) and dataset.ordered_indices().tolist() == [0, 1]
+    assert dataset.collater([]) == {}
+
+
+def test_pooling():
+    x, valid = torch.randn(2, 4, 3), torch.tensor([[True] * 4, [True, True, False, False]])
+    torch.testing.assert_close(MeanPooling()(x, valid), torch.stack([x[0].mean(0), x[1, :2].mean(0)]))
+    pooling = QueryPooling(3, 2)
+    for row, length in ((0, 4), (1, 2)):
+        real = x[row, :length]
+        expected = [(real @ query / 3**0.5).softmax(0) @ real for query in pooling.queries]
+        torch.testing.assert_close(pooling(x, valid)[row], torch.cat(expected))
+
+
+@pytest.mark.parametrize("flags", MECHANISMS)
+def test_a_pair_alone_equals_itself_in_a_batch_and_every_parameter_trains(task, flags):
+    task.load_dataset("test5")
+    dataset, model = task.dataset("test5"), build(task, **flags)
+    together = model(**dataset.collater([dataset[i] for i in range(6)])["net_input"])[0]
+    alone = torch.cat([model(**dataset.collater([dataset[i]])["net_input"])[0] for i in range(6)])
+    assert together.shape == (6, len(RELATIONS))
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    together.logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_architectures(task):
+    logic = build(task, encoder_embed_dim=256, encoder_ffn_embed_dim=1024, encoder_attention_heads=8)
+    layer = 4 * (256 * 256 + 256) + 2 * 256 * 1024 + 1024 + 256 + 4 * 256
+    classifier = (1024 * 256 + 256) + (256 * 256 + 256) + (256 * 7 + 7)
+    assert sum(p.numel() for p in logic.parameters()) == (
+        2 * layer + len(task.source_dictionary) * 256 + 2 * 256 + classifier
+    )
+    routed = build(task, "li2021_logic_aggregation")
+    assert all(layer.self_attn.aggregate is not None for layer in routed.encoder.layers)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"syntax": "phrase"}, "--syntax, --enliven: the sentences of this task have no trees"),
+        ({"routing": "em", "routing_on": "decoder"}, "this model has no decoder attention"),
+        ({"pooling_queries": 0}, "--pooling-queries 0: must be at least 1"),
+        ({"classifier_layers": 0}, "--classifier-layers 0: must be at least 1"),
+        ({"encoder_attention_heads": 5}, "--encoder-attention-heads 5: must divide"),
+    ],
+)
+def test_refused(task, flags, message):
+    with pytest.raises(UserError, match=message):
+        build(task, **flags)
+
+
+def test_other_tasks_are_refused():
+    with pytest.raises(UserError, match="a classifier needs --task logical_inference"):
+        build(SimpleNamespace(source_dictionary=None))
+
+
+def test_criterion(task):
+    task.load_dataset("test5")
+    dataset, model = task.dataset("test5"), build(task)
+    sample = dataset.collater([dataset[i] for i in range(6)])
+    logits, _ = model(**sample["net_input"])
+    chances = logits.softmax(-1)[range(6), sample["target"]]
+    loss, size, log = Classification(task)(model, sample)
+    torch.testing.assert_close(loss, -chances.log().sum())
+    assert size == 6 and log["correct"] == sum(logits.argmax(-1) == sample["target"])
+    each, *_ = Classification(task)(model, sample, reduce=False)
+    torch.testing.assert_close(each, -chances.log())
+    with metrics.aggregate(new_root=True) as logged:
+        Classification.reduce_metrics([log, {**log, "correct": log["correct"] * 0}])
+    values = logged.get_smoothed_values()
+    assert values["accuracy"] == pytest.approx(100 * float(log["correct"]) / 12, abs=0.01)
+    assert values["loss"] == pytest.approx(loss.item() / 6, abs=1e-4)
+
+
+def test_criterion_with_disagreement(task):
+    task.load_dataset("test5")
+    dataset, model = task.dataset("test5"), build(task)
+    sample = dataset.collater([dataset[i] for i in range(6)])
+    cfg = SimpleNamespace(disagreement="output,position", disagreement_on="encoder", disagreement_weight=0.5)
+    made = ClassificationWithDisagreement.build_criterion(cfg, task)
+    loss, size, log = made(model, sample)
+    request = AttentionRequest(("output", "position"), "encoder")
+    agreement = model(**sample["net_input"], attention_request=request)[1]["agreement"]
+    plain, *_ = Classification(task)(model, sample)
+    torch.testing.assert_close(loss, plain + 0.5 * size * agreement.sum())
+    torch.testing.assert_close(log["loss"], plain.detach())
+
+
+def test_accuracy(task):
+    task.load_dataset("test5")
+    dataset = task.dataset("test5")
+    right = dict(zip(map(str, dataset.inputs), dataset.labels, strict=True))
+    seen = []
+
+    class Oracle(torch.nn.Linear):
+        def forward(self, src_tokens, src_lengths):
+            half = len(src_tokens) // 2
+            sides = [row[row != 1] for row in src_tokens]
+            found = [right[str([sides[i], sides[half + i]])] for i in range(half)]
+            found = [(label + (len(seen) + i == 0)) % 7 for i, label in enumerate(found)]  # the very first is wrong
+            return torch.nn.functional.one_hot(torch.tensor(found), 7), {}
+
+    result = measure_accuracy(Oracle(1, 1), task, "test5", 200, lambda count: seen.extend([0] * count))
+    assert result == (len(dataset), len(dataset) - 1, max(map(dataset.labels.count, range(7))))
+    assert len(seen) == len(dataset)

@@ -1,0 +1,125 @@
+"""Formulae, relations and corpora of logical inference."""
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.logic.corpus import read_pairs, write_corpus
+from fairseq_diverse.logic.formulas import (
+    EVERYTHING,
+    RELATIONS,
+    VARIABLES,
+    operators,
+    random_formula,
+    relation,
+    truth_table,
+)
+from tests.reference import logic as reference
+
+
+def test_truth_tables_equal_trying_every_world():
+    numbers = random.Random(1)
+    for count in range(13):
+        formula = random_formula(count, VARIABLES, numbers)
+        assert operators(formula) == count
+        worlds = [bool(truth_table(formula) >> number & 1) for number in range(64)]
+        truths = reference.truths(" ".join(formula))  # there the first variable changes slowest
+        assert [worlds[int(f"{number:06b}"[::-1], 2)] for number in range(64)] == truths
+
+
+@pytest.mark.parametrize(
+    "text", ["", "( a", "a b", "( a and b )", "( not )", "( a ( and b ) ) )", "g", "( and b )", ")"]
+)
+def test_what_is_no_formula_is_refused(text):
+    with pytest.raises(ValueError, match="not a formula"):
+        truth_table(text.split())
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ("a", "( not ( not a ) )", "="),
+        ("a", "( not a )", "^"),
+        ("( a ( and b ) )", "a", "<"),
+        ("a", "( a ( and b ) )", ">"),
+        ("( a ( and b ) )", "( not a )", "|"),
+        ("( a ( or b ) )", "( not a )", "v"),
+        ("a", "b", "#"),
+    ],
+)
+def test_relations(left, right, expected):
+    assert (
+        relation(truth_table(left.split()), truth_table(right.split())) == expected == reference.relation(left, right)
+    )
+
+
+def test_a_corpus_is_what_it_says(tmp_path):
+    mix = write_corpus(tmp_path / "a", 40, seed=3)
+    write_corpus(tmp_path / "b", 40, seed=3)
+    write_corpus(tmp_path / "c", 40, seed=4)
+    seen = Counter()
+    for count in range(13):
+        found = Counter()
+        for split in ("train", "test"):
+            text = (tmp_path / "a" / f"{split}{count}").read_text()
+            assert text == (tmp_path / "b" / f"{split}{count}").read_text()
+            assert count == 0 or text != (tmp_path / "c" / f"{split}{count}").read_text()
+            for pair in read_pairs(tmp_path / "a" / f"{split}{count}"):
+                tables = [truth_table(side) for side in pair[1:]]
+                assert not {0, EVERYTHING} & set(tables) and relation(*tables) == pair.relation
+                assert max(operators(pair.left), operators(pair.right)) == count
+                assert pair.relation == reference.relation(" ".join(pair.left), " ".join(pair.right))
+                found[pair.relation] += 1
+                seen[pair] += 1
+            share = len(text.splitlines()) / mix[count].total()
+            assert share == pytest.approx(0.15 if split == "test" else 0.85, abs=0.02)
+        assert found == mix[count]
+    assert max(seen.values()) == 1 and mix[5].total() == 40 and 0 < mix[0].total() <= 36
+    assert 0.4 < sum(of["#"] for of in mix.values()) / sum(of.total() for of in mix.values()) < 0.65
+
+
+def test_balance(tmp_path):
+    mix = write_corpus(tmp_path, 70, balance=True)
+    assert all(mix[count] == dict.fromkeys(RELATIONS, 10) for count in (2, 6, 12))
+
+
+def test_the_command(tmp_path, capsys):
+    assert main(["logic", "--out", str(tmp_path / "data"), "--pairs", "20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["operators", "pairs", *RELATIONS] and len(lines) == 15
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(
+        f"{split}{count}" for split in ("train", "test") for count in range(13)
+    )
+    assert main(["logic", "--out", str(tmp_path), "--pairs", "0"]) == 2
+    assert "--pairs 0: at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["#\ta", "x\ta\tb", "#\ta\t", "#\ta\tg"])
+def test_a_wrong_line_is_named(tmp_path, line):
+    (tmp_path / "train0").write_text(f"=\ta\ta\n{line}\n")
+    with pytest.raises(UserError, match="train0, line 2: RELATION<TAB>FORMULA<TAB>FORMULA expected"):
+        read_pairs(tmp_path / "train0")
+
+
+@pytest.mark.integration
+def test_every_relation_of_the_original_files_is_ours():
+    data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", Path(__file__).parents[3] / "shared/data"))
+    data /= "propositional_logic"
+    if not data.is_dir():
+        message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds propositional_logic"
+        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    counts = Counter()
+    for split in ("train", "test"):
+        for count in range(13):
+            for pair in read_pairs(data / f"{split}{count}"):
+                tables = [truth_table(side) for side in pair[1:]]
+                assert relation(*tables) == pair.relation and not {0, EVERYTHING} & set(tables)
+                assert min(12, max(operators(pair.left), operators(pair.right))) == count
+                counts[split, pair.relation == "#"] += 1
+    assert sum(counts.values()) == 249_069
+    assert (counts["train", True] + counts["test", True]) / 249_069 == pytest.approx(0.53, abs=0.005)
