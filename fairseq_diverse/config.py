@@ -99,8 +99,8 @@ class Mechanism:
     def active(self) -> bool:
         return self.kind != type(self).kind if hasattr(self, "kind") else bool(self.on.strip())
 
-    def check(self, width: int) -> None:
-        """Raise ``UserError`` for values that no attention of this width can have."""
+    def check(self, width: int, component: str) -> None:
+        """Raise ``UserError`` for values that no attention of this width, or of this component, can have."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Routing(Mechanism):
     )
     activation: str = option("learned", "activation probability of EM routing", choices=("learned", "none"))
 
-    def check(self, width: int) -> None:
+    def check(self, width: int, component: str) -> None:
         if self.iterations < 1:
             raise UserError(f"--routing-iterations {self.iterations}: must be at least 1")
         if self.capsules < 0 or width % (self.capsules or width):
@@ -138,7 +138,7 @@ class Relative(Mechanism):
     on: str = option("", "placement of relative positions; empty = off")
     limit: int = option(16, "largest relative position that is told apart, at least 1")
 
-    def check(self, width: int) -> None:
+    def check(self, width: int, component: str) -> None:
         if self.limit < 1:
             raise UserError(f"--relative-limit {self.limit}: must be at least 1")
 
@@ -166,7 +166,7 @@ class Syntax(Mechanism):
     on: str = option("encoder:1", "placement of syntax-enhanced attention")
     limit: int = option(6, "largest relative layer of a phrase that is told apart, at least 0", flag="--phrase-limit")
 
-    def check(self, width: int) -> None:
+    def check(self, width: int, component: str) -> None:
         if self.limit < 0:
             raise UserError(f"--phrase-limit {self.limit}: must be at least 0")
 
@@ -189,7 +189,7 @@ class Enliven(Mechanism):
         """The constant gate; None for the dynamic one."""
         return None if self.gate == "dynamic" else float(self.gate)
 
-    def check(self, width: int) -> None:
+    def check(self, width: int, component: str) -> None:
         try:
             good = self.threshold is None or 0 < self.threshold <= 1
         except ValueError:
@@ -205,7 +205,7 @@ class QueryKeyWidth(Mechanism):
     kind: int = option(0, "width of each head's queries and keys, such as the mean source length; 0 = width / heads")
     on: str = option(",".join(COMPONENTS), "placement of --qk-head-dim")
 
-    def check(self, width: int) -> None:
+    def check(self, width: int, component: str) -> None:
         if self.kind < 0:
             raise UserError(f"--qk-head-dim {self.kind}: must be at least 1 (or 0 for width / heads)")
 
@@ -245,8 +245,8 @@ class Evolving(Mechanism):
     kernel: int = option(3, "width of the convolution, odd")
 
     def conv_at(self, component: str) -> float:
-        """beta; a component that the map does not name has none."""
-        return self._ratios().get(component, 0.0)
+        """beta"""
+        return self._ratios()[component]
 
     def _ratios(self) -> dict[str, float]:
         try:
@@ -258,13 +258,15 @@ class Evolving(Mechanism):
             return {}
         return ratios if len(ratios) == len(pairs) and set(ratios) <= set(COMPONENTS) else {}
 
-    def check(self, width: int) -> None:
+    def check(self, width: int, component: str) -> None:
         ratios = self._ratios().values()
         if not ratios or not all(0 <= ratio <= 1 for ratio in ratios):
             raise UserError(
                 f"--evolving-conv {self.conv!r}: must be a number in [0, 1], or one for each component, such as "
                 "encoder:0,decoder:0.1,cross:0.1"
             )
+        if component not in self._ratios():
+            raise UserError(f"--evolving-conv {self.conv!r}: {component}, where --evolving-on places it, is missing")
         if not 0 <= self.carry <= 1:
             raise UserError(f"--evolving-carry {self.carry}: must be in [0, 1]")
         if self.kernel < 1 or self.kernel % 2 == 0:
@@ -310,11 +312,25 @@ def read_mechanism(args: Any, mechanism: str) -> Any:
     kind: Any = MECHANISMS[mechanism]
     values = {}
     for f in dataclasses.fields(kind):
-        value = values[f.name] = getattr(args, _attribute(mechanism, f.name), f.default)
+        given = getattr(args, _attribute(mechanism, f.name), f.default)
+        value = values[f.name] = _typed(flag_name(mechanism, f.name), given, type(f.default))
         choices = f.metadata.get("choices", (value,))
         if value not in choices:  # from --model-overrides or Python; argparse checks the command line
             raise UserError(f"{flag_name(mechanism, f.name)} {value!r}: allowed are {', '.join(choices)}")
     return kind(**values)
+
+
+def _typed(flag: str, value: Any, kind: type) -> Any:
+    """A flag's value in its type; --model-overrides and Python may give a number for a text or the other way round."""
+    try:
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            number = 0.0 if kind is str else float(value)
+            if kind is not int or number.is_integer():
+                return str(value) if kind is str else kind(number)
+    except ValueError:
+        pass
+    needed = {str: "a text", int: "a whole number", float: "a number"}
+    raise UserError(f"{flag} {value!r}: {needed[kind]} is needed")
 
 
 def fill_defaults(args: Any) -> None:
@@ -371,7 +387,7 @@ class AttentionPlan:
                 if component not in settings.components:
                     known = " and ".join(settings.components)
                     raise UserError(f"{flag} {settings.on!r}: {mechanism} is defined for {known} self-attention only")
-                settings.check(widths[component])
+                settings.check(widths[component], component)
             self._settings[mechanism], self._placements[mechanism] = settings, placement
         self._check_enlivening()
         self._check_interacting()

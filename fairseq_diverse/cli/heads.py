@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> None:
 
     register()
     gate = Enliven(gate=args.gate)
-    gate.check(0)
+    gate.check(0, "encoder")
     model, task = load_model(args.checkpoint, args.data)
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not
     task.load_dataset(args.split)

@@ -13,14 +13,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_diverse.attention.kernels import cpu
-from fairseq_diverse.config import COMPONENTS, fill_defaults
+from fairseq_diverse.config import fill_defaults
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.request import AttentionRequest
 from fairseq_diverse.syntax.binary import EVERYTHING_RELATED
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
-PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul", "lerp")
+PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul")
 
 
 def measure_size(args: Namespace, vocabulary: int, source_length: int, target_length: int) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
     - matrix products and convolutions;
     - layer normalization, one an element;
     - elementwise products, one an element: products, quotients and powers, the scaling of queries and of embeddings
-      among them, and those of a mechanism.
+      among them, and those of a mechanism; two where a mechanism takes a x + (1 - a) y.
 
     Sums, means, softmax, exponentials, logarithms and ReLU are left out, in a mechanism as elsewhere. With this rule
     the plain transformer has the figures of Wang et al. (2021), Table 5.
@@ -117,7 +117,13 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
     """
     elementwise = {getattr(torch.ops.aten, name): _elementwise for name in PRODUCTS}
     counter = FlopCounterMode(
-        display=False, custom_mapping={torch.ops.aten.native_layer_norm: _layer_norm, **elementwise}
+        display=False,
+        custom_mapping={
+            torch.ops.aten.native_layer_norm: _layer_norm,
+            torch.ops.aten.lerp: lambda *_, out_shape, **__: 4 * math.prod(out_shape),
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention,
+            **elementwise,
+        },
     )
     source, target = torch.full((1, source_length), 4), torch.full((1, target_length), 4)
     related = torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1)  # ignored where no trees are needed
@@ -128,11 +134,27 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
             target,
             features_only=True,
             source_trees=related,
-            attention_request=AttentionRequest(weights=",".join(COMPONENTS)),
+            attention_request=AttentionRequest(weights=_with_own_maps(model)),
         )
     flops = counter.get_flop_counts()
     name = type(model).__name__
     return {side: sum(flops[f"{name}.{side}"].values()) for side in ("encoder", "decoder")}
+
+
+def _with_own_maps(model: Any) -> str:
+    """The placement of the attentions whose heads have maps of their own."""
+    own = {"encoder": [layer.self_attn for layer in model.encoder.layers]}
+    own |= {"decoder": [layer.self_attn for layer in model.decoder.layers]}
+    own |= {"cross": [layer.encoder_attn for layer in model.decoder.layers]}
+    layers = {
+        component: [str(n) for n, attention in enumerate(of, 1) if attention is not None and not attention.interacting]
+        for component, of in own.items()
+    }
+    return ",".join(f"{component}:{'+'.join(numbers)}" for component, numbers in layers.items() if numbers)
+
+
+def _fused_attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *_: Any, **__: Any) -> int:
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _layer_norm(shape: tuple[int, ...], *_: Any, **__: Any) -> int:

@@ -18,7 +18,7 @@ SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
 PUBLISHED_KEYS = (
     *("bleu", "ter", "meteor", "rouge-l", "cider", "yisi"),
-    *("parameters", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
+    *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
 )
 AVERAGE_KEYS = ("last", "every")
 

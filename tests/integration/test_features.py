@@ -251,8 +251,14 @@ def test_iterative_product_quantization(data, tmp_path):
     assert len(updates) == 4
 
 
+FLOAT32_LOGITS_BELOW = {  # a bias computed in float32 at the first layer alone
+    **{"localness_on": "encoder:1", "syntax": "phrase", "syntax_on": "encoder:1"},
+    **{"evolving_on": "encoder", "talking": "both"},
+}
+
+
 @pytest.mark.parametrize("how", ["autocast", "bfloat16", "float16"])
-@pytest.mark.parametrize("flags", [{}, ALL_ON[1]], ids=["off", "on"])
+@pytest.mark.parametrize("flags", [{}, ALL_ON[1], FLOAT32_LOGITS_BELOW], ids=["off", "on", "float32 below"])
 def test_half_types(flags, how):
     """What ``--fp16``, ``--bf16`` and ``--amp`` ask of the model itself, with every mechanism and every term."""
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import re
 
 import pytest
 
@@ -70,6 +71,32 @@ def test_every_flag_reaches_its_field():
             value = f.metadata["choices"][-1] if "choices" in f.metadata else sample
             args = parser.parse_args([flag_name(mechanism, f.name), value])
             assert str(getattr(read_mechanism(args, mechanism), f.name)) == value
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "flags", "field", "value"),
+    [
+        ("evolving", {"evolving_conv": 0.2}, "conv", "0.2"),
+        ("evolving", {"evolving_carry": "0.2"}, "carry", 0.2),
+        ("evolving", {"evolving_carry": 1}, "carry", 1.0),
+        ("evolving", {"evolving_kernel": 5.0}, "kernel", 5),
+        ("qk-head-dim", {"qk_head_dim": "5"}, "kind", 5),
+        ("enliven", {"enliven_gate": 0.5}, "gate", "0.5"),
+    ],
+)
+def test_values_from_python_take_the_type_of_their_flag(mechanism, flags, field, value):
+    found = getattr(read_mechanism(argparse.Namespace(**flags), mechanism), field)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "flags", [{"qk_head_dim": 2.5}, {"evolving_kernel": "x"}, {"evolving_on": None}, {"evolving_on": ["encoder"]}]
+)
+def test_values_of_another_type_are_refused(flags):
+    (name, value), flag = *flags.items(), next(iter(flags)).replace("_", "-")
+    mechanism = "evolving" if name.startswith("evolving") else "qk-head-dim"
+    with pytest.raises(UserError, match=re.escape(f"--{flag} {value!r}: ")):
+        read_mechanism(argparse.Namespace(**flags), mechanism)
 
 
 def test_flags_that_did_not_exist_yet_have_their_default():

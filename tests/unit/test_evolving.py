@@ -75,8 +75,22 @@ def test_nothing_is_done_where_nothing_is_asked_for():
     torch.testing.assert_close(carried, 0.25 * previous + 0.75 * logits)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_logits_beyond_half_types_stay_finite_under_autocast(component, dtype):
+    """And a map of half types may lie below or above one of float32."""
+    logits, weight, bias = torch.full((B, H, T, S), -1e5), torch.randn(H, H, 3, 3), torch.randn(H)
+    cells = torch.rand(B, 1, T, S) > 0.3
+    expected = evolve_logits(logits, None, weight, bias, component, 0.5, 0.5, cells)
+    with torch.autocast("cpu", dtype):
+        assert evolve_logits(logits, None, weight, bias, component, 0.5, 0.5, cells).equal(expected)
+    small = torch.randn(B, H, T, S)
+    for pair in ((small.to(dtype), small), (small, small.to(dtype))):
+        assert evolve_logits(*pair, weight, bias, component, 0.5, 0.5, cells).isfinite().all()
+
+
 def test_beta_zero_makes_no_convolution_in_that_component():
-    flags = {"evolving_on": "encoder,decoder:2,cross", "evolving_conv": "encoder:0, cross:0.3"}
+    flags = {"evolving_on": "encoder,decoder:2,cross", "evolving_conv": "encoder:0, decoder:0, cross:0.3"}
     model = build_model(flags)
     names = {name.rsplit(".", 1)[0] for name, _ in model.named_parameters() if ".evolving." in name}
     assert names == {f"decoder.layers.{n}.encoder_attn.evolving.conv" for n in (0, 1, 2)}

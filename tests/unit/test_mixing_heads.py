@@ -31,6 +31,13 @@ def test_mixing_equals_the_loop():
     torch.testing.assert_close(mix_heads(x, matrix), torch.tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_beyond_half_types_stay_finite_under_autocast(dtype):
+    x, matrix = torch.full((B, H, T, S), -1e5), torch.eye(H)
+    with torch.autocast("cpu", dtype):
+        assert mix_heads(x, matrix).equal(x)
+
+
 @pytest.mark.parametrize("combine", ["concat", "sum"])
 @pytest.mark.parametrize("key_width", [D, 3])
 @pytest.mark.parametrize("mask", MASKS)

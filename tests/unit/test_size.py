@@ -117,6 +117,24 @@ def test_flops_by_hand():
     assert count_flops(model, s, t) == expected
 
 
+@pytest.mark.parametrize("key_width", [0, 7])
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+@pytest.mark.parametrize("component", ["encoder", "decoder", "cross"])
+def test_flops_of_interacting_heads_by_hand(component, combine, key_width):
+    """H - 1 times the products of the plain attention more, and for concat as many more output projections."""
+    flags = {"qk_head_dim": key_width, "qk_head_dim_on": component}
+    plain = cases.build_model(flags).eval()
+    model = cases.build_model({**flags, "interacting": combine, "interacting_on": f"{component}:1"}).eval()
+    s, t, d, heads = 7, 5, 24, 4
+    queries, keys = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}[component]
+    pairs = 2 * queries * keys * (heads * (key_width or d // heads) + d)
+    more = queries * d if combine == "sum" else 2 * queries * (heads - 1) * d * d
+    # where widths differ torch scales queries and keys on its own
+    scaling = 2 * heads * (heads * queries + keys) * key_width
+    added = sum(count_flops(model, s, t).values()) - sum(count_flops(plain, s, t).values())
+    assert added == (heads - 1) * pairs + (2 if combine == "sum" else 1) * more + scaling
+
+
 def test_a_mechanism_is_counted_in_full():
     flags = {"encoder_embed_dim": 64, "decoder_embed_dim": 64, "encoder_attention_heads": 4}
     args = Namespace(arch="diverse_transformer_tiny", routing="em", routing_on="encoder:2", **flags)

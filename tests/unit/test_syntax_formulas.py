@@ -11,6 +11,7 @@ from fairseq_diverse.attention.functional.syntax import (
     phrase_distance,
     phrase_relation,
 )
+from fairseq_diverse.attention.mechanisms.syntax import PhraseBias, relate
 from tests.reference import syntax as reference
 
 B, H, T, D, K = 3, 2, 7, 4, 2
@@ -147,3 +148,9 @@ def test_half_types_stay_finite(dtype):
     assert total.isfinite() and bias.isfinite().all()
     for gradient in torch.autograd.grad(total, (q, weight, centre, window, table)):
         assert gradient.isfinite().all()
+
+
+def test_the_phrase_bias_of_an_attention_is_0_outside_the_phrase():
+    """Where the mask rules; talking and evolving read these cells."""
+    bias, seen = PhraseBias(D, K)(relate(torch.stack(trees(), -1), ("constituency",)))
+    assert bias[seen].max() < 0 and not bias[~seen].any()

@@ -45,23 +45,26 @@ def evolve_logits(
     """
     inner = logits
     if component == "encoder" and previous is not None:
-        inner = torch.lerp(logits, previous, carry_ratio)
+        dtype = torch.promote_types(logits.dtype, previous.dtype)  # a bias makes logits of half types float32
+        inner = torch.lerp(logits.to(dtype), previous.to(dtype), carry_ratio)
     if conv_ratio == 0:
         return inner
     assert weight is not None and bias is not None
-    seen = readable(inner, cells)
-    reach, weight, bias = weight.size(-1) - 1, weight.type_as(seen), bias.type_as(seen)
-    if component == "encoder":
-        convolved = F.conv2d(seen, weight, bias, padding=reach // 2)
-    else:
-        columns = (reach, 0) if component == "decoder" else (reach // 2, reach // 2)
-        if above is None:
-            seen = F.pad(seen, (*columns, reach, 0))
-        else:
-            above = F.pad(above, (0, seen.size(-1) - above.size(-1)))
-            seen = F.pad(torch.cat([above, seen], 2), (*columns, 0, 0))
-        convolved = F.conv2d(seen, weight, bias)
+    with torch.autocast(logits.device.type, enabled=False):  # a finite bias may be beyond half types
+        convolved = _convolve(readable(inner, cells), weight.type_as(inner), bias.type_as(inner), component, above)
     return torch.lerp(inner, convolved.relu_(), conv_ratio)
+
+
+def _convolve(seen: Tensor, weight: Tensor, bias: Tensor, component: str, above: Tensor | None) -> Tensor:
+    """(B, H, T, S) -> (B, H, T, S)"""
+    reach = weight.size(-1) - 1
+    if component == "encoder":
+        return F.conv2d(seen, weight, bias, padding=reach // 2)
+    columns = (reach, 0) if component == "decoder" else (reach // 2, reach // 2)
+    if above is None:
+        return F.conv2d(F.pad(seen, (*columns, reach, 0)), weight, bias)
+    above = F.pad(above, (0, seen.size(-1) - above.size(-1)))
+    return F.conv2d(F.pad(torch.cat([above, seen], 2), (*columns, 0, 0)), weight, bias)
 
 
 def readable(inner: Tensor, cells: Tensor | None) -> Tensor:

@@ -1,5 +1,6 @@
 """Talking heads: the maps of all heads mixed with each other."""
 
+import torch
 from torch import Tensor
 
 
@@ -17,4 +18,5 @@ def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
     Returns:
         (B, H, T, S)
     """
-    return (matrix.type_as(x) @ x.flatten(2)).view_as(x)
+    with torch.autocast(x.device.type, enabled=False):  # a finite bias may be beyond half types
+        return (matrix.type_as(x) @ x.flatten(2)).view_as(x)

@@ -78,7 +78,8 @@ class PhraseBias(nn.Module):
         assert relations.phrase is not None and relations.layer is not None
         distance = phrase_distance(relations.layer, self.limit)
         bias = phrase_bias(self.embedding, self.hidden.weight, self.hidden.bias, self.out[0], distance)
-        return bias.unsqueeze(1), relations.phrase.unsqueeze(1)
+        inside = relations.phrase  # outside the mask rules; what mixes or convolves logits finds 0 there
+        return torch.where(inside, bias, 0).unsqueeze(1), inside.unsqueeze(1)
 
 
 @dataclass(frozen=True)
