@@ -96,6 +96,8 @@ ROWS = [
     Row("training", "disagreement all"),
     Row("training", "routing floor encoder:1-2"),
     Row("training", "em routing encoder:1-2", published=0.87, floor="routing floor encoder:1-2"),
+    Row("training", "simple routing encoder:1-2", floor="routing floor encoder:1-2"),
+    Row("training", "both of Li 2021", floor="routing floor encoder:1-2"),
     Row("training", "routing floor encoder"),
     Row("training", "em routing encoder", published=0.63, floor="routing floor encoder"),
     Row("training", "simple routing encoder", published=0.64, floor="routing floor encoder"),

@@ -99,6 +99,7 @@ SIDES: dict[str, Side] = {
         for name, place in PLACES.items()
     },
     **{f"routing floor {name}": _routed(place, "em", "floor") for name, place in PLACES.items()},
+    "both of Li 2021": Side("li2021_aggregation", terms="output"),
     "talking": Side(flags={"talking": "both"}),
     "evolving encoder": Side("wang2021_evolving", {"evolving_on": "encoder"}),
     "evolving everywhere": Side("wang2021_evolving"),
