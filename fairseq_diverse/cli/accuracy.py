@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.files import atomic_write
 
 EXAMPLE = (
     "fairseq-diverse accuracy baseline=baseline/checkpoint_best.pt both=both/checkpoint_best.pt --data logic-data "
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
     parser.add_argument("--data", required=True, help="the folder that they were trained on")
     parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="in a batch (default: 8000)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON, with a 1 or 0 for every example")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw it; {FORMATS_TEXT}")
 
 
@@ -30,7 +31,7 @@ def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register
-    from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy, measure_accuracy
+    from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy, measure_accuracy, together
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
 
@@ -51,19 +52,17 @@ def main(args: argparse.Namespace) -> None:
         with tqdm(total=sum(len(task.dataset(split)) for split in splits), desc=name, disable=None) as bar:
             found[name] = [measure_accuracy(model, task, split, args.max_tokens, bar.update) for split in splits]
         trained = max(trained, task.cfg.train_operators)
-    first = next(iter(found.values()))
-    if args.json:
-        rows = {
-            name: dict(zip(lengths, (a._asdict() for a in of_model), strict=True)) for name, of_model in found.items()
+    if args.save is not None:
+        content = {
+            name: {str(length): part._asdict() for length, part in zip(lengths, parts, strict=True)}
+            for name, parts in found.items()
         }
-        print(json.dumps(rows, indent=1))
-    else:
-        print("operators  examples  largest class" + "".join(f"{name:>16}" for name in found))
-        total = {name: Accuracy(*map(sum, zip(*of_model, strict=True))) for name, of_model in found.items()}
-        for row, length in enumerate([*map(str, lengths), "all"]):
-            at = {name: (of_model[row] if row < len(of_model) else total[name]) for name, of_model in found.items()}
-            base = first[row] if row < len(first) else next(iter(total.values()))
-            cells = "".join(f"{100 * a.correct / a.examples:16.2f}" for a in at.values())
-            print(f"{length:>9}{base.examples:10,d}{100 * base.largest / base.examples:15.2f}{cells}")
+        with atomic_write(args.save) as file:
+            json.dump(content, file)
+    print("operators  examples  largest class" + "".join(f"{name:>16}" for name in found))
+    columns = [[*parts, together(parts)] for parts in found.values()]
+    for length, parts in zip([*map(str, lengths), "all"], zip(*columns, strict=True), strict=True):
+        shares = "".join(f"{part.share:16.2f}" for part in parts)
+        print(f"{length:>9}{len(parts[0].hits):10,d}{parts[0].largest:15.2f}{shares}")
     if args.out is not None:
         save_figure(draw_accuracy(lengths, found, trained), args.out)

@@ -50,6 +50,8 @@ def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]") -> "dict[str
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.experiments import report
+    from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy
+    from fairseq_diverse.experiments.runs import classifies
     from fairseq_diverse.experiments.tables import load_table, select_rows
 
     table = load_table(args.table, args.data, args.size, args.settings)
@@ -63,13 +65,20 @@ def main(args: argparse.Namespace) -> None:
     summaries = read_summaries(args, rows)
     if args.best:
         rows = report.best_of_grids(rows, summaries)
-    lines = report.compare(rows, summaries)
+    classifiers = {classifies(row) for row in rows}
+    if len(classifiers) > 1:
+        raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
+    if True in classifiers:
+        lines = compare_accuracy(rows, summaries)
+        cells, notes = accuracy_cells(lines), accuracy_notes(lines)
+    else:
+        lines = report.compare(rows, summaries)
+        cells, notes = report.to_cells(lines), report.notes(rows, lines)
     if args.save and not report.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":
         print(json.dumps({"table": table.name, "rows": lines}, indent=1, ensure_ascii=False))
         return
-    cells = report.to_cells(lines)
     print(f"{table.title}\n")
     print(report.as_markdown(cells) if args.format == "markdown" else report.as_text(cells))
-    print("\n" + "\n".join([*filter(None, [table.note]), *report.notes(rows, lines)]))
+    print("\n" + "\n".join([*filter(None, [table.note]), *notes]))

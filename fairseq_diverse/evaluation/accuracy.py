@@ -1,7 +1,6 @@
 """Accuracy of classifiers by split, and its picture by length."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,11 +14,26 @@ if TYPE_CHECKING:
 
 
 class Accuracy(NamedTuple):
-    """Of one split: how many examples are classified correctly, and how many always guessing the largest class gets."""
+    """Of some examples: how many there are of each class, and a 1 for each that is classified correctly, else a 0."""
 
-    examples: int
-    correct: int
-    largest: int
+    classes: list[int]
+    hits: str
+
+    @property
+    def share(self) -> float:
+        """Of the examples that are classified correctly, in percent."""
+        return 100 * self.hits.count("1") / len(self.hits)
+
+    @property
+    def largest(self) -> float:
+        """Share of the largest class, what always guessing it gets, in percent."""
+        return 100 * max(self.classes) / len(self.hits)
+
+
+def together(parts: Iterable[Accuracy]) -> Accuracy:
+    """All examples of several parts."""
+    classes, hits = zip(*parts, strict=True)
+    return Accuracy([sum(counts) for counts in zip(*classes, strict=True)], "".join(hits))
 
 
 def measure_accuracy(
@@ -35,14 +49,15 @@ def measure_accuracy(
     dataset = task.dataset(split)
     batches = task.get_batch_iterator(dataset, max_tokens=max_tokens).next_epoch_itr(shuffle=False)
     device = next(model.parameters()).device
-    correct = 0
+    hits = ["0"] * len(dataset)
     with torch.no_grad():
         for sample in batches:
             sample = utils.move_to_cuda(sample) if device.type == "cuda" else sample
             logits = model(**sample["net_input"])[0]
-            correct += int((logits.argmax(-1) == sample["target"]).sum())
+            for i in sample["id"][logits.argmax(-1) == sample["target"]].tolist():
+                hits[i] = "1"
             done(sample["nsentences"])
-    return Accuracy(len(dataset), correct, max(Counter(dataset.labels).values()))
+    return Accuracy([dataset.labels.count(label) for label in range(task.classes)], "".join(hits))
 
 
 def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]], trained: int) -> "Figure":
@@ -60,12 +75,10 @@ def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]
     figure = new_figure(5, 3.6)
     axis = figure.subplots()
     first = next(iter(found.values()))
-    axis.plot(
-        lengths, [100 * a.largest / a.examples for a in first], color="gray", linestyle=":", label="largest class"
-    )
+    axis.plot(lengths, [a.largest for a in first], color="gray", linestyle=":", label="largest class")
     for number, (name, accuracies) in enumerate(found.items()):
         color, marker = STYLES[number % len(STYLES)]
-        axis.plot(lengths, [100 * a.correct / a.examples for a in accuracies], color=color, marker=marker, label=name)
+        axis.plot(lengths, [a.share for a in accuracies], color=color, marker=marker, label=name)
     if trained < max(lengths):
         axis.axvline(trained + 0.5, color="black", linewidth=0.8, linestyle="--")
     axis.set_xticks(lengths)

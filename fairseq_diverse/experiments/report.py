@@ -135,7 +135,10 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
                 f"{line['length_ratio']:.3f}",
             ]
             if "delta" in line:
-                cells += [f"{line['delta']:+.2f} ({_p(line['p'])})", f"{line['nll_delta']:+.3f} ({_p(line['nll_p'])})"]
+                cells += [
+                    f"{line['delta']:+.2f} ({p_text(line['p'])})",
+                    f"{line['nll_delta']:+.3f} ({p_text(line['nll_p'])})",
+                ]
                 cells += [f"{line['speed']:.2f}"]
             else:
                 cells += ["", "", ""]
@@ -206,7 +209,7 @@ def _shown(figure: float | str) -> str:
     return f"{figure:.2f}" if isinstance(figure, float) else str(figure)
 
 
-def _p(value: float) -> str:
+def p_text(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 

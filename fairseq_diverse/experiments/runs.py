@@ -21,6 +21,9 @@ from fairseq_diverse.files import atomic_write
 from fairseq_diverse.paths import PACKAGE, config_names, config_path, runs_dir
 from fairseq_diverse.processes import die_with_parent
 
+LOGIC = "propositional_logic"
+LOGIC_FILES = [f"{split}{count}" for split in ("train", "test") for count in range(13)]
+
 
 class RunFailed(Exception):
     """A step that ended badly; the message names its log and holds the log's last lines."""
@@ -66,6 +69,10 @@ class Run:
         return f"{self.row.name} seed {self.seed}"
 
     @property
+    def classifies(self) -> bool:
+        return classifies(self.row)
+
+    @property
     def checkpoints(self) -> Path:
         return self.directory / "checkpoints"
 
@@ -97,7 +104,7 @@ class Run:
         """The command line of every step, in their order."""
         row = self.row
         common = [str(self.data.path), "--user-dir", str(PACKAGE)] + (["--cpu"] if self.cpu else [])
-        languages = ["--source-lang", self.data.source, "--target-lang", self.data.target]
+        languages = [] if self.classifies else ["--source-lang", self.data.source, "--target-lang", self.data.target]
         task = ["--task", str(row.train.get("task", "translation"))]
         every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
         machinery: dict[str, str | bool] = {
@@ -123,8 +130,13 @@ class Run:
         if row.average:
             last = ["--checkpoints", str(self.checkpoints), "--updates", "--last", str(row.average["last"])]
             steps["average"] = ["-m", "fairseq_diverse.cli", "average", *last, "--out", str(self.checkpoint)]
-        steps["generate"] = translate + to_arguments(row.generate)
-        steps["reference"] = [*translate, "--score-reference"]
+        if self.classifies:
+            scored = [f"{row.name}={self.checkpoint}", "--data", str(self.data.path)]
+            saved = ["--save", str(self.directory / "accuracy.json")]
+            steps["accuracy"] = ["-m", "fairseq_diverse.cli", "accuracy", *scored, *saved]
+        else:
+            steps["generate"] = translate + to_arguments(row.generate)
+            steps["reference"] = [*translate, "--score-reference"]
         return {step: [sys.executable, *command] for step, command in steps.items()}
 
     def shell_lines(self, threads: int) -> list[str]:
@@ -225,6 +237,11 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
     return runs
 
 
+def classifies(row: Row) -> bool:
+    """Whether a row classifies sentences; the others translate."""
+    return row.train.get("task") == "logical_inference"
+
+
 def _digest_of_trees(folder: Path) -> str:
     """Of what ``binarize-syntax`` wrote beside the data; other trees make another run."""
     records = sorted(folder.glob("*.syntax.json"))
@@ -245,6 +262,16 @@ def find_data(name: str, dry: bool = False) -> DataSet:
         if (path / FILE).is_file():
             record = read_record(path)
             return DataSet(path.name, path, record["source"], record["target"], record["hash"])
+        if all((path / file).is_file() for file in LOGIC_FILES):
+            content = b"".join((path / file).read_bytes() for file in LOGIC_FILES)
+            return DataSet(path.name, path, "", "", hashlib.sha256(content).hexdigest())
+    if name == LOGIC:
+        if dry:
+            return DataSet(name, by_name, "", "", hash=None)
+        raise ValueError(
+            f"data set {name}: put train0 to train12 and test0 to test12 of Bowman et al. (2015) into {by_name}, "
+            "or give their folder, or one that `fairseq-diverse logic` wrote, as --data"
+        )
     if name not in config_names("data"):
         raise ValueError(
             f"data set {name}: neither a known name nor a folder made by `fairseq-diverse prepare`; "

@@ -63,7 +63,12 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
 
 def outcome(run: Run) -> str:
     """The figures of a finished run in one line."""
-    metrics = (run.summary or {}).get("metrics", {})
+    summary = run.summary or {}
+    if run.classifies:
+        from fairseq_diverse.evaluation.accuracy import Accuracy, together
+
+        return f"accuracy {together(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
+    metrics = summary["metrics"]
     return "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
 
 

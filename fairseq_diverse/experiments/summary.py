@@ -5,22 +5,56 @@ from typing import Any
 import numpy as np
 
 from fairseq_diverse.experiments import logs
-from fairseq_diverse.experiments.runs import Run
+from fairseq_diverse.experiments.runs import Run, read_json
 from fairseq_diverse.files import atomic_write, read_lines
 
 ORDERS = 4  # BLEU's n-grams
 
 
 def summarize(run: Run) -> dict[str, Any]:
-    """Score a run's translation (also written to ``test.hyp``) and gather what its steps measured.
+    """Score a finished run and gather what its steps measured.
 
-    Scores are detokenized and cased, against the raw reference. ``test_nll`` is in nats, one value a sentence;
-    ``bleu_counts`` holds for each sentence the lengths of hypothesis and reference and the n-grams that match, n = 1
-    to 4. Speeds are in target subwords per second, memory in bytes.
+    A classifier: ``accuracy``, by number of operators, how many examples there are, how many are right, the size of the
+    largest class, and ``hits``, 1 or 0 for each example.
+
+    A translation (also written to ``test.hyp``): scores are detokenized and cased, against the raw reference.
+    ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds for each sentence the lengths of hypothesis and
+    reference and the n-grams that match, n = 1 to 4.
+
+    Speeds are in (target) subwords per second, memory in bytes.
 
     Raises:
         ValueError: translations or scores of test sentences are missing.
     """
+    state = run.state
+    evaluation = "accuracy" if run.classifies else "generate"
+    peaks = {step: state[step]["peak_memory"] for step in ("train", evaluation)}
+    if state["train"]["gb_free"] is not None:
+        import torch
+
+        peaks["gpu"] = torch.cuda.get_device_properties(0).total_memory - int(state["train"]["gb_free"] * 2**30)
+    return {
+        "system": run.row.name,
+        "data": run.data.name,
+        "data_hash": run.data.hash,
+        "size": run.row.size,
+        "seed": run.seed,
+        "parameters": state["train"]["parameters"],
+        "updates": run.row.max_update,
+        "valid_nll": state["train"]["valid_nll"],
+        "words_per_second": {step: state[step].get("words_per_second") for step in ("train", evaluation)},
+        "peak_memory": peaks,
+        **state.get("starts", [{}])[-1],
+        "commands": run.shell_lines(1),
+        **(_classification(run) if run.classifies else _translation(run)),
+    }
+
+
+def _classification(run: Run) -> dict[str, Any]:
+    return {"accuracy": read_json(run.directory / "accuracy.json")[run.row.name]}
+
+
+def _translation(run: Run) -> dict[str, Any]:
     from fairseq_diverse.evaluation.metrics import read_translations, score
 
     references = read_lines(run.data.path / "text" / f"test.{run.data.target}")
@@ -33,27 +67,9 @@ def summarize(run: Run) -> dict[str, Any]:
     with atomic_write(run.directory / "test.hyp") as f:
         f.writelines(line + "\n" for line in hypotheses)
     scores = score(hypotheses, references, run.data.target)
-    state = run.state
-    peaks = {step: state[step]["peak_memory"] for step in ("train", "generate")}
-    if state["train"]["gb_free"] is not None:
-        import torch
-
-        peaks["gpu"] = torch.cuda.get_device_properties(0).total_memory - int(state["train"]["gb_free"] * 2**30)
     return {
-        "system": run.row.name,
-        "data": run.data.name,
-        "data_hash": run.data.hash,
         "language": run.data.target,
-        "size": run.row.size,
-        "seed": run.seed,
         "metrics": scores.as_dict(),
-        "parameters": state["train"]["parameters"],
-        "updates": run.row.max_update,
-        "valid_nll": state["train"]["valid_nll"],
-        "words_per_second": {step: state[step].get("words_per_second") for step in ("train", "generate")},
-        "peak_memory": peaks,
-        **state.get("starts", [{}])[-1],
-        "commands": run.shell_lines(1),
         "test_nll": [round(value, 3) for value in nll],
         "bleu_counts": scores.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
     }

@@ -68,8 +68,12 @@ def read_pairs(path: Path) -> list[Pair]:
     Raises:
         UserError: the file is missing, or a line is not a relation and two formulae.
     """
+    try:
+        lines = read_lines(path)
+    except ValueError as error:
+        raise UserError(f"{error}; `fairseq-diverse logic --out DIR` writes such files") from None
     pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         cells = line.split("\t")
         sides = [tuple(cell.split()) for cell in cells[1:]]
         if len(cells) != 3 or cells[0] not in RELATIONS or not all(side and {*side} <= {*SYMBOLS} for side in sides):

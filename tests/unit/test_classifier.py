@@ -11,7 +11,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
 from fairseq_diverse.data.classification import ClassificationDataset
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.accuracy import measure_accuracy
+from fairseq_diverse.evaluation.accuracy import Accuracy, measure_accuracy, together
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from fairseq_diverse.logic.formulas import RELATIONS
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
@@ -179,5 +179,9 @@ def test_accuracy(task):
             return torch.nn.functional.one_hot(torch.tensor(found), 7), {}
 
     result = measure_accuracy(Oracle(1, 1), task, "test5", 200, lambda count: seen.extend([0] * count))
-    assert result == (len(dataset), len(dataset) - 1, max(map(dataset.labels.count, range(7))))
-    assert len(seen) == len(dataset)
+    assert len(seen) == len(result.hits) == len(dataset) and result.hits.count("0") == 1
+    assert result.classes == [*map(dataset.labels.count, range(7))]
+    assert (result.share, result.largest) == (100 * (1 - 1 / len(dataset)), 100 * max(result.classes) / len(dataset))
+    assert together([result, Accuracy([1] * 7, "0010100")]) == (
+        [count + 1 for count in result.classes], result.hits + "0010100",
+    )  # fmt: skip

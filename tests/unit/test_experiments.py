@@ -269,7 +269,8 @@ class FakeRun(SimpleNamespace):
     working = most = 0
 
     def __init__(self, name, folder, error=None):
-        super().__init__(name=name, directory=folder, row=SimpleNamespace(max_update=10), error=error, summary=None)
+        row = SimpleNamespace(max_update=10)
+        super().__init__(name=name, directory=folder, row=row, error=error, summary=None, classifies=False)
         self.closed = False
 
     def execute(self, threads):

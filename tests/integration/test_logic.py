@@ -1,0 +1,108 @@
+"""Logical inference as a user does it: data, tables run, killed and resumed, accuracy, report."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fairseq_diverse.logic.corpus import read_pairs, write_corpus
+from tests.integration.commands import run
+
+pytestmark = pytest.mark.integration
+
+SMALL = (
+    "--task logical_inference --arch li2021_logic --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 "
+    "--encoder-attention-heads 2 --optimizer adam --lr 0.01 --max-tokens 2000 --cpu --num-workers 0 "
+    "--log-format json --log-interval 1 --no-progress-bar"
+)
+SIZE = """
+train:
+  task: logical_inference
+  arch: li2021_logic
+  encoder-embed-dim: 16
+  encoder-ffn-embed-dim: 16
+  encoder-attention-heads: 2
+  criterion: classification
+  optimizer: adam
+  lr: 0.01
+  max-tokens: 2000
+  max-update: 6
+average: none
+"""
+TABLE = """
+title: A tiny table of logic
+data: {data}
+size: {folder}/size.yaml
+rows:
+  baseline:
+  both: {{criterion: classification_with_disagreement, routing: em}}
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logic")
+    write_corpus(folder, 30)
+    return folder
+
+
+def accuracies(log):
+    return re.findall(r'"valid_accuracy": "([\d.]+)"', log.stdout + log.stderr)
+
+
+def test_resumed_training_equals_the_uninterrupted(data, tmp_path):
+    flags = [data, *SMALL.split(), "--criterion", "classification_with_disagreement", "--routing", "em"]
+    whole = run("train", *flags, "--max-epoch", 2, "--save-dir", tmp_path / "whole")
+    run("train", *flags, "--max-epoch", 1, "--save-dir", tmp_path / "part")
+    rest = run("train", *flags, "--max-epoch", 2, "--save-dir", tmp_path / "part")
+    losses = [re.findall(r'"train_loss": "([\d.]+)"', log.stdout + log.stderr) for log in (whole, rest)]
+    assert len(losses[0]) == 2 and losses[1] == losses[0][1:]
+    assert accuracies(whole)[-1] == accuracies(rest)[-1]
+    text = rest.stdout + rest.stderr
+    assert '"valid_disagreement_output": "-0.' in text
+
+
+def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
+    (tmp_path / "size.yaml").write_text(SIZE)
+    (tmp_path / "table.yaml").write_text(TABLE.format(folder=tmp_path, data=data))
+    environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
+
+    def call(*arguments):
+        command = [sys.executable, "-m", "fairseq_diverse.cli", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+
+    done = call("run", tmp_path / "table.yaml", "--jobs", 2)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (folder,) = (tmp_path / "runs").glob("*-both-*/seed1")
+    summary = json.loads((folder / "summary.json").read_text())
+    found = summary["accuracy"]
+    assert list(found) == [str(count) for count in range(1, 13)]
+    for count, part in found.items():
+        pairs = read_pairs(data / f"test{count}")
+        assert len(part["hits"]) == sum(part["classes"]) == len(pairs)
+    hits = "".join(part["hits"] for part in found.values())
+    share = 100 * hits.count("1") / len(hits)
+    assert f"both seed 1: accuracy {share:.2f}" in done.stdout + done.stderr
+    shown = call("report", tmp_path / "table.yaml", "--save", tmp_path / "results").stdout
+    assert re.search(rf"^both .* {share:.2f} .*\(p [=<] [\d.]+\) +1$", shown, re.MULTILINE), shown
+    again = call("report", tmp_path / "table.yaml", "--results", tmp_path / "results").stdout
+    assert again == shown
+    scored = call(
+        "accuracy", f"both={folder}/checkpoints/checkpoint_last.pt", "--data", data, "--out", tmp_path / "a.png"
+    )
+    assert scored.stdout.splitlines()[-1].split()[-1] == f"{share:.2f}" and (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_mistakes_are_one_line(data, tmp_path):
+    log = run("train", tmp_path, *SMALL.split(), "--criterion", "classification", "--max-update", 1, check=False)
+    assert log.returncode and f"error: {tmp_path}/train0" in log.stderr and "Traceback" not in log.stderr
+    flags = ["--criterion", "classification", "--max-update", 1, "--syntax", "phrase"]
+    log = run("train", data, *SMALL.split(), *flags, check=False)
+    assert "error: --syntax, --enliven: the sentences of this task have no trees" in log.stderr
+    environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs")}
+    command = [sys.executable, "-m", "fairseq_diverse.cli", "run", "li2021-figure4"]
+    log = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert log.returncode == 2 and "data set propositional_logic: put train0 to train12" in log.stderr
