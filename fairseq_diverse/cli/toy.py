@@ -19,6 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", type=int, default=500, help="test sentences (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="random seed, 0 or more (default: %(default)s)")
     parser.add_argument(
+        "--probing",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also write OUT/probing: ten probing tasks in the files of SentEval, N sentences each",
+    )
+    parser.add_argument(
         "--word-by-word",
         action="store_true",
         help="also score the test split translated word by word, with a lexicon learned from the training split",
@@ -26,10 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.errors import UserError
     from fairseq_diverse.toy.corpus import write_corpus
+    from fairseq_diverse.toy.probing import FEWEST, write_probing
 
+    if args.probing and args.probing < FEWEST:
+        raise UserError(f"--probing {args.probing}: at least {FEWEST}, or 0 for none")
     write_corpus(args.out, args.sentences, args.valid, args.test, args.seed)
     print(f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences")
+    if args.probing:
+        write_probing(args.out / "probing", args.probing, args.seed)
+        print(f"{args.out / 'probing'}: ten tasks, {args.probing} sentences each")
     if args.word_by_word:
         print(word_by_word_score(args.out))
 

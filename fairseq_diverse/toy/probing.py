@@ -1,0 +1,190 @@
+"""Ten miniature probing tasks in SentEval's files, their labels computed from the grammar's trees.
+
+They are those of Conneau et al. (2018), as far as the grammar goes.
+"""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fairseq_diverse.files import atomic_write
+from fairseq_diverse.probing import TASKS
+from fairseq_diverse.toy.derivation import Derivation, sentence_pair
+from fairseq_diverse.toy.trees import Tree, dependencies
+
+FEWEST = 10  # sentences of a task, so that every split has some
+SHARES = {"tr": 0.8, "va": 0.1, "te": 0.1}
+LENGTHS = (7, 9, 12, 16, 22)  # of words; a class begins at each of them, and one below
+DEPTHS = (4, 10)  # of a tree; what is beyond counts as these
+CONTENT_WORDS = 20  # of word_content
+TOP_SEQUENCES = 9  # of top_constituents; the others are one class more
+DRAWN = 3000  # sentences that words and sequences are chosen from
+NOUNS, VERBS = ("NN", "NNS"), ("VB", "VBD", "VBZ", "VBP")
+FINITE = {"VBD": "PAST", "VBZ": "PRES", "VBP": "PRES"}
+
+Example = tuple[str, str]  # label, sentence
+Probe = Callable[[Tree], Example | None]  # None where a sentence does not suit the task
+
+
+def write_probing(
+    out: Path, sentences: int, seed: int = 1, done: Callable[[], object] = lambda: None
+) -> dict[str, Counter[str]]:
+    """Write ``<task>.txt`` for the ten tasks: split (tr, va, te), label and sentence, separated by tabs.
+
+    Of every task 80% of the sentences are for training, 10% for validation and 10% for testing; none occurs twice. The
+    same arguments give the same files.
+
+    Args:
+        sentences: of each task.
+        done: called after every task.
+
+    Returns:
+        How often each label occurs, by task.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    mix = {}
+    for task, probe in make_probes(seed).items():
+        derivation = Derivation(seed + TASKS.index(task))
+        examples: dict[str, str] = {}
+        counts: Counter[str] = Counter()
+        while len(examples) < sentences:
+            tree, _ = sentence_pair(derivation)
+            example = probe(tree)
+            if example is not None and example[1] not in examples:
+                label, sentence = example
+                examples[sentence] = label
+                counts[label] += 1
+        starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
+        with atomic_write(out / f"{task}.txt") as file:
+            for number, (sentence, label) in enumerate(examples.items()):
+                split = "tr" if number < starts[0] else "va" if number < starts[1] else "te"
+                file.write(f"{split}\t{label}\t{sentence}\n")
+        mix[task] = counts
+        done()
+    return mix
+
+
+def make_probes(seed: int) -> dict[str, Probe]:
+    """The label of a sentence in each of the ten tasks, and the sentence, which some of them change."""
+    numbers = random.Random(f"probing {seed}")
+    drawn = [tree for tree, _ in map(sentence_pair, [Derivation(seed + 100)] * DRAWN)]
+    content, tops, others = _content_words(drawn), _top_sequences(drawn), _words_by_tag(drawn)
+
+    def word_content(tree: Tree) -> Example | None:
+        found = [word for word in map(str.lower, words(tree)) if word in content]
+        return (found[0], text(tree)) if len(found) == 1 else None
+
+    def top_constituents(tree: Tree) -> Example:
+        sequence = "_".join(child.label for _, child in tree.children)
+        return (sequence if sequence in tops else "OTHER"), text(tree)
+
+    def bigram_shift(tree: Tree) -> Example | None:
+        order = words(tree)[:-1]  # the mark at the end stays
+        # the first word's capital would tell
+        places = [i for i, pair in enumerate(itertools.pairwise(order)) if i and pair[0] != pair[1]]
+        if not places or numbers.random() < 0.5:
+            return "O", text(tree)
+        place = numbers.choice(places)
+        order[place : place + 2] = order[place + 1], order[place]
+        return "I", " ".join([*order, words(tree)[-1]])
+
+    def odd_man_out(tree: Tree) -> Example | None:
+        leaves = list(tree.leaves())
+        places = [i for i, leaf in enumerate(leaves) if leaf.label in NOUNS + VERBS and i]
+        if not places:
+            return None
+        if numbers.random() < 0.5:
+            return "O", text(tree)
+        place = numbers.choice(places)
+        replacement = numbers.choice([w for w in others[leaves[place].label] if w != leaves[place].word])
+        return "C", " ".join(replacement if i == place else leaf.word for i, leaf in enumerate(leaves))
+
+    def coordination_inversion(tree: Tree) -> Example | None:
+        clauses = [child for _, child in tree.children if child.label == "S"]
+        if tree.label != "S" or len(clauses) != 2:
+            return None
+        if numbers.random() < 0.5:
+            return "O", text(tree)
+        first = next(tree.leaves())
+        begins_low = first.label != "NNP" and first.word != "I"
+        left = [first.word.lower() if begins_low else first.word, *words(clauses[0])[1:]]
+        swapped = iter([words(clauses[1].capitalized()), left])
+        parts = [next(swapped) if child.label == "S" else words(child) for _, child in tree.children]
+        return "I", " ".join(word for part in parts for word in part)
+
+    return {
+        "sentence_length": lambda tree: (str(sum(len(words(tree)) >= start for start in LENGTHS)), text(tree)),
+        "word_content": word_content,
+        "tree_depth": lambda tree: (str(min(max(depth(tree), DEPTHS[0]), DEPTHS[1])), text(tree)),
+        "top_constituents": top_constituents,
+        "bigram_shift": bigram_shift,
+        "past_present": past_present,
+        "subj_number": lambda tree: _number(tree, "nsubj"),
+        "obj_number": lambda tree: _number(tree, "obj"),
+        "odd_man_out": odd_man_out,
+        "coordination_inversion": coordination_inversion,
+    }
+
+
+def words(tree: Tree) -> list[str]:
+    return [leaf.word for leaf in tree.leaves()]
+
+
+def text(tree: Tree) -> str:
+    return " ".join(words(tree))
+
+
+def depth(tree: Tree) -> int:
+    """Phrases above the deepest word."""
+    return 0 if tree.word else 1 + max(depth(child) for _, child in tree.children)
+
+
+def past_present(tree: Tree) -> Example | None:
+    """Tense of the main clause: of its first finite verb, which hangs on the root or is it."""
+    heads, _ = dependencies(tree)
+    root = heads.index(0) + 1
+    for number, (leaf, head) in enumerate(zip(tree.leaves(), heads, strict=True), start=1):
+        if leaf.label in FINITE and root in (number, head):
+            return FINITE[leaf.label], text(tree)
+    return None
+
+
+def _number(tree: Tree, relation: str) -> Example | None:
+    """Of the main clause's one noun in that relation."""
+    heads, relations = dependencies(tree)
+    root = heads.index(0) + 1
+    found = [
+        leaf.label
+        for leaf, head, name in zip(tree.leaves(), heads, relations, strict=True)
+        if head == root and name == relation
+    ]
+    return (found[0], text(tree)) if len(found) == 1 and found[0] in NOUNS else None
+
+
+def _content_words(trees: Sequence[Tree]) -> set[str]:
+    """Nouns and verbs of middling frequency."""
+    counts = Counter(
+        leaf.word.lower()
+        for tree in trees
+        for leaf in tree.leaves()
+        if leaf.label in NOUNS + VERBS and leaf.lemma not in ("be", "do", "have")
+    ).most_common()
+    first = min(CONTENT_WORDS, max(0, len(counts) - CONTENT_WORDS))
+    return {word for word, _ in counts[first : first + CONTENT_WORDS]}
+
+
+def _top_sequences(trees: Sequence[Tree]) -> set[str]:
+    counts = Counter("_".join(child.label for _, child in tree.children) for tree in trees)
+    return {sequence for sequence, _ in counts.most_common(TOP_SEQUENCES)}
+
+
+def _words_by_tag(trees: Sequence[Tree]) -> dict[str, list[str]]:
+    """The words of each part of speech, as often as they occur."""
+    found: dict[str, list[str]] = {tag: [] for tag in NOUNS + VERBS}
+    for tree in trees:
+        for leaf in tree.leaves():
+            if leaf.label in found:
+                found[leaf.label].append(leaf.word)
+    return found

@@ -1,0 +1,113 @@
+"""The miniature probing tasks: their labels are those of the trees, their files those of SentEval."""
+
+from collections import Counter
+
+import pytest
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.probing import GROUPS, SPLITS, TASKS, read_probing
+from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
+from fairseq_diverse.toy.trees import leaf, phrase
+
+NP = phrase("NP", ("det", leaf("DT", "The")), ("head", leaf("NNS", "dogs")))
+VP = phrase("VP", ("head", leaf("VBD", "chased")), ("obj", phrase("NP", ("head", leaf("NNP", "Ida")))))
+STOP = ("punct", leaf(".", "."))
+SENTENCE = phrase("S", ("nsubj", NP), ("head", VP), STOP)
+RAIN = phrase(
+    "S", ("nsubj", phrase("NP", ("head", leaf("PRP", "it")))), ("head", phrase("VP", ("head", leaf("VBZ", "rains"))))
+)
+BOTH = phrase(
+    "S",
+    ("head", phrase("S", ("nsubj", NP), ("head", VP))),
+    ("punct", leaf(",", ",")),
+    ("cc", leaf("CC", "and")),
+    ("conj", RAIN),
+    STOP,
+)
+
+
+@pytest.fixture(scope="module")
+def probes():
+    return make_probes(1)
+
+
+def drawn(probe, tree, times=60):
+    return Counter(probe(tree) for _ in range(times))
+
+
+def test_labels_of_a_sentence(probes):
+    text = "The dogs chased Ida ."
+    assert words(SENTENCE) == text.split() and depth(SENTENCE) == 3
+    assert probes["sentence_length"](SENTENCE) == ("0", text)
+    assert probes["tree_depth"](SENTENCE) == ("4", text)  # the least that is told apart
+    assert probes["top_constituents"](SENTENCE) == ("NP_VP_.", text)
+    assert probes["top_constituents"](phrase("S", ("head", VP), STOP)) == ("OTHER", "chased Ida .")
+    assert past_present(SENTENCE) == ("PAST", text) and past_present(phrase("S", ("head", RAIN), STOP))[0] == "PRES"
+    assert probes["subj_number"](SENTENCE) == ("NNS", text)
+    assert probes["obj_number"](SENTENCE) is None  # a name has no number to tell
+    assert probes["subj_number"](phrase("S", ("head", RAIN), STOP)) is None
+
+
+def test_changed_sentences(probes):
+    text = "The dogs chased Ida ."
+    shifted = drawn(probes["bigram_shift"], SENTENCE)
+    assert set(shifted) == {("O", text), ("I", "The chased dogs Ida ."), ("I", "The dogs Ida chased .")}
+    odd = drawn(probes["odd_man_out"], SENTENCE)
+    assert odd["O", text] and all(
+        label == "O" or sum(a != b for a, b in zip(other.split(), text.split(), strict=True)) == 1
+        for label, other in odd
+    )
+    assert {label for label, _ in odd} == {"O", "C"}
+    inverted = drawn(probes["coordination_inversion"], BOTH)
+    assert set(inverted) == {
+        ("O", "The dogs chased Ida , and it rains ."),
+        ("I", "It rains , and the dogs chased Ida ."),
+    }
+    assert probes["coordination_inversion"](SENTENCE) is None
+
+
+def test_files(tmp_path, probes):
+    mix = write_probing(tmp_path / "a", 40, seed=2)
+    write_probing(tmp_path / "b", 40, seed=2)
+    assert list(mix) == list(TASKS) == [task for tasks in GROUPS.values() for task in tasks] and len(TASKS) == 10
+    for task in TASKS:
+        assert (tmp_path / "a" / f"{task}.txt").read_text() == (tmp_path / "b" / f"{task}.txt").read_text()
+        examples = read_probing(tmp_path / "a", task)
+        assert {split: len(found) for split, found in examples.items()} == {"train": 32, "valid": 4, "test": 4}
+        labels = Counter(example.label for found in examples.values() for example in found)
+        assert labels == mix[task] and len(labels) > 1
+        sentences = [tuple(example.words) for found in examples.values() for example in found]
+        assert len(set(sentences)) == 40
+    content = [e for found in read_probing(tmp_path / "a", "word_content").values() for e in found]
+    assert all(e.label in [word.lower() for word in e.words] for e in content)
+
+
+def test_the_command(tmp_path, capsys):
+    flags = ["--sentences", "1", "--valid", "1", "--test", "1"]
+    assert main(["toy", "--out", str(tmp_path), *flags, "--probing", "10"]) == 0
+    assert f"{tmp_path}/probing: ten tasks, 10 sentences each" in capsys.readouterr().out
+    assert sorted(path.stem for path in (tmp_path / "probing").iterdir()) == sorted(TASKS)
+    assert main(["toy", "--out", str(tmp_path), *flags, "--probing", "3"]) == 2
+    assert "--probing 3: at least 10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            None,
+            "tree_depth.txt: missing; the ten files are sentence_length.txt, .*coordination_inversion.txt, of SentEval",
+        ),
+        ("tr\t1\ta b\nno\t1\ta\n", "tree_depth.txt, line 2: SPLIT<TAB>LABEL<TAB>SENTENCE expected"),
+        ("tr\t1\n", "line 1"),
+        ("tr\t1\t \n", "line 1"),
+        ("tr\t1\ta b\nva\t1\ta\n", "no sentence of the split te"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "tree_depth.txt").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_probing(tmp_path, "tree_depth")
+    assert list(SPLITS) == ["train", "valid", "test"]
