@@ -15,7 +15,7 @@ def register() -> None:
     from fairseq_diverse.errors import show_user_errors_in_one_line
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.resume import keep_batches_when_resumed
-    from fairseq_diverse.tasks import logical_inference, translation_with_syntax  # noqa: F401
+    from fairseq_diverse.tasks import logical_inference, sentence_probing, translation_with_syntax  # noqa: F401
 
     register_safe_globals()
     keep_batches_when_resumed()

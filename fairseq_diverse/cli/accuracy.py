@@ -1,15 +1,20 @@
-"""Accuracy of classifiers: of logical inference by number of operators, beside always guessing the largest class.
+"""Accuracy of classifiers on test data, beside always guessing the largest class.
 
-Several checkpoints make a column each.
+Logical inference by number of operators, one column a checkpoint. Probing by task, one column a name: give a name once
+for each task that it was trained on; averages are those of Li et al. (2021), Table 7.
 """
 
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
 from fairseq_diverse.files import atomic_write
+
+if TYPE_CHECKING:
+    from fairseq_diverse.evaluation.accuracy import Accuracy
 
 EXAMPLE = (
     "fairseq-diverse accuracy baseline=baseline/checkpoint_best.pt both=both/checkpoint_best.pt --data logic-data "
@@ -31,38 +36,71 @@ def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register
-    from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy, measure_accuracy, together
+    from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy, measure_accuracy
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
+    from fairseq_diverse.tasks.sentence_probing import SentenceProbing
 
     register()
-    found: dict[str, list[Accuracy]] = {}
-    lengths = range(1, MOST_OPERATORS + 1)
+    found: dict[str, dict[str, Accuracy]] = {}
     trained = 0
+    kinds = set()
     for text in args.checkpoints:
         name, equals, path = text.partition("=")
         if not (name and equals and path):
             raise UserError(f"{text}: write NAME=CHECKPOINT")
         (model,), _, task = load_models([path], args.data)
-        if not isinstance(task, LogicalInference):
-            raise UserError(f"{path}: trained for another task than logical_inference")
-        splits = [f"test{length}" for length in lengths]
-        for split in splits:
+        if isinstance(task, LogicalInference):
+            splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
+            trained = max(trained, task.cfg.train_operators)
+        elif isinstance(task, SentenceProbing):
+            splits = {str(task.cfg.probe): "test"}
+        else:
+            raise UserError(f"{path}: trained for another task than logical_inference and sentence_probing")
+        kinds.add(type(task))
+        if len(kinds) > 1 or not set(splits).isdisjoint(found.get(name, {})):
+            raise UserError(f"{text}: one task at a time, and a name once for each probe")
+        for split in splits.values():
             task.load_dataset(split)
-        with tqdm(total=sum(len(task.dataset(split)) for split in splits), desc=name, disable=None) as bar:
-            found[name] = [measure_accuracy(model, task, split, args.max_tokens, bar.update) for split in splits]
-        trained = max(trained, task.cfg.train_operators)
+        with tqdm(total=sum(len(task.dataset(split)) for split in splits.values()), desc=name, disable=None) as bar:
+            for row, split in splits.items():
+                accuracy = measure_accuracy(model, task, split, args.max_tokens, bar.update)
+                found.setdefault(name, {})[row] = accuracy
     if args.save is not None:
-        content = {
-            name: {str(length): part._asdict() for length, part in zip(lengths, parts, strict=True)}
-            for name, parts in found.items()
-        }
+        content = {name: {row: part._asdict() for row, part in rows.items()} for name, rows in found.items()}
         with atomic_write(args.save) as file:
             json.dump(content, file)
-    print("operators  examples  largest class" + "".join(f"{name:>16}" for name in found))
-    columns = [[*parts, together(parts)] for parts in found.values()]
-    for length, parts in zip([*map(str, lengths), "all"], zip(*columns, strict=True), strict=True):
-        shares = "".join(f"{part.share:16.2f}" for part in parts)
-        print(f"{length:>9}{len(parts[0].hits):10,d}{parts[0].largest:15.2f}{shares}")
+    print_table(found, trained == 0)
     if args.out is not None:
-        save_figure(draw_accuracy(lengths, found, trained), args.out)
+        if not trained:
+            raise UserError("--out: the picture is of logical inference, by number of operators")
+        lengths = list(range(1, MOST_OPERATORS + 1))
+        save_figure(
+            draw_accuracy(lengths, {name: list(rows.values()) for name, rows in found.items()}, trained), args.out
+        )
+
+
+def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
+    """A row a split, a column a name, and what belongs together: all lengths, or the groups of probes."""
+    from fairseq_diverse.evaluation.accuracy import together
+    from fairseq_diverse.probing import GROUPS, TASKS
+
+    known = TASKS if probing else tuple(next(iter(found.values())))
+    rows = [row for row in known if any(row in of_name for of_name in found.values())]
+    width = max(map(len, ["operators", *rows]))
+    print(
+        f"{'task' if probing else 'operators':<{width}}  examples  largest class" + "".join(f"{n:>16}" for n in found)
+    )
+    for row in rows:
+        parts = [of_name.get(row) for of_name in found.values()]
+        first = next(part for part in parts if part is not None)
+        shares = "".join(f"{'' if part is None else f'{part.share:.2f}':>16}" for part in parts)
+        print(f"{row:<{width}}{len(first.hits):10,d}{first.largest:15.2f}{shares}")
+    if not probing:
+        totals = [together(of_name.values()) for of_name in found.values()]
+        shares = "".join(f"{total.share:16.2f}" for total in totals)
+        print(f"{'all':<{width}}{len(totals[0].hits):10,d}{totals[0].largest:15.2f}{shares}")
+    for group, tasks in GROUPS.items() if probing else ():
+        if all(task in of_name for task in tasks for of_name in found.values()):
+            means = (sum(of_name[task].share for task in tasks) / len(tasks) for of_name in found.values())
+            print(f"{group:<{width}}{'':25}" + "".join(f"{mean:16.2f}" for mean in means))

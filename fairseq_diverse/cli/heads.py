@@ -31,8 +31,8 @@ def main(args: argparse.Namespace) -> None:
         check_name(args.out)
     from fairseq_diverse import register
     from fairseq_diverse.config import Enliven
-    from fairseq_diverse.evaluation.attention_maps import load_model
     from fairseq_diverse.evaluation.heads import FIGURES, draw_figures, inspect_heads
+    from fairseq_diverse.models.loading import load_model
     from fairseq_diverse.syntax.binary import SyntaxDataset, kinds_beside
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 

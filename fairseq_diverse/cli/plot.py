@@ -118,8 +118,8 @@ def plot_attention(args: argparse.Namespace) -> None:
         draw_panels,
         encode_pair,
         head_panels,
-        load_model,
     )  # fmt: skip
+    from fairseq_diverse.models.loading import load_model
     from fairseq_diverse.preparation import Preprocessing
 
     register()

@@ -1,15 +1,12 @@
 """The attention weights of each head for one sentence pair, and their picture."""
 
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.dataclass.configs import GenerationConfig
-from fairseq.models.transformer import TransformerModel
 from torch import Tensor
 
 from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
@@ -18,7 +15,6 @@ from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel
-from fairseq_diverse.models.loading import load_models
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.request import AttentionRequest
 
@@ -47,24 +43,6 @@ def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on
     with torch.no_grad():
         request = AttentionRequest(weights=on, flag=flag)
         return model(**sample, features_only=True, attention_request=request)[1]["maps"]
-
-
-def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:
-    """The model of a checkpoint, and its task with the dictionaries of ``data``.
-
-    A checkpoint of fairseq's ``transformer`` becomes the same model with every mechanism off.
-
-    Raises:
-        UserError: as ``load_models``, or another kind of model.
-    """
-    (model,), cfg, task = load_models([path], data)
-    if type(model) is TransformerModel:
-        plain = model
-        model = DiverseTransformerModel.build_model(Namespace(**vars(cfg.model)), task)
-        model.load_state_dict(plain.state_dict())
-    if not isinstance(model, DiverseTransformerModel):
-        raise UserError(f"{path}: a {cfg.model._name} model; diverse_transformer or transformer is needed")
-    return model.eval(), task
 
 
 @dataclass(frozen=True)

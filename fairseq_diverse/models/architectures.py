@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer.transformer_legacy import (
@@ -79,3 +80,4 @@ for system, flags in SYSTEMS.items():
 
 for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.items():
     _register(f"li2021_logic{suffix}", flags, logic_architecture, "diverse_classifier")
+    _register(f"li2021_probing{suffix}", flags, partial(classifier_architecture, values={}), "diverse_classifier")

@@ -60,12 +60,18 @@ class QueryPooling(nn.Module):
 class DiverseClassifier(BaseFairseqModel):
     """``DiverseEncoder``, a pooling of its last layer, and a feed-forward classifier.
 
-    The task says how many sequences an example has (``sequences``, K) and how many classes there are (``classes``).
+    The task says how many sequences an example has (``sequences``, K), how many classes there are (``classes``), and
+    whether a trained encoder is there already (``pretrained_encoder``): that one is not trained, and has no dropout.
     """
 
-    def __init__(self, cfg: Any, encoder: DiverseEncoder, pooling: nn.Module, classifier: nn.Module, k: int) -> None:
+    def __init__(
+        self, encoder: DiverseEncoder, pooling: nn.Module, classifier: nn.Module, sequences: int, frozen: bool
+    ) -> None:
         super().__init__()
-        self.cfg, self.encoder, self.pooling, self.classifier, self.sequences = cfg, encoder, pooling, classifier, k
+        self.encoder, self.pooling, self.classifier = encoder, pooling, classifier
+        self.sequences, self.frozen = sequences, frozen
+        for parameter in encoder.parameters() if frozen else ():
+            parameter.requires_grad_(False)
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -77,29 +83,37 @@ class DiverseClassifier(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "DiverseClassifier":
-        if not all(hasattr(task, name) for name in ("sequences", "classes")):
+        if not hasattr(task, "classes"):
             raise UserError("--arch: a classifier needs --task logical_inference or sentence_probing")
         for flag in ("pooling_queries", "classifier_layers"):
             if getattr(args, flag) < 1:
                 raise UserError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: must be at least 1")
         args.decoder_layers, args.no_cross_attention = 0, True
         check_heads(args)
-        cfg = TransformerConfig.from_namespace(args)
-        dictionary = task.source_dictionary
-        encoder = DiverseEncoder(cfg, dictionary, Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad()))
+        encoder = trained = task.pretrained_encoder()
+        if encoder is None:
+            cfg, dictionary = TransformerConfig.from_namespace(args), task.source_dictionary
+            embedding = Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad())
+            encoder = DiverseEncoder(cfg, dictionary, embedding)
         if encoder.plan.trees:
             raise UserError("--syntax, --enliven: the sentences of this task have no trees")
-        width = cfg.encoder.embed_dim
+        width = encoder.cfg.encoder.embed_dim
         pooling = MeanPooling() if args.pooling == "mean" else QueryPooling(width, args.pooling_queries)
         sizes = [width * pooling.vectors * task.sequences, *[width] * (args.classifier_layers - 1), task.classes]
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(sizes):
             layers += [
-                FairseqDropout(cfg.dropout, module_name="DiverseClassifier"),
+                FairseqDropout(args.dropout, module_name="DiverseClassifier"),
                 nn.Linear(before, after),
                 nn.ReLU(),
             ]
-        return cls(cfg, encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences)
+        return cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, trained is not None)
+
+    def train(self, mode: bool = True) -> "DiverseClassifier":
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
 
     def max_positions(self) -> int:
         return self.encoder.max_positions()
@@ -110,8 +124,10 @@ class DiverseClassifier(BaseFairseqModel):
         """(K B, T) tokens -> (B, classes) logits, and ``agreement``, ``maps`` as ``DiverseTransformerModel``'s."""
         probe = NOTHING
         if attention_request is not None:
-            probe = attention_request.resolve(layer_counts(self.cfg), attention_heads(self.cfg))
-        encoded = self.encoder(src_tokens, src_lengths=src_lengths, probe=probe)
+            layers = {**layer_counts(self.encoder.cfg), "decoder": 0, "cross": 0}
+            probe = attention_request.resolve(layers, attention_heads(self.encoder.cfg))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            encoded = self.encoder(src_tokens, src_lengths=src_lengths, probe=probe)
         x = encoded["encoder_out"][0].transpose(0, 1)  # (K B, T, C)
         pooled = self.pooling(x, ~encoded["encoder_padding_mask"][0])
         features = torch.cat(pooled.chunk(self.sequences), -1)  # (B, K P C)

@@ -1,12 +1,15 @@
 """Models from checkpoints, with errors a user can mend."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.models.transformer import TransformerModel
 
 from fairseq_diverse.errors import UserError
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 
 
 def load_models(paths: Sequence[str | Path], data: str | Path) -> tuple[list[Any], Any, Any]:
@@ -23,3 +26,21 @@ def load_models(paths: Sequence[str | Path], data: str | Path) -> tuple[list[Any
     except RuntimeError as error:  # its last line names a parameter
         mismatch = str(error).splitlines()[-1].strip()
         raise UserError(f"{names}: was it trained on other data than {data}? It does not fit: {mismatch}") from error
+
+
+def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:
+    """The model of a checkpoint, and its task with the dictionaries of ``data``.
+
+    A checkpoint of fairseq's ``transformer`` becomes the same model with every mechanism off.
+
+    Raises:
+        UserError: as ``load_models``, or another kind of model.
+    """
+    (model,), cfg, task = load_models([path], data)
+    if type(model) is TransformerModel:
+        plain = model
+        model = DiverseTransformerModel.build_model(Namespace(**vars(cfg.model)), task)
+        model.load_state_dict(plain.state_dict())
+    if not isinstance(model, DiverseTransformerModel):
+        raise UserError(f"{path}: a {cfg.model._name} model; diverse_transformer or transformer is needed")
+    return model.eval(), task

@@ -68,6 +68,9 @@ class LogicalInference(FairseqTask):
     def target_dictionary(self) -> None:
         return None
 
+    def pretrained_encoder(self) -> None:
+        return None
+
     def max_positions(self) -> None:
         return None
 

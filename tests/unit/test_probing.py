@@ -1,14 +1,19 @@
 """The miniature probing tasks: their labels are those of the trees, their files those of SentEval."""
 
+from argparse import Namespace
 from collections import Counter
 
 import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.probing import GROUPS, SPLITS, TASKS, read_probing
+from fairseq_diverse.tasks.sentence_probing import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase
+from tests.cases import build_model, dictionary
 
 NP = phrase("NP", ("det", leaf("DT", "The")), ("head", leaf("NNS", "dogs")))
 VP = phrase("VP", ("head", leaf("VBD", "chased")), ("obj", phrase("NP", ("head", leaf("NNP", "Ida")))))
@@ -111,3 +116,66 @@ def test_wrong_files_are_named(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         read_probing(tmp_path, "tree_depth")
     assert list(SPLITS) == ["train", "valid", "test"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("probing")
+    write_probing(folder, 60)
+    return folder
+
+
+def build(task, arch="li2021_probing", **flags):
+    torch.manual_seed(1)
+    args = Namespace(arch=arch, **flags)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+
+
+def test_the_task_reads_words_and_labels(folder):
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="tree_depth"))
+    examples = read_probing(folder, "tree_depth")
+    known = {word for example in examples["train"] for word in example.words}
+    assert task.dictionary.symbols[task.dictionary.nspecial :] == sorted(
+        known, key=lambda word: (-sum(e.words.count(word) for e in examples["train"]), word)
+    )
+    for split, found in examples.items():
+        task.load_dataset(split)
+        dataset = task.dataset(split)
+        assert [task.labels[label] for label in dataset.labels] == [example.label for example in found]
+        shown = [task.dictionary.string(tokens, unk_string="?") for (tokens,) in dataset.inputs]
+        assert shown == [" ".join(word if word in known else "?" for word in example.words) for example in found]
+    with pytest.raises(UserError, match="dev: sentence_probing has the splits train, valid, test"):
+        task.load_dataset("dev")
+    for flags in ({"from_checkpoint": "x"}, {"checkpoint_data": "x"}):
+        with pytest.raises(UserError, match="--from-checkpoint and --checkpoint-data: give both, or neither"):
+            SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), **flags))
+    with pytest.raises(UserError, match=r"--checkpoint-data: .*preprocess\.json: cannot be read"):
+        SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), from_checkpoint="x", checkpoint_data="none"))
+
+
+def test_architectures(folder):
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    with torch.device("meta"):
+        plain, routed = build(task), build(task, "li2021_probing_aggregation")
+    assert sum(p.numel() for p in plain.encoder.layers.parameters()) == 18_914_304  # six layers of Base
+    assert sum(p.numel() for p in plain.classifier.parameters()) == 512 * 512 + 512 + 512 * 2 + 2
+    assert [layer.self_attn.aggregate is not None for layer in routed.encoder.layers] == [True] * 2 + [False] * 4
+
+
+def test_a_trained_encoder_is_probed_as_it_is(folder):
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    encoder = build_model({"dropout": 0.5, "routing": "em", "routing_on": "encoder"}).encoder
+    task.pretrained_encoder = lambda: encoder
+    task.dictionary = dictionary()
+    task.load_dataset("train")
+    dataset, model = task.dataset("train"), build(task, dropout=0.0).train()
+    sample = dataset.collater([dataset[i] for i in range(4)])
+    logits, _ = model(**sample["net_input"])
+    logits.sum().backward()
+    assert not encoder.training and all(p.grad is None and not p.requires_grad for p in encoder.parameters())
+    assert all(p.grad.abs().sum() > 0 for p in model.classifier.parameters())
+    encoded = encoder(sample["net_input"]["src_tokens"])
+    real = ~encoded["encoder_padding_mask"][0]
+    means = [x[seen].mean(0) for x, seen in zip(encoded["encoder_out"][0].transpose(0, 1), real, strict=True)]
+    torch.testing.assert_close(logits, model.classifier(torch.stack(means)))

@@ -1,0 +1,97 @@
+"""Probing: what of a sentence's properties its encoding tells (Conneau et al., 2018)."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import MISSING
+
+from fairseq_diverse.data.classification import ClassificationDataset
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.models.diverse_transformer import DiverseEncoder
+from fairseq_diverse.models.loading import load_model
+from fairseq_diverse.preparation import Preprocessing
+from fairseq_diverse.probing import TASKS, read_probing
+
+
+@dataclass
+class SentenceProbingConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "folder of SentEval's probing files, <task>.txt"})
+    probe: ChoiceEnum(TASKS) = field(default=TASKS[0], metadata={"help": "which of the ten tasks"})  # type: ignore[valid-type]
+    from_checkpoint: str = field(
+        default="",
+        metadata={"help": "probe the encoder of this trained translation model, which is not trained any further"},
+    )
+    checkpoint_data: str = field(
+        default="", metadata={"help": "the prepared data that --from-checkpoint was trained on"}
+    )
+
+
+@register_task("sentence_probing", dataclass=SentenceProbingConfig)
+class SentenceProbing(FairseqTask):
+    """Sentences and one of their properties; splits train, valid and test.
+
+    Words are those of the training sentences; with ``--from-checkpoint`` sentences are segmented as that model's data.
+
+    Source: Li et al. (2021), section 4.2.
+
+    Raises:
+        UserError: the file of the task is missing or wrong, or only one of the two flags of a checkpoint is given.
+    """
+
+    sequences = 1  # of an example
+
+    def __init__(self, cfg: SentenceProbingConfig) -> None:
+        super().__init__(cfg)
+        if bool(cfg.from_checkpoint) != bool(cfg.checkpoint_data):
+            raise UserError("--from-checkpoint and --checkpoint-data: give both, or neither")
+        self.examples = read_probing(Path(cfg.data), str(cfg.probe))
+        self.labels = sorted({example.label for found in self.examples.values() for example in found})
+        self.classes = len(self.labels)
+        self.preprocessing = None
+        if cfg.checkpoint_data:
+            try:
+                self.preprocessing = Preprocessing.load(cfg.checkpoint_data)
+            except ValueError as error:
+                raise UserError(f"--checkpoint-data: {error}") from None
+            self.dictionary = Dictionary.load(f"{cfg.checkpoint_data}/dict.{self.preprocessing.source}.txt")
+        else:
+            counts = Counter(word for example in self.examples["train"] for word in example.words)
+            self.dictionary = Dictionary()
+            for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+                self.dictionary.add_symbol(word, n=count)
+
+    @classmethod
+    def setup_task(cls, cfg: SentenceProbingConfig, **unused: Any) -> "SentenceProbing":
+        return cls(cfg)
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> None:
+        return None
+
+    def pretrained_encoder(self) -> DiverseEncoder | None:
+        """The encoder of ``--from-checkpoint``."""
+        if not self.cfg.from_checkpoint:
+            return None
+        return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0].encoder
+
+    def max_positions(self) -> None:
+        return None
+
+    def load_dataset(self, split: str, **unused: Any) -> None:
+        if split not in self.examples:
+            raise UserError(f"{split}: sentence_probing has the splits {', '.join(self.examples)}")
+        lines = [" ".join(example.words) for example in self.examples[split]]
+        if self.preprocessing is not None:
+            lines = [self.preprocessing.encode(line) for line in lines]
+        inputs = [[self.dictionary.encode_line(line, add_if_not_exist=False).long()] for line in lines]
+        labels = [self.labels.index(example.label) for example in self.examples[split]]
+        self.datasets[split] = ClassificationDataset(inputs, labels, self.dictionary.pad(), shuffle=split == "train")

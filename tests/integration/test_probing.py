@@ -1,0 +1,43 @@
+"""Probing as a user does it: a new encoder, a trained one, accuracy by task."""
+
+import pytest
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.probing import TASKS
+from fairseq_diverse.toy.probing import write_probing
+from tests.integration.commands import TINY, run
+from tests.integration.test_plot import data, train  # noqa: F401  (the fixture of a prepared data set)
+
+pytestmark = pytest.mark.integration
+
+SMALL = (
+    "--task sentence_probing --arch li2021_probing --criterion classification_with_disagreement --optimizer adam "
+    "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --lr 0.01 "
+    "--max-tokens 400 --max-update 2 --required-batch-size-multiple 1 --cpu --num-workers 0 --no-progress-bar"
+)
+
+
+def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa: F811
+    write_probing(tmp_path / "probing", 20)
+    trained = train(data, tmp_path / "translation", f"{TINY} --routing em")
+    probes = ("sentence_length", "word_content", "past_present")
+    for probe in probes:
+        common = [tmp_path / "probing", *SMALL.split(), "--probe", probe]
+        run("train", *common, "--save-dir", tmp_path / "new" / probe)
+        given = ["--from-checkpoint", trained, "--checkpoint-data", data]
+        run("train", *common, *given, "--criterion", "classification", "--save-dir", tmp_path / "given" / probe)
+    named = [f"{kind}={tmp_path}/{kind}/{probe}/checkpoint_last.pt" for kind in ("new", "given") for probe in probes]
+    assert main(["accuracy", *named, "--data", str(tmp_path / "probing"), "--save", str(tmp_path / "a.json")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["task", "examples", "largest", "class", "new", "given"]
+    assert [line[0] for line in lines[1:]] == [*probes, "Surface"]
+    for column in (-1, -2):
+        assert float(lines[-1][column]) == (float(lines[1][column]) + float(lines[2][column])) / 2
+    assert main(["accuracy", named[0], named[0], "--data", str(tmp_path / "probing")]) == 2
+    assert "one task at a time, and a name once for each probe" in capsys.readouterr().err
+
+
+def test_missing_files_are_named_with_their_origin(tmp_path):
+    log = run("train", tmp_path, *SMALL.split(), check=False)
+    assert log.returncode and "Traceback" not in log.stderr
+    assert all(f"{task}.txt" in log.stderr for task in TASKS) and "github.com/facebookresearch/SentEval" in log.stderr
