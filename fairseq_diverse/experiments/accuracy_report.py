@@ -1,4 +1,4 @@
-"""Reports of classifiers: accuracy on lengths seen in training and on longer ones."""
+"""Reports of classifiers: logical inference by length, probing by task and group of tasks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,15 +8,16 @@ import numpy as np
 from fairseq_diverse.evaluation.accuracy import Accuracy, together
 from fairseq_diverse.experiments.report import Summary, p_text
 from fairseq_diverse.experiments.tables import Row
+from fairseq_diverse.probing import GROUPS
 
 
 def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
-    """One dictionary a row; rows without a finished run hold only ``row`` and ``seeds`` (0).
+    """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
 
     ``seen``, ``longer`` and ``all`` are accuracies in percent, means over seeds, of the tests with as many operators as
-    in training, with more, and of all; ``by_length`` those of each number of operators, ``largest`` the share of the
-    largest class. ``delta`` and ``p`` compare ``all`` with the baseline's by a paired t-test over examples, each
-    averaged over seeds first.
+    in training, with more, and of all (probing has ``all`` only); ``parts`` those of each number of operators or of the
+    probe, ``largest`` the share of the largest class. ``delta`` and ``p`` compare ``all`` with the baseline's by a
+    paired t-test over examples, each averaged over seeds first.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
@@ -26,24 +27,26 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
     lines: list[dict[str, Any]] = []
     for row in rows:
         of_row, first = (_accuracies(summaries[name]) for name in (row.name, row.baseline))
-        line: dict[str, Any] = {"row": row.name, "published": row.published, "seeds": len(of_row)}
+        line: dict[str, Any] = {"row": row.name, "seeds": len(of_row)}
+        line["published"] = row.published.get(str(row.train.get("probe")))
         lines.append(line)
         if not of_row:
             continue
         trained = int(row.train.get("train-operators", 6))
+        lengths = [part for part in of_row[0] if part.isdigit()]
         groups = {
-            "seen": [length for length in of_row[0] if length <= trained],
-            "longer": [length for length in of_row[0] if length > trained],
+            "seen": [length for length in lengths if int(length) <= trained],
+            "longer": [length for length in lengths if int(length) > trained],
             "all": list(of_row[0]),
         }
-        for name, lengths in groups.items():
-            shares = [together(seed[length] for length in lengths).share for seed in of_row if lengths]
+        for name, parts in groups.items():
+            shares = [together(seed[part] for part in parts).share for seed in of_row if parts]
             line[name] = float(np.mean(shares)) if shares else None
             line[f"{name}_deviation"] = float(np.std(shares, ddof=1)) if len(shares) > 1 else None
         line |= {
             "parameters": summaries[row.name][0]["parameters"],
             "largest": together(of_row[0].values()).largest,
-            "by_length": {length: float(np.mean([seed[length].share for seed in of_row])) for length in of_row[0]},
+            "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
             "commits": sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * s['dirty']}" for s in summaries[row.name]}),
         }
         if row.name == row.baseline or not first:
@@ -52,28 +55,26 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
             raise ValueError(
                 f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline"
             )
-        hits = [
-            np.mean([[*map(int, together(seed.values()).hits)] for seed in group], axis=0) for group in (first, of_row)
-        ]
-        line["baseline"] = row.baseline
-        difference, _, line["p"] = paired_difference(*hits)
-        line["delta"] = 100 * difference
-    return lines
+        difference, _, line["p"] = paired_difference(_hits(first), _hits(of_row))
+        line |= {"baseline": row.baseline, "delta": 100 * difference}
+    return lines + _averages(rows, lines)
 
 
 def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A header and a row of text for each line."""
-    rows = [["row", "parameters", "as in training", "longer", "all", "largest class", "Δ all", "seeds"]]
+    """A header and a row of text for each line; columns that nobody fills are left out."""
+    rows = [["row", "parameters", "as in training", "longer", "all", "largest class", "Δ all", "seeds", "published"]]
     for line in lines:
+        published = "" if line["published"] is None else f"{line['published']:.2f}"
         if not line["seeds"]:
-            rows.append([line["row"], "not run", *[""] * 6])
+            rows.append([line["row"], "not run", *[""] * 6, published])
             continue
-        shares = [_spread(line[name], line[f"{name}_deviation"]) for name in ("seen", "longer", "all")]
+        shares = [_spread(line.get(name), line.get(f"{name}_deviation")) for name in ("seen", "longer", "all")]
+        parameters = f"{line['parameters']:,}" if "parameters" in line else ""
+        largest = f"{line['largest']:.2f}" if "largest" in line else ""
         delta = f"{line['delta']:+.2f} ({p_text(line['p'])})" if "delta" in line else ""
-        rows.append(
-            [line["row"], f"{line['parameters']:,}", *shares, f"{line['largest']:.2f}", delta, str(line["seeds"])]
-        )
-    return rows
+        rows.append([line["row"], parameters, *shares, largest, delta, str(line["seeds"]), published])
+    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return [list(row) for row in zip(*filled, strict=True)]
 
 
 def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -81,15 +82,44 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     done = [line for line in lines if line["seeds"]]
     if not done:
         return []
-    text = ["accuracy in percent by number of operators; ±: standard deviation over seeds"]
-    if baselines := dict.fromkeys(line["baseline"] for line in done if "baseline" in line):
-        text.append(f"Δ against {', '.join(baselines)}, in brackets p by a paired t-test over test examples")
-    commits = sorted({commit for line in done for commit in line["commits"]})
+    text = ["accuracy in percent; ±: standard deviation over seeds"]
+    if any("delta" in line for line in done):
+        text.append("Δ against the baseline, in brackets p by a paired t-test over test examples")
+    commits = sorted({commit for line in done for commit in line.get("commits", ())})
     return [*text, f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)]
 
 
-def _accuracies(summaries: Sequence[Summary]) -> list[dict[int, Accuracy]]:
-    return [{int(n): Accuracy(**part) for n, part in summary["accuracy"].items()} for summary in summaries]
+def _averages(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Means over the probes of a group, of every system that has them all (Li et al., 2021, Table 7)."""
+    of_system: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row, line in zip(rows, lines, strict=True):
+        if "probe" in row.train:
+            of_system.setdefault(row.family, {})[str(row.train["probe"])] = line
+    averages = []
+    for group, tasks in GROUPS.items():
+        for system, found in of_system.items():
+            members = [found[task] for task in tasks if task in found]
+            if len(members) < len(tasks):
+                continue
+            published = [line["published"] for line in members]
+            average: dict[str, Any] = {
+                "row": f"{system}, {group}",
+                "seeds": min(line["seeds"] for line in members),
+                "published": None if None in published else float(np.mean(published)),
+            }
+            if average["seeds"]:
+                average["all"] = float(np.mean([line["all"] for line in members]))
+            averages.append(average)
+    return averages
+
+
+def _accuracies(summaries: Sequence[Summary]) -> list[dict[str, Accuracy]]:
+    return [{name: Accuracy(**part) for name, part in summary["accuracy"].items()} for summary in summaries]
+
+
+def _hits(seeds: Sequence[Mapping[str, Accuracy]]) -> np.ndarray:
+    """For every test example, the share of the seeds that classify it correctly."""
+    return np.mean([[hit == "1" for hit in together(seed.values()).hits] for seed in seeds], axis=0)
 
 
 def _spread(mean: float | None, deviation: float | None) -> str:

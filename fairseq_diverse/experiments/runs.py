@@ -19,10 +19,17 @@ from fairseq_diverse.experiments import logs, provenance
 from fairseq_diverse.experiments.tables import Row, to_arguments
 from fairseq_diverse.files import atomic_write
 from fairseq_diverse.paths import PACKAGE, config_names, config_path, runs_dir
+from fairseq_diverse.probing import TASKS
 from fairseq_diverse.processes import die_with_parent
 
-LOGIC = "propositional_logic"
-LOGIC_FILES = [f"{split}{count}" for split in ("train", "test") for count in range(13)]
+# data sets that are not prepared: name -> the files of their folder, and where they come from
+PLAIN_DATA = {
+    "propositional_logic": (
+        [f"{split}{count}" for split in ("train", "test") for count in range(13)],
+        "of Bowman et al. (2015), or those that `fairseq-diverse logic` wrote",
+    ),
+    "probing": ([f"{task}.txt" for task in TASKS], "of SentEval, or those that `fairseq-diverse toy --probing` wrote"),
+}
 
 
 class RunFailed(Exception):
@@ -131,7 +138,7 @@ class Run:
             last = ["--checkpoints", str(self.checkpoints), "--updates", "--last", str(row.average["last"])]
             steps["average"] = ["-m", "fairseq_diverse.cli", "average", *last, "--out", str(self.checkpoint)]
         if self.classifies:
-            scored = [f"{row.name}={self.checkpoint}", "--data", str(self.data.path)]
+            scored = [f"model={self.checkpoint}", "--data", str(self.data.path)]
             saved = ["--save", str(self.directory / "accuracy.json")]
             steps["accuracy"] = ["-m", "fairseq_diverse.cli", "accuracy", *scored, *saved]
         else:
@@ -239,7 +246,7 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
 
 def classifies(row: Row) -> bool:
     """Whether a row classifies sentences; the others translate."""
-    return row.train.get("task") == "logical_inference"
+    return row.train.get("task") in ("logical_inference", "sentence_probing")
 
 
 def _digest_of_trees(folder: Path) -> str:
@@ -262,15 +269,17 @@ def find_data(name: str, dry: bool = False) -> DataSet:
         if (path / FILE).is_file():
             record = read_record(path)
             return DataSet(path.name, path, record["source"], record["target"], record["hash"])
-        if all((path / file).is_file() for file in LOGIC_FILES):
-            content = b"".join((path / file).read_bytes() for file in LOGIC_FILES)
-            return DataSet(path.name, path, "", "", hashlib.sha256(content).hexdigest())
-    if name == LOGIC:
-        if dry:
-            return DataSet(name, by_name, "", "", hash=None)
+        for files, _ in PLAIN_DATA.values():
+            if all((path / file).is_file() for file in files):
+                content = b"".join((path / file).read_bytes() for file in files)
+                return DataSet(path.name, path, "", "", hashlib.sha256(content).hexdigest())
+    if name in PLAIN_DATA and dry:
+        return DataSet(name, by_name, "", "", hash=None)
+    if name in PLAIN_DATA:
+        files, origin = PLAIN_DATA[name]
         raise ValueError(
-            f"data set {name}: put train0 to train12 and test0 to test12 of Bowman et al. (2015) into {by_name}, "
-            "or give their folder, or one that `fairseq-diverse logic` wrote, as --data"
+            f"data set {name}: put the {len(files)} files {files[0]} to {files[-1]}, {origin}, into {by_name}, or give "
+            "their folder as --data"
         )
     if name not in config_names("data"):
         raise ValueError(

@@ -51,7 +51,7 @@ def summarize(run: Run) -> dict[str, Any]:
 
 
 def _classification(run: Run) -> dict[str, Any]:
-    return {"accuracy": read_json(run.directory / "accuracy.json")[run.row.name]}
+    return {"accuracy": read_json(run.directory / "accuracy.json")["model"]}
 
 
 def _translation(run: Run) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_diverse.paths import config_path
+from fairseq_diverse.probing import TASKS
 
 TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "grid", "rows")
 SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
 PUBLISHED_KEYS = (
     *("bleu", "ter", "meteor", "rouge-l", "cider", "yisi"),
+    *TASKS,
     *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
 )
 AVERAGE_KEYS = ("last", "every")

@@ -10,7 +10,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_diverse import register
 from fairseq_diverse.cli import main
 from fairseq_diverse.config import COMPONENTS, AttentionPlan, resolve_placement
-from fairseq_diverse.experiments.runs import LOGIC, DataSet, Run, classifies
+from fairseq_diverse.experiments.runs import PLAIN_DATA, DataSet, Run, classifies
 from fairseq_diverse.experiments.tables import Row, load_table
 from fairseq_diverse.paths import config_names
 
@@ -89,7 +89,7 @@ def test_the_placements_of_a_row_fit_its_size(row, data):
 
 
 def test_the_data_sets_of_all_rows_are_known():
-    assert {row.data for row in ROWS.values()} <= {*config_names("data"), LOGIC}
+    assert {row.data for row in ROWS.values()} <= {*config_names("data"), *PLAIN_DATA}
 
 
 @pytest.mark.parametrize("size", config_names("size"))

@@ -105,4 +105,4 @@ def test_mistakes_are_one_line(data, tmp_path):
     environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs")}
     command = [sys.executable, "-m", "fairseq_diverse.cli", "run", "li2021-figure4"]
     log = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert log.returncode == 2 and "data set propositional_logic: put train0 to train12" in log.stderr
+    assert log.returncode == 2 and "data set propositional_logic: put the 26 files train0 to test12" in log.stderr

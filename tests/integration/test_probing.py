@@ -1,5 +1,7 @@
 """Probing as a user does it: a new encoder, a trained one, accuracy by task."""
 
+import re
+
 import pytest
 
 from fairseq_diverse.cli import main
@@ -41,3 +43,32 @@ def test_missing_files_are_named_with_their_origin(tmp_path):
     log = run("train", tmp_path, *SMALL.split(), check=False)
     assert log.returncode and "Traceback" not in log.stderr
     assert all(f"{task}.txt" in log.stderr for task in TASKS) and "github.com/facebookresearch/SentEval" in log.stderr
+
+
+TABLE = """
+title: A tiny table of probes
+data: {folder}/probing
+size: {folder}/size.yaml
+grid: {{probe: [sentence_length, word_content]}}
+rows: {{baseline: }}
+"""
+SIZE = """
+train:
+  {{task: sentence_probing, arch: li2021_probing, criterion: classification, optimizer: adam, lr: 0.01,
+   from-checkpoint: {checkpoint}, checkpoint-data: {data}, batch-size: 8, max-update: 2}}
+"""
+
+
+def test_a_table_of_probes_of_a_trained_encoder(data, tmp_path, capsys, monkeypatch):  # noqa: F811
+    write_probing(tmp_path / "probing", 80)
+    trained = train(data, tmp_path / "translation", TINY)
+    (tmp_path / "size.yaml").write_text(SIZE.format(checkpoint=trained, data=data))
+    (tmp_path / "table.yaml").write_text(TABLE.format(folder=tmp_path))
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert main(["run", str(tmp_path / "table.yaml"), "--jobs", "2"]) == 0
+    assert main(["report", str(tmp_path / "table.yaml")]) == 0
+    shown = [re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines()]
+    (surface,) = (float(cells[1]) for cells in shown if cells[0] == "baseline, Surface")
+    tasks = [float(cells[2]) for cells in shown if cells[0].startswith("baseline-probe=")]
+    assert len(tasks) == 2 and surface == pytest.approx(sum(tasks) / 2, abs=0.01)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import torch
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.evaluation.metrics import score
 from fairseq_diverse.experiments import logs, report, schedule
+from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy
 from fairseq_diverse.experiments.runs import (
     Progress,
     RunBusy,
@@ -401,3 +403,49 @@ def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(tabl
     assert report.compare(rows, read) == report.compare(rows, summaries)
     with pytest.raises(ValueError, match="no saved summaries"):
         report.from_results(tmp_path / "nothing", rows)
+
+
+PROBING = """
+data: probing
+size: probing_small
+grid: {probe: [sentence_length, word_content]}
+rows:
+  baseline: {published: {sentence_length: 90.0, word_content: 80.0}}
+  routed: {routing: em}
+"""
+
+
+def test_classifiers_are_compared_example_by_example_and_probes_averaged(tmp_path):
+    (tmp_path / "table.yaml").write_text(PROBING)
+    rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
+    hits = {"baseline": "1100" * 25, "routed": "1110" * 25}
+
+    def summary(row, seed):
+        part = {"classes": [60, 40], "hits": hits[row.family]}
+        shared = {"commit": "c", "dirty": False, "data_hash": "d", "parameters": 7, "seed": seed}
+        return {**shared, "accuracy": {row.train["probe"]: part}}
+
+    lines = compare_accuracy(rows, {row.name: [summary(row, 1), summary(row, 2)] for row in rows})
+    assert [line["row"] for line in lines] == [*(row.name for row in rows), "baseline, Surface", "routed, Surface"]
+    assert [line["all"] for line in lines] == [50, 50, 75, 75, 50, 75]
+    assert lines[2]["delta"] == 25 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
+    assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
+    text = report.as_text(accuracy_cells(lines))
+    assert re.search(
+        r"^routed-probe=word_content +7 +75.00 ± 0.00 +60.00 +\+25.00 \(p < 0.001\) +2$", text, re.MULTILINE
+    )
+    assert "as in training" not in text and re.search(r"^baseline, Surface +50.00 +2 +85.00$", text, re.MULTILINE)
+    nothing = compare_accuracy(rows, {row.name: [] for row in rows})
+    assert {line["seeds"] for line in nothing} == {0} and "not run" in report.as_text(accuracy_cells(nothing))
+    assert accuracy_notes(nothing) == []
+
+
+def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
+    (tmp_path / "table.yaml").write_text("data: propositional_logic\nsize: logic_small\nrows: {baseline: }\n")
+    rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
+    accuracy = {"6": {"classes": [2, 2], "hits": "1111"}, "7": {"classes": [2, 2], "hits": "1000"}}
+    (line,) = compare_accuracy(
+        rows, {"baseline": [{"commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
+    )
+    assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 50)
+    assert line["parts"] == {"6": 100, "7": 25} and "c+" in accuracy_notes([line])[-1]
