@@ -259,13 +259,13 @@ class Evolving(Mechanism):
         return ratios if len(ratios) == len(pairs) and set(ratios) <= set(COMPONENTS) else {}
 
     def check(self, width: int, component: str) -> None:
-        ratios = self._ratios().values()
-        if not ratios or not all(0 <= ratio <= 1 for ratio in ratios):
+        ratios = self._ratios()
+        if not ratios or not all(0 <= ratio <= 1 for ratio in ratios.values()):
             raise UserError(
                 f"--evolving-conv {self.conv!r}: must be a number in [0, 1], or one for each component, such as "
                 "encoder:0,decoder:0.1,cross:0.1"
             )
-        if component not in self._ratios():
+        if component not in ratios:
             raise UserError(f"--evolving-conv {self.conv!r}: {component}, where --evolving-on places it, is missing")
         if not 0 <= self.carry <= 1:
             raise UserError(f"--evolving-carry {self.carry}: must be in [0, 1]")
@@ -423,10 +423,10 @@ class AttentionPlan:
                 )
 
     def _check_interacting(self) -> None:
+        others = [name for name in MECHANISMS if name not in ("interacting", "qk-head-dim")]
         for component, layers in self._placements["interacting"].items():
             for layer in sorted(layers):
-                others = set(MECHANISMS) - {"interacting", "qk-head-dim"}
-                if placed := [name for name in MECHANISMS if name in others and self.at(name, component, layer)]:
+                if placed := [name for name in others if self.at(name, component, layer)]:
                     raise UserError(
                         f"--interacting-on {self._settings['interacting'].on!r}: {component}:{layer} has "
                         f"{', '.join(placed)} too, which is not defined for pairs of heads; place them apart"

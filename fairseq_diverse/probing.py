@@ -1,5 +1,6 @@
 """The ten probing tasks of SentEval (Conneau et al., 2018) and their files."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,15 @@ ORIGIN = "https://github.com/facebookresearch/SentEval, folder data/probing"
 class Example(NamedTuple):
     label: str
     words: list[str]
+
+
+def group_means(figures: Mapping[str, float]) -> dict[str, float]:
+    """Means over the tasks of each group that has a figure for all of them (Li et al., 2021, Table 7)."""
+    return {
+        group: sum(figures[task] for task in tasks) / len(tasks)
+        for group, tasks in GROUPS.items()
+        if set(tasks) <= set(figures)
+    }
 
 
 def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:

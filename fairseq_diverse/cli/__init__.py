@@ -34,6 +34,18 @@ def first_lines(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:10])) + " ..." * (len(numbers) > 10)
 
 
+def named_path(text: str, what: str) -> tuple[str, str]:
+    """The two sides of ``NAME=PATH``.
+
+    Raises:
+        ValueError: one of them is missing; ``what`` is how the usage calls the path.
+    """
+    name, _, path = text.partition("=")
+    if not (name and path):
+        raise ValueError(f"{text}: write NAME={what}")
+    return name, path
+
+
 def build_parser(argv: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fairseq-diverse", description="Attention diversity for neural machine translation."

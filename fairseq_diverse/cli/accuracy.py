@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_diverse.cli import named_path
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
 from fairseq_diverse.files import atomic_write
@@ -46,15 +47,15 @@ def main(args: argparse.Namespace) -> None:
     trained = 0
     kinds = set()
     for text in args.checkpoints:
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise UserError(f"{text}: write NAME=CHECKPOINT")
+        name, path = named_path(text, "CHECKPOINT")
         (model,), _, task = load_models([path], args.data)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
             trained = max(trained, task.cfg.train_operators)
         elif isinstance(task, SentenceProbing):
             splits = {str(task.cfg.probe): "test"}
+            if args.out is not None:
+                raise UserError("--out: the picture is of logical inference, by number of operators")
         else:
             raise UserError(f"{path}: trained for another task than logical_inference and sentence_probing")
         kinds.add(type(task))
@@ -70,10 +71,8 @@ def main(args: argparse.Namespace) -> None:
         content = {name: {row: part._asdict() for row, part in rows.items()} for name, rows in found.items()}
         with atomic_write(args.save) as file:
             json.dump(content, file)
-    print_table(found, trained == 0)
+    print_table(found, SentenceProbing in kinds)
     if args.out is not None:
-        if not trained:
-            raise UserError("--out: the picture is of logical inference, by number of operators")
         lengths = list(range(1, MOST_OPERATORS + 1))
         save_figure(
             draw_accuracy(lengths, {name: list(rows.values()) for name, rows in found.items()}, trained), args.out
@@ -83,7 +82,7 @@ def main(args: argparse.Namespace) -> None:
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
     """A row a split, a column a name, and what belongs together: all lengths, or the groups of probes."""
     from fairseq_diverse.evaluation.accuracy import together
-    from fairseq_diverse.probing import GROUPS, TASKS
+    from fairseq_diverse.probing import GROUPS, TASKS, group_means
 
     known = TASKS if probing else tuple(next(iter(found.values())))
     rows = [row for row in known if any(row in of_name for of_name in found.values())]
@@ -100,7 +99,7 @@ def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
         totals = [together(of_name.values()) for of_name in found.values()]
         shares = "".join(f"{total.share:16.2f}" for total in totals)
         print(f"{'all':<{width}}{len(totals[0].hits):10,d}{totals[0].largest:15.2f}{shares}")
-    for group, tasks in GROUPS.items() if probing else ():
-        if all(task in of_name for task in tasks for of_name in found.values()):
-            means = (sum(of_name[task].share for task in tasks) / len(tasks) for of_name in found.values())
-            print(f"{group:<{width}}{'':25}" + "".join(f"{mean:16.2f}" for mean in means))
+    means = [group_means({row: part.share for row, part in of_name.items()}) for of_name in found.values()]
+    for group in GROUPS:
+        if all(group in of_name for of_name in means):
+            print(f"{group:<{width}}{'':25}" + "".join(f"{of_name[group]:16.2f}" for of_name in means))

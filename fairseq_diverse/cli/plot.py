@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_diverse.cli import named_path
 from fairseq_diverse.cli.report import add_source_arguments, read_summaries
 from fairseq_diverse.cli.run import add_table_arguments
 from fairseq_diverse.errors import UserError
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_argument("--metric", choices=("loss", "nll_loss"), default="loss")
     logs.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
-    curves = kinds.add_parser(
+    table = kinds.add_parser(
         "rows",
         help="a table's figures against a flag of its rows",
         description="Draw a table's figures against a flag: one curve for the rows that differ in it alone, means over "
@@ -71,11 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="example: fairseq-diverse plot rows multi30k-li2022 --x encoder-attention-heads,decoder-attention-heads "
         "--out heads.png",
     )
-    add_table_arguments(curves)
-    add_source_arguments(curves)
-    curves.add_argument("--x", required=True, metavar="FLAG", help="the flag; flags that go with it after a comma")
-    curves.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
-    curves.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+    add_table_arguments(table)
+    add_source_arguments(table)
+    table.add_argument("--x", required=True, metavar="FLAG", help="the flag; flags that go with it after a comma")
+    table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
+    table.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -88,9 +89,7 @@ def plot_curves(args: argparse.Namespace) -> None:
 
     found: dict[str, list[Curve]] = {}
     for text in args.logs:
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise UserError(f"{text}: write NAME=LOG")
+        name, path = named_path(text, "LOG")
         found.setdefault(name, []).append(read_curve(Path(path), args.metric))
     save_figure(draw_learning_curves(found, args.metric), args.out)
     print(args.out)

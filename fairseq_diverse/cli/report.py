@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fairseq_diverse.experiments.report import Summary
     from fairseq_diverse.experiments.tables import Row
 
-EXAMPLE = "fairseq-diverse report multi30k-disagreement --format markdown --save results/multi30k-disagreement"
+EXAMPLE = "fairseq-diverse report multi30k-li2021 --format markdown --save results/multi30k-li2021"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import new_figure
-from fairseq_diverse.evaluation.row_curves import STYLES
+from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
 from fairseq_diverse.experiments.logs import statistics
 
 if TYPE_CHECKING:
@@ -74,6 +73,5 @@ def draw_learning_curves(curves: Mapping[str, Sequence[Curve]], metric: str) -> 
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     panels[0].set_ylabel(f"training {metric}, bits a token")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
+    legend_above(figure)
     return figure

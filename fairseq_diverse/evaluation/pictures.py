@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".pdf")
 FORMATS_TEXT = " or ".join(FORMATS)
+# Okabe and Ito's colours, told apart by colour-blind readers; the markers serve print
+STYLES = list(
+    zip(
+        ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+        ("o", "s", "^", "D", "v", "P", "X"),
+        strict=True,
+    )
+)
 
 
 def check_name(out: Path) -> None:
@@ -34,6 +42,12 @@ def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
     except ImportError as error:
         raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
     return Figure((width, height), dpi=dpi, layout="constrained")
+
+
+def legend_above(figure: "Figure") -> None:
+    """One legend over all panels, of the names in the first."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
 
 
 def save_figure(figure: "Figure", out: Path) -> None:

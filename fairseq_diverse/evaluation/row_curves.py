@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import new_figure
+from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,14 +20,6 @@ METRICS = {
     "nll": "NLL, nats a test sentence",
     "speed": "target subwords a second in training",
 }
-# Okabe and Ito's colours, told apart by colour-blind readers; the markers serve print
-STYLES = list(
-    zip(
-        ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
-        ("o", "s", "^", "D", "v", "P", "X"),
-        strict=True,
-    )
-)
 
 
 class Curve(NamedTuple):
@@ -88,8 +80,7 @@ def draw_curves(
         axis.set_xlabel(f"--{flag}")
         axis.set_ylabel(METRICS[metric])
         axis.grid(alpha=0.3)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
+    legend_above(figure)
     return figure
 
 

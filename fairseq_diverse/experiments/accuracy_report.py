@@ -6,9 +6,17 @@ from typing import Any
 import numpy as np
 
 from fairseq_diverse.evaluation.accuracy import Accuracy, together
-from fairseq_diverse.experiments.report import Summary, p_text
+from fairseq_diverse.experiments.report import (
+    Summary,
+    commits_note,
+    commits_of,
+    deviation,
+    p_text,
+    refuse_other_data,
+    without_empty_columns,
+)
 from fairseq_diverse.experiments.tables import Row
-from fairseq_diverse.probing import GROUPS
+from fairseq_diverse.probing import GROUPS, group_means
 
 
 def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
@@ -42,19 +50,16 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
         for name, parts in groups.items():
             shares = [together(seed[part] for part in parts).share for seed in of_row if parts]
             line[name] = float(np.mean(shares)) if shares else None
-            line[f"{name}_deviation"] = float(np.std(shares, ddof=1)) if len(shares) > 1 else None
+            line[f"{name}_deviation"] = deviation(shares)
         line |= {
             "parameters": summaries[row.name][0]["parameters"],
             "largest": together(of_row[0].values()).largest,
             "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
-            "commits": sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * s['dirty']}" for s in summaries[row.name]}),
+            "commits": commits_of(summaries[row.name]),
         }
         if row.name == row.baseline or not first:
             continue
-        if summaries[row.name][0]["data_hash"] != summaries[row.baseline][0]["data_hash"]:
-            raise ValueError(
-                f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline"
-            )
+        refuse_other_data(row, summaries[row.name], summaries[row.baseline])
         difference, _, line["p"] = paired_difference(_hits(first), _hits(of_row))
         line |= {"baseline": row.baseline, "delta": 100 * difference}
     return lines + _averages(rows, lines)
@@ -73,8 +78,7 @@ def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         largest = f"{line['largest']:.2f}" if "largest" in line else ""
         delta = f"{line['delta']:+.2f} ({p_text(line['p'])})" if "delta" in line else ""
         rows.append([line["row"], parameters, *shares, largest, delta, str(line["seeds"]), published])
-    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return [list(row) for row in zip(*filled, strict=True)]
+    return without_empty_columns(rows)
 
 
 def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -85,8 +89,7 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     text = ["accuracy in percent; ±: standard deviation over seeds"]
     if any("delta" in line for line in done):
         text.append("Δ against the baseline, in brackets p by a paired t-test over test examples")
-    commits = sorted({commit for line in done for commit in line.get("commits", ())})
-    return [*text, f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)]
+    return [*text, commits_note(done)]
 
 
 def _averages(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -98,18 +101,12 @@ def _averages(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[d
     averages = []
     for group, tasks in GROUPS.items():
         for system, found in of_system.items():
-            members = [found[task] for task in tasks if task in found]
-            if len(members) < len(tasks):
-                continue
-            published = [line["published"] for line in members]
-            average: dict[str, Any] = {
-                "row": f"{system}, {group}",
-                "seeds": min(line["seeds"] for line in members),
-                "published": None if None in published else float(np.mean(published)),
-            }
-            if average["seeds"]:
-                average["all"] = float(np.mean([line["all"] for line in members]))
-            averages.append(average)
+            if set(tasks) <= set(found):
+                average = {"row": f"{system}, {group}", "seeds": min(found[task]["seeds"] for task in tasks)}
+                for key in ("published", "all"):
+                    known = {task: line[key] for task, line in found.items() if line.get(key) is not None}
+                    average[key] = group_means(known).get(group)
+                averages.append(average)
     return averages
 
 

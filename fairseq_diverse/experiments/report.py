@@ -95,19 +95,16 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         line |= {
             "parameters": of_row[0]["parameters"],
             "bleu": float(np.mean(bleu)),
-            "bleu_deviation": float(np.std(bleu, ddof=1)) if len(bleu) > 1 else None,
+            "bleu_deviation": deviation(bleu),
             "bleu_interval": (high - low) / 2,
             **{key: _mean(s["metrics"][key] for s in of_row) for key in ("chrf", "ter", "length_ratio")},
             "words_per_second": _mean(s["words_per_second"]["train"] for s in of_row),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
-            "commits": sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in of_row}),
+            "commits": commits_of(of_row),
         }
         if row.name == row.baseline or not first:
             continue
-        if of_row[0]["data_hash"] != first[0]["data_hash"]:
-            raise ValueError(
-                f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline"
-            )
+        refuse_other_data(row, of_row, first)
         line["baseline"] = row.baseline
         line["delta"] = line["bleu"] - _mean(s["metrics"]["bleu"] for s in first)
         line["p"] = p_value(resamples[row.baseline], resamples[row.name], line["delta"])
@@ -146,8 +143,7 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         else:
             cells += ["not run", *[""] * 9]
         rows.append(cells + [_shown(line["published"].get(key, "")) for key in keys])
-    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return [list(row) for row in zip(*filled, strict=True)]
+    return without_empty_columns(rows)
 
 
 def as_text(rows: Sequence[Sequence[str]]) -> str:
@@ -178,10 +174,37 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[str]:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
     if done:
-        commits = sorted({commit for line in done for commit in line["commits"]})
-        text.append(f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits))
+        text.append(commits_note(done))
     published = list(dict.fromkeys(row.published_on for row in rows if row.published))
     return text + ([f"published figures: measured on {', '.join(published)}"] if published else [])
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Standard deviation over seeds; None for one seed."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def commits_of(summaries: Sequence[Summary]) -> list[str]:
+    """The commits that the runs were made with, a + behind those with changed files."""
+    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in summaries})
+
+
+def commits_note(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The commits of all lines that have any."""
+    commits = sorted({commit for line in lines for commit in line.get("commits", ())})
+    return f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)
+
+
+def refuse_other_data(row: Row, of_row: Sequence[Summary], first: Sequence[Summary]) -> None:
+    """Raise ``ValueError`` where a row was run on other data than its baseline."""
+    if of_row[0]["data_hash"] != first[0]["data_hash"]:
+        raise ValueError(f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline")
+
+
+def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The columns of a table that have something below their header."""
+    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return [list(row) for row in zip(*filled, strict=True)]
 
 
 def _one_seed(lines: Sequence[Mapping[str, Any]]) -> bool:

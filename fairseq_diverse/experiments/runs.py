@@ -234,8 +234,9 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
 
     cpu = not torch.cuda.is_available()
     runs = []
+    found = {name: find_data(name, dry) for name in dict.fromkeys(row.data for row in rows)}
     for row in rows:
-        data = find_data(row.data, dry)
+        data = found[row.data]
         trees = _digest_of_trees(data.path) if row.train.get("task") == "translation_with_syntax" else ""
         key = row.key(data.hash + trees) if data.hash else "unprepared"
         existing = sorted(runs_dir().glob(f"*-{key}")) if data.hash else []

@@ -14,8 +14,8 @@ ORDERS = 4  # BLEU's n-grams
 def summarize(run: Run) -> dict[str, Any]:
     """Score a finished run and gather what its steps measured.
 
-    A classifier: ``accuracy``, by number of operators, how many examples there are, how many are right, the size of the
-    largest class, and ``hits``, 1 or 0 for each example.
+    A classifier: ``accuracy``, by number of operators or by probing task, ``classes``, how many examples there are of
+    each class, and ``hits``, 1 or 0 for each example.
 
     A translation (also written to ``test.hyp``): scores are detokenized and cased, against the raw reference.
     ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds for each sentence the lengths of hypothesis and

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer.transformer_legacy import (
@@ -16,12 +15,17 @@ from fairseq_diverse.config import COMPONENTS, fill_defaults
 from fairseq_diverse.models import classifier, diverse_transformer  # noqa: F401  (registers the models)
 
 
+def _default(args: Namespace, values: Mapping[str, object]) -> None:
+    """Set what was not given."""
+    for name, value in values.items():
+        setattr(args, name, getattr(args, name, value))
+
+
 def lite_architecture(args: Namespace) -> None:
     """Every width 160, 4 heads, alpha 0.1 where attention evolves (Wang et al., 2021, section 4.3)."""
-    args.evolving_carry = getattr(args, "evolving_carry", 0.1)
-    for side in ("encoder", "decoder"):
-        for name, value in (("embed_dim", 160), ("ffn_embed_dim", 160), ("attention_heads", 4)):
-            setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
+    sizes = {"embed_dim": 160, "ffn_embed_dim": 160, "attention_heads": 4}
+    _default(args, {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()})
+    _default(args, {"evolving_carry": 0.1})
     base_architecture(args)
 
 
@@ -50,16 +54,14 @@ def logic_architecture(args: Namespace) -> None:
     Heads and feed-forward width are not stated there.
     """
     sizes = {"layers": 2, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 8}
-    values = {**{f"encoder_{name}": value for name, value in sizes.items()}, "dropout": 0.2, "pooling": "queries"}
-    classifier_architecture(args, {**values, "classifier_layers": 3})
+    _default(args, {f"encoder_{name}": value for name, value in sizes.items()})
+    _default(args, {"dropout": 0.2, "pooling": "queries", "classifier_layers": 3})
+    classifier_architecture(args)
 
 
-def classifier_architecture(args: Namespace, values: Mapping[str, object]) -> None:
-    """A classifier on an encoder of Base, where ``values`` do not say otherwise."""
-    for name, value in {**values, "pooling": values.get("pooling", "mean")}.items():
-        setattr(args, name, getattr(args, name, value))
-    for name, value in (("pooling_queries", 2), ("classifier_layers", 2)):
-        setattr(args, name, getattr(args, name, value))
+def classifier_architecture(args: Namespace) -> None:
+    """The mean of an encoder of Base, and a two-layer classifier (Li et al., 2021, section 4.2.2)."""
+    _default(args, {"pooling": "mean", "pooling_queries": 2, "classifier_layers": 2})
     base_architecture(args)
 
 
@@ -68,8 +70,7 @@ def _register(
 ) -> None:
     @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
-        for flag, value in flags.items():
-            setattr(args, flag, getattr(args, flag, value))
+        _default(args, flags)
         size(args)
         fill_defaults(args)
 
@@ -80,4 +81,4 @@ for system, flags in SYSTEMS.items():
 
 for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.items():
     _register(f"li2021_logic{suffix}", flags, logic_architecture, "diverse_classifier")
-    _register(f"li2021_probing{suffix}", flags, partial(classifier_architecture, values={}), "diverse_classifier")
+    _register(f"li2021_probing{suffix}", flags, classifier_architecture, "diverse_classifier")

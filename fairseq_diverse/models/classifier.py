@@ -10,6 +10,7 @@ from fairseq.models.transformer import Embedding, TransformerConfig, Transformer
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.config import add_flags
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import (
@@ -20,6 +21,7 @@ from fairseq_diverse.models.diverse_transformer import (
     mean_agreement,
 )
 from fairseq_diverse.request import NOTHING, AttentionRequest
+from fairseq_diverse.tasks.classification import ClassificationTask
 
 
 class MeanPooling(nn.Module):
@@ -51,9 +53,8 @@ class QueryPooling(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """(B, T, C), (B, T) True at real tokens -> (B, P C)"""
-        logits = (self.queries.type_as(x) @ x.transpose(1, 2)).float() * x.size(-1) ** -0.5  # (B, P, T)
-        weights = logits.masked_fill(~valid.unsqueeze(1), torch.finfo(logits.dtype).min).softmax(-1)
-        return (weights.type_as(x) @ x).flatten(1)
+        logits = self.queries.type_as(x) @ x.transpose(1, 2) * x.size(-1) ** -0.5  # (B, P, T)
+        return (masked_softmax(logits, valid.unsqueeze(1)).type_as(x) @ x).flatten(1)
 
 
 @register_model("diverse_classifier")
@@ -83,7 +84,7 @@ class DiverseClassifier(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "DiverseClassifier":
-        if not hasattr(task, "classes"):
+        if not isinstance(task, ClassificationTask):
             raise UserError("--arch: a classifier needs --task logical_inference or sentence_probing")
         for flag in ("pooling_queries", "classifier_layers"):
             if getattr(args, flag) < 1:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import MISSING
 
-from fairseq_diverse.data.classification import ClassificationDataset
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.logic.corpus import MOST_OPERATORS, Pair, read_pairs
 from fairseq_diverse.logic.formulas import RELATIONS, SYMBOLS
+from fairseq_diverse.tasks.classification import ClassificationTask
 
 VALID_SHARE = 17  # one of so many training pairs
 
@@ -32,7 +32,7 @@ class LogicalInferenceConfig(FairseqDataclass):
 
 
 @register_task("logical_inference", dataclass=LogicalInferenceConfig)
-class LogicalInference(FairseqTask):
+class LogicalInference(ClassificationTask):
     """Pairs of formulae and their relation.
 
     Splits: ``train`` and ``valid`` from the files up to ``--train-operators``; ``test`` all tests from 1 to 12
@@ -60,28 +60,13 @@ class LogicalInference(FairseqTask):
             dictionary.add_symbol(symbol)
         return cls(cfg, dictionary)
 
-    @property
-    def source_dictionary(self) -> Dictionary:
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> None:
-        return None
-
-    def pretrained_encoder(self) -> None:
-        return None
-
-    def max_positions(self) -> None:
-        return None
-
     def load_dataset(self, split: str, **unused: Any) -> None:
         pairs = self._pairs(split)
         index = {symbol: self.dictionary.index(symbol) for symbol in SYMBOLS}
         inputs = [
             [torch.tensor([index[symbol] for symbol in side]) for side in (pair.left, pair.right)] for pair in pairs
         ]
-        labels = [RELATIONS.index(pair.relation) for pair in pairs]
-        self.datasets[split] = ClassificationDataset(inputs, labels, self.dictionary.pad(), shuffle=split == "train")
+        self.add_dataset(split, inputs, [pair.relation for pair in pairs], RELATIONS)
 
     def _pairs(self, split: str) -> list[Pair]:
         folder = Path(self.cfg.data)

@@ -7,15 +7,15 @@ from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import MISSING
 
-from fairseq_diverse.data.classification import ClassificationDataset
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseEncoder
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.probing import TASKS, read_probing
+from fairseq_diverse.tasks.classification import ClassificationTask
 
 
 @dataclass
@@ -32,7 +32,7 @@ class SentenceProbingConfig(FairseqDataclass):
 
 
 @register_task("sentence_probing", dataclass=SentenceProbingConfig)
-class SentenceProbing(FairseqTask):
+class SentenceProbing(ClassificationTask):
     """Sentences and one of their properties; splits train, valid and test.
 
     Words are those of the training sentences; with ``--from-checkpoint`` sentences are segmented as that model's data.
@@ -69,22 +69,11 @@ class SentenceProbing(FairseqTask):
     def setup_task(cls, cfg: SentenceProbingConfig, **unused: Any) -> "SentenceProbing":
         return cls(cfg)
 
-    @property
-    def source_dictionary(self) -> Dictionary:
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> None:
-        return None
-
     def pretrained_encoder(self) -> DiverseEncoder | None:
         """The encoder of ``--from-checkpoint``."""
         if not self.cfg.from_checkpoint:
             return None
         return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0].encoder
-
-    def max_positions(self) -> None:
-        return None
 
     def load_dataset(self, split: str, **unused: Any) -> None:
         if split not in self.examples:
@@ -93,5 +82,4 @@ class SentenceProbing(FairseqTask):
         if self.preprocessing is not None:
             lines = [self.preprocessing.encode(line) for line in lines]
         inputs = [[self.dictionary.encode_line(line, add_if_not_exist=False).long()] for line in lines]
-        labels = [self.labels.index(example.label) for example in self.examples[split]]
-        self.datasets[split] = ClassificationDataset(inputs, labels, self.dictionary.pad(), shuffle=split == "train")
+        self.add_dataset(split, inputs, [example.label for example in self.examples[split]], self.labels)

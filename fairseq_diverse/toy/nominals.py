@@ -1,6 +1,7 @@
 """Random noun phrases, places and times."""
 
 import random
+from abc import ABC, abstractmethod
 from bisect import bisect
 from collections.abc import Sequence
 from typing import TypeVar
@@ -24,7 +25,7 @@ PLURAL = ["the", "", "my", "some", "these", "many", "all", "his", "her", "few", 
 PRONOUNS = ["he", "she", "I", "they", "we", "you", "someone", "everyone", "nobody"]
 
 
-class Nominals:
+class Nominals(ABC):
     """Draws phrases. All chance comes from ``random.Random.random``, whose values are the same on every Python.
 
     ``depth`` is how many levels of clauses and phrases may still hang on what is drawn. ``barred`` are the kinds of
@@ -45,9 +46,9 @@ class Nominals:
         """An item with a probability inverse to its rank plus ``offset``."""
         return self.weighted(items, lexicon.zipf_weights(len(items), offset))
 
+    @abstractmethod
     def relative(self, head: Common, depth: int, barred: str) -> Relative | None:
         """A relative clause for the noun, or None."""
-        raise NotImplementedError
 
     def person(self) -> Name:
         first = "".join(map(self.zipf, SYLLABLES)) if self.chance(0.25) else self.zipf(FIRST_NAMES)

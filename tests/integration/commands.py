@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fairseq_diverse
 
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
@@ -19,6 +21,15 @@ TINY = (
     "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 "
     "--max-tokens 200 --cpu --seed 1 --num-workers 0 --log-format json --log-interval 1 --no-progress-bar"
 )
+
+
+def shared_data(name: str) -> Path:
+    """A folder of real data; without it the test skips, or fails where ``CI=true``."""
+    data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", USER_DIR.parents[1] / "shared/data")) / name
+    if not data.is_dir():
+        message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds {name}"
+        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    return data
 
 
 def run(

@@ -16,6 +16,7 @@ import sacrebleu
 from fairseq_diverse.paths import config_path
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.tokens import Tokens
+from tests.integration.commands import shared_data
 
 pytestmark = pytest.mark.integration
 
@@ -259,11 +260,7 @@ def test_the_script_says_how_it_is_called(tmp_path):
 
 @pytest.fixture
 def multi30k() -> Path:
-    data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", REPOSITORY.parent / "shared/data")) / "multi30k"
-    if not data.is_dir():
-        message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds multi30k"
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
-    return data
+    return shared_data("multi30k")
 
 
 @pytest.mark.parametrize("target", ["de", "fr", "cs"])

@@ -1,9 +1,7 @@
 """Formulae, relations and corpora of logical inference."""
 
-import os
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +17,7 @@ from fairseq_diverse.logic.formulas import (
     relation,
     truth_table,
 )
+from tests.integration.commands import shared_data
 from tests.reference import logic as reference
 
 
@@ -108,11 +107,7 @@ def test_a_wrong_line_is_named(tmp_path, line):
 
 @pytest.mark.integration
 def test_every_relation_of_the_original_files_is_ours():
-    data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", Path(__file__).parents[3] / "shared/data"))
-    data /= "propositional_logic"
-    if not data.is_dir():
-        message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds propositional_logic"
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    data = shared_data("propositional_logic")
     counts = Counter()
     for split in ("train", "test"):
         for count in range(13):

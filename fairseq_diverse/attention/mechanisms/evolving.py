@@ -1,9 +1,8 @@
 """Evolving attention (Wang et al., 2021)."""
 
-import torch
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.functional.evolving import evolve_logits, readable
+from fairseq_diverse.attention.functional.evolving import below, evolve_logits, readable
 
 
 class EvolvingLogits(nn.Module):
@@ -44,5 +43,4 @@ class EvolvingLogits(nn.Module):
         rows = readable(logits, cells)
         if above is None:
             above = rows.new_zeros(*rows.shape[:2], self.kernel - 1, 0)
-        rows = torch.cat([nn.functional.pad(above, (0, rows.size(-1) - above.size(-1))), rows], 2)
-        return rows[:, :, -(self.kernel - 1) :]
+        return below(above, rows)[:, :, -(self.kernel - 1) :]
