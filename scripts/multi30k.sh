@@ -3,9 +3,9 @@
 set -euo pipefail
 
 if [[ $# -lt 2 ]]; then
-    echo "usage: [TABLE=multi30k-disagreement] [PAIR=en-de] [SEEDS=1,2,3] [JOBS=2] [SIZE=small] \\" >&2
-    echo "    $0 RAW_DIR OUT [ROW...]" >&2
+    echo "usage: [TABLE=multi30k] [PAIR=en-de] [SEEDS=1,2,3] [JOBS=2] [SIZE=small] $0 RAW_DIR OUT [ROW...]" >&2
     echo "RAW_DIR holds {train,val,test_2016_flickr}.{en,de}; OUT gets data and runs. Interrupted, it goes on." >&2
+    echo "ROW: of the table (default: baseline disagreement), or all." >&2
     echo "Rows with syntax have their source parsed; DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers." >&2
     exit 2
 fi
@@ -15,8 +15,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out
 
 data=multi30k_${pair/-/_}
-table=("${TABLE:-multi30k-disagreement}" --size "${SIZE:-small}" --data "$data")
-[[ $# -eq 0 ]] || table+=(--rows "$(IFS=, && echo "$*")")
+table=("${TABLE:-multi30k}" --size "${SIZE:-small}" --data "$data")
+[[ $# -gt 0 ]] || set -- baseline disagreement
+[[ $1 == all ]] || table+=(--rows "$(IFS=, && echo "$*")")
 [[ $(fairseq-diverse run "${table[@]}" --dry-run) != *translation_with_syntax* ]] || export TREES=both
 
 "$root/data-prep/prepare-multi30k.sh" "$raw" "$out/data/$data" "$pair"

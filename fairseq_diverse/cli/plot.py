@@ -1,4 +1,4 @@
-"""Draw figures: attention maps of a sentence pair, results of a table."""
+"""Draw figures: attention maps of a sentence pair, heads of several models, learning curves, results of a table."""
 
 import argparse
 from collections.abc import Sequence
@@ -52,6 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
     attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
+    heads = kinds.add_parser(
+        "head-map",
+        help="the encoder heads of several models in two dimensions",
+        description="Draw where the encoder's heads lie: their mean outputs over layers and words of a split, by t-SNE "
+        "(Li et al., 2021, Fig. 3). Printed is the mean cosine similarity of a model's heads, 1 when all are alike.",
+        epilog="example: fairseq-diverse plot head-map baseline=base.pt disagreement=dis.pt --data data/multi30k_en_de "
+        "--out heads.png",
+    )
+    heads.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
+    heads.add_argument("--data", required=True, help="binarized data that they were trained on")
+    heads.add_argument("--split", default="valid", help="default: valid")
+    heads.add_argument("--seed", type=int, default=1, help="of t-SNE (default: 1)")
+    heads.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+
     logs = kinds.add_parser(
         "curves",
         help="training loss against updates and time",
@@ -69,19 +83,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a table's figures against a flag of its rows",
         description="Draw a table's figures against a flag: one curve for the rows that differ in it alone, means over "
         "seeds with one standard deviation. A row without a number there is a dashed level.",
-        epilog="example: fairseq-diverse plot rows multi30k-li2022 --x encoder-attention-heads,decoder-attention-heads "
-        "--out heads.png",
+        epilog="example: fairseq-diverse plot rows multi30k-li2022 --out heads.png",
     )
     add_table_arguments(table)
     add_source_arguments(table)
-    table.add_argument("--x", required=True, metavar="FLAG", help="the flag; flags that go with it after a comma")
+    table.add_argument(
+        "--x", metavar="FLAG", help="the flag, those that go with it after a comma (default: the table's)"
+    )
     table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
     table.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
 
 def main(args: argparse.Namespace) -> None:
     check_name(args.out)
-    {"attention": plot_attention, "curves": plot_curves, "rows": plot_rows}[args.kind](args)
+    kinds = {"attention": plot_attention, "head-map": plot_head_map, "curves": plot_curves, "rows": plot_rows}
+    kinds[args.kind](args)
+
+
+def plot_head_map(args: argparse.Namespace) -> None:
+    from fairseq_diverse import register
+    from fairseq_diverse.evaluation.head_map import draw_head_map, mean_heads, similarity
+    from fairseq_diverse.models.loading import load_model
+
+    register()
+    heads: dict[str, Tensor] = {}
+    for text in args.checkpoints:
+        name, path = named_path(text, "CHECKPOINT")
+        if name in heads:
+            raise UserError(f"{text}: the name {name} comes twice")
+        model, task = load_model(path, args.data)
+        task.load_dataset(args.split)
+        batches = task.get_batch_iterator(task.dataset(args.split), max_sentences=64).next_epoch_itr(shuffle=False)
+        heads[name] = mean_heads(model, batches, task.source_dictionary.pad())
+        print(f"{name}: {len(heads[name])} heads, similarity {similarity(heads[name]):.3f}")
+    save_figure(draw_head_map(heads, args.seed), args.out)
+    print(args.out)
 
 
 def plot_curves(args: argparse.Namespace) -> None:
@@ -101,8 +137,11 @@ def plot_rows(args: argparse.Namespace) -> None:
     metrics = args.metrics.split(",")
     if not set(metrics) <= set(METRICS):
         raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
-    rows = select_rows(load_table(args.table, args.data, args.size, args.settings), args.rows)
-    flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")]
+    table = load_table(args.table, args.data, args.size, args.settings)
+    rows = select_rows(table, args.rows)
+    flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
+    if not flags:
+        raise UserError(f"--x: {table.name} names no flag of its own; give one")
     figure = draw_curves(curves(rows, flags), read_summaries(args, rows), flags[0], metrics)
     save_figure(figure, args.out)
     print(args.out)

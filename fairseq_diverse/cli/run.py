@@ -9,7 +9,7 @@ $OMP_NUM_THREADS of them.
 import argparse
 import os
 
-EXAMPLE = "fairseq-diverse run multi30k-disagreement --seeds 1,2,3 --jobs 2"
+EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """What `run` and `report` share: which table, and what is changed in it."""
-    parser.add_argument("table", metavar="TABLE", help="a table in configs/tables, or a YAML file")
+    parser.add_argument("table", nargs=nargs, metavar="TABLE", help="a table in configs/tables, or a YAML file")
     parser.add_argument("--rows", metavar="a,b", help="only these rows")
     parser.add_argument("--data", metavar="D", help="another data set: a name, or a prepared folder")
     parser.add_argument("--size", metavar="S", help="another size: a name in configs/size, or a YAML file")

@@ -1,7 +1,7 @@
 """What the encoder's heads do: how sure they are, how syntactic, how often redundant, how important."""
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,23 +59,36 @@ def inspect_heads(
     return means
 
 
+@contextmanager
+def encoder_heads(model: DiverseTransformerModel) -> Iterator[list[Tensor]]:
+    """A list that a forward pass fills with what the heads of every encoder layer give, (T, B, H D), from the bottom.
+
+    The pass must ask for the encoder's maps: that takes every attention through its stages.
+    """
+    outputs: list[Tensor] = []
+    with ExitStack() as hooks:
+        for layer in model.encoder.layers:
+            attention = layer.self_attn
+            combine = attention.out_proj if attention.aggregate is None else attention.aggregate
+            hooks.callback(combine.register_forward_pre_hook(lambda module, inputs: outputs.append(inputs[0])).remove)
+        yield outputs
+
+
 def _of_batch(
     model: DiverseTransformerModel, sample: dict[str, Any], padding: int, gate: float | None, graphs: Any
 ) -> dict[str, Tensor]:
     """figure -> (layers, B, H)."""
     attentions = [layer.self_attn for layer in model.encoder.layers]
-    queries, keys, outputs = [], [], []
+    queries, keys = [], []
     with ExitStack() as hooks:
+        outputs = hooks.enter_context(encoder_heads(model))
         for attention in attentions:
-            combine = attention.out_proj if attention.aggregate is None else attention.aggregate
             for handle in (
                 attention.q_proj.register_forward_hook(lambda module, inputs, out: queries.append(out.detach())),
                 attention.k_proj.register_forward_hook(lambda module, inputs, out: keys.append(out.detach())),
-                combine.register_forward_pre_hook(lambda module, inputs: outputs.append(inputs[0])),
             ):
                 hooks.callback(handle.remove)
         with torch.enable_grad():
-            # asking for the maps takes every attention through its stages
             decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(weights="encoder"))
             target = sample["target"]
             log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)

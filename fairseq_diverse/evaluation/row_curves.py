@@ -23,25 +23,29 @@ METRICS = {
 
 
 class Curve(NamedTuple):
-    """Rows that differ in x alone, by x; one row without a number for x is a level."""
+    """Rows that differ in x alone, by x: a number, or text where the flag has no numbers; a row without is a level."""
 
     label: str
-    points: dict[float | None, str]  # x -> name of the row
+    points: dict[float | str | None, str]  # x -> name of the row
 
 
 def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
     """Group rows by everything but ``flags``; x is the first of them, the others go with it.
 
     Raises:
-        UserError: no row has a number there.
+        UserError: no row has the flag.
     """
-    groups: dict[str, dict[float | None, str]] = {}
+    texts = {row.name: row.train.get(flags[0]) for row in rows}
+    if not any(texts.values()):
+        raise UserError(f"--x {flags[0]}: no row has it")
+    numbers = {name: _number(text) for name, text in texts.items()}
+    numeric = any(number is not None for number in numbers.values())
+    groups: dict[str, dict[float | str | None, str]] = {}
     for row in rows:
         rest = {flag: value for flag, value in row.train.items() if flag not in flags}
         key = json.dumps([row.data, rest, row.generate, row.average], sort_keys=True)
-        groups.setdefault(key, {})[_number(row.train.get(flags[0]))] = row.name
-    if all(set(points) == {None} for points in groups.values()):
-        raise UserError(f"--x {flags[0]}: no row has a number there")
+        text = texts[row.name]
+        groups.setdefault(key, {})[numbers[row.name] if numeric else text and str(text)] = row.name
     return [Curve(_label(list(points.values())), points) for points in groups.values()]
 
 
@@ -61,21 +65,25 @@ def draw_curves(
     figure = new_figure(4.2 * len(metrics), 3.4)
     axes = figure.subplots(1, len(metrics), squeeze=False)[0]
     for axis, metric in zip(axes, metrics, strict=True):
-        xs = sorted({x for _, points in drawn for x in points if x is not None})
+        xs = list(dict.fromkeys(x for _, points in drawn for x in points if x is not None))
+        texts = [x for x in xs if isinstance(x, str)]  # in the rows' order
+        places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
         for number, (label, points) in enumerate(drawn):
             color, marker = STYLES[number % len(STYLES)]
             figures = {x: [_figure(summary, metric) for summary in of_row] for x, of_row in points.items()}
             if level := figures.pop(None, None):
                 axis.axhline(float(np.mean(level)), color=color, linestyle="--", label=label)
             if figures:
-                at = sorted(x for x in figures if x is not None)
+                at = sorted((x for x in figures if x is not None), key=places.__getitem__)
                 mean = [float(np.mean(figures[x])) for x in at]
                 bars = [float(np.std(figures[x], ddof=1)) if len(figures[x]) > 1 else 0.0 for x in at]
                 shown = None if level else label
-                axis.errorbar(at, mean, yerr=bars, color=color, marker=marker, capsize=3, label=shown)
-        if len(xs) > 1 and all(x > 0 and np.log2(x).is_integer() for x in xs):
+                axis.errorbar(
+                    [places[x] for x in at], mean, yerr=bars, color=color, marker=marker, capsize=3, label=shown
+                )
+        if len(xs) > 1 and not texts and all(x > 0 and np.log2(x).is_integer() for x in places):
             axis.set_xscale("log", base=2)
-        axis.set_xticks(xs, [f"{x:g}" for x in xs])
+        axis.set_xticks(list(places.values()), [x if texts else f"{x:g}" for x in places])
         axis.minorticks_off()
         axis.set_xlabel(f"--{flag}")
         axis.set_ylabel(METRICS[metric])

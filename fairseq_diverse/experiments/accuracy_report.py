@@ -1,22 +1,27 @@
 """Reports of classifiers: logical inference by length, probing by task and group of tasks."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_diverse.evaluation.accuracy import Accuracy, together
+from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy, together
 from fairseq_diverse.experiments.report import (
     Summary,
     commits_note,
     commits_of,
     deviation,
+    mark,
     p_text,
     refuse_other_data,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.tables import Row
+from fairseq_diverse.logic.corpus import MOST_OPERATORS
 from fairseq_diverse.probing import GROUPS, group_means
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
@@ -76,7 +81,7 @@ def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         shares = [_spread(line.get(name), line.get(f"{name}_deviation")) for name in ("seen", "longer", "all")]
         parameters = f"{line['parameters']:,}" if "parameters" in line else ""
         largest = f"{line['largest']:.2f}" if "largest" in line else ""
-        delta = f"{line['delta']:+.2f} ({p_text(line['p'])})" if "delta" in line else ""
+        delta = f"{line['delta']:+.2f}{mark(line['p'])} ({p_text(line['p'])})" if "delta" in line else ""
         rows.append([line["row"], parameters, *shares, largest, delta, str(line["seeds"]), published])
     return without_empty_columns(rows)
 
@@ -88,8 +93,26 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     text = ["accuracy in percent; ±: standard deviation over seeds"]
     if any("delta" in line for line in done):
-        text.append("Δ against the baseline, in brackets p by a paired t-test over test examples")
+        text.append(
+            "Δ against the baseline, in brackets p by a paired t-test over test examples; *: p < 0.05, **: p < 0.01"
+        )
     return [*text, commits_note(done)]
+
+
+def draw_lengths(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> "Figure":
+    """Accuracy of every finished row by number of operators, the seeds together.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    trained = max(int(row.train.get("train-operators", 6)) for row in rows)
+    lengths = list(range(1, MOST_OPERATORS + 1))
+    found = {
+        row.name: [together(seed[str(length)] for seed in _accuracies(summaries[row.name])) for length in lengths]
+        for row in rows
+        if summaries[row.name]
+    }
+    return draw_accuracy(lengths, found, trained)
 
 
 def _averages(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -74,8 +74,9 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
     (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of the mean. ``delta`` and ``p`` compare mean
     BLEU with the baseline's: every resample draws one set of sentences and averages each system's BLEU over its seeds.
     So p is about other test sentences, the deviation about other seeds.
+    ``seed_p``, where both have several seeds, is that of Welch's t-test over the seeds' BLEU.
     ``nll_delta`` and ``nll_p`` compare the negative log-likelihood of the test set, nats per sentence, each sentence
-    averaged over seeds first. ``speed`` is training speed relative to the baseline's.
+    averaged over seeds first. ``speed`` and ``decoding_speed`` are relative to the baseline's.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
@@ -110,15 +111,18 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         line["p"] = p_value(resamples[row.baseline], resamples[row.name], line["delta"])
         nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (first, of_row)]
         line["nll_delta"], _, line["nll_p"] = paired_difference(*nll)
-        line["speed"] = line["words_per_second"] / _mean(s["words_per_second"]["train"] for s in first)
+        line["seed_p"] = seed_p_value([s["metrics"]["bleu"] for s in first], bleu)
+        for key, step in (("speed", "train"), ("decoding_speed", "generate")):
+            own, others = (_mean(s["words_per_second"][step] for s in group) for group in (of_row, first))
+            line[key] = own / others
     return lines
 
 
 def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A header and a row of text for each line; columns that nobody fills are left out."""
-    rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", "length", "Δ BLEU", "Δ NLL", "speed", "seeds"]]
-    keys = list(dict.fromkeys(key for line in lines for key in line["published"]))
-    rows[0] += [f"published {'BLEU' if key == 'bleu' else key}" for key in keys]
+    rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", "length"]]
+    rows[0] += ["Δ BLEU", "p over seeds", "Δ NLL", "speed", "decoding", "seeds"]
+    published = list(dict.fromkeys(key for line in lines for key in line["published"]))
     for line in lines:
         cells = [line["row"]]
         if line["seeds"]:
@@ -133,29 +137,20 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             ]
             if "delta" in line:
                 cells += [
-                    f"{line['delta']:+.2f} ({p_text(line['p'])})",
-                    f"{line['nll_delta']:+.3f} ({p_text(line['nll_p'])})",
+                    f"{line['delta']:+.2f}{mark(line['p'])} ({p_text(line['p'])})",
+                    "" if line["seed_p"] is None else f"{line['seed_p']:.3f}{mark(line['seed_p'])}",
+                    f"{line['nll_delta']:+.3f}{mark(line['nll_p'])} ({p_text(line['nll_p'])})",
+                    f"{line['speed']:.2f}",
+                    f"{line['decoding_speed']:.2f}",
                 ]
-                cells += [f"{line['speed']:.2f}"]
             else:
-                cells += ["", "", ""]
+                cells += [""] * 5
             cells += [str(line["seeds"])]
         else:
-            cells += ["not run", *[""] * 9]
-        rows.append(cells + [_shown(line["published"].get(key, "")) for key in keys])
+            cells += ["not run", *[""] * (len(rows[0]) - 2)]
+        rows.append(cells + [_shown(line["published"].get(key, "")) for key in published])
+    rows[0] += [f"published {'BLEU' if key == 'bleu' else key}" for key in published]
     return without_empty_columns(rows)
-
-
-def as_text(rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned, the first to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pad = [str.ljust, *[str.rjust] * (len(widths) - 1)]
-    return "\n".join("  ".join(f(c, w) for f, c, w in zip(pad, row, widths, strict=True)).rstrip() for row in rows)
-
-
-def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
 
 
 def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -166,10 +161,14 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[str]:
     if baselines:
         against = ", ".join(baselines)
         text += [
-            f"Δ against {against}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a paired t-test",
+            f"Δ against {against}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a paired t-test; "
+            "*: p < 0.05, **: p < 0.01",
             "NLL: nats per test sentence, lower is better; words/s: target subwords in training",
-            "speed: words/s relative to it; no comparison unless the runs had the machine to themselves alike",
+            "speed, decoding: words/s in training and translation relative to it; no comparison unless the runs had "
+            "the machine to themselves alike",
         ]
+    if any(line.get("seed_p") is not None for line in done):
+        text.append("p over seeds: Welch's t-test of the seeds' BLEU")
     if done:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
@@ -234,6 +233,20 @@ def _shown(figure: float | str) -> str:
 
 def p_text(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def mark(p: float) -> str:
+    """Stars of a p-value."""
+    return "**" if p < 0.01 else "*" if p < 0.05 else ""
+
+
+def seed_p_value(baseline: Sequence[float], system: Sequence[float]) -> float | None:
+    """Welch's t-test over seeds, two-sided; None where one of the two has a single seed or nothing varies."""
+    from scipy.stats import ttest_ind
+
+    if min(len(baseline), len(system)) < 2 or not np.std([*baseline]) + np.std([*system]):
+        return None
+    return float(ttest_ind(system, baseline, equal_var=False).pvalue)
 
 
 def _portable(line: str) -> str:

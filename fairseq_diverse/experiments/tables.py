@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_diverse.paths import config_path
 from fairseq_diverse.probing import TASKS
 
-TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "grid", "rows")
+TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "grid", "x", "rows")
 SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
 PUBLISHED_KEYS = (
@@ -60,9 +60,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """A file's rows. ``x`` are the flags against which its figures are drawn: the first, and those that go with it."""
+
     name: str
     title: str
     note: str
+    x: tuple[str, ...]
     rows: dict[str, Row]
 
 
@@ -121,7 +124,8 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
     for name, resolved in rows.items():
         if resolved.baseline not in rows:
             raise ValueError(f"{path}: row {name}: baseline {resolved.baseline} is no row; rows: {', '.join(rows)}")
-    return Table(path.stem, str(content.get("title", path.stem)), str(content.get("note", "")), rows)
+    x = tuple(flag.strip() for flag in str(content["x"]).split(",")) if "x" in content else ()
+    return Table(path.stem, str(content.get("title", path.stem)), str(content.get("note", "")), x, rows)
 
 
 def select_rows(table: Table, names: str | None) -> list[Row]:

@@ -94,7 +94,7 @@ def test_the_data_sets_of_all_rows_are_known():
 
 @pytest.mark.parametrize("size", config_names("size"))
 def test_every_size_trains_the_same_rows(size):
-    rows = load_table("multi30k-disagreement", size=size).rows
+    rows = load_table("multi30k", size=size).rows
     differing = {
         flag for flag, value in rows["disagreement"].train.items() if rows["baseline"].train.get(flag) != value
     }

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_ind
 
+from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.evaluation.metrics import score
-from fairseq_diverse.experiments import logs, report, schedule
+from fairseq_diverse.experiments import formats, logs, report, schedule
 from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy
 from fairseq_diverse.experiments.runs import (
     Progress,
@@ -148,7 +150,7 @@ def test_a_wrong_size_is_refused_by_name(table):
 
 def test_unknown_names_come_with_the_known_ones(table, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    with pytest.raises(ValueError, match=r"nosuch: .*known: .*multi30k-disagreement"):
+    with pytest.raises(ValueError, match=r"nosuch: .*known: .*multi30k"):
         load_table("nosuch")
     with pytest.raises(ValueError, match=r"nosuch: .*known: .*small"):
         load_table(table(), size="nosuch")
@@ -363,10 +365,12 @@ def test_report_compares_means_over_seeds(table):
     assert second["bleu_deviation"] == pytest.approx(np.std(bleu["second"], ddof=1))
     assert second["delta"] == pytest.approx(np.mean(bleu["second"]) - np.mean(bleu["first"])) and second["p"] < 0.01
     assert second["nll_delta"] == pytest.approx(-0.9) and second["nll_p"] < 0.001
-    assert second["speed"] == pytest.approx(0.8) and second["seeds"] == 2 and "delta" not in first
+    assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
+    assert second["seeds"] == 2 and "delta" not in first
+    assert second["seed_p"] == pytest.approx(ttest_ind(bleu["first"], bleu["second"], equal_var=False).pvalue)
     cells = report.to_cells([first, second])
     assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
-    assert f"{second['delta']:+.2f} (p = 0.001)" in cells[2] or f"{second['delta']:+.2f} (p < 0.001)" in cells[2]
+    assert f"{second['delta']:+.2f}** ({report.p_text(second['p'])})" in cells[2]
 
 
 def test_equal_systems_do_not_differ(table):
@@ -378,9 +382,11 @@ def test_equal_systems_do_not_differ(table):
 def test_rows_that_were_not_run_say_so(table):
     rows = list(load_table(table()).rows.values())
     lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": []})
-    text = report.as_text(report.to_cells(lines))
+    text = formats.as_text(report.to_cells(lines), "", [])
     assert "second" in text and "not run" in text and "27.30" in text
-    markdown = report.as_markdown(report.to_cells(lines)).splitlines()
+    markdown = formats.as_markdown(report.to_cells(lines), "title", ["a note"]).splitlines()
+    assert (markdown[0], markdown[-1]) == ("title", "- a note")
+    markdown = markdown[2:-2]
     assert markdown[1].startswith("| --- | ---:") and len({line.count("|") for line in markdown}) == 1
     notes = "\n".join(report.notes(rows, lines))
     assert "bootstrap interval" in notes and "0123456789+" in notes and "measured on multi30k_en_de" in notes
@@ -430,13 +436,13 @@ def test_classifiers_are_compared_example_by_example_and_probes_averaged(tmp_pat
     assert [line["all"] for line in lines] == [50, 50, 75, 75, 50, 75]
     assert lines[2]["delta"] == 25 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
     assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
-    text = report.as_text(accuracy_cells(lines))
+    text = formats.as_text(accuracy_cells(lines), "", [])
     assert re.search(
-        r"^routed-probe=word_content +7 +75.00 ± 0.00 +60.00 +\+25.00 \(p < 0.001\) +2$", text, re.MULTILINE
+        r"^routed-probe=word_content +7 +75.00 ± 0.00 +60.00 +\+25.00\*\* \(p < 0.001\) +2$", text, re.MULTILINE
     )
     assert "as in training" not in text and re.search(r"^baseline, Surface +50.00 +2 +85.00$", text, re.MULTILINE)
     nothing = compare_accuracy(rows, {row.name: [] for row in rows})
-    assert {line["seeds"] for line in nothing} == {0} and "not run" in report.as_text(accuracy_cells(nothing))
+    assert {line["seeds"] for line in nothing} == {0} and "not run" in formats.as_text(accuracy_cells(nothing), "", [])
     assert accuracy_notes(nothing) == []
 
 
@@ -449,3 +455,69 @@ def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
     )
     assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 50)
     assert line["parts"] == {"6": 100, "7": 25} and "c+" in accuracy_notes([line])[-1]
+
+
+def test_one_seed_says_nothing_about_seeds(table):
+    rows = list(load_table(table()).rows.values())
+    _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 3, 4.0)]})
+    assert second["seed_p"] is None
+    assert [report.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
+
+
+CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "+1.00** (p < 0.001)"]]
+
+
+def test_latex_has_no_character_of_its_own_left():
+    lines = formats.as_latex(CELLS, "Table #1", ["±: {x}^2~y\\z"]).splitlines()
+    assert lines[3] == r"\caption{Table \#1}" and lines[4] == r"\begin{tabular}{lr}"
+    assert lines[8] == r"a\_b \& 50\% & +1.00$^{**}$ (p $<$ 0.001) \\"
+    assert lines[-2] == (r"\par\footnotesize $\pm$: \{x\}\textasciicircum{}2\textasciitilde{}y\textbackslash{}z")
+
+
+def test_a_page_needs_no_other_file_and_shows_text_as_it_is():
+    from fairseq_diverse.evaluation.pictures import new_figure
+
+    page = formats.as_html([["row"], ["<b>&"]], "T & t", ["a < b"], {"caption": new_figure(2, 2)})
+    assert "<td>&lt;b&gt;&amp;</td>" in page and "<h1>T &amp; t</h1>" in page and "<li>a &lt; b</li>" in page
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert [source[:26] for source in sources] == ["data:image/svg+xml;base64,"]
+
+
+@pytest.fixture
+def results(table, tmp_path):
+    """The arguments that report a table of one finished row."""
+    name = table()
+    report.save(tmp_path / "results", {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)]})
+    return [name, "--results", str(tmp_path / "results")]
+
+
+def test_report_in_every_format(results, capsys, tmp_path):
+    for form, sign in (("text", "row  "), ("markdown", "| row |"), ("latex", r"\toprule"), ("html", "<th>row</th>")):
+        assert not main(["report", *results, "--format", form, "--finished", "--columns", "row, BLEU"])
+        shown = capsys.readouterr().out
+        assert sign in shown and "first" in shown and "second" not in shown and "chrF" not in shown
+    assert not main(["report", *results, "--format", "json", "--out", str(tmp_path / "report.json")])
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["rows"][0]["seeds"] == 2 and content["notes"] and capsys.readouterr().out == ""
+    assert main(["report", *results, "--columns", "row,bleu"]) == 2
+    assert "--columns: no column bleu; there are: row, parameters" in capsys.readouterr().err
+    assert main(["report", *results, "--rows", "second", "--baseline", "second", "--finished"]) == 2
+    assert "--finished: no row of table has a finished run" in capsys.readouterr().err
+
+
+def test_tables_of_a_text_are_written_anew(results, capsys, tmp_path):
+    text = tmp_path / "results.md"
+    marker = f"<!-- fairseq-diverse report {' '.join(results)} --columns row,BLEU -->\n"
+    text.write_text(f"before\n\n{marker}old\n<!-- end -->\nafter\n")
+    assert not main(["report", "--refresh", str(text)])
+    assert capsys.readouterr().out == f"{text}: 1 table\n"
+    written = text.read_text()
+    assert written.startswith(f"before\n\n{marker}table\n\n| row | BLEU |") and "old" not in written
+    assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" not in written
+    assert not main(["report", "--refresh", str(text)]) and text.read_text() == written
+    for wrong, message in (("nothing\n", "no table between"), (marker.replace("--columns", "--colums"), "--colums")):
+        text.write_text(f"{wrong}<!-- end -->")
+        assert main(["report", "--refresh", str(text)]) == 2
+        assert message in capsys.readouterr().err and text.read_text() == f"{wrong}<!-- end -->"
+    assert main(["report"]) == 2
+    assert "either a TABLE or --refresh FILE is needed" in capsys.readouterr().err

@@ -18,10 +18,13 @@ from fairseq_diverse.evaluation.attention_maps import (
     draw_panels,
     head_panels,
 )
+from fairseq_diverse.evaluation.head_map import draw_head_map, mean_heads, similarity
+from fairseq_diverse.evaluation.heads import encoder_heads
 from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
 from fairseq_diverse.evaluation.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.report import from_results
 from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.request import AttentionRequest
 from tests.cases import ALL_ON, batch, build_model
 
 
@@ -159,7 +162,7 @@ def test_curves_are_rows_that_differ_in_one_flag(table):
         ("k", {2: "k-2", 8: "k-8", 4: "k-4"}),
         ("gate-4", {4: "gate-4"}),
     ]
-    with pytest.raises(UserError, match="--x phrase-limits: no row has a number there"):
+    with pytest.raises(UserError, match="--x phrase-limits: no row has it"):
         curves(rows, ["phrase-limits"])
 
 
@@ -181,13 +184,57 @@ def test_means_and_deviations_over_seeds_are_drawn(table):
         draw_curves(curves(rows, ["phrase-limit"]), {row: [] for row in summaries}, "phrase-limit", ["bleu"])
 
 
+def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
+    text = table.read_text()
+    for number, placement in ((2, "encoder:2"), (8, "encoder:1"), (4, "encoder")):
+        text = text.replace(f"phrase, phrase-limit: {number}}}", f"phrase, syntax-on: {placement}}}")
+    table.write_text(text)
+    rows = list(load_table(str(table)).rows.values())
+    figure = draw_curves(
+        curves(rows, ["syntax-on"]), from_results(table.parent / "results", rows), "syntax-on", ["bleu"]
+    )
+    (axis,) = figure.axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["encoder:2", "encoder:1", "encoder"]
+    assert axis.containers[0][0].get_xydata().tolist() == [[0, 32.5], [1, 34.5], [2, 33.5]]
+
+
 def test_plot_rows(table, tmp_path, capsys):
     results = str(table.parent / "results")
-    command = ["plot", "rows", str(table), "--x", "phrase-limit", "--results", results]
+    command = ["plot", "rows", str(table), "--results", results]
+    assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 2
+    assert "--x: table names no flag of its own; give one" in capsys.readouterr().err
+    table.write_text(table.read_text() + "x: phrase-limit\n")
     assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 0
     assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
     assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
     assert "--metrics blue: known are bleu, nll, speed" in capsys.readouterr().err
+
+
+def test_the_head_map_is_of_means_over_real_tokens_and_layers():
+    """Against the outputs of each sentence alone, before padding and batches."""
+    model = build_model(ALL_ON[1])
+    both, sums, count = batch((7, 4), (5, 5)), 0, 0
+    for i, length in enumerate((8, 5)):
+        alone = batch((7, 4), (5, 5))
+        alone = {name: value[i : i + 1] for name, value in alone.items()}
+        alone["src_tokens"] = alone["src_tokens"][:, -length:]
+        if "source_trees" in alone:
+            alone["source_trees"] = alone["source_trees"][:, -length:]
+        with encoder_heads(model.eval()) as outputs, torch.no_grad():
+            model(**alone, attention_request=AttentionRequest(weights="encoder"))
+        sums = sums + sum(output[:, 0].view(length, 4, -1).sum(0) for output in outputs)
+        count += length * len(outputs)
+    heads = mean_heads(model, [{"net_input": both}], model.encoder.padding_idx)
+    torch.testing.assert_close(heads, sums / count)
+    unit = heads / heads.norm(dim=1, keepdim=True)
+    assert similarity(heads) == pytest.approx(float((unit @ unit.T).mean()), abs=1e-6)
+    figure = draw_head_map({"a": heads, "b": heads + 1})
+    (axis,) = figure.axes
+    assert [len(points.get_offsets()) for points in axis.collections] == [4, 4]
+    assert [text.get_text() for text in axis.texts] == ["1", "2", "3", "4"] * 2
+    for wrong, message in (({"a": heads, "b": heads[:, 1:]}, "different widths"), ({"a": heads[:2]}, "2 heads; a map")):
+        with pytest.raises(UserError, match=message):
+            draw_head_map(wrong)
 
 
 def line(update, loss, wall):

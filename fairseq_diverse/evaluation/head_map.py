@@ -1,0 +1,94 @@
+"""Where the heads of several models lie relative to each other, in two dimensions."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fairseq_diverse.attention.functional.agreement import output_agreement
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation.heads import encoder_heads
+from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.request import AttentionRequest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int) -> Tensor:
+    """What every encoder head gives on average.
+
+        mean over layers and real tokens t of  O_h[t],    O_h the head's output before the heads are combined
+
+    Source: Li et al. (2021), section 4.1.2.3.
+
+    Args:
+        model: put in evaluation mode.
+        samples: batches of the task.
+        padding: index of the padding symbol.
+
+    Returns:
+        (H, D).
+
+    Raises:
+        UserError: no sentence, or layers with outputs of different widths.
+    """
+    model.eval()
+    total, tokens = torch.zeros(()), 0
+    for sample in samples:
+        with encoder_heads(model) as outputs, torch.no_grad():
+            model(**sample["net_input"], features_only=True, attention_request=AttentionRequest(weights="encoder"))
+        if len({output.size(-1) for output in outputs}) > 1:
+            raise UserError("the heads of its layers have outputs of different widths: no mean over layers")
+        real = (sample["net_input"]["src_tokens"] != padding).T  # (T, B)
+        heads = torch.stack(outputs)[:, real].unflatten(
+            -1, (model.encoder.layers[0].self_attn.num_heads, -1)
+        )  # (layers, tokens, H, D)
+        total = total + heads.double().mean(0).sum(0).cpu()
+        tokens += int(real.sum())
+    if not tokens:
+        raise UserError("no sentences to look at")
+    return (total / tokens).float()
+
+
+def similarity(heads: Tensor) -> float:
+    """Mean cosine similarity of all pairs of heads (H, D), equal ones among them: from 0, apart, to 1, all alike."""
+    return float(output_agreement(heads[None, :, None], torch.ones(1, 1, dtype=torch.bool)))
+
+
+def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
+    """The heads of all models by t-SNE together, a colour a model (Li et al., 2021, Fig. 3).
+
+    Args:
+        heads: (H, D) by the models' names, D alike.
+
+    Raises:
+        UserError: matplotlib or scikit-learn is not installed, widths differ, or there are fewer than three heads.
+    """
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError as error:
+        raise UserError("the map needs scikit-learn; install it: pip install 'fairseq-diverse[plots]'") from error
+    widths = {name: vectors.size(1) for name, vectors in heads.items()}
+    if len(set(widths.values())) > 1:
+        raise UserError(f"heads of different widths cannot be on one map: {widths}")
+    points = torch.cat(list(heads.values())).numpy()
+    if len(points) < 3:
+        raise UserError(f"{len(points)} heads; a map needs at least 3")
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    placed = iter(TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points))
+    figure = new_figure(4.6, 4.2)
+    axis = figure.subplots()
+    for number, (name, vectors) in enumerate(heads.items()):
+        color, marker = STYLES[number % len(STYLES)]
+        own = torch.tensor([next(placed).tolist() for _ in vectors])
+        axis.scatter(own[:, 0], own[:, 1], color=color, marker=marker, label=name)
+        for head, (x, y) in enumerate(own.tolist(), 1):
+            axis.annotate(str(head), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.set_xlabel("t-SNE; numbers: heads")
+    legend_above(figure)
+    return figure

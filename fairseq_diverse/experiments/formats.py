@@ -1,0 +1,118 @@
+"""A table of text cells, its header first, and notes below it, as text, Markdown, LaTeX or a page of HTML."""
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cells = Sequence[Sequence[str]]
+
+# Characters that LaTeX reads as commands, and those that its default fonts lack
+LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"Δ": r"$\Delta$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
+    }
+)
+
+STYLE = """
+body { font: 16px/1.45 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+div { overflow-x: auto; }
+h1 { font-size: 1.4rem; }
+table { font-size: .9rem; border-collapse: collapse; border: solid; border-width: 2px 0;
+  font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap; }
+th { border-bottom: 1px solid; }
+th:first-child, td:first-child { text-align: left; }
+tbody tr:nth-child(even) { background: #f3f3f3; }
+ul { color: #444; font-size: .9rem; padding-left: 1.1rem; }
+figure { margin: 2rem 0; }
+figcaption { font-weight: 600; margin-bottom: .3rem; }
+img { max-width: 100%; height: auto; }
+"""
+
+
+def as_text(cells: Cells, title: str, notes: Sequence[str]) -> str:
+    """Columns aligned, the first to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    pad = [str.ljust, *[str.rjust] * (len(widths) - 1)]
+    lines = ["  ".join(f(c, w) for f, c, w in zip(pad, row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join([title, "", *lines, "", *notes])
+
+
+def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:
+    """A pipe table; notes are a list."""
+    rule = ["---", *["---:"] * (len(cells[0]) - 1)]
+    escaped = [[cell.replace("|", "\\|").replace("*", "\\*") for cell in row] for row in cells]
+    lines = [f"| {' | '.join(row)} |" for row in (escaped[0], rule, *escaped[1:])]
+    return "\n".join([title, "", *lines, "", *(f"- {note}" for note in notes)])
+
+
+def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
+    """A floating table for the package booktabs; the title is its caption, notes stand below."""
+
+    def escape(text: str) -> str:
+        return text.translate(LATEX).replace("$^{*}$$^{*}$", "$^{**}$")
+
+    def line(row: Sequence[str]) -> str:
+        return " & ".join(map(escape, row)) + r" \\"
+
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escape(title)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(cells[0]) - 1)}}}",
+            r"\toprule",
+            line(cells[0]),
+            r"\midrule",
+            *map(line, cells[1:]),
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\footnotesize {escape(note)}" for note in notes),
+            r"\end{table}",
+        ]
+    )
+
+
+def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[str, Figure]") -> str:
+    """One page that needs no other file.
+
+    Args:
+        figures: pictures by their captions; they are part of the page, as SVG.
+    """
+
+    def row(values: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(value)}</{tag}>" for value in values) + "</tr>"
+
+    name = html.escape(title)
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>",
+            f"<div><table>\n<thead>{row(cells[0], 'th')}</thead>\n<tbody>",
+            *(row(values, "td") for values in cells[1:]),
+            "</tbody>\n</table></div>\n<ul>",
+            *(f"<li>{html.escape(note)}</li>" for note in notes),
+            "</ul>",
+            *(
+                f'<figure><figcaption>{html.escape(caption)}</figcaption><img alt="{html.escape(caption)}" '
+                f'src="data:image/svg+xml;base64,{_svg(figure)}"></figure>'
+                for caption, figure in figures.items()
+            ),
+            "</body>\n</html>",
+        ]
+    )
+
+
+def _svg(figure: "Figure") -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg")
+    return base64.b64encode(buffer.getvalue()).decode()
