@@ -10,6 +10,7 @@ from pathlib import Path
 
 def register() -> None:
     """Register everything with fairseq and torch; repeating it does nothing."""
+    from fairseq_diverse import scoring  # noqa: F401
     from fairseq_diverse.checkpoints import register_safe_globals
     from fairseq_diverse.criterions import classification, label_smoothed_cross_entropy_with_disagreement  # noqa: F401
     from fairseq_diverse.errors import show_user_errors_in_one_line

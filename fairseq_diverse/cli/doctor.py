@@ -208,6 +208,12 @@ def _java() -> Iterator[Check]:
         yield Check("Java, for METEOR", "ok", (result.stderr or result.stdout).splitlines()[0], required=False)
 
 
+def _comet() -> Iterator[Check]:
+    found = shutil.which("comet-score") or ""
+    advice = "pip install unbabel-comet in an environment of its own (it needs NumPy 1), comet-score on the PATH"
+    yield Check("comet-score, for COMET", "ok" if found else "missing", found, advice, required=False)
+
+
 def _parsers() -> Iterator[Check]:
     """Models installed by name, and folders in ``$FAIRSEQ_DIVERSE_PARSERS``."""
     given = os.environ.get("FAIRSEQ_DIVERSE_PARSERS")
@@ -271,6 +277,7 @@ CHECKS: dict[str, Callable[[], Iterator[Check]]] = {
     "text tools": _text_tools,
     "extras": _extras,
     "Java": _java,
+    "comet-score": _comet,
     "parsers": _parsers,
     "build tools": _build_tools,
     "disk": _disk,

@@ -1,85 +1,162 @@
-"""Score translations: BLEU with its 95% bootstrap interval, chrF, TER, length ratio, significance.
+"""Score translations by many metrics, with intervals and significance.
 
 A translation is detokenized text, one sentence a line, or the output of fairseq-generate as it is; with --data,
-subwords and tokens of the latter are undone as the data were prepared. References are raw text. BLEU and chrF are
-cased. With --baseline, p is the probability that a BLEU difference as large comes by chance (paired bootstrap,
-two-sided). BLEU's tokenizer is sacreBLEU's for the language: zh for Chinese, ja-mecab for Japanese, ko-mecab for
-Korean, 13a for all others.
+subwords and tokens of the latter are undone as the data were prepared. References are raw text.
+
+Metrics (--metrics a,b or all; docs/metrics.md says what each is):
+  bleu chrf ter                       sacreBLEU, the default
+  multi-bleu multi-bleu-compounds     BLEU of tokenized text; words split at hyphens first
+  wer rouge-l cider yisi-0            of tokenized text
+  meteor yisi-1 comet                 need Java, --yisi-model, comet-score and --source
+  wer-li2022 meteor-en                what Li and Luo (2022) report as WER (TER) and METEOR (English for all)
+A metric that lacks something is left out with one line that says what; the exit code is 2 where nothing is left or
+one of sacreBLEU's that was asked for is missing. Tokens are Moses' for the target language, sacreBLEU's for zh, ja, ko.
+
+With --baseline, p is the probability that a difference as large in --test-metric comes by chance, two-sided: by
+paired bootstrap, or approximate randomization. Systems of several seeds (--system NAME=FILE,FILE,...) are shown as
+mean ± deviation (n - 1), and p is that of Welch's t-test over seeds.
 """
 
 import argparse
 import json
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from fairseq_diverse.cli import named_path
+
+if TYPE_CHECKING:
+    from fairseq_diverse.evaluation.metrics import Result
 
 EXAMPLE = (
     "fairseq-diverse score --hyp disagreement.log --baseline baseline.log --ref test.de --data data/multi30k_en_de"
 )
 
 
+@dataclass(frozen=True)
+class System:
+    """A system's files, one a seed, and by metric what each of them scores."""
+
+    name: str
+    files: list[Path]
+    results: "dict[str, list[Result]]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hyp", type=Path, nargs="+", required=True, metavar="FILE", help="translations to score")
+    systems = parser.add_mutually_exclusive_group(required=True)
+    systems.add_argument("--hyp", type=Path, nargs="+", metavar="FILE", help="translations to score")
+    systems.add_argument(
+        "--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, a file for every seed"
+    )
     parser.add_argument("--ref", type=Path, required=True, metavar="FILE", help="references, raw text")
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="translations to compare with")
+    parser.add_argument(
+        "--baseline", metavar="FILE|NAME", help="translations, or the system, to compare with (--system: the first)"
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokens")
     parser.add_argument("--language", help="of the target (default: that of --data)")
+    parser.add_argument("--metrics", default="bleu,chrf,ter", metavar="LIST", help="default: %(default)s")
+    parser.add_argument("--test", choices=("bootstrap", "randomization"), default="bootstrap", help="of a difference")
+    parser.add_argument("--test-metric", metavar="METRIC", help="to test (default: bleu, or the first)")
+    parser.add_argument("--source", type=Path, metavar="FILE", help="source, raw text, for comet")
+    parser.add_argument("--yisi-model", type=Path, metavar="DIR", help="embedding model for yisi-1 (transformers)")
+    parser.add_argument("--yisi-layer", type=int, default=-1, metavar="N", help="its layer (default: the last)")
+    parser.add_argument("--comet-model", metavar="MODEL", help="for comet-score --model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores to FILE as well")
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse.evaluation.catalogue import CATALOGUE, chosen
     from fairseq_diverse.evaluation.metrics import METRICS
-    from fairseq_diverse.evaluation.significance import RESAMPLES, SEED
+    from fairseq_diverse.evaluation.significance import RESAMPLES, SEED, TRIALS
     from fairseq_diverse.files import atomic_write
 
-    language = args.language or _language(args.data)
-    systems = _systems(args.hyp, args.baseline, args.ref, args.data, language)
-    print(_table(systems))
-    print()
-    for metric, signature in systems[0]["signatures"].items():
-        print(f"{METRICS[metric]:<5} {signature}")
-    print(f"±: 95% interval of {RESAMPLES:,} bootstrap resamples of the sentences, seed {SEED}", end="")
-    print("; p: paired bootstrap against the baseline, two-sided" if args.baseline else "")
+    asked = chosen(args.metrics)
+    if args.test_metric and args.test_metric not in asked:
+        raise ValueError(f"--test-metric {args.test_metric}: not one of --metrics {','.join(asked)}")
+    files, baseline = _files(args)
+    systems, missing = _score(files, asked, args)
+    for metric, reason in missing.items():
+        print(f"fairseq-diverse score: {metric}: {reason}", file=sys.stderr)
+    metrics = [metric for metric in asked if metric not in missing]
+    code = 2 if not metrics or any(metric in missing for metric in (*METRICS, args.test_metric)) else 0
+    if not metrics:
+        return code
+    seeds = any(len(system.files) > 1 for system in systems)
+    tested = _tested(args.test_metric, metrics, systems, seeds)
+    rows = [_row(system, seeds, None if seeds else tested) for system in systems]
+    if baseline and tested:
+        _compare(rows, systems, tested, "seeds" if seeds else args.test)
+    print(_table(rows, metrics, tested, seeds), end="\n\n")
+    width = max(len(CATALOGUE[metric].heading) for metric in metrics)
+    for metric in metrics:
+        print(f"{CATALOGUE[metric].heading:<{width}} {systems[0].results[metric][0].signature}")
+    print(_legend("seeds" if seeds else args.test, bool(baseline), tested))
     if args.json:
-        result = {"ref": str(args.ref), "resamples": RESAMPLES, "seed": SEED, "systems": systems}
+        counts = {} if seeds else {"resamples": RESAMPLES, "trials": TRIALS, "seed": SEED}
+        test = {"test": "welch" if seeds else args.test, "test_metric": tested, **counts}
+        result = {"ref": str(args.ref), **test, "missing": missing, "systems": rows}
         with atomic_write(args.json) as f:
             f.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    return code
 
 
-def _systems(
-    hyps: list[Path], baseline: Path | None, ref: Path, data: Path | None, language: str
-) -> list[dict[str, Any]]:
-    """One dictionary a system, the baseline first."""
-    from fairseq_diverse.evaluation.metrics import read_translations, score
-    from fairseq_diverse.evaluation.significance import bootstrap_scores, interval, p_value
+def _files(args: argparse.Namespace) -> tuple[dict[str, list[Path]], str | None]:
+    """The files of every system by its name, the baseline first, and the baseline's name."""
+    if args.hyp:
+        paths = ([Path(args.baseline)] if args.baseline else []) + args.hyp
+        return {str(path): [path] for path in paths}, args.baseline and str(Path(args.baseline))
+    files = {}
+    for text in args.system:
+        name, paths = named_path(text, "FILE,FILE,...")
+        if name in files:
+            raise ValueError(f"--system {name}: named twice; its seeds are one list, {name}=FILE,FILE")
+        files[name] = [Path(path) for path in paths.split(",")]
+    if args.baseline and args.baseline not in files:
+        raise ValueError(f"--baseline {args.baseline}: not one of the systems {', '.join(files)}")
+    baseline = args.baseline or next(iter(files))
+    return {baseline: files.pop(baseline), **files}, baseline if files else None
+
+
+def _score(
+    files: dict[str, list[Path]], metrics: list[str], args: argparse.Namespace
+) -> tuple[list[System], dict[str, str]]:
+    """The systems, and why a metric is missing, for those that some file could not be scored by."""
+    from fairseq_diverse.evaluation.catalogue import CATALOGUE, Texts
+    from fairseq_diverse.evaluation.metrics import read_translations
     from fairseq_diverse.files import read_lines
 
-    references = read_lines(ref)
+    references = read_lines(args.ref)
     if not references:
-        raise ValueError(f"{ref}: empty file")
-    paths = [path for path in hyps if path != baseline]
-    translations = {path: read_translations(path, data) for path in ([baseline] if baseline else []) + paths}
+        raise ValueError(f"{args.ref}: empty file")
+    texts = Texts(
+        [],
+        references,
+        args.language or _language(args.data),
+        read_lines(args.source) if args.source else None,
+        args.yisi_model,
+        args.yisi_layer,
+        args.comet_model,
+    )
+    translations = {path: read_translations(path, args.data) for paths in files.values() for path in paths}
     for path, lines in translations.items():
         if len(lines) != len(references):
             raise ValueError(
-                f"{path}: {len(lines)} sentences, but {ref} has {len(references)}; is it all of that test set?"
+                f"{path}: {len(lines)} sentences, but {args.ref} has {len(references)}; is it all of that test set?"
             )
-    systems: list[dict[str, Any]] = []
-    first = None
-    for path, lines in translations.items():
-        scores = score(lines, references, language)
-        resampled = bootstrap_scores(scores.statistics["bleu"], "bleu", language)
-        system = {
-            "file": str(path),
-            **scores.as_dict(),
-            "bleu_interval": [round(bound, 4) for bound in interval(resampled)],
-        }
-        if baseline:
-            first = first or (scores.bleu, resampled)
-            delta = scores.bleu - first[0]
-            p = None if path == baseline else round(p_value(first[1], resampled, delta), 4)
-            system |= {"delta": round(delta, 4), "p": p}
-        systems.append(system)
-    return systems
+    systems = [System(name, paths, {metric: [] for metric in metrics}) for name, paths in files.items()]
+    missing: dict[str, str] = {}
+    for system in systems:
+        for path in system.files:
+            text = replace(texts, hypotheses=translations[path])
+            for metric in metrics:
+                try:
+                    if metric not in missing:
+                        system.results[metric].append(CATALOGUE[metric].compute(text))
+                except ValueError as error:
+                    missing[metric] = str(error)
+    return systems, missing
 
 
 def _language(data: Path | None) -> str:
@@ -88,19 +165,101 @@ def _language(data: Path | None) -> str:
     return read_record(data)["target"] if data else ""
 
 
-def _table(systems: list[dict[str, Any]]) -> str:
-    rows = [["system", "BLEU", "±", "chrF", "TER", "length", "Δ BLEU", "p"]]
-    for system in systems:
-        low, high = system["bleu_interval"]
-        row = [system["file"], f"{system['bleu']:.2f}", f"{(high - low) / 2:.2f}"]
-        row += [f"{system['chrf']:.2f}", f"{system['ter']:.2f}", f"{system['length_ratio']:.3f}"]
-        if "delta" in system:
-            row += ["baseline", ""] if system["p"] is None else [f"{system['delta']:+.2f}", f"{system['p']:.3f}"]
-        rows.append(row)
-    rows[0] = rows[0][: len(rows[1])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def _tested(asked: str | None, metrics: list[str], systems: list[System], seeds: bool) -> str | None:
+    """The metric whose difference is tested; None where no metric can be."""
+    able = [metric for metric in metrics if seeds or systems[0].results[metric][0].statistics.size]
+    if asked in metrics and asked not in able:
+        raise ValueError(f"--test-metric {asked}: has no counts by sentence to resample; give seeds or another metric")
+    return next((metric for metric in (asked or "bleu", *able) if metric in able), None)
+
+
+def _row(system: System, seeds: bool, interval_of: str | None) -> dict[str, Any]:
+    """A system's figures, ready for JSON."""
+    from fairseq_diverse.evaluation.significance import interval, resampled
+
+    row: dict[str, Any] = {"system": system.name}
+    row |= (
+        {"files": list(map(str, system.files)), "seeds": len(system.files)} if seeds else {"file": str(system.files[0])}
+    )
+    results = {metric: found for metric, found in system.results.items() if len(found) == len(system.files)}
+    for metric, found in results.items():
+        scores = [result.score for result in found]
+        row[metric] = round(mean(scores), 4)
+        if seeds:
+            row[f"{metric}_seeds"] = [round(score, 4) for score in scores]
+            row[f"{metric}_deviation"] = round(stdev(scores), 4) if len(scores) > 1 else None
+        elif metric == interval_of:
+            bounds = interval(resampled(found[0].statistics, found[0].combine))
+            row[f"{metric}_interval"] = [round(bound, 4) for bound in bounds]
+    if "bleu" in results:
+        sums = [result.statistics.sum(0) for result in results["bleu"]]
+        row["length_ratio"] = round(mean(float(one[0] / max(one[1], 1)) for one in sums), 4)
+    row["signatures"] = {metric: found[0].signature for metric, found in results.items()}
+    return row
+
+
+def _compare(rows: list[dict[str, Any]], systems: list[System], metric: str, test: str) -> None:
+    """Add ``delta`` and ``p`` of every system against the first; p is None where there is nothing to compare."""
+    from fairseq_diverse.evaluation import significance
+
+    first, *_ = baseline = systems[0].results[metric]
+    for row, system in zip(rows, systems, strict=True):
+        results = system.results[metric]
+        delta = mean(result.score for result in results) - mean(result.score for result in baseline)
+        p = None
+        if results is baseline:
+            pass
+        elif test == "seeds":
+            if min(len(results), len(baseline)) > 1:
+                scores = [[result.score for result in side] for side in (baseline, results)]
+                p = significance.seed_difference(*scores)[1]
+        elif test == "bootstrap":
+            before, after = (significance.resampled(one.statistics, one.combine) for one in (first, results[0]))
+            p = significance.p_value(before, after, delta)
+        else:
+            p = significance.randomization_p_value(first.statistics, results[0].statistics, first.combine)
+        row |= {"delta": round(delta, 4), "p": None if p is None else round(p, 4)}
+
+
+def _legend(test: str, compared: bool, tested: str | None) -> str:
+    from fairseq_diverse.evaluation.significance import RESAMPLES, SEED, TRIALS
+
+    if test == "seeds":
+        return "±: deviation over seeds" + "; p: Welch's t-test over seeds against the baseline, two-sided" * compared
+    if not tested:
+        return "no interval: METEOR has no counts by sentence to resample"
+    p = "paired bootstrap" if test == "bootstrap" else f"approximate randomization, {TRIALS:,} trials,"
+    interval = f"±: 95% interval of {RESAMPLES:,} bootstrap resamples of the sentences, seed {SEED}"
+    return interval + f"; p: {p} against the baseline, two-sided" * compared
+
+
+def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, seeds: bool) -> str:
+    from fairseq_diverse.evaluation.catalogue import CATALOGUE
+
+    columns = [["system", *(row["system"] for row in rows)]]
+    for metric in metrics:
+        digits, heading = CATALOGUE[metric].digits, CATALOGUE[metric].heading
+        cells = [f"{row[metric]:.{digits}f}" for row in rows]
+        if seeds:
+            deviations = [row[f"{metric}_deviation"] for row in rows]
+            cells = [c if d is None else f"{c} ± {d:.{digits}f}" for c, d in zip(cells, deviations, strict=True)]
+        columns.append([heading, *cells])
+        if metric == tested and not seeds:
+            bounds = [row[f"{metric}_interval"] for row in rows]
+            columns.append(["±", *(f"{(high - low) / 2:.{digits}f}" for low, high in bounds)])
+    if "bleu" in metrics:
+        columns.append(["length", *(f"{row['length_ratio']:.3f}" for row in rows)])
+    if tested and "delta" in rows[0]:
+        digits = CATALOGUE[tested].digits
+        columns.append(
+            [f"Δ {CATALOGUE[tested].heading}", "baseline", *(f"{row['delta']:+.{digits}f}" for row in rows[1:])]
+        )
+        columns.append(["p", *("" if row["p"] is None else f"{row['p']:.3f}" for row in rows)])
+    if seeds:
+        columns.append(["seeds", *(str(row["seeds"]) for row in rows)])
+    widths = [max(map(len, column)) for column in columns]
     lines = []
-    for name, *cells in rows:
+    for name, *cells in zip(*columns, strict=True):
         right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
     return "\n".join(lines)

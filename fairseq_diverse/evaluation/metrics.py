@@ -1,11 +1,11 @@
 """Translations, read from text or from the output of fairseq-generate, and their scores by sacreBLEU."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,6 +42,29 @@ class Scores:
         return {**scores, "signatures": self.signatures}
 
 
+@dataclass(frozen=True)
+class Result:
+    """The score of a system by one metric.
+
+    Attributes:
+        score: of the whole test set, in the metric's own range.
+        signature: how it was computed.
+        statistics: (sentences, n) counts; empty where the score of a part of the sentences cannot be had.
+        combine: makes the counts' sum over any sentences the score of these.
+    """
+
+    score: float
+    signature: str
+    statistics: np.ndarray = field(default_factory=lambda: np.empty((0, 0)), repr=False, compare=False)
+    combine: Callable[[np.ndarray], float] = field(default=float, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, statistics: Sequence[Any] | np.ndarray, combine: Callable[[np.ndarray], float], signature: str) -> Self:
+        """The score that ``combine`` gives to the sum of all sentences' counts."""
+        counts = np.asarray(statistics, dtype=np.float64)
+        return cls(combine(counts.sum(0)), signature, counts, combine)
+
+
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Scores:
     """BLEU, chrF2, TER and length ratio of detokenized text.
 
@@ -74,6 +97,13 @@ def sentence_statistics(name: str, hypotheses: Sequence[str], references: Sequen
 def corpus_score(name: str, statistics: np.ndarray, language: str) -> float:
     """The score that sacreBLEU computes from counts (n,) summed over a corpus."""
     return float(sacrebleu_metric(name, language)._compute_score_from_stats(list(statistics)).score)
+
+
+def sacrebleu_result(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str) -> Result:
+    """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`."""
+    statistics = sentence_statistics(name, hypotheses, references, language)
+    signature = str(sacrebleu_metric(name, language).get_signature())
+    return Result.of(statistics, partial(corpus_score, name, language=language), signature)
 
 
 @cache

@@ -1,12 +1,14 @@
 """How sure a score is, and a difference between two systems."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from fairseq_diverse.evaluation.metrics import corpus_score, sentence_statistics
 
 RESAMPLES = 1000
+TRIALS = 10_000  # of approximate randomization, as in sacreBLEU
 SEED = 12345  # sacreBLEU's
 
 
@@ -80,8 +82,59 @@ def bootstrap_scores(
     Args:
         statistics: (sentences, n) counts, `sentence_statistics`.
     """
+    return resampled(statistics, partial(corpus_score, metric, language=language), resamples, seed)
+
+
+def resampled(
+    statistics: np.ndarray, combine: Callable[[np.ndarray], float], resamples: int = RESAMPLES, seed: int = SEED
+) -> np.ndarray:
+    """As `bootstrap_scores`, of any metric: ``combine`` makes summed counts its score (`Result.combine`)."""
     drawn = np.random.default_rng(seed).choice(len(statistics), size=(resamples, len(statistics)), replace=True)
-    return np.array([corpus_score(metric, statistics[rows].sum(0), language) for rows in drawn])
+    return np.array([combine(statistics[rows].sum(0)) for rows in drawn])
+
+
+def randomization_p_value(
+    baseline: np.ndarray,
+    system: np.ndarray,
+    combine: Callable[[np.ndarray], float],
+    trials: int = TRIALS,
+    seed: int = SEED,
+) -> float:
+    """Two-sided p-value of a difference by approximate randomization: each trial swaps sentences at random.
+
+        p = (1 + #{t : |d_t| >= |delta|}) / (trials + 1),    d_t the difference after trial t's swaps
+
+    Source: Riezler and Maxwell (2005). The swaps are those of ``sacrebleu --paired-ar`` with the same seed, which
+    counts only |d_t| > |delta|: here equal systems have p = 1.
+
+    Args:
+        baseline, system: (sentences, n) counts of the same sentences.
+        combine: makes summed counts a score.
+    """
+    swaps = np.random.default_rng(seed).integers(2, size=(trials, len(system)), dtype=bool)
+    moved = np.array([(baseline - system)[swap].sum(0) for swap in swaps])
+    totals = baseline.sum(0), system.sum(0)
+    delta = abs(combine(totals[1]) - combine(totals[0])) - 1e-9
+    as_large = sum(abs(combine(totals[1] + move) - combine(totals[0] - move)) >= delta for move in moved)
+    return (1 + int(as_large)) / (trials + 1)
+
+
+def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple[float, float]:
+    """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
+
+    p says how likely such a difference is between other seeds on the same test set.
+
+    Raises:
+        ValueError: a side has fewer than two seeds.
+    """
+    from scipy.stats import ttest_ind
+
+    if min(len(baseline), len(system)) < 2:
+        raise ValueError(f"two seeds of each system, or more, are needed; got {len(baseline)} and {len(system)}")
+    difference = float(np.mean(system) - np.mean(baseline))
+    if np.std(baseline) == np.std(system) == 0:  # the t-test would divide by it
+        return difference, float(difference == 0)
+    return difference, float(ttest_ind(system, baseline, equal_var=False).pvalue)
 
 
 def interval(scores: np.ndarray) -> tuple[float, float]:

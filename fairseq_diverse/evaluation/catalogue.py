@@ -1,0 +1,85 @@
+"""Every metric of ``fairseq-diverse score`` by its name."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from fairseq_diverse.evaluation import programs, words, yisi
+from fairseq_diverse.evaluation.metrics import METRICS, Result, sacrebleu_result
+
+
+@dataclass
+class Texts:
+    """What metrics read: raw text, one sentence an item, and the settings that only some need."""
+
+    hypotheses: Sequence[str]
+    references: Sequence[str]
+    language: str = ""
+    sources: Sequence[str] | None = None
+    yisi_model: Path | None = None
+    yisi_layer: int = -1
+    comet_model: str | None = None
+
+    @cached_property
+    def tokens(self) -> tuple[list[str], list[str]]:
+        """Hypotheses and references, tokenized."""
+        hypotheses, references = (
+            [words.tokenize(line, self.language) for line in side] for side in (self.hypotheses, self.references)
+        )
+        return hypotheses, references
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``heading`` names its column; ``compute`` raises a ``ValueError`` that says what it lacks."""
+
+    heading: str
+    compute: Callable[[Texts], Result]
+    digits: int = 2
+
+
+def _sacrebleu(name: str) -> Metric:
+    return Metric(METRICS[name], lambda t: sacrebleu_result(name, t.hypotheses, t.references, t.language))
+
+
+def _tokenized(heading: str, compute: Callable[..., Result], **options: bool) -> Metric:
+    def of_tokens(texts: Texts) -> Result:
+        result = compute(*texts.tokens, **options)
+        return replace(result, signature=f"{result.signature}|tokens:{words.tokenizer_name(texts.language)}")
+
+    return Metric(heading, of_tokens)
+
+
+def _yisi_1(texts: Texts) -> Result:
+    if texts.yisi_model is None:
+        raise ValueError("needs an embedding model; give --yisi-model DIR, a model for transformers")
+    return yisi.yisi_1(texts.hypotheses, texts.references, texts.yisi_model, texts.yisi_layer)
+
+
+CATALOGUE = {
+    **{name: _sacrebleu(name) for name in METRICS},
+    "multi-bleu": _tokenized("multi-bleu", words.multi_bleu),
+    "multi-bleu-compounds": _tokenized("multi-bleu, compounds", words.multi_bleu, compounds=True),
+    "wer": _tokenized("WER", words.word_error_rate),
+    "wer-li2022": _tokenized("WER (Li 2022: TER)", words.ter_of_li2022),
+    "meteor": Metric("METEOR", lambda t: programs.meteor(t.hypotheses, t.references, t.language)),
+    "meteor-en": _tokenized("METEOR-en (Li 2022)", programs.meteor_of_li2022),
+    "rouge-l": _tokenized("ROUGE-L", words.rouge_l),
+    "cider": _tokenized("CIDEr", words.cider),
+    "yisi-0": _tokenized("YiSi-0", yisi.yisi_0),
+    "yisi-1": Metric("YiSi-1", _yisi_1),
+    "comet": Metric("COMET", lambda t: programs.comet(t.hypotheses, t.references, t.sources, t.comet_model), digits=4),
+}
+
+
+def chosen(names: str) -> list[str]:
+    """The metrics of a list separated by commas; ``all`` is all of them.
+
+    Raises:
+        ValueError: one is not known.
+    """
+    asked = list(CATALOGUE) if names == "all" else list(dict.fromkeys(name.strip() for name in names.split(",")))
+    if unknown := [name for name in asked if name not in CATALOGUE]:
+        raise ValueError(f"--metrics {', '.join(unknown)}: not known; choose from {', '.join(CATALOGUE)}, or all")
+    return asked

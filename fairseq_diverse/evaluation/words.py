@@ -1,0 +1,147 @@
+"""Metrics of tokenized text: multi-bleu, WER, TER as Li and Luo (2022) took it, ROUGE-L, CIDEr.
+
+Their arguments are tokenized lines, tokens joined by spaces (`tokenize`); they compare tokens as they are, with case.
+All raise a ``ValueError`` where the package that computes them is not installed.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from fairseq_diverse.evaluation.metrics import TOKENIZERS, Result, sacrebleu_metric
+from fairseq_diverse.preparation.tokens import clean
+
+COMPOUND = re.compile(r"(\S)-(\S)")
+
+
+@lru_cache(maxsize=1 << 18)
+def tokenize(line: str, language: str) -> str:
+    """Raw text to tokens: Moses' rules of the language (no escapes, no dash splitting), sacreBLEU's for zh, ja and ko.
+
+    Raises:
+        ValueError: no language is named, or sacreBLEU's tokenizer for it is not installed.
+    """
+    if not language:
+        raise ValueError("needs the target language, for its tokenizer; give --language (or --data)")
+    line = clean(line)[0]
+    code = re.split("[-_]", language.lower())[0]
+    if code in TOKENIZERS:
+        return " ".join(sacrebleu_metric("bleu", code).tokenizer(line).split())
+    return " ".join(_moses(code).tokenize(line, escape=False))
+
+
+def tokenizer_name(language: str) -> str:
+    """What `tokenize` does, for signatures."""
+    code = re.split("[-_]", language.lower())[0]
+    return f"sacreBLEU's {TOKENIZERS[code]}" if code in TOKENIZERS else f"Moses {code}"
+
+
+def multi_bleu(hypotheses: Sequence[str], references: Sequence[str], compounds: bool = False) -> Result:
+    """BLEU of tokenized text, from 0 to 100, as multi-bleu.perl of Moses has it: cased, without smoothing.
+
+    Computed by sacreBLEU with ``tokenize=none`` and ``smooth_method=none``.
+
+    Args:
+        compounds: split words at hyphens first (`split_compounds`).
+    """
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    if compounds:
+        hypotheses, references = ([split_compounds(line) for line in side] for side in (hypotheses, references))
+    statistics = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
+    signature = f"{metric.get_signature()}" + "|compounds:split" * compounds
+    return Result.of(statistics, lambda sums: float(metric._compute_score_from_stats(list(sums)).score), signature)
+
+
+def split_compounds(line: str) -> str:
+    """``well-known`` to ``well ##AT##-##AT## known``.
+
+    Source: get_ende_bleu.sh of tensor2tensor, the code of Vaswani et al. (2017), before multi-bleu of English-German.
+    """
+    return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
+
+
+def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+    """Substitutions, deletions and insertions by words of the references, times 100, of all sentences; by jiwer."""
+    jiwer = _package("jiwer")
+    outputs = (jiwer.process_words(r, h) for h, r in zip(hypotheses, references, strict=True))
+    counts = [
+        (100 * (o.substitutions + o.deletions + o.insertions), o.hits + o.substitutions + o.deletions) for o in outputs
+    ]
+    return Result.of(counts, ratio, f"jiwer {version('jiwer')}")
+
+
+def ter_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+    """What Li and Luo (2022) call WER: TER (pyter's), edits with shifts by words of the references, times 100.
+
+    Of the tokens, with case, by sacreBLEU; the paper's package pyter sometimes misses the shortest way to the
+    reference. In which unit the paper gives it (2.25 to 58.10) is not known.
+    """
+    from sacrebleu.metrics import TER
+
+    metric = TER(case_sensitive=True)
+    statistics = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
+    return Result.of(
+        statistics, lambda sums: float(metric._compute_score_from_stats(list(sums)).score), str(metric.get_signature())
+    )
+
+
+def rouge_l(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+    """Mean of the sentences' ROUGE-L, times 100; by pycocoevalcap.
+
+        F = (1 + b^2) P R / (R + b^2 P),   P = LCS / |hypothesis|,  R = LCS / |reference|,  b = 1.2
+
+    Source: Lin (2004); LCS is the length of the longest common subsequence of the tokens.
+    """
+    scorer = _package("pycocoevalcap.rouge.rouge", "pycocoevalcap").Rouge()
+    scores = [scorer.calc_score([h], [r]) for h, r in zip(hypotheses, references, strict=True)]
+    return mean_of(100 * np.array(scores), f"pycocoevalcap {version('pycocoevalcap')}|beta:1.2")
+
+
+def cider(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
+    """Mean of the sentences' CIDEr-D, from 0 to 10; by pycocoevalcap.
+
+    Source: Vedantam et al. (2015): clipped cosine of tf-idf vectors of 1- to 4-grams, with a penalty for unequal
+    lengths; document frequencies are those of the references given. The tests of significance keep them.
+
+    Raises:
+        ValueError: no reference has a word.
+    """
+    scorer = _package("pycocoevalcap.cider.cider", "pycocoevalcap").Cider()
+    if not any(references):
+        raise ValueError("no reference has a word")
+    texts = [{number: [line] for number, line in enumerate(lines)} for lines in (references, hypotheses)]
+    return mean_of(scorer.compute_score(*texts)[1], f"pycocoevalcap {version('pycocoevalcap')}|idf:these references")
+
+
+def mean_of(scores: Sequence[float] | np.ndarray, signature: str) -> Result:
+    """The mean of sentences' scores."""
+    scores = np.asarray(scores, dtype=np.float64)
+    return Result.of(np.stack([scores, np.ones_like(scores)], axis=1), ratio, signature)
+
+
+def ratio(sums: np.ndarray) -> float:
+    """The first sum by the second."""
+    return float(sums[0] / max(sums[1], 1.0))
+
+
+@cache
+def _moses(language: str) -> Any:
+    import sacremoses
+
+    return sacremoses.MosesTokenizer(language)
+
+
+def _package(module: str, name: str = "") -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ValueError(
+            f'the package {name or module} is not installed; run: pip install "fairseq-diverse[metrics]"'
+        ) from None
