@@ -1,4 +1,8 @@
-"""Make a data set ready for fairseq-train: clean, tokenize, segment into subwords, binarize.
+"""Make a data set ready for fairseq-train: fetch, extract, clean, tokenize, segment into subwords, binarize.
+
+With --archives, missing archives are downloaded into DIR, or listed where that cannot be, and the raw files are taken
+from them into DIR/NAME. Whatever stops the command, the next one goes on after the last complete archive. Line counts
+are compared with those that the configuration names. With --raw, the raw files are yours.
 
 NAME is a configuration of configs/data/ or a YAML file of your own. The result is one directory: dict.*.txt and the
 binarized splits train, valid and test, preprocess.json (everything that was done), and text/ with the same splits as
@@ -9,15 +13,25 @@ NUL become a space; both are counted. Lines of valid and test are never dropped.
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_diverse.paths import config_names, config_path, runs_dir
+
+if TYPE_CHECKING:
+    from fairseq_diverse.preparation import DataConfig
 
 EXAMPLE = "fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="NAME", help=f"{', '.join(config_names('data'))}, or a YAML file")
-    parser.add_argument("--raw", type=Path, required=True, help="directory of the raw files")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--raw", metavar="DIR", type=Path, help="directory of the raw files")
+    given.add_argument("--archives", metavar="DIR", type=Path, help="directory of the archives that hold them")
+    parser.add_argument("--no-download", action="store_true", help="say which archives are missing, download none")
+    parser.add_argument(
+        "--accept-counts", action="store_true", help="go on where line counts differ from those that are expected"
+    )
     parser.add_argument("--out", type=Path, help="directory to make (default: data/NAME in the directory of runs)")
     parser.add_argument(
         "--strict", action="store_true", help="refuse unclean lines instead of mending or dropping them"
@@ -28,11 +42,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.preparation import DataConfig, prepare
+    from fairseq_diverse.preparation.prepare import wrong_pairs
 
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
+    if args.raw and (args.no_download or args.accept_counts):
+        raise ValueError("--no-download and --accept-counts go with --archives")
     config = DataConfig.load(config_path("data", args.config))
     out = (args.out or runs_dir() / "data" / config.name).resolve()
-    made = prepare(config, args.raw, out, strict=args.strict, workers=args.workers, overwrite=args.overwrite)
+    raw = args.raw or _extracted(config, args)
+    hold_out = config.sources.hold_out if args.archives and config.sources else 0
+    made = prepare(
+        config,
+        raw,
+        out,
+        strict=args.strict,
+        workers=args.workers,
+        overwrite=args.overwrite,
+        hold_out=hold_out,
+    )
     if not made:
         print(f"already prepared: {out}")
+    if args.archives:
+        _compare(wrong_pairs(config, out), args.accept_counts, f"{out} is complete all the same")
+
+
+def _extracted(config: "DataConfig", args: argparse.Namespace) -> Path:
+    """The directory of raw files, made from the archives where it is not there yet."""
+    from fairseq_diverse.preparation import extraction
+    from fairseq_diverse.preparation.download import fetch
+
+    if not config.sources:
+        raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")
+    raw = args.archives / config.name
+    if not extraction.is_extracted(config, args.archives, raw):
+        fetch(config.sources, args.archives, download=not args.no_download)
+        extraction.extract(config, args.archives, raw)
+    _compare(extraction.wrong_lines(config, raw), args.accept_counts, "replace the archive")
+    return raw
+
+
+def _compare(differences: list[str], accept: bool, otherwise: str) -> None:
+    if differences and not accept:
+        raise ValueError(f"{'; '.join(differences)}; {otherwise}, or add --accept-counts")
+    for difference in differences:
+        print(f"accepted: {difference}")

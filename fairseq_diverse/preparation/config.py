@@ -1,9 +1,10 @@
 """What ``configs/data/*.yaml`` may say; ``docs/configs.md`` explains each key."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fairseq_diverse.preparation.sources import Sources, known_keys
 
 SPLITS = ("train", "valid", "test")
 TOKENIZERS = ("moses", "jieba", "none")
@@ -20,7 +21,7 @@ SIDE_DEFAULTS = {
 }
 FILTER_DEFAULTS = {"min-length": 1, "max-length": 0, "max-ratio": 0.0}
 BPE_DEFAULTS = {"kind": "subword-nmt", "size": 32000, "joint": True, "threshold": 0}
-TOP_KEYS = ("source", "target", "files", *SIDE_DEFAULTS, "filter", "bpe", "joined-dictionary")
+TOP_KEYS = ("source", "target", "files", *SIDE_DEFAULTS, "filter", "bpe", "joined-dictionary", "sources")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class DataConfig:
     """A data set and how it is prepared.
 
     ``sides`` holds, for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``; ``files`` the prefix of
-    each split's raw files; ``filter`` and ``bpe`` the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``.
+    each split's raw files; ``filter`` and ``bpe`` the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``; ``sources``
+    the archives that the raw files come from, None where they are brought.
     """
 
     name: str
@@ -37,6 +39,7 @@ class DataConfig:
     filter: dict[str, Any]
     bpe: dict[str, Any]
     joined_dictionary: bool
+    sources: Sources | None = None
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -64,7 +67,7 @@ class DataConfig:
 
     @classmethod
     def from_mapping(cls, name: str, given: Any) -> "DataConfig":
-        _known(given, TOP_KEYS, "")
+        known_keys(given, TOP_KEYS, "")
         sides: dict[str, dict[str, Any]] = {}
         for side in ("source", "target"):
             language = given.get(side)
@@ -76,7 +79,7 @@ class DataConfig:
         for key, default in SIDE_DEFAULTS.items():
             value = given.get(key, default)
             both = value if isinstance(value, dict) else {"source": value, "target": value}
-            _known(both, ("source", "target"), f"{key}: ")
+            known_keys(both, ("source", "target"), f"{key}: ")
             for side in sides:
                 sides[side][key] = _typed(f"{key} of the {side}", both.get(side, default), default)
         for side, steps in sides.items():
@@ -95,10 +98,12 @@ class DataConfig:
         if bpe["threshold"] and bpe["kind"] != "subword-nmt":
             raise ValueError("bpe: threshold goes with the kind subword-nmt only")
         joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
-        return cls(name, sides, files, limits, bpe, joined)
+        languages = (given["source"], given["target"])
+        sources = Sources.from_mapping(given["sources"], languages, files) if "sources" in given else None
+        return cls(name, sides, files, limits, bpe, joined, sources)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that decides what is prepared (not the name), in the order of the configuration file."""
+        """What decides how raw files are prepared (not the name), in the order of the configuration file."""
         return {
             "sides": self.sides,
             "files": self.files,
@@ -108,16 +113,8 @@ class DataConfig:
         }
 
 
-def _known(given: Any, keys: tuple[str, ...], where: str) -> None:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{where}a mapping is expected, not {given!r}")
-    unknown = [str(key) for key in given if key not in keys]
-    if unknown:
-        raise ValueError(f"{where}unknown key {', '.join(unknown)}; known: {', '.join(keys)}")
-
-
 def _section(name: str, given: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    _known(given, tuple(defaults), f"{name}: ")
+    known_keys(given, tuple(defaults), f"{name}: ")
     return {key: _typed(f"{name}: {key}", given.get(key, default), default) for key, default in defaults.items()}
 
 

@@ -6,14 +6,12 @@ import json
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, nullcontext, redirect_stderr
 from functools import partial
 from importlib.metadata import version
-from multiprocessing import Pool
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +20,7 @@ from tqdm import tqdm
 from fairseq_diverse.files import iterate_lines
 from fairseq_diverse.preparation import subwords
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
+from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_record
 from fairseq_diverse.preparation.tokens import Tokens, clean
 
@@ -38,6 +37,7 @@ def prepare(
     strict: bool = False,
     workers: int = 1,
     overwrite: bool = False,
+    hold_out: int = 0,
     say: Say = print,
 ) -> bool:
     """Clean, filter, tokenize, segment and binarize ``raw`` into ``out``.
@@ -49,8 +49,10 @@ def prepare(
         raw: directory of the files that ``config.files`` names.
         out: directory to make.
         strict: refuse training pairs with an empty side and lines with line separators or NUL, not mend them.
-        workers: processes for tokenization and binarization.
+        workers: processes for tokenization, segmentation and binarization.
         overwrite: replace a data set prepared otherwise.
+        hold_out: every so many of the training pairs that are kept becomes a pair of valid, which then has no raw
+            files (0: it has).
         say: receives a line for each split and one at the end.
 
     Returns:
@@ -59,9 +61,14 @@ def prepare(
     Raises:
         ValueError: raw files absent, of unequal length, not UTF-8 or (strict) unclean; ``out`` holds something else.
     """
-    names = {split: [f"{config.files[split]}.{language}" for language in config.languages] for split in SPLITS}
+    names = {
+        split: [f"{config.files[split]}.{language}" for language in config.languages]
+        for split in SPLITS
+        if not (hold_out and split == "valid")
+    }
     raw_hashes = {name: _file_hash(raw / name) for pair in names.values() for name in pair}
     wanted: dict[str, Any] = {"config": config.as_dict(), "raw": raw_hashes}
+    wanted |= {"hold-out": hold_out} if hold_out else {}
     if _existing(out, wanted, strict, overwrite):
         return False
     pairs = {split: (raw / source, raw / target) for split, (source, target) in names.items()}
@@ -70,12 +77,11 @@ def prepare(
     work = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         (work / "text").mkdir(parents=True)
-        counts = {
-            split: _tokenize(config, tokens, split, paths, totals[split], work / "text", strict, workers)
-            for split, paths in pairs.items()
-        }
-        truecaser = _truecase(config, work)
-        bpe = _segment(config, work)
+        counts: dict[str, dict[str, int]] = {}
+        for split, paths in pairs.items():
+            counts |= _tokenize(config, tokens, split, paths, totals[split], work / "text", strict, workers, hold_out)
+        truecaser = _truecase(config, work, workers)
+        bpe = _segment(config, work, workers)
         _binarize(config, work, workers)
         record: dict[str, Any] = {
             "format": FORMAT,
@@ -101,6 +107,17 @@ def prepare(
     sizes = ", ".join(f"{language} {_dictionary_size(out, language):,}" for language in config.languages)
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
     return True
+
+
+def wrong_pairs(config: DataConfig, out: Path) -> list[str]:
+    """What differs between the pairs that ``out`` kept and the counts of ``config.sources``, one text a split."""
+    splits = read_record(out)["splits"]
+    expected = config.sources.counts if config.sources else {}
+    return [
+        f"{split}: {splits[split]['kept']:,} pairs kept, {count:,} are expected"
+        for split, count in expected.items()
+        if splits[split]["kept"] != count
+    ]
 
 
 def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) -> bool:
@@ -140,34 +157,48 @@ def _tokenize(
     text: Path,
     strict: bool,
     workers: int,
-) -> dict[str, int]:
-    """Write ``SPLIT.LANG`` (cleaned) and ``tok.SPLIT.LANG`` into ``text``; returns the counts."""
-    counts = dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0)
+    hold_out: int,
+) -> dict[str, dict[str, int]]:
+    """Write ``SPLIT.LANG`` (cleaned) and ``tok.SPLIT.LANG`` into ``text``; returns the counts by split."""
+    hold_out = hold_out if split == "train" else 0
+    made_splits = [split, "valid"] if hold_out else [split]
+    counts = {name: dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0) for name in made_splits}
+    count = counts[split]
     with ExitStack() as stack:
-        files = [
-            stack.enter_context(open(text / f"{kind}{split}.{language}", "w", encoding="utf-8", newline="\n"))
-            for kind in ("", "tok.")
-            for language in config.languages
-        ]
-        made = stack.enter_context(_map(tokens, zip(*map(iterate_lines, paths), strict=True), workers))
+        files = {
+            name: [
+                stack.enter_context(open(text / f"{kind}{name}.{language}", "w", encoding="utf-8", newline="\n"))
+                for kind in ("", "tok.")
+                for language in config.languages
+            ]
+            for name in made_splits
+        }
+        pairs = zip(*map(iterate_lines, paths), strict=True)
+        made = stack.enter_context(parallel_map(partial(_make, tokens), pairs, workers))
+        kept = 0
         for changed, cleaned, tokenized in _bar(made, f"tokenize {split}", total):
-            counts["read"] += 1
-            counts["replaced"] += sum(changed)
+            count["read"] += 1
+            count["replaced"] += sum(changed)
             empty = [not line for line in tokenized]
             if strict:
-                _refuse_unclean(paths, counts["read"], changed, empty if split == "train" else [False, False])
-            counts["empty"] += any(empty)
+                _refuse_unclean(paths, count["read"], changed, empty if split == "train" else [False, False])
+            count["empty"] += any(empty)
             if split == "train":
                 if any(empty):
                     continue
                 if not _within(tokenized, config.filter):
-                    counts["filtered"] += 1
+                    count["filtered"] += 1
                     continue
-            counts["kept"] += 1
-            for file, line in zip(files, cleaned + tokenized, strict=True):
+            kept += 1
+            name = "valid" if hold_out and kept % hold_out == 0 else split
+            counts[name]["kept"] += 1
+            for file, line in zip(files[name], cleaned + tokenized, strict=True):
                 file.write(line + "\n")
-    if not counts["kept"]:
-        raise ValueError(f"{paths[0]} and {paths[1]}: no pair is left")
+    for name in made_splits:
+        if not counts[name]["kept"]:
+            raise ValueError(f"{paths[0]} and {paths[1]}: no pair is left for {name}")
+    if hold_out:
+        counts["valid"]["read"] = counts["valid"]["kept"]
     return counts
 
 
@@ -200,34 +231,6 @@ def _make(tokens: tuple[Tokens, ...], pair: tuple[str, ...]) -> Made:
     return list(changed), list(cleaned), [side.tokenize(line) for side, line in zip(tokens, cleaned, strict=True)]
 
 
-_worker_tokens: tuple[Tokens, ...] = ()  # of a worker process: sent once, not with every pair
-
-
-def _start_worker(tokens: tuple[Tokens, ...]) -> None:
-    global _worker_tokens
-    _worker_tokens = tokens
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-
-
-def _make_in_worker(pair: tuple[str, ...]) -> Made:
-    return _make(_worker_tokens, pair)
-
-
-@contextmanager
-def _map(tokens: tuple[Tokens, ...], pairs: Iterable[tuple[str, ...]], workers: int) -> Iterator[Iterator[Made]]:
-    if workers == 1:
-        yield map(partial(_make, tokens), pairs)
-    else:
-        # a worker that dies of Ctrl-C while it starts would leave the pool waiting for it
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            pool = Pool(workers, _start_worker, (tokens,))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        with pool:
-            yield pool.imap(_make_in_worker, pairs, chunksize=200)
-
-
 def _bar(lines: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
     return tqdm(lines, what, total, unit="line", mininterval=0.2 if sys.stderr.isatty() else 10)
 
@@ -242,7 +245,7 @@ def _equal_lengths(source: Path, target: Path) -> int:
 # --- truecaser, subwords, binarization ---
 
 
-def _truecase(config: DataConfig, work: Path) -> dict[str, str | None]:
+def _truecase(config: DataConfig, work: Path, workers: int) -> dict[str, str | None]:
     """Train truecasers on the training text and apply them to ``text/tok.*`` where the configuration says so."""
     import sacremoses
 
@@ -261,12 +264,13 @@ def _truecase(config: DataConfig, work: Path) -> dict[str, str | None]:
         for split in SPLITS:
             path = work / "text" / f"tok.{split}.{language}"
             cased = path.with_name("cased")
-            _write(cased, map(tokens.truecase, iterate_lines(path)))
+            with parallel_map(tokens.truecase, iterate_lines(path), workers) as lines:
+                _write(cased, lines)
             os.replace(cased, path)
     return names
 
 
-def _segment(config: DataConfig, work: Path) -> dict[str, Any]:
+def _segment(config: DataConfig, work: Path, workers: int) -> dict[str, Any]:
     """Learn subwords on the training text and write ``text/bpe.SPLIT.LANG``; returns the record's ``bpe``."""
     text, languages, bpe = work / "text", config.languages, config.bpe
     end = "sentencepiece.model" if bpe["kind"] == "sentencepiece" else "bpe.codes"
@@ -283,14 +287,15 @@ def _segment(config: DataConfig, work: Path) -> dict[str, Any]:
         segmenter = subwords.Subwords(bpe["kind"], text / models[language])
         if bpe["threshold"]:
             vocabulary[language] = f"text/bpe.vocab.{language}"
-            train = map(segmenter.segment, iterate_lines(text / f"tok.train.{language}"))
-            subwords.count_subwords(train, work / f"text/bpe.vocab.{language}")
+            with parallel_map(segmenter.segment, iterate_lines(text / f"tok.train.{language}"), workers) as train:
+                subwords.count_subwords(train, work / f"text/bpe.vocab.{language}")
             segmenter = subwords.Subwords(
                 bpe["kind"], text / models[language], text / f"bpe.vocab.{language}", bpe["threshold"]
             )
         for split in SPLITS:
             lines = _bar(iterate_lines(text / f"tok.{split}.{language}"), f"segment {split}.{language}")
-            _write(text / f"bpe.{split}.{language}", map(segmenter.segment, lines))
+            with parallel_map(segmenter.segment, lines, workers) as segmented:
+                _write(text / f"bpe.{split}.{language}", segmented)
     sides = dict(zip(("source", "target"), languages, strict=True))
     return {
         **bpe,

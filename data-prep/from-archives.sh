@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Archives to data for fairseq-train, for prepare-iwslt14.sh to prepare-wmt17.sh; with TREES set, parse the source too.
+set -euo pipefail
+
+script=$1 data=$2 pairs=$3
+shift 3
+pair=${pairs%%|*}
+if [[ $# -ge 3 && $3 != --* ]]; then
+    pair=$3
+    set -- "$1" "$2" "${@:4}"
+fi
+if [[ $# -lt 2 || $1 == -* || ! $pair =~ ^($pairs)$ || ! ${TREES:-both} =~ ^(dependency|constituency|both)$ ]]; then
+    echo "usage: [TREES=dependency|constituency|both] $script ARCHIVES OUT [$pairs] [FLAG...]" >&2
+    echo "ARCHIVES is filled by download, or lists what to put there; FLAG is any of fairseq-diverse prepare, such as" >&2
+    echo "--no-download, --accept-counts, --workers 8; TREES: see add-trees.sh" >&2
+    exit 2
+fi
+archives=$1 out=$2
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+command=$here/../.venv/bin/fairseq-diverse
+[[ -x $command ]] || command=fairseq-diverse
+"$command" prepare "${data}_${pair/-/_}" --archives "$archives" --out "$out" "${@:3}"
+[[ -z ${TREES:-} ]] || "$here/add-trees.sh" "$out" "$TREES"

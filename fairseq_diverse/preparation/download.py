@@ -1,0 +1,73 @@
+"""Archives from their addresses into a folder, going on where an earlier download stopped."""
+
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from tqdm import tqdm
+
+from fairseq_diverse.preparation.sources import Sources
+
+TIMEOUT = 60  # seconds without a byte
+CHUNK = 1 << 20
+
+
+def fetch(sources: Sources, folder: Path, download: bool = True) -> None:
+    """Bring every archive of ``sources`` into ``folder``; those that are there stay as they are.
+
+    An archive is downloaded as ``NAME.part``, from its end where it exists already, and renamed when it is complete.
+    Nothing is downloaded while an archive that must be brought by hand is missing.
+
+    Raises:
+        ValueError: archives are missing and cannot be downloaded or must not be; lists them with their addresses.
+    """
+    why = ""
+    if download and not _absent(sources.by_hand, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _absent(sources.archives, folder):
+            try:
+                _download(sources.archives[name], folder / name)
+            except (OSError, HTTPException) as error:  # URLError is an OSError
+                why = f" ({name}: {getattr(error, 'reason', None) or error})"
+                break
+    listed = [f"  {name}  {sources.archives[name]}" for name in _absent(sources.archives, folder)]
+    listed += [f"  {name}  by hand: {sources.by_hand[name]}" for name in _absent(sources.by_hand, folder)]
+    if listed:
+        files = "1 archive is" if len(listed) == 1 else f"{len(listed)} archives are"
+        raise ValueError("\n".join([f"{files} missing{why}; put into {folder.resolve()}:", *listed]))
+
+
+def _absent(names: dict[str, str], folder: Path) -> list[str]:
+    return [name for name in names if not (folder / name).is_file()]
+
+
+def _download(address: str, path: Path) -> None:
+    part = path.with_name(f"{path.name}.part")
+    try:
+        _append(address, part)
+    except HTTPError as error:
+        if error.code != 416:
+            raise
+        part.unlink()  # as long as the archive or longer: not its beginning
+        _append(address, part)
+    part.replace(path)
+
+
+def _append(address: str, part: Path) -> None:
+    start = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "fairseq-diverse"} | ({"Range": f"bytes={start}-"} if start else {})
+    with urlopen(Request(address, headers=headers), timeout=TIMEOUT) as answer:
+        start = start if answer.status == 206 else 0
+        length = answer.headers["Content-Length"]
+        total = start + int(length) if length else None
+        with (
+            open(part, "ab" if start else "wb") as f,
+            tqdm(desc=part.stem, total=total, initial=start, unit="B", unit_scale=True) as bar,
+        ):
+            while chunk := answer.read(CHUNK):
+                f.write(chunk)
+                bar.update(len(chunk))
+    size = part.stat().st_size
+    if total is not None and size != total:
+        raise OSError(f"the connection ended after {size:,} of {total:,} bytes; a new run goes on from there")
