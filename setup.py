@@ -6,6 +6,7 @@ EXTRAS = {
     "syntax": ["spacy", "benepar", "torch-struct", "transformers>=4.57,<5", "nltk"],
     "metrics": ["jiwer", "pycocoevalcap"],
     "chinese": ["jieba"],
+    "slurm": ["submitit"],
     "plots": ["matplotlib", "scikit-learn"],
     "dev": ["ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "x-transformers"],
 }

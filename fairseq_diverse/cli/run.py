@@ -3,7 +3,8 @@
 Every row and seed has its own directory under $FAIRSEQ_DIVERSE_RUNS (default: runs/), named by a hash of what is
 trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command goes on
 where it stopped. `fairseq-diverse report TABLE` shows the results. Each run gets its share of the cores as threads, or
-$OMP_NUM_THREADS of them.
+$OMP_NUM_THREADS of them. With --slurm the runs become one array of jobs, --jobs of them at a time; a job whose time is
+up is queued again and goes on.
 """
 
 import argparse
@@ -16,6 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
     parser.add_argument("--seeds", default="1", metavar="1,2,3", help="seeds of every row (default: 1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
+    parser.add_argument(
+        "--slurm",
+        nargs="*",
+        metavar="OPTION=VALUE",
+        help="queue the runs with SLURM; options of sbatch, such as partition=gpu gpus_per_node=1 time=600 (minutes)",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
     )
@@ -59,6 +66,17 @@ def main(args: argparse.Namespace) -> int:
         for run in runs:
             print(f"# {run.name}: {run.stage}, {run.directory}")
             print("\n".join(run.shell_lines(threads)), end="\n\n")
+        return 0
+    if args.slurm is not None:
+        from fairseq_diverse.experiments.slurm import submit
+        from fairseq_diverse.paths import runs_dir
+
+        unfinished = [run for run in runs if not run.summary]
+        folder = runs_dir() / "slurm"
+        queued = submit(unfinished, args.jobs, args.slurm, folder) if unfinished else []
+        for run, job in zip(unfinished, queued, strict=True):
+            print(f"{run.name}: job {job}, {run.directory}")
+        print(f"{len(unfinished)} runs queued, {len(runs) - len(unfinished)} done before; logs of jobs: {folder}")
         return 0
     from fairseq_diverse.experiments.schedule import run_all
 

@@ -1,12 +1,14 @@
 """What ran: commit, versions, device."""
 
 import importlib.metadata
+import os
 import platform
 import subprocess
 from typing import Any
 
 from fairseq_diverse.paths import PACKAGE
 
+VARIABLES = ("CUDA_", "FAIRSEQ_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
 DISTRIBUTIONS = ("fairseq-diverse", "fairseq-fixed", "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
 
 
@@ -27,6 +29,23 @@ def collect() -> dict[str, Any]:
         "versions": versions,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
+
+
+def environment() -> str:
+    """The machine, the variables that bear on speed and results, and every package: a requirements file for pip."""
+    import torch
+
+    lines = [f"python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores"]
+    lines += [f"fairseq-diverse at {_git('rev-parse', 'HEAD') or 'no commit'}"]
+    lines += [
+        f"GPU {number}: {torch.cuda.get_device_name(number)}, CUDA {torch.version.cuda}"
+        for number in range(torch.cuda.device_count())
+    ]
+    lines += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)]
+    packages = {package.metadata["Name"]: package.version for package in importlib.metadata.distributions()}
+    packages.pop("fairseq-diverse", None)
+    pinned = [f"{name}=={version}" for name, version in sorted(packages.items(), key=lambda item: item[0].lower())]
+    return "\n".join([*(f"# {line}" for line in lines), *pinned]) + "\n"
 
 
 def _git(*arguments: str) -> str | None:

@@ -162,6 +162,8 @@ class Run:
                 return
             with atomic_write(self.directory / "commands.sh") as f:
                 f.writelines(line + "\n" for line in self.shell_lines(threads))
+            with atomic_write(self.directory / "environment.txt") as f:
+                f.write(provenance.environment())
             for step, command in self.commands().items():
                 if step in self.state:
                     continue

@@ -1,0 +1,102 @@
+"""`fairseq-diverse run --slurm` with stand-ins for SLURM's three programs, which run an array's jobs at once."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_run import call, directory, folder, summary  # noqa: F401
+
+pytestmark = pytest.mark.integration
+
+PROGRAMS = {
+    "sbatch": """
+script=${@: -1}
+cp "$script" "$SLURM_LOG/script"
+tasks=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\)%.*/\\1/p' "$script")
+for task in $(seq 0 "$tasks"); do
+    "$SLURM_LOG/start" "$task"
+done
+echo Submitted batch job 42
+""",
+    "start": """
+SLURM_JOB_ID=42_$1 SLURM_ARRAY_JOB_ID=42 SLURM_ARRAY_TASK_ID=$1 SLURM_LOCALID=0 SLURM_PROCID=0 SLURM_NTASKS=1 \\
+    SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_JOB_NODELIST=here \\
+    setsid bash "$SLURM_LOG/script" >>"$SLURM_LOG/job-$1.log" 2>&1 </dev/null &
+""",
+    "srun": """
+while [[ $1 != */python* ]]; do shift; done
+exec "$@"
+""",
+    "scontrol": """
+echo "$@" >>"$SLURM_LOG/requeued"
+[[ $1 != requeue ]] || "$SLURM_LOG/start" "${2#*_}"
+""",
+}
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> Path:
+    for name, script in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("SLURM_LOG", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def wait_for(what, process_log: Path) -> None:
+    for _ in range(1200):
+        if what():
+            return
+        time.sleep(0.1)
+    pytest.fail(process_log.read_text() if process_log.exists() else "nothing was started")
+
+
+def test_an_array_of_jobs_one_of_which_is_stopped_and_goes_on(folder, slurm, tmp_path):  # noqa: F811
+    runs = tmp_path / "runs"
+    asked = ["run", folder / "table.yaml", "--rows", "baseline", "--seeds", "1,2", "--jobs", 2, "--slurm"]
+    queued = call(runs, *asked, "partition=gpu", "cpus-per-task=3")
+    assert queued.returncode == 0, queued.stderr
+    assert re.findall(r"^baseline seed (\d): job (42_\d), ", queued.stdout, re.MULTILINE) == [
+        ("1", "42_0"),
+        ("2", "42_1"),
+    ]
+    script = (slurm / "script").read_text()
+    for option in ("array=0-1%2", "partition=gpu", "cpus-per-task=3", "time=1440"):
+        assert f"#SBATCH --{option}\n" in script
+
+    first = lambda: directory(runs, "baseline")  # noqa: E731
+    log = slurm / "job-0.log"
+    wait_for(lambda: list(runs.glob("*/seed1/train.log")) and "train_inner" in (first() / "train.log").read_text(), log)
+    pattern = f"^{re.escape(sys.executable)} -u -m submitit.core._submit"
+    pids = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=True).stdout.split()
+    stopped = [pid for pid in pids if b"SLURM_ARRAY_TASK_ID=0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    os.kill(int(stopped[0]), signal.SIGUSR2)
+    wait_for(lambda: (slurm / "requeued").exists(), log)
+    assert (slurm / "requeued").read_text() == "requeue 42_0\n"
+    wait_for(lambda: len(list(runs.glob("*/seed?/summary.json"))) == 2, log)
+    assert summary(runs, "baseline")["updates"] == 60
+    environment = (first() / "environment.txt").read_text()
+    assert "# OMP_NUM_THREADS=1\n" in environment and re.search(r"^torch==", environment, re.MULTILINE)
+    again = call(runs, *asked)
+    assert again.stdout.startswith("0 runs queued, 2 done before")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("gpu", "--slurm gpu: write an option of sbatch as name=value"), ("nosuch=1", "nosuch")],
+)
+def test_a_wrong_option_is_named(folder, slurm, tmp_path, setting, message):  # noqa: F811
+    refused = call(tmp_path / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--slurm", setting)
+    assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1
+
+
+def test_without_slurm_it_says_so(folder, tmp_path):  # noqa: F811
+    refused = call(tmp_path / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--slurm")
+    assert refused.returncode == 2 and 'Could not detect "srun"' in refused.stderr
