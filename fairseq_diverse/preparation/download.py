@@ -7,6 +7,7 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
+from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.sources import Sources
 
 TIMEOUT = 60  # seconds without a byte
@@ -63,7 +64,7 @@ def _append(address: str, part: Path) -> None:
         total = start + int(length) if length else None
         with (
             open(part, "ab" if start else "wb") as f,
-            tqdm(desc=part.stem, total=total, initial=start, unit="B", unit_scale=True) as bar,
+            tqdm(desc=part.stem, total=total, initial=start, unit="B", unit_scale=True, mininterval=INTERVAL) as bar,
         ):
             while chunk := answer.read(CHUNK):
                 f.write(chunk)

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from fairseq_diverse.files import atomic_write, decode_lines
 from fairseq_diverse.preparation.config import DataConfig
+from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.sources import Sources
 
 STAMP = "sources.json"
@@ -141,7 +142,9 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     try:
         with (
             open(archive, "rb") as opened,
-            tqdm.wrapattr(opened, "read", archive.stat().st_size, desc=f"extract {archive.name}") as f,
+            tqdm.wrapattr(
+                opened, "read", archive.stat().st_size, desc=f"extract {archive.name}", mininterval=INTERVAL
+            ) as f,
         ):
             for name, stream in _members(f, archive.name, patterns):
                 with open(work / quote(name, safe=""), "w", encoding="utf-8", newline="\n") as out:

@@ -22,6 +22,7 @@ from fairseq_diverse.preparation import subwords
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_record
+from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.tokens import Tokens, clean
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
@@ -232,7 +233,7 @@ def _make(tokens: tuple[Tokens, ...], pair: tuple[str, ...]) -> Made:
 
 
 def _bar(lines: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    return tqdm(lines, what, total, unit="line", mininterval=0.2 if sys.stderr.isatty() else 10)
+    return tqdm(lines, what, total, unit="line", mininterval=INTERVAL)
 
 
 def _equal_lengths(source: Path, target: Path) -> int:

@@ -1,0 +1,336 @@
+"""Archives: the configuration's section, download, extraction."""
+
+import gzip
+import http.server
+import io
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fairseq_diverse.paths import config_names, config_path
+from fairseq_diverse.preparation import DataConfig, extraction
+from fairseq_diverse.preparation.download import fetch
+from fairseq_diverse.preparation.extraction import extract, is_extracted, wrong_lines
+from fairseq_diverse.preparation.prepare import wrong_pairs
+
+FROM_ARCHIVES = [name for name in config_names("data") if DataConfig.load(config_path("data", name)).sources]
+SPLITS = {
+    "train": [{"archive": "a.tgz", "member": "a/train.{language}"}],
+    "valid": [{"archive": "b.zip", "member": "b/valid-{role}.{language}.sgm", "lines": 2}],
+    "test": [{"archive": "b.zip", "member": "b/test.{language}.gz"}],
+}
+SOURCES = {"archives": {"a.tgz": "http://localhost:9/a.tgz", "b.zip": "http://localhost:9/b.zip"}, "files": SPLITS}
+SGM = '<refset>\n<doc>\n<seg id="1"> {} </seg>\n<p>\n<seg id="2">two</seg>\n</p></doc></refset>\n'
+
+
+def data_config(**sources) -> DataConfig:
+    return DataConfig.from_mapping("x", {"source": "en", "target": "de", "sources": SOURCES | sources})
+
+
+def tar(path: Path, members: dict[str, str | bytes]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.fixture
+def archives(tmp_path) -> Path:
+    folder = tmp_path / "archives"
+    tar(folder / "a.tgz", {"a/README": "?", "a/train.de": "eins\nzwei\n", "a/train.en": "one\ntwo\n"})
+    with zipfile.ZipFile(folder / "b.zip", "w") as archive:
+        archive.writestr("b/valid-src.en.sgm", SGM.format("R&amp;D &lt; &quot;x&quot; &apos; AT&T"))
+        archive.writestr("b/valid-ref.de.sgm", SGM.format("F&amp;E"))
+        archive.writestr("b/test.en.gz", gzip.compress(b"three\r\nfour\xe2\x80\xa8five"))
+        archive.writestr("b/test.de.gz", gzip.compress(b"drei\nvier"))
+    return folder
+
+
+# --- configuration ---
+
+
+@pytest.mark.parametrize("name", FROM_ARCHIVES)
+def test_every_archive_that_a_configuration_names_is_used(name):
+    sources = DataConfig.load(config_path("data", name)).sources
+    assert {part.archive for parts in sources.files.values() for part in parts} == {*sources.archives, *sources.by_hand}
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        ({"archive": {}}, ("archive", "archives")),
+        ({"archives": ["a.tgz"]}, ("archives", "a.tgz")),
+        ({"files": {k: v for k, v in SPLITS.items() if k != "valid"}}, ("valid", "missing")),
+        ({"files": SPLITS | {"train": [{"archive": "c.tgz", "member": "x"}]}}, ("train", "c.tgz", "a.tgz, b.zip")),
+        ({"files": SPLITS | {"train": [{"archive": "a.tgz", "member": {"source": "x"}}]}}, ("member", "target")),
+        ({"files": SPLITS | {"train": [{"archive": "a.tgz"}]}}, ("train", "member")),
+        ({"files": SPLITS | {"train": [{"archive": "a.tgz", "member": "x", "lines": "2"}]}}, ("lines", "'2'")),
+        ({"files": SPLITS | {"train": [{"archive": "a.tgz", "members": "x"}]}}, ("members", "member, lines")),
+        ({"files": SPLITS | {"train": "a.tgz"}}, ("files", "list")),
+        ({"hold-out": 1}, ("hold-out", "1")),
+        ({"hold-out": 5}, ("validation", "held out")),
+        ({"counts": {"dev": 1}}, ("counts", "dev", "valid")),
+        ({"counts": {"train": "1"}}, ("counts", "train")),
+    ],
+)
+def test_a_wrong_section_names_the_key_and_the_value(sources, words):
+    with pytest.raises(ValueError) as caught:
+        data_config(**sources)
+    assert all(word in str(caught.value) for word in words)
+
+
+# --- download ---
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves ``content`` with ranges; breaks off after ``limit`` bytes of an answer. ``asked`` lists the ranges."""
+
+    def __init__(self, content: bytes, ranges: bool = True):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content, self.ranges = content, ranges
+        self.limit: int | None = None
+        self.asked: list[str | None] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/a.tgz"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self):
+        asked = self.headers["Range"]
+        self.server.asked.append(asked)
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.server.ranges else 0
+        content = self.server.content[start:]
+        if not content:
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: self.server.limit])
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(content: bytes, **options) -> Server:
+        servers.append(Server(content, **options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+CONTENT = bytes(range(256)) * 40
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_download_goes_on_or_begins_again_where_the_server_has_no_ranges(ranges, tmp_path, serve):
+    server = serve(CONTENT, ranges=ranges)
+    sources = data_config(archives={"a.tgz": server.address, "b.zip": server.address}).sources
+    server.limit = 4000
+    with pytest.raises(ValueError) as caught:
+        fetch(sources, tmp_path / "new")
+    assert "2 archives are missing (a.tgz: the connection ended after 4,000 of 10,240 bytes" in str(caught.value)
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.tgz.part"]
+    server.limit = None
+    fetch(sources, tmp_path / "new")
+    assert server.asked == [None, "bytes=4000-", None]
+    assert {p.name: p.read_bytes() for p in (tmp_path / "new").iterdir()} == {"a.tgz": CONTENT, "b.zip": CONTENT}
+    fetch(sources, tmp_path / "new")
+    assert len(server.asked) == 3  # nothing is downloaded twice
+
+
+def test_a_part_that_is_too_long_is_thrown_away(tmp_path, serve):
+    server = serve(CONTENT)
+    (tmp_path / "b.zip").touch()
+    (tmp_path / "a.tgz.part").write_bytes(b"?" * len(CONTENT))
+    fetch(data_config(archives={"a.tgz": server.address, "b.zip": ""}).sources, tmp_path)
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz", "b.zip"]
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_offline_every_missing_archive_is_listed_with_its_address_and_the_folder(download, archives):
+    (archives / "a.tgz").unlink()
+    sources = data_config(**{"by-hand": {"c.zip": "https://example.org/ask"}}).sources
+    with pytest.raises(ValueError) as caught:
+        fetch(sources, archives, download)
+    assert str(caught.value).splitlines() == [
+        f"2 archives are missing; put into {archives}:",
+        "  a.tgz  http://localhost:9/a.tgz",
+        "  c.zip  by hand: https://example.org/ask",
+    ]
+    (archives / "c.zip").touch()
+    with pytest.raises(ValueError) as caught:
+        fetch(sources, archives, download)
+    first, listed = str(caught.value).splitlines()
+    assert ("Connection refused" in first) == download
+    assert listed == "  a.tgz  http://localhost:9/a.tgz"
+
+
+# --- extraction ---
+
+
+def text(path: Path) -> list[str]:
+    return path.read_bytes().decode().split("\n")
+
+
+def test_members_become_lines(archives, tmp_path):
+    raw = tmp_path / "raw"
+    extract(data_config(), archives, raw)
+    assert text(raw / "train.en") == ["one", "two", ""]
+    assert text(raw / "train.de") == ["eins", "zwei", ""]
+    assert text(raw / "valid.en") == ['R&D < "x" \' AT&T', "two", ""]
+    assert text(raw / "valid.de") == ["F&E", "two", ""]
+    assert text(raw / "test.en") == ["three", "four\u2028five", ""]
+    assert text(raw / "test.de") == ["drei", "vier", ""]
+    assert sorted(p.name for p in raw.iterdir()) == sorted(
+        ["sources.json", *(f"{s}.{x}" for s in SPLITS for x in ("en", "de"))]
+    )
+
+
+def test_talks_lose_what_is_not_theirs(tmp_path):
+    tags = (
+        "<doc docid='1'>\n<url>http://x</url>\n<speaker>A B</speaker>\n<talkid>1</talkid>\n"
+        "<title>The {0}</title>\n<description>About the {0}.</description>\n"
+        "<keywords>talks, {0}</keywords>\n Is 3 < 4 &amp; the {0}? \n<reviewer href='x'>C</reviewer>\n</doc>\n"
+    )
+    xml = '<mteval>\n<doc>\n<title>No {0}</title>\n<seg id="1"> It\u2019s a {0}. </seg>\n</doc></mteval>\n'
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w:gz") as archive:
+        for language, word in (("en", "sea"), ("de", "Meer")):
+            for name, content in ((f"train.tags.en-de.{language}", tags), (f"dev.{language}.xml", xml)):
+                info = tarfile.TarInfo(f"./en-de/{name}")
+                info.size = len(content.format(word).encode())
+                archive.addfile(info, io.BytesIO(content.format(word).encode()))
+    tar(tmp_path / "a.tgz", {"2016/en-de.tgz": inner.getvalue(), "2016/en-fr.tgz": b"not wanted"})
+    inside = "2016/en-de.tgz/en-de"
+    part = {"archive": "a.tgz", "member": f"{inside}/dev.{{language}}.xml"}
+    files = {"train": [{"archive": "a.tgz", "member": f"{inside}/train.tags.en-de.{{language}}"}]}
+    config = data_config(archives={"a.tgz": ""}, files=files | {"valid": [part], "test": [part, part]})
+    extract(config, tmp_path, tmp_path / "raw")
+    assert text(tmp_path / "raw/train.de") == ["The Meer", "About the Meer.", "Is 3 < 4 &amp; the Meer?", ""]
+    assert text(tmp_path / "raw/valid.en") == ["It's a sea.", ""]
+    assert text(tmp_path / "raw/test.en") == ["It's a sea.", "It's a sea.", ""]
+
+
+def test_members_that_a_pattern_fits_are_joined_in_order(archives, tmp_path):
+    tar(
+        archives / "a.tgz",
+        {f"a/{book}_{x}.txt": f"{book} {x}\n" for x in ("en", "cn", "fr") for book in ("B2", "B10", "B1")},
+    )
+    part = {"archive": "a.tgz", "member": {"source": "a/*_c[hn].txt", "target": "a/*_en.txt"}}
+    extract(data_config(files=SPLITS | {"train": [part]}), archives, tmp_path / "raw")
+    assert text(tmp_path / "raw/train.en") == ["B10 cn", "B1 cn", "B2 cn", ""]
+    assert text(tmp_path / "raw/train.de") == ["B10 en", "B1 en", "B2 en", ""]
+
+
+def damage(path: Path, keep: int) -> None:
+    path.write_bytes(path.read_bytes()[:keep])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda a: damage(a / "a.tgz", 120), ("a.tgz: damaged", "get it again")),
+        (lambda a: (a / "a.tgz").write_text("<html>404</html>"), ("a.tgz: damaged",)),
+        (lambda a: damage(a / "b.zip", 300), ("b.zip: damaged",)),
+        (lambda a: tar(a / "a.tgz", {"a/train.en": "one\n"}), ("a.tgz: no member a/train.de",)),
+        (
+            lambda a: tar(a / "a.tgz", {"a/train.en": "one\n", "a/train.de": "eins\nzwei\n"}),
+            ("a.tgz: a/train.en has 1 lines and a/train.de 2",),
+        ),
+        (
+            lambda a: tar(a / "a.tgz", {"a/train.en": "one\n", "a/train.de": b"eins\nzw\xfcei\n"}),
+            ("a.tgz: a/train.de, line 2: not UTF-8",),
+        ),
+    ],
+)
+def test_an_archive_that_is_not_as_it_should_be_is_named(spoil, words, archives, tmp_path):
+    config, raw = data_config(), tmp_path / "raw"
+    spoil(archives)
+    with pytest.raises(ValueError) as caught:
+        extract(config, archives, raw)
+    assert all(word in str(caught.value) for word in (str(archives), *words))
+    assert not is_extracted(config, archives, raw)
+    assert [p for p in raw.iterdir() if p.name != "parts"] == []
+
+
+def test_a_segment_without_end_is_named_with_its_line(archives, tmp_path):
+    tar(archives / "a.tgz", {"a/train.en.sgm": SGM, "a/train.de.sgm": SGM.replace("two</seg>", "two")})
+    part = {"archive": "a.tgz", "member": "a/train.{language}.sgm"}
+    with pytest.raises(ValueError, match=r"a\.tgz: a/train\.de\.sgm, line 5: a segment without end"):
+        extract(data_config(files=SPLITS | {"train": [part]}), archives, tmp_path / "raw")
+
+
+def test_wrong_counts_are_told_with_both_numbers(archives, tmp_path):
+    part = SPLITS["train"][0] | {"lines": 1920209}
+    config = data_config(files=SPLITS | {"train": [part]})
+    extract(config, archives, tmp_path / "raw")
+    assert wrong_lines(config, tmp_path / "raw") == ["a.tgz: a/train.en has 2 lines, 1,920,209 are expected"]
+    (tmp_path / "preprocess.json").write_text(
+        '{"format": "fairseq-diverse preprocessing", "schema": 1, "splits": {"train": {"kept": 1600}}}'
+    )
+    assert wrong_pairs(data_config(counts={"train": 1600}), tmp_path) == []
+    assert wrong_pairs(data_config(counts={"train": 160239}), tmp_path) == [
+        "train: 1,600 pairs kept, 160,239 are expected"
+    ]
+
+
+@pytest.mark.parametrize("step", ["_lines", "_append"])
+def test_a_stopped_extraction_leaves_no_half_file_and_goes_on(step, archives, tmp_path, monkeypatch):
+    config, raw = data_config(), tmp_path / "raw"
+    real, calls = getattr(extraction, step), []
+
+    def stop(*args):
+        calls.append(args)
+        if len(calls) == 4:  # in the second archive; in the second file
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(extraction, step, stop)
+    with pytest.raises(KeyboardInterrupt):
+        extract(config, archives, raw)
+    monkeypatch.undo()
+    assert not is_extracted(config, archives, raw)
+    assert not list(raw.rglob("*.tmp"))
+    assert all(len(text(path)) == 3 for path in raw.glob("*.*"))
+    opened = []
+    monkeypatch.setattr(extraction.tarfile, "open", lambda *args, **kwargs: opened.append(kwargs))
+    extract(config, archives, raw)
+    assert not opened  # a.tgz was complete
+    assert is_extracted(config, archives, raw)
+    assert text(raw / "train.de") == ["eins", "zwei", ""]
+
+
+def test_what_is_extracted_stays_until_an_archive_or_the_configuration_changes(archives, tmp_path):
+    config, raw = data_config(), tmp_path / "raw"
+    assert not is_extracted(config, archives, raw)
+    extract(config, archives, raw)
+    assert is_extracted(config, archives, raw)
+    (archives / "b.zip").unlink()
+    assert is_extracted(config, archives, raw)
+    other = data_config(files=SPLITS | {"train": SPLITS["train"] * 2})
+    assert not is_extracted(other, archives, raw)
+    tar(archives / "a.tgz", {"a/train.de": "drei\n", "a/train.en": "three\n"})
+    assert not is_extracted(config, archives, raw)
+    (raw / "train.de").write_text("")
+    (archives / "a.tgz").unlink()
+    assert not is_extracted(config, archives, raw)
