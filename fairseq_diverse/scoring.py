@@ -56,7 +56,12 @@ class CiderScorer(WordScorer):
     name, compute = "CIDEr", staticmethod(words.cider)
 
 
-@register_scorer("ter")
+@dataclass
+class TerScorerConfig(FairseqDataclass):
+    pass
+
+
+@register_scorer("ter", dataclass=TerScorerConfig)
 class TerScorer(BaseScorer):
     """sacreBLEU's TER, which takes detokenized text."""
 

@@ -80,9 +80,8 @@ def main(args: argparse.Namespace) -> int:
     for metric, reason in missing.items():
         print(f"fairseq-diverse score: {metric}: {reason}", file=sys.stderr)
     metrics = [metric for metric in asked if metric not in missing]
-    code = 2 if not metrics or any(metric in missing for metric in (*METRICS, args.test_metric)) else 0
     if not metrics:
-        return code
+        return 2
     seeds = any(len(system.files) > 1 for system in systems)
     tested = _tested(args.test_metric, metrics, systems, seeds)
     rows = [_row(system, seeds, None if seeds else tested) for system in systems]
@@ -99,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
         result = {"ref": str(args.ref), **test, "missing": missing, "systems": rows}
         with atomic_write(args.json) as f:
             f.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    return code
+    return 2 if any(metric in missing for metric in (*METRICS, args.test_metric)) else 0
 
 
 def _files(args: argparse.Namespace) -> tuple[dict[str, list[Path]], str | None]:
@@ -155,7 +154,7 @@ def _score(
                     if metric not in missing:
                         system.results[metric].append(CATALOGUE[metric].compute(text))
                 except ValueError as error:
-                    missing[metric] = str(error)
+                    missing[metric] = str(error).splitlines()[0]
     return systems, missing
 
 
@@ -250,11 +249,10 @@ def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, s
     if "bleu" in metrics:
         columns.append(["length", *(f"{row['length_ratio']:.3f}" for row in rows)])
     if tested and "delta" in rows[0]:
-        digits = CATALOGUE[tested].digits
-        columns.append(
-            [f"Δ {CATALOGUE[tested].heading}", "baseline", *(f"{row['delta']:+.{digits}f}" for row in rows[1:])]
-        )
-        columns.append(["p", *("" if row["p"] is None else f"{row['p']:.3f}" for row in rows)])
+        deltas = [f"{row['delta']:+.{CATALOGUE[tested].digits}f}" for row in rows[1:]]
+        columns.append([f"Δ {CATALOGUE[tested].heading}", "baseline", *deltas])
+        ps = [row["p"] for row in rows]
+        columns.append(["p", *("" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001" for p in ps)])
     if seeds:
         columns.append(["seeds", *(str(row["seeds"]) for row in rows)])
     widths = [max(map(len, column)) for column in columns]

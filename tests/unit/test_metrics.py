@@ -1,0 +1,477 @@
+"""Metrics beside sacreBLEU's: equal to their papers' formulas, highest for the reference, one line where they lack
+something. METEOR and COMET are also driven through programs of the same name that record how they were called."""
+
+import json
+import random
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+from scipy import stats
+
+from fairseq_diverse.cli import doctor, main
+from fairseq_diverse.evaluation import programs, words, yisi
+from fairseq_diverse.evaluation.catalogue import CATALOGUE, Texts
+from fairseq_diverse.evaluation.metrics import sacrebleu_metric, sacrebleu_result
+from fairseq_diverse.evaluation.significance import randomization_p_value, seed_difference
+from tests.integration.commands import TINY, make_data, run
+from tests.reference import metrics as loops
+from tests.reference import yisi as yisi_loops
+
+WORDS = ["der", "die", "ein", "Hund", "Hunde", "Hündin", "läuft", "lief", "Bus-Fahrer", "rot-weiß", ",", ".", "sieht"]
+
+
+def sentences(seed: int, number: int = 40) -> list[str]:
+    numbers = random.Random(seed)
+    return [" ".join(numbers.choices(WORDS, k=numbers.randrange(1, 12))) for _ in range(number)]
+
+
+def noisy(lines: list[str], seed: int) -> list[str]:
+    """Words dropped, replaced and exchanged; one line is left empty."""
+    numbers = random.Random(seed)
+    changed = []
+    for line in lines:
+        tokens = [
+            w if numbers.random() > 0.15 else numbers.choice(WORDS) for w in line.split() if numbers.random() > 0.1
+        ]
+        if len(tokens) > 3 and numbers.random() < 0.5:
+            tokens[1], tokens[2] = tokens[2], tokens[1]
+        changed.append(" ".join(tokens))
+    return ["", *changed[1:]]
+
+
+REFERENCES = sentences(0)
+FAIR, POOR = noisy(REFERENCES, 1), noisy(noisy(REFERENCES, 2), 3)
+
+
+def split(lines: list[str]) -> list[list[str]]:
+    return [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("hypotheses", [FAIR, POOR, REFERENCES])
+def test_word_metrics_equal_their_loop_versions(hypotheses):
+    h, r = split(hypotheses), split(REFERENCES)
+    assert words.multi_bleu(hypotheses, REFERENCES).score == pytest.approx(loops.multi_bleu(h, r))
+    assert words.word_error_rate(hypotheses, REFERENCES).score == pytest.approx(loops.word_error_rate(h, r))
+    assert words.rouge_l(hypotheses, REFERENCES).score == pytest.approx(loops.rouge_l(h, r))
+    assert yisi.yisi_0(hypotheses, REFERENCES).score == pytest.approx(yisi_loops.yisi_0(h, r))
+
+
+def test_multi_bleu_is_sacrebleu_without_tokenizer_and_splits_compounds():
+    expected = BLEU(tokenize="none", force=True).corpus_score(FAIR, [REFERENCES]).score
+    assert words.multi_bleu(FAIR, REFERENCES).score == pytest.approx(expected)
+    assert words.split_compounds("a rot-weiß -x- 1-2-3 a - b") == (
+        "a rot ##AT##-##AT## weiß -x- 1 ##AT##-##AT## 2-3 a - b"
+    )
+    parted = [[re.sub(r"(\w)-(\w)", r"\1 ##AT##-##AT## \2", line) for line in side] for side in (FAIR, REFERENCES)]
+    expected = loops.multi_bleu(*map(split, parted))
+    assert words.multi_bleu(FAIR, REFERENCES, compounds=True).score == pytest.approx(expected)
+    assert words.multi_bleu(["a b c"], ["a b d"]).score == 0  # no trigram is right: multi-bleu.perl does not smooth
+
+
+def test_ter_of_li2022_shifts_where_wer_does_not():
+    moved, reference = ["c d a b"], ["a b c d"]
+    assert words.ter_of_li2022(moved, reference).score == 25
+    assert words.word_error_rate(moved, reference).score == 100
+    assert words.ter_of_li2022(["A b"], ["a b"]).score == 50  # with case, as pyter
+
+
+@pytest.mark.parametrize(
+    "name", ["multi-bleu", "multi-bleu-compounds", "wer", "wer-li2022", "rouge-l", "cider", "yisi-0"]
+)
+def test_references_score_best_and_sums_of_counts_are_the_score(name):
+    metric = CATALOGUE[name]
+    best, fair, poor = (metric.compute(Texts(side, REFERENCES, "de")) for side in (REFERENCES, FAIR, POOR))
+    assert best.score == pytest.approx({"wer": 0, "wer-li2022": 0}.get(name, 100)) or (
+        name == "cider" and best.score < 10
+    )
+    assert (best.score < fair.score < poor.score) if name.startswith("wer") else (best.score > fair.score > poor.score)
+    assert fair.score == pytest.approx(fair.combine(fair.statistics.sum(0)))
+    assert "tokens:Moses de" in fair.signature
+
+
+def test_cider_of_long_references_is_ten():
+    lines = [" ".join(f"{word}{number}" for word in "abcdef") for number in range(3)]
+    assert words.cider(lines, lines).score == pytest.approx(10)
+    with pytest.raises(ValueError, match="no reference has a word"):
+        words.cider(["a"], [""])
+
+
+def test_tokenizers_of_languages():
+    assert words.tokenize("Der Hund-Mann („ja“), z.B. & so.", "de_DE") == "Der Hund-Mann ( „ ja “ ) , z.B. & so ."
+    assert words.tokenize("我喜欢猫。", "zh") == "我 喜 欢 猫 。"
+    with pytest.raises(ValueError, match="give --language"):
+        words.tokenize("a", "")
+
+
+def test_yisi_units_of_one_side_and_empty_sides():
+    assert yisi.common_substring("Hunde", "Hündin") == yisi_loops.common_substring("Hunde", "Hündin") == 4 / 11
+    assert yisi.sentence_score(np.zeros((2, 0)), np.ones(2), np.ones(0)) == 0
+    assert yisi.sentence_score(-np.ones((2, 2)), np.ones(2), np.ones(2)) == 0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A BERT with random weights."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("bert")
+    pieces = sorted({w for line in REFERENCES for w in re.findall(r"\w+|[^\w\s]", line)} - {"Hunde"})
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, "##e", "##in"]))
+    BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=False, model_max_length=30).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=60, max_position_embeddings=32, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def embedded(lines: list[str], model: Path, layer: int) -> list[list[tuple[str, list[float]]]]:
+    """Units and vectors of each line by itself."""
+    import torch
+    from transformers import BertModel, BertTokenizerFast
+
+    network, tokenizer = BertModel.from_pretrained(model).eval(), BertTokenizerFast.from_pretrained(model)
+    found = []
+    for line in lines:
+        ids = tokenizer(line, return_tensors="pt")
+        with torch.no_grad():
+            vectors = network(**ids, output_hidden_states=True).hidden_states[layer][0, 1:-1]
+        found.append(list(zip(tokenizer.tokenize(line), vectors.tolist(), strict=True)))
+    return found
+
+
+@pytest.mark.parametrize("layer", [-1, 1])
+def test_yisi_1_equals_its_loop_version(model, layer):
+    hypotheses, references = ["", *FAIR[1:6]], REFERENCES[:6]
+    expected = yisi_loops.yisi_1(*(embedded(side, model, layer) for side in (hypotheses, references)))
+    result = yisi.yisi_1(hypotheses, references, model, layer)
+    assert result.score == pytest.approx(expected, rel=1e-4)
+    assert "not compared with the C++ program" in result.signature
+    assert yisi.yisi_1(references, references, model, layer).score == pytest.approx(100, rel=1e-5)
+
+
+def test_yisi_1_cuts_what_is_longer_than_the_model_reads(model):
+    assert yisi.yisi_1(["der " * 50], ["der " * 50], model).score == pytest.approx(100, rel=1e-5)
+
+
+def test_yisi_1_says_what_is_wrong_with_its_model(model, tmp_path):
+    with pytest.raises(ValueError, match=r"no folder of a model .*\(no config.json\)"):
+        yisi.yisi_1(["a"], ["a"], tmp_path)
+    with pytest.raises(ValueError, match="has layers 0 to 2, not 3"):
+        yisi.yisi_1(["a"], ["a"], model, 3)
+    shutil.copytree(model, tmp_path / "broken")
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="transformers cannot load it"):
+        yisi.yisi_1(["a"], ["a"], tmp_path / "broken")
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    """A program that writes its arguments and the files that they name to ``call.json``, then runs ``body``."""
+    path = folder / name
+    path.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        "names = [name for name in sys.argv[1:] if os.path.isfile(name) and not name.endswith('.jar')]\n"
+        "texts = [open(name, encoding='utf-8').read() for name in names]\n"
+        f"json.dump([sys.argv[1:], texts], open({str(folder / 'call.json')!r}, 'w'))\n{body}\n"
+    )
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    """Only the programs written to the folder are on the PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("language", "options", "text", "said"),
+    [
+        ("en_GB", ["-l", "en", "-norm"], "Ja, „gut“.", "all modules"),
+        (
+            "de",
+            ["-l", "de", "-m", "exact stem", "-norm"],
+            "Ja, „gut“.",
+            r"exact stem \(no table of paraphrases for de\)",
+        ),
+        ("cs", ["-l", "cz", "-m", "exact", "-norm"], "Ja, „gut“.", r"exact \(no table of paraphrases for cz\)"),
+        ("sv", ["-l", "se", "-m", "exact stem", "-lower"], "Ja , „ gut “ .", "exact stem"),
+        ("zh", ["-l", "other", "-m", "exact", "-lower"], "Ja , „ gut “ .", "METEOR does not know zh"),
+    ],
+)
+def test_meteor_is_called_with_what_the_language_has(fake, language, options, text, said):
+    program(fake, "java", "print('0.25')")
+    result = programs.meteor(["Ja, „gut“.", ""], ["Ja, „gut“.", "x"], language)
+    arguments, (hypotheses, references) = json.loads((fake / "call.json").read_text())
+    assert arguments[:2] == ["-Xmx2G", "-jar"] and arguments[2].endswith("meteor-1.5.jar")
+    assert arguments[5:] == [*options, "-q"]
+    assert (hypotheses, references) == (f"{text}\n\n", f"{text}\nx\n")
+    assert result.score == 25 and result.statistics.size == 0 and re.search(said, result.signature)
+
+
+def test_meteor_of_li2022_is_english_for_every_language(fake):
+    program(fake, "java", "print('0.25')")
+    CATALOGUE["meteor-en"].compute(Texts(["Ja, gut."], ["Ja, gut."], "cs"))
+    arguments, (hypotheses, _) = json.loads((fake / "call.json").read_text())
+    assert arguments[5:] == ["-l", "en", "-norm", "-q"] and hypotheses == "Ja , gut .\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("sys.exit('Exception in thread: out of memory')", "METEOR failed: Exception in thread: out of memory"),
+        ("sys.exit(1)", "METEOR failed: it says nothing"),
+        ("", "METEOR printed no score"),
+    ],
+)
+def test_meteor_that_fails_says_so_in_one_line(fake, body, message):
+    program(fake, "java", body)
+    with pytest.raises(ValueError, match=message):
+        programs.meteor(["a"], ["a"], "de")
+
+
+@pytest.mark.skipif(not shutil.which("java"), reason="no Java on the PATH")
+@pytest.mark.parametrize("language", ["de", "cs", "fr", "it", "sv", "pl", "zh"])
+def test_real_meteor_knows_every_choice_of_options(language, monkeypatch):
+    """Without the English tables, which take long to load."""
+    monkeypatch.setenv("LC_ALL", "C")
+    lines = ["Die Männer gehen über den grünen Fluss .", "und die Hunde auch .", ""]
+    assert programs.meteor(lines, lines, language).score > 95
+    changed = programs.meteor(["Die Frau geht über den grünen Fluss .", *lines[1:]], lines, language).score
+    assert 20 < changed < programs.meteor(lines, lines, language).score
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not shutil.which("java"), reason="no Java on the PATH")
+def test_real_meteor_finds_english_synonyms_and_stems():
+    pair = ["the car drives quickly"], ["the automobile drove quickly"]
+    assert programs.meteor(*pair, "en").score > programs.meteor(*pair, "it").score + 20
+
+
+SEGMENTS = "print('hyp\\tSegment 0\\tscore: 0.5\\nhyp\\tSegment 1\\tscore: 0.75\\nhyp\\tscore: 0.6250')"
+
+
+def test_comet_is_called_on_the_source_and_its_sentences_read(fake):
+    program(fake, "comet-score", SEGMENTS)
+    result = programs.comet(["h", "i"], ["r", "s"], ["a", "b"], "model.ckpt")
+    arguments, texts = json.loads((fake / "call.json").read_text())
+    assert arguments[::2][:3] == ["-s", "-t", "-r"] and texts == ["a\nb\n", "h\ni\n", "r\ns\n"]
+    assert arguments[6] == "--gpus" and arguments[8:] == ["--model", "model.ckpt"]
+    assert result.score == 0.625 and result.statistics[:, 0].tolist() == [0.5, 0.75]
+
+
+def test_comet_that_lacks_something_says_so(fake):
+    for sources, message in ((None, "give --source FILE"), (["a"] * 3, "the source has 3 sentences, the reference 2")):
+        with pytest.raises(ValueError, match=message):
+            programs.comet(["h", "i"], ["r", "s"], sources)
+    with pytest.raises(ValueError, match="comet-score is not on the PATH; pip install unbabel-comet"):
+        programs.comet(["h"], ["r"], ["a"])
+    program(fake, "comet-score", SEGMENTS)
+    with pytest.raises(ValueError, match="printed 2 scores for 1 sentences"):
+        programs.comet(["h"], ["r"], ["a"])
+    program(fake, "comet-score", "sys.exit('usage\\nerror: not a valid checkpoint\\n')")
+    with pytest.raises(ValueError, match="comet-score failed: error: not a valid checkpoint"):
+        programs.comet(["h"], ["r"], ["a"])
+
+
+def test_doctor_looks_for_comet(fake):
+    def found() -> doctor.Check:
+        return next(doctor._comet())
+
+    assert found().state == "missing" and not found().failed and "unbabel-comet" in found().advice
+    program(fake, "comet-score", "")
+    assert found().state == "ok" and found().found == str(fake / "comet-score")
+
+
+@pytest.mark.parametrize(
+    ("metric", "package"), [("wer", "jiwer"), ("rouge-l", "pycocoevalcap"), ("cider", "pycocoevalcap")]
+)
+def test_missing_packages_are_named(monkeypatch, metric, package):
+    for name in list(sys.modules):
+        if name.split(".")[0] == package:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=rf'{package} is not installed; run: pip install "fairseq-diverse\[metrics\]"'):
+        CATALOGUE[metric].compute(Texts(["a"], ["a"], "de"))
+
+
+def test_missing_transformers_and_meteor_jar_are_named(monkeypatch, fake):
+    program(fake, "java", "")
+    monkeypatch.setattr(programs, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"meteor-1\.5\.jar of the package pycocoevalcap is missing"):
+        programs.meteor(["a"], ["a"], "de")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match="transformers is not installed"):
+        yisi.yisi_1(["a"], ["a"], fake)
+
+
+def test_randomization_is_sacrebleus():
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+        a, b = (sacrebleu_result(name, side, REFERENCES, "") for side in (FAIR, POOR))
+        test = PairedTest([("a", FAIR), ("b", POOR)], {name: metric}, [REFERENCES], "ar", n_samples=300)
+        p = next(results[1].p_value for key, results in test()[1].items() if key != "System")
+        assert randomization_p_value(a.statistics, b.statistics, a.combine, 300) == pytest.approx(p)
+        assert randomization_p_value(a.statistics, a.statistics, a.combine, 50) == 1
+
+
+def test_seed_difference_is_welchs_test():
+    a, b = [30.1, 30.4, 29.8], [31.0, 30.9, 31.4, 30.2]
+    statistic, freedom = loops.welch(a, b)
+    difference, p = seed_difference(a, b)
+    assert difference == pytest.approx(np.mean(b) - np.mean(a))
+    assert p == pytest.approx(2 * stats.t.sf(abs(statistic), freedom))
+    assert seed_difference([1.0, 1.0], [1.0, 1.0]) == (0, 1) and seed_difference([1.0, 1.0], [2.0, 2.0]) == (1, 0)
+    with pytest.raises(ValueError, match="two seeds of each system, or more, are needed; got 1 and 3"):
+        seed_difference([1.0], a)
+
+
+@pytest.fixture
+def files(tmp_path):
+    lines = {"ref": REFERENCES, "fair": FAIR, "poor": POOR, **{f"s{n}": noisy(REFERENCES, n) for n in (4, 5, 6)}}
+    for name, content in lines.items():
+        (tmp_path / name).write_text("".join(line + "\n" for line in content), encoding="utf-8")
+    return {name: str(tmp_path / name) for name in lines}
+
+
+def score(files, *arguments: str) -> int:
+    return main(["score", "--ref", files["ref"], "--language", "de", *arguments])
+
+
+def test_command_prints_what_it_can_and_a_line_for_the_rest(files, fake, capsys):
+    out = fake / "scores.json"
+    assert score(files, "--hyp", files["fair"], "--metrics", "all", "--json", str(out)) == 0
+    captured = capsys.readouterr()
+    lacking = {"meteor": "Java is not on", "meteor-en": "Java is not on", "yisi-1": "--yisi-model", "comet": "--source"}
+    for line, (metric, reason) in zip(captured.err.splitlines(), lacking.items(), strict=True):
+        assert line.startswith(f"fairseq-diverse score: {metric}: ") and reason in line
+    written = json.loads(out.read_text())
+    (system,) = written["systems"]
+    assert set(written["missing"]) == set(lacking) and set(system["signatures"]) == set(CATALOGUE) - set(lacking)
+    for metric in system["signatures"]:
+        assert f"{system[metric]:.2f}" in captured.out and CATALOGUE[metric].heading in captured.out
+
+
+def test_command_fails_where_nothing_asked_for_can_be_computed(files, fake, capsys):
+    assert score(files, "--hyp", files["fair"], "--metrics", "meteor") == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1
+    assert score(files, "--hyp", files["fair"], "--metrics", "wer,meteor", "--test-metric", "meteor") == 2
+    captured = capsys.readouterr()
+    assert "WER" in captured.out and len(captured.err.splitlines()) == 1
+
+
+def test_command_prints_the_rest_and_fails_where_sacrebleu_lacks_a_tokenizer(files, monkeypatch, capsys):
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    sacrebleu_metric.cache_clear()
+    arguments = ["--ref", files["ref"], "--hyp", files["fair"], "--language", "ja", "--metrics", "bleu,chrf"]
+    assert main(["score", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.split()[:2] == ["system", "chrF"] and captured.err.startswith("fairseq-diverse score: bleu: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hyp", "fair", "--metrics", "bleu,blue"], "--metrics blue: not known; choose from bleu, chrf"),
+        (["--hyp", "fair", "--test-metric", "wer"], "--test-metric wer: not one of --metrics bleu,chrf,ter"),
+        (["--system", "fair"], "fair: write NAME=FILE,FILE,..."),
+        (["--system", "a=fair", "a=poor"], "--system a: named twice"),
+        (["--system", "a=fair", "--baseline", "b"], "--baseline b: not one of the systems a"),
+    ],
+)
+def test_command_refuses_what_it_does_not_know(files, capsys, arguments, message):
+    assert score(files, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_meteor_alone_has_no_interval_and_no_sentence_test(files, fake, capsys):
+    program(fake, "java", "print('0.25')")
+    arguments = ["--hyp", files["fair"], "--baseline", files["poor"], "--metrics", "meteor"]
+    assert score(files, *arguments) == 0
+    assert "METEOR has no counts by sentence" in capsys.readouterr().out
+    assert score(files, *arguments, "--test-metric", "meteor") == 2
+    assert "no counts by sentence to resample" in capsys.readouterr().err
+
+
+def test_command_tests_any_metric_of_sentences(files, tmp_path, capsys):
+    out = tmp_path / "scores.json"
+    arguments = ["--hyp", files["fair"], "--baseline", files["poor"], "--metrics", "wer,chrf", "--json", str(out)]
+    for name, compute in (("wer", words.word_error_rate), ("chrf", lambda *x: sacrebleu_result("chrf", *x, "de"))):
+        assert score(files, *arguments, "--test", "randomization", "--test-metric", name) == 0
+        baseline, system = json.loads(out.read_text())["systems"]
+        before, after = (compute(side, REFERENCES) for side in (POOR, FAIR))
+        assert baseline["p"] is None and system["delta"] == pytest.approx(after.score - before.score, abs=1e-4)
+        expected = randomization_p_value(before.statistics, after.statistics, before.combine)
+        assert system["p"] == pytest.approx(expected, abs=1e-4)
+        assert "approximate randomization, 10,000 trials" in capsys.readouterr().out
+
+
+def test_command_shows_seeds_and_tests_them(files, tmp_path, capsys):
+    out = tmp_path / "scores.json"
+    seeds = [
+        f"new={files['s4']},{files['s5']},{files['s6']}",
+        f"old={files['fair']},{files['poor']}",
+        f"one={files['s4']}",
+    ]
+    assert score(files, "--system", *seeds, "--baseline", "old", "--metrics", "bleu,wer", "--json", str(out)) == 0
+    header, *lines = capsys.readouterr().out.splitlines()[:4]
+    assert header.split() == ["system", "BLEU", "WER", "length", "Δ", "BLEU", "p", "seeds"]
+    assert [line.split()[0] for line in lines] == ["old", "new", "one"]
+    values = {
+        name: [BLEU().corpus_score(side, [REFERENCES]).score for side in sides]
+        for name, sides in {"old": (FAIR, POOR), "new": [noisy(REFERENCES, n) for n in (4, 5, 6)]}.items()
+    }
+    old, new, one = json.loads(out.read_text())["systems"]
+    for row in (old, new):
+        expected = values[row["system"]]
+        assert row["bleu"] == pytest.approx(np.mean(expected), abs=1e-4)
+        assert row["bleu_deviation"] == pytest.approx(np.std(expected, ddof=1), abs=1e-4)
+        assert row["bleu_seeds"] == pytest.approx(expected, abs=1e-4)
+    assert (new["delta"], new["p"]) == pytest.approx(seed_difference(values["old"], values["new"]), abs=1e-4)
+    assert old["p"] is one["p"] is None and one["bleu_deviation"] is None
+    assert f"{new['bleu']:.2f} ± {new['bleu_deviation']:.2f}" in lines[1] and lines[1].split()[-1] == "3"
+
+
+def test_systems_of_one_file_are_compared_by_sentences(files, capsys):
+    assert score(files, "--system", f"a={files['fair']}", f"b={files['poor']}", "--metrics", "ter") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["system", "TER", "±", "Δ", "TER", "p"]
+    assert [line.split()[0] for line in lines[1:3]] == ["a", "b"] and "paired bootstrap" in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["multi_bleu", "ter", "rouge_l", "cider"])
+def test_fairseq_scorers_give_the_same_scores(name):
+    from fairseq.scoring import build_scorer
+
+    lines = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
+    scorer = build_scorer(name, None)
+    assert scorer.score() == 0
+    for reference, hypothesis in zip(lines, FAIR, strict=True):
+        scorer.add_string(reference, hypothesis)
+    metric = CATALOGUE[name.replace("_", "-")]
+    spaces = {"multi_bleu": words.multi_bleu, "rouge_l": words.rouge_l, "cider": words.cider}
+    expected = spaces[name](FAIR, lines) if name in spaces else metric.compute(Texts(FAIR, lines))
+    assert scorer.result_string() == f"{metric.heading}: {expected.score:.2f}"
+    if name in spaces:
+        scorer.cfg.scoring_language = "de"
+        assert scorer.score() == pytest.approx(metric.compute(Texts(FAIR, lines, "de")).score)
+
+
+@pytest.mark.integration
+def test_fairseq_generate_prints_the_scores(tmp_path):
+    data, save = make_data(tmp_path), tmp_path / "checkpoints"
+    run("train", data, *TINY.split(), "--max-update", 2, "--save-dir", save)
+    compared = {"multi_bleu": words.multi_bleu, "rouge_l": words.rouge_l, "cider": words.cider}
+    for name, options in (("ter", ()), *((name, ("--scoring-language", "de")) for name in compared)):
+        command = ["--path", save / "checkpoint_last.pt", "--cpu", "--num-workers", 0, "--scoring", name, *options]
+        printed = run("generate", data, *command).stdout
+        references, hypotheses = (re.findall(rf"^{kind}-\d+\t(.*)$", printed, re.M) for kind in "TD")
+        texts = [line.split("\t")[1] for line in hypotheses], references
+        result = compared[name](*texts) if name in compared else sacrebleu_result(name, *texts, "")
+        assert f"beam=5: {CATALOGUE[name.replace('_', '-')].heading}: {result.score:.2f}" in printed
