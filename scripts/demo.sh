@@ -4,6 +4,7 @@ set -euo pipefail
 
 systems=${SYSTEMS:-baseline,disagreement} size=${SIZE:-tiny}
 out=${DEMO:-demo}
+[[ $systems != all ]] || systems=baseline,disagreement,aggregation,both,lpea,talking,interacting,evolving
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 

@@ -81,7 +81,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
     Raises:
         ValueError: a row was run on other test data than the baseline.
     """
-    from fairseq_diverse.evaluation.significance import interval, p_value, paired_difference
+    from fairseq_diverse.evaluation.significance import interval, p_value, paired_difference, seed_difference
 
     resamples = {row.name: _resampled(summaries[row.name]) for row in rows if summaries[row.name]}
     lines = []
@@ -111,7 +111,8 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         line["p"] = p_value(resamples[row.baseline], resamples[row.name], line["delta"])
         nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (first, of_row)]
         line["nll_delta"], _, line["nll_p"] = paired_difference(*nll)
-        line["seed_p"] = seed_p_value([s["metrics"]["bleu"] for s in first], bleu)
+        several = min(len(first), len(of_row)) > 1
+        line["seed_p"] = seed_difference([s["metrics"]["bleu"] for s in first], bleu)[1] if several else None
         for key, step in (("speed", "train"), ("decoding_speed", "generate")):
             own, others = (_mean(s["words_per_second"][step] for s in group) for group in (of_row, first))
             line[key] = own / others
@@ -238,15 +239,6 @@ def p_text(value: float) -> str:
 def mark(p: float) -> str:
     """Stars of a p-value."""
     return "**" if p < 0.01 else "*" if p < 0.05 else ""
-
-
-def seed_p_value(baseline: Sequence[float], system: Sequence[float]) -> float | None:
-    """Welch's t-test over seeds, two-sided; None where one of the two has a single seed or nothing varies."""
-    from scipy.stats import ttest_ind
-
-    if min(len(baseline), len(system)) < 2 or not np.std([*baseline]) + np.std([*system]):
-        return None
-    return float(ttest_ind(system, baseline, equal_var=False).pvalue)
 
 
 def _portable(line: str) -> str:

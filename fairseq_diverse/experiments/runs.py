@@ -103,7 +103,7 @@ class Run:
         if self.summary:
             return "done"
         if not self.data.hash:
-            return "data not prepared"
+            return f"data {self.data.name} not prepared"
         open_steps = [step for step in self.commands() if step not in self.state]
         return f"goes on with {open_steps[0] if open_steps else 'score'}" if self.state else "new"
 

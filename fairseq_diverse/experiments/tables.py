@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
 
     Args:
         name: a table's name in ``configs/tables``, or the path of a YAML file.
-        data: the data set of every row instead of the file's.
+        data: the data set of every row instead of the file's; of rows that it makes equal, the first remains.
         size: the size of every row instead of the file's.
         settings: ``flag=value`` for every row; ``generate.flag=value`` and ``average.last=N`` reach those sections.
 
@@ -119,13 +119,32 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
                 raise ValueError(f"{path}: row {row_name} and size {size_path.stem} set no `{needed}`")
         if not rows[str(row_name)].train["max-update"].isdigit():  # type: ignore[union-attr]
             raise ValueError(f"{path}: row {row_name}: max-update: {train['max-update']} is not a number of updates")
+        _refuse_too_few_updates(rows[str(row_name)], path)
     if not rows:
         raise ValueError(f"{path}: no rows")
     for name, resolved in rows.items():
         if resolved.baseline not in rows:
             raise ValueError(f"{path}: row {name}: baseline {resolved.baseline} is no row; rows: {', '.join(rows)}")
+    if data:
+        rows = _different(rows)
     x = tuple(flag.strip() for flag in str(content["x"]).split(",")) if "x" in content else ()
     return Table(path.stem, str(content.get("title", path.stem)), str(content.get("note", "")), x, rows)
+
+
+def _different(rows: dict[str, Row]) -> dict[str, Row]:
+    """The rows without those that train and translate as an earlier one."""
+    first: dict[str, str] = {}
+    same = {name: first.setdefault(row.key(row.data), name) for name, row in rows.items()}
+    return {name: replace(row, baseline=same[row.baseline]) for name, row in rows.items() if same[name] == name}
+
+
+def _refuse_too_few_updates(row: Row, path: Path) -> None:
+    if row.average and row.average["last"] * row.average["every"] > row.max_update:
+        raise ValueError(
+            f"{path}: row {row.name}: average: the last {row.average['last']} checkpoints of every "
+            f"{row.average['every']} updates, but only {row.max_update} updates; give others with --set "
+            "average.every=N, or --set average.last=0 for none"
+        )
 
 
 def select_rows(table: Table, names: str | None) -> list[Row]:

@@ -88,6 +88,14 @@ def test_the_placements_of_a_row_fit_its_size(row, data):
         assert resolve_placement("--disagreement-on", args.disagreement_on, layers)
 
 
+@pytest.mark.parametrize("table", config_names("tables"))
+def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    assert main(["run", table, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("fairseq_cli.train ") == shown.count("\n# ") + 1 and not list(tmp_path.iterdir())
+
+
 def test_the_data_sets_of_all_rows_are_known():
     assert {row.data for row in ROWS.values()} <= {*config_names("data"), *PLAIN_DATA}
 

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,57 @@ def raw(tmp_path) -> Path:
 
 
 @needs_models
-def test_multi30k_with_syntax(tmp_path, raw, size):
+def test_a_table_from_raw_files_to_its_report(tmp_path, raw, size):
+    """With syntax: parsed on the way. The second call has nothing left to do."""
     models = {f"{kind.upper()}_MODEL": path for kind, path in MODELS.items()}
-    variables = {"SEEDS": 1, "SIZE": size, **models}
-    output = call("multi30k.sh", raw, tmp_path / "out", "baseline", "lpea-rhe", **variables)
-    assert "train: 100 sentences, 0 without a usable constituency tree" in output
-    assert re.search(r"^\| lpea-rhe \| [\d,]+ \| .* \| 1 \|$", output, re.MULTILINE)
+    asked = ["zhang2021", 1, "--raw", raw, "--data", "multi30k", "--size", size, "--rows", "transformer,lpea-rhe"]
+    asked += ["--set", "average.last=0"]
+    for _ in range(2):
+        output = call("table.sh", *asked, "--jobs", 2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs", **models)
+        table = output[output.index("Zhang et al. (2021), Table 1") :]
+        assert re.search(r"^\| transformer \| [\d,]+ \| ", table, re.MULTILINE)
+        assert re.search(r"^\| lpea-rhe \| [\d,]+ \| .* 26.28 \| 71.82M \|$", table, re.MULTILINE)
+        assert "<th>row</th>" in (tmp_path / "runs/reports/zhang2021-table1.html").read_text()
+    assert output.count("done before") == 2 and "learn" not in output
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Path:
+    """The embedded corpus with its trees, prepared."""
+    folder = tmp_path_factory.mktemp("toy")
+    command = [sys.executable, "-m", "fairseq_diverse.cli"]
+    for line in (
+        f"toy --out {folder}/raw --sentences 200 --valid 10 --test 10",
+        f"prepare toy --raw {folder}/raw --out {folder}/data",
+        f"binarize-syntax --data {folder}/data --dependency {folder}/raw/{{split}}.en.conllu "
+        f"--constituency {folder}/raw/{{split}}.en.ptb",
+    ):
+        subprocess.run([*command, *line.split()], check=True, capture_output=True)
+    return folder / "data"
+
+
+@pytest.mark.parametrize(
+    ("script", "system", "signs"),
+    [
+        ("li2021", "both", ["disagreement", "routing='em'"]),
+        ("zhang2021", "lpea-rhe", ["syntax='phrase'", "enliven='enliven'"]),
+        ("li2022", "interacting 2", ["interacting='concat'", "encoder_attention_heads=2"]),
+        ("wang2021", "ea-lite", ["evolving_on='encoder,decoder,cross'", "evolving_carry=0.1"]),
+    ],
+)
+def test_the_script_of_a_paper(tmp_path, toy, script, system, signs):
+    small = "--arch diverse_transformer_tiny --max-update 4 --save-interval-updates 2 --max-tokens 300"
+    output = call(f"{script}.sh", toy, tmp_path, *system.split(), *small.split(), LAST=2)
+    for sign in signs:
+        assert re.search(sign.replace("=", "'?[=:] ?"), output), sign
+    assert re.search(r"^\S*test.log +[\d.]+ ", output, re.MULTILINE)
+    assert (tmp_path / "checkpoint_average.pt").exists()
+
+
+@pytest.mark.parametrize("script", ["table", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"])
+def test_a_script_says_how_it_is_called(script):
+    done = subprocess.run([SCRIPTS / f"{script}.sh", "x"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("usage: ")
 
 
 def test_multi30k_then_a_length_penalty(tmp_path, raw, size):

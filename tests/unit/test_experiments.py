@@ -170,6 +170,21 @@ def test_a_wrong_setting_is_refused(table, setting):
         load_table(table(), settings=[setting])
 
 
+def test_an_average_of_more_checkpoints_than_there_will_be_is_refused(table):
+    with pytest.raises(ValueError, match=r"row first: average: the last 4 checkpoints of every 8 updates, but only 30"):
+        load_table(table(), settings=["average.last=4", "average.every=8"])
+
+
+def test_rows_that_another_data_set_makes_equal_are_one(table):
+    added = "rows:\n  third: {data: wmt14_en_de, baseline: third}\n  fourth: {dropout: 0.5, baseline: third}\n"
+    name = table(("rows:\n", added))
+    assert list(load_table(name).rows) == ["third", "fourth", "first", "second"]
+    rows = load_table(name, data="toy").rows
+    assert {row.name: row.baseline for row in rows.values()} == {
+        "third": "third", "fourth": "third", "second": "third"
+    }  # fmt: skip
+
+
 def test_seeds():
     assert parse_seeds("1, 20") == [1, 20]
     for text in ("", "1,a", "1,1", "-1"):
