@@ -1,19 +1,20 @@
 """Make a data set ready for fairseq-train: fetch, extract, clean, tokenize, segment into subwords, binarize.
 
 With --archives, missing archives are downloaded into DIR, or listed where that cannot be, and the raw files are taken
-from them into DIR/NAME. Whatever stops the command, the next one goes on after the last complete archive. Line counts
-are compared with those that the configuration names. With --raw, the raw files are yours.
+from them into DIR/NAME. Whatever stops the command, the next one goes on where it was. Line counts are compared with
+those that the configuration names. With --raw, the raw files are yours, and nothing is left of a run that was stopped.
 
 NAME is a configuration of configs/data/ or a YAML file of your own. The result is one directory: dict.*.txt and the
 binarized splits train, valid and test, preprocess.json (everything that was done), and text/ with the same splits as
-text: cleaned, tokenized (tok.*) and segmented (bpe.*). It appears when it is complete; nothing is left of a run that
-was stopped. Training pairs with an empty side are dropped; line separators inside a line (U+2028, U+0085, ...) and
-NUL become a space; both are counted. Lines of valid and test are never dropped.
+text: cleaned, tokenized (tok.*) and segmented (bpe.*). It appears when it is complete. Training pairs with an empty
+side are dropped; line separators inside a line (U+2028, U+0085, ...) and NUL become a space; both are counted. Lines
+of valid and test are never dropped.
 """
 
 import argparse
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.paths import config_names, config_path, runs_dir
 
@@ -41,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation import DataConfig, prepare
-    from fairseq_diverse.preparation.prepare import wrong_pairs
+    from fairseq_diverse.preparation import DataConfig
 
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
@@ -50,36 +50,44 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError("--no-download and --accept-counts go with --archives")
     config = DataConfig.load(config_path("data", args.config))
     out = (args.out or runs_dir() / "data" / config.name).resolve()
-    raw = args.raw or _extracted(config, args)
-    hold_out = config.sources.hold_out if args.archives and config.sources else 0
-    made = prepare(
-        config,
-        raw,
-        out,
-        strict=args.strict,
-        workers=args.workers,
-        overwrite=args.overwrite,
-        hold_out=hold_out,
-    )
-    if not made:
+    if args.raw:
+        _prepare(config, args.raw, out, args)
+    else:
+        _prepare_from_archives(config, out, args)
+
+
+def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespace, **options: Any) -> None:
+    from fairseq_diverse.preparation import prepare
+
+    given = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    if not prepare(config, raw, out, **given, **options):
         print(f"already prepared: {out}")
-    if args.archives:
-        _compare(wrong_pairs(config, out), args.accept_counts, f"{out} is complete all the same")
 
 
-def _extracted(config: "DataConfig", args: argparse.Namespace) -> Path:
-    """The directory of raw files, made from the archives where it is not there yet."""
+def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Namespace) -> None:
+    from fairseq_diverse.experiments.runs import RunBusy, locked
     from fairseq_diverse.preparation import extraction
     from fairseq_diverse.preparation.download import fetch
+    from fairseq_diverse.preparation.prepare import wrong_pairs
 
     if not config.sources:
         raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")
     raw = args.archives / config.name
-    if not extraction.is_extracted(config, args.archives, raw):
-        fetch(config.sources, args.archives, download=not args.no_download)
-        extraction.extract(config, args.archives, raw)
-    _compare(extraction.wrong_lines(config, raw), args.accept_counts, "replace the archive")
-    return raw
+    work = out.with_name(f".{out.name}.part")
+    try:
+        if not extraction.is_extracted(config, args.archives, raw):
+            if args.no_download:
+                fetch(config.sources, args.archives, download=False)
+            with locked(args.archives):
+                fetch(config.sources, args.archives, download=not args.no_download)
+                extraction.extract(config, args.archives, raw)
+        _compare(extraction.wrong_lines(config, raw), args.accept_counts, "replace the archive")
+        with locked(work):
+            _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
+            shutil.rmtree(work)
+    except RunBusy as error:
+        raise ValueError(str(error)) from None
+    _compare(wrong_pairs(config, out), args.accept_counts, f"{out} is complete all the same")
 
 
 def _compare(differences: list[str], accept: bool, otherwise: str) -> None:

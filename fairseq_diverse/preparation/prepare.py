@@ -23,6 +23,7 @@ from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_record
 from fairseq_diverse.preparation.progress import INTERVAL
+from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokens import Tokens, clean
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
@@ -39,6 +40,7 @@ def prepare(
     workers: int = 1,
     overwrite: bool = False,
     hold_out: int = 0,
+    work: Path | None = None,
     say: Say = print,
 ) -> bool:
     """Clean, filter, tokenize, segment and binarize ``raw`` into ``out``.
@@ -54,6 +56,7 @@ def prepare(
         overwrite: replace a data set prepared otherwise.
         hold_out: every so many of the training pairs that are kept becomes a pair of valid, which then has no raw
             files (0: it has).
+        work: directory beside ``out`` where a stopped preparation is kept and goes on; by default nothing is kept.
         say: receives a line for each split and one at the end.
 
     Returns:
@@ -75,14 +78,18 @@ def prepare(
     pairs = {split: (raw / source, raw / target) for split, (source, target) in names.items()}
     tokens = tuple(Tokens(config.sides[side]) for side in ("source", "target"))
     totals = {split: _equal_lengths(*paths) for split, paths in pairs.items()}
-    work = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+    keep, work = work is not None, work or out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        (work / "text").mkdir(parents=True)
+        steps = Steps(work, [wanted, versions, strict])
+        text = work / "text"
+        text.mkdir(exist_ok=True)
         counts: dict[str, dict[str, int]] = {}
         for split, paths in pairs.items():
-            counts |= _tokenize(config, tokens, split, paths, totals[split], work / "text", strict, workers, hold_out)
-        truecaser = _truecase(config, work, workers)
-        bpe = _segment(config, work, workers)
+            arguments = (config, tokens, split, paths, totals[split], text, strict, workers, hold_out)
+            counts |= steps(f"tokenize {split}", _tokenize, *arguments)
+        truecaser = _truecase(config, work, workers, steps)
+        bpe = _segment(config, work, workers, steps)
         _binarize(config, work, workers)
         record: dict[str, Any] = {
             "format": FORMAT,
@@ -95,14 +102,16 @@ def prepare(
             "bpe": bpe,
             "splits": counts,
             "hash": _text_hash(work / "text"),
-            "versions": {"python": platform.python_version()} | {package: version(package) for package in PACKAGES},
+            "versions": versions,
         }
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        steps.path.unlink(missing_ok=True)
         _put_in_place(work, out)
     except OSError as error:  # a full disk, above all: Python names no file then
         raise OSError(f"{out}: not prepared: {error}") from None
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(work, ignore_errors=True)
     for split, count in counts.items():
         say(_summary(split, count))
     sizes = ", ".join(f"{language} {_dictionary_size(out, language):,}" for language in config.languages)
@@ -246,57 +255,55 @@ def _equal_lengths(source: Path, target: Path) -> int:
 # --- truecaser, subwords, binarization ---
 
 
-def _truecase(config: DataConfig, work: Path, workers: int) -> dict[str, str | None]:
+def _truecase(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict[str, str | None]:
     """Train truecasers on the training text and apply them to ``text/tok.*`` where the configuration says so."""
-    import sacremoses
-
     names: dict[str, str | None] = dict.fromkeys(config.sides)
-    for side, steps in config.sides.items():
-        if not steps["truecase"]:
-            continue
-        language = steps["language"]
-        names[side] = f"text/truecase.{language}"
-        train = work / "text" / f"tok.train.{language}"
-        model = work / f"text/truecase.{language}"
-        documents = (line.split(" ") for line in _bar(iterate_lines(train), f"train truecaser {language}"))
-        sacremoses.MosesTruecaser().train(documents, save_to=str(model))
-        model.chmod(0o644)  # sacremoses writes it for its owner alone
-        tokens = Tokens(steps, model)
-        for split in SPLITS:
-            path = work / "text" / f"tok.{split}.{language}"
-            cased = path.with_name("cased")
-            with parallel_map(tokens.truecase, iterate_lines(path), workers) as lines:
-                _write(cased, lines)
-            os.replace(cased, path)
+    for side, side_steps in config.sides.items():
+        if side_steps["truecase"]:
+            language = side_steps["language"]
+            names[side] = f"text/truecase.{language}"
+            model = work / f"text/truecase.{language}"
+            steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
+            for split in SPLITS:
+                path = work / f"text/tok.{split}.{language}"
+                steps(f"truecase {path.name}", _apply_truecaser, path, Tokens(side_steps, model), workers)
     return names
 
 
-def _segment(config: DataConfig, work: Path, workers: int) -> dict[str, Any]:
+def _train_truecaser(train: Path, model: Path) -> None:
+    import sacremoses
+
+    documents = (line.split(" ") for line in _bar(iterate_lines(train), f"train {model.name}"))
+    sacremoses.MosesTruecaser().train(documents, save_to=str(model))
+    model.chmod(0o644)  # sacremoses writes it for its owner alone
+
+
+def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
+    """Twice does no more than once."""
+    with parallel_map(tokens.truecase, _bar(iterate_lines(path), f"truecase {path.name}"), workers) as lines:
+        _write(path.with_name("cased"), lines)
+    os.replace(path.with_name("cased"), path)
+
+
+def _segment(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict[str, Any]:
     """Learn subwords on the training text and write ``text/bpe.SPLIT.LANG``; returns the record's ``bpe``."""
     text, languages, bpe = work / "text", config.languages, config.bpe
     end = "sentencepiece.model" if bpe["kind"] == "sentencepiece" else "bpe.codes"
     models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}
     for model in sorted(set(models.values())):
-        print(f"learn {bpe['kind']} ({bpe['size']:,})", file=sys.stderr)
         paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
-        with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # the learner's own bar
-            subwords.learn(
-                bpe["kind"], (line for path in paths for line in iterate_lines(path)), bpe["size"], text / model
-            )
+        steps(f"learn {model}", _learn, bpe, paths, text / model)
     vocabulary: dict[str, str | None] = dict.fromkeys(languages)
     for language in languages:
         segmenter = subwords.Subwords(bpe["kind"], text / models[language])
         if bpe["threshold"]:
             vocabulary[language] = f"text/bpe.vocab.{language}"
-            with parallel_map(segmenter.segment, iterate_lines(text / f"tok.train.{language}"), workers) as train:
-                subwords.count_subwords(train, work / f"text/bpe.vocab.{language}")
-            segmenter = subwords.Subwords(
-                bpe["kind"], text / models[language], text / f"bpe.vocab.{language}", bpe["threshold"]
-            )
+            counted = text / f"bpe.vocab.{language}"
+            steps(f"count {counted.name}", _count, text / f"tok.train.{language}", segmenter, counted, workers)
+            segmenter = subwords.Subwords(bpe["kind"], text / models[language], counted, bpe["threshold"])
         for split in SPLITS:
-            lines = _bar(iterate_lines(text / f"tok.{split}.{language}"), f"segment {split}.{language}")
-            with parallel_map(segmenter.segment, lines, workers) as segmented:
-                _write(text / f"bpe.{split}.{language}", segmented)
+            made = text / f"bpe.{split}.{language}"
+            steps(f"segment {made.name}", _apply, text / f"tok.{split}.{language}", segmenter, made, workers)
     sides = dict(zip(("source", "target"), languages, strict=True))
     return {
         **bpe,
@@ -305,8 +312,26 @@ def _segment(config: DataConfig, work: Path, workers: int) -> dict[str, Any]:
     }
 
 
+def _learn(bpe: dict[str, Any], paths: list[Path], model: Path) -> None:
+    print(f"learn {bpe['kind']} ({bpe['size']:,})", file=sys.stderr)
+    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # the learner's own bar
+        subwords.learn(bpe["kind"], (line for path in paths for line in iterate_lines(path)), bpe["size"], model)
+
+
+def _count(path: Path, segmenter: subwords.Subwords, counted: Path, workers: int) -> None:
+    with parallel_map(segmenter.segment, _bar(iterate_lines(path), f"count {counted.name}"), workers) as segmented:
+        subwords.count_subwords(segmented, counted)
+
+
+def _apply(path: Path, segmenter: subwords.Subwords, made: Path, workers: int) -> None:
+    with parallel_map(segmenter.segment, _bar(iterate_lines(path), f"segment {made.name}"), workers) as segmented:
+        _write(made, segmented)
+
+
 def _binarize(config: DataConfig, work: Path, workers: int) -> None:
     print("fairseq-preprocess", file=sys.stderr)
+    for dictionary in work.glob("dict.*.txt"):  # of a run that was stopped; fairseq-preprocess replaces none
+        dictionary.unlink()
     source, target = config.languages
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", source, "--target-lang", target]
     for split in SPLITS:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from fairseq_diverse.experiments.runs import locked
 from fairseq_diverse.paths import config_path
 from fairseq_diverse.preparation.subwords import Subwords
 from tests.integration.commands import shared_data
@@ -329,6 +331,15 @@ def test_counts_that_differ_are_an_error_until_they_are_accepted(tmp_path):
     said = call(command, tmp_path, fails=2).stderr.splitlines()[-1]
     member = "de-en/IWSLT14.TED.dev2010.de-en.de.xml"
     assert f"de-en.tgz: {member} has 3 lines, 887 are expected; replace the archive, or add --accept-counts" in said
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path):
+    write(tmp_path / "archives", {"de-en.tgz": iwslt(14, TALKS_14)})
+    command = counted(tmp_path)
+    for folder in ("archives", ".out.part"):
+        with locked(tmp_path / folder):
+            said = call(command, tmp_path, fails=2).stderr.splitlines()[-1]
+        assert re.search(f"process {os.getpid()} is working on .*{folder}$", said)
 
 
 def test_offline_the_script_says_which_archives_to_put_where(tmp_path):

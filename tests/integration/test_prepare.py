@@ -1,5 +1,6 @@
 """`fairseq-diverse prepare` as a user runs it."""
 
+import importlib
 import json
 import os
 import resource
@@ -233,6 +234,38 @@ def test_a_full_disk_leaves_nothing(tmp_path, raw):
     assert done.returncode == 2
     assert "out: not prepared:" in done.stderr.splitlines()[-1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+
+
+def test_with_a_working_directory_what_is_done_is_not_done_again(tmp_path, raw, monkeypatch):
+    module = importlib.import_module("fairseq_diverse.preparation.prepare")
+    config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
+    module.prepare(config, raw, tmp_path / "fresh")
+    calls = []
+    for name in ("_tokenize", "_apply_truecaser", "_apply", "_binarize"):
+        step = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, name=name, step=step: (calls.append(name), step(*a))[1])
+    out, work = tmp_path / "out", tmp_path / "work"
+    for step, at in (("_tokenize", 1), ("_apply_truecaser", 4), ("_apply", 2), ("_binarize", 1)):
+        real, left = getattr(module, step), [at]
+
+        def stop(*arguments, real=real, left=left):
+            left[0] -= 1
+            result = real(*arguments)  # its files are there, but nobody has heard of it
+            if not left[0]:
+                raise KeyboardInterrupt
+            return result
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, step, stop)
+            with pytest.raises(KeyboardInterrupt):
+                module.prepare(config, raw, out, work=work)
+        assert not out.exists()
+    assert module.prepare(config, raw, out, work=work)
+    assert contents(out) == contents(tmp_path / "fresh")
+    assert not work.exists()
+    again = {"_tokenize": 1, "_apply_truecaser": 1, "_apply": 1, "_binarize": 1}  # only what was stopped
+    once = {"_tokenize": 3, "_apply_truecaser": 6, "_apply": 6, "_binarize": 1}
+    assert {name: calls.count(name) for name in once} == {name: once[name] + again[name] for name in once}
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -10,6 +10,7 @@ from fairseq_diverse.paths import config_names, config_path
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
+from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords, learn
 from fairseq_diverse.preparation.tokens import Tokens, clean
 
@@ -180,6 +181,23 @@ def test_a_rare_subword_is_split_further(tmp_path):
 def test_text_too_small_for_subwords_is_refused(kind, text, tmp_path):
     with pytest.raises(ValueError, match=r"two letters|sentencepiece cannot learn a vocabulary of 9000"):
         learn(kind, text, 9000, tmp_path / "model")
+
+
+# --- steps ---
+
+
+def test_a_step_is_done_once_for_one_purpose(tmp_path):
+    for purpose in ([{"size": 1}], [{"size": 2}]):
+        assert Steps(tmp_path / "work", purpose)("add", sum, [1, 2]) == 3
+        (tmp_path / "work/file").touch()
+        again = Steps(tmp_path / "work", purpose)
+        assert again("add", pytest.fail, "done twice") == 3
+        assert (tmp_path / "work/file").exists()
+        with pytest.raises(ZeroDivisionError):
+            again("divide", lambda: 1 / 0)
+        assert Steps(tmp_path / "work", purpose)("divide", int, "5") == 5
+    Steps(tmp_path / "work", "other")
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 # --- the record ---
