@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-fast lint bench
+.PHONY: setup demo test test-fast lint bench results
 
 setup: .venv/.done
 
@@ -35,3 +35,7 @@ lint: setup
 # ARGS='--only disagreement --save NAME' for a part, see benchmarks/README.md
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The tables of README and docs/results.md, from the summaries in results/
+results: setup
+	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md

@@ -131,15 +131,16 @@ def show(args: argparse.Namespace) -> str:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
     if True in classifiers:
         lines = compare_accuracy(rows, summaries)
-        cells, notes = accuracy_cells(lines), accuracy_notes(lines)
+        cells = _columns(accuracy_cells(lines), args.columns)
+        notes = accuracy_notes(lines)
     else:
         lines = report.compare(rows, summaries)
-        cells, notes = report.to_cells(lines), report.notes(rows, lines)
+        cells = _columns(report.to_cells(lines), args.columns)
+        notes = report.notes(rows, lines, cells[0])
     if args.save and not report.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":
         return json.dumps({"table": table.name, "title": table.title, "rows": lines, "notes": notes}, indent=1)
-    cells = _columns(cells, args.columns)
     notes = [*filter(None, [table.note]), *notes]
     if args.format == "html":
         return formats.as_html(cells, table.title, notes, _figures(args, table, rows, lines, summaries))

@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
         from fairseq_diverse.experiments.slurm import submit
         from fairseq_diverse.paths import runs_dir
 
-        unfinished = [run for run in runs if not run.summary]
+        unfinished = [run for run in runs if not run.finished]
         folder = runs_dir() / "slurm"
         queued = submit(unfinished, args.jobs, args.slurm, folder) if unfinished else []
         for run, job in zip(unfinished, queued, strict=True):

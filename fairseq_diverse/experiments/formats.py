@@ -48,9 +48,14 @@ def as_text(cells: Cells, title: str, notes: Sequence[str]) -> str:
 def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """A pipe table; notes are a list."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-    escaped = [[cell.replace("|", "\\|").replace("*", "\\*") for cell in row] for row in cells]
-    lines = [f"| {' | '.join(row)} |" for row in (escaped[0], rule, *escaped[1:])]
-    return "\n".join([title, "", *lines, "", *(f"- {note}" for note in notes)])
+
+    def escape(text: str) -> str:
+        return text.replace("|", "\\|").replace("*", "\\*")
+
+    lines = [
+        f"| {' | '.join(row)} |" for row in (map(escape, cells[0]), rule, *(map(escape, row) for row in cells[1:]))
+    ]
+    return "\n".join([title, "", *lines, "", *(f"- {escape(note)}" for note in notes)])
 
 
 def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:

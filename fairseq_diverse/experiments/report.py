@@ -70,7 +70,7 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
 def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
     """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
 
-    ``bleu``, ``chrf``, ``ter`` and ``length_ratio`` are means over seeds, ``bleu_deviation`` the standard deviation
+    ``bleu``, ``chrf``, ``ter``, ``metrics`` (of the table) and ``length_ratio`` are means over seeds, ``bleu_deviation`` the standard deviation
     (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of the mean. ``delta`` and ``p`` compare mean
     BLEU with the baseline's: every resample draws one set of sentences and averages each system's BLEU over its seeds.
     So p is about other test sentences, the deviation about other seeds.
@@ -99,6 +99,11 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
             "bleu_deviation": deviation(bleu),
             "bleu_interval": (high - low) / 2,
             **{key: _mean(s["metrics"][key] for s in of_row) for key in ("chrf", "ter", "length_ratio")},
+            "metrics": {
+                key: _mean(s["metrics"][key] for s in of_row)
+                for key in row.metrics
+                if all(key in s["metrics"] for s in of_row)
+            },
             "words_per_second": _mean(s["words_per_second"]["train"] for s in of_row),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
             "commits": commits_of(of_row),
@@ -121,8 +126,11 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
 
 def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A header and a row of text for each line; columns that nobody fills are left out."""
-    rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", "length"]]
-    rows[0] += ["Δ BLEU", "p over seeds", "Δ NLL", "speed", "decoding", "seeds"]
+    from fairseq_diverse.evaluation.catalogue import CATALOGUE
+
+    extra = list(dict.fromkeys(key for line in lines for key in line.get("metrics", ())))
+    rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra)]]
+    rows[0] += ["length", "Δ BLEU", "p over seeds", "Δ NLL", "speed", "decoding", "seeds"]
     published = list(dict.fromkeys(key for line in lines for key in line["published"]))
     for line in lines:
         cells = [line["row"]]
@@ -134,6 +142,7 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
                 f"{line['bleu']:.2f} ± {spread:.2f}" if spread is not None else f"{line['bleu']:.2f}",
                 f"{line['chrf']:.2f}",
                 f"{line['ter']:.2f}",
+                *(f"{line['metrics'][key]:.2f}" if key in line["metrics"] else "" for key in extra),
                 f"{line['length_ratio']:.3f}",
             ]
             if "delta" in line:
@@ -154,22 +163,21 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return without_empty_columns(rows)
 
 
-def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the figures mean, and what they were measured with."""
+def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """What the figures of the columns that are shown mean, and what they were measured with."""
     done = [line for line in lines if line["seeds"]]
     text = []
     baselines = list(dict.fromkeys(line["baseline"] for line in done if "baseline" in line))
-    if baselines:
-        against = ", ".join(baselines)
-        text += [
-            f"Δ against {against}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a paired t-test; "
-            "*: p < 0.05, **: p < 0.01",
-            "NLL: nats per test sentence, lower is better; words/s: target subwords in training",
-            "speed, decoding: words/s in training and translation relative to it; no comparison unless the runs had "
-            "the machine to themselves alike",
-        ]
-    if any(line.get("seed_p") is not None for line in done):
-        text.append("p over seeds: Welch's t-test of the seeds' BLEU")
+    of_columns = {
+        "Δ BLEU": f"Δ against {', '.join(baselines)}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a "
+        "paired t-test; *: p < 0.05, **: p < 0.01",
+        "p over seeds": "p over seeds: Welch's t-test of the seeds' BLEU",
+        "Δ NLL": "NLL: nats per test sentence, lower is better",
+        "words/s": "words/s: target subwords in training",
+        "speed": "speed, decoding: words/s in training and translation by the baseline's; no comparison unless the runs "
+        "had the machine to themselves alike",
+    }
+    text += [note for column, note in of_columns.items() if column in columns]
     if done:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]

@@ -98,9 +98,14 @@ class Run:
         return read_json(self.directory / "summary.json")
 
     @property
+    def finished(self) -> bool:
+        """Whether the summary is there, with every metric that the row asks for."""
+        return self.summary is not None and set(self.row.metrics) <= set(self.summary.get("metrics", {}))
+
+    @property
     def stage(self) -> str:
         """Done, the step at which it goes on, or new."""
-        if self.summary:
+        if self.finished:
             return "done"
         if not self.data.hash:
             return f"data {self.data.name} not prepared"
@@ -158,7 +163,7 @@ class Run:
             RunBusy: another process holds this run.
         """
         with locked(self.directory) as lock:
-            if self.summary:
+            if self.finished:
                 return
             with atomic_write(self.directory / "commands.sh") as f:
                 f.writelines(line + "\n" for line in self.shell_lines(threads))
@@ -174,9 +179,10 @@ class Run:
                     peak = yield from self._spawn(step, command, threads, lock)
                     self._finish(step, logs.measure(step, self.directory / f"{step}.log") | {"peak_memory": peak})
             yield Progress("score")
-            from fairseq_diverse.experiments.summary import summarize
+            from fairseq_diverse.experiments.summary import add_metrics, summarize
 
-            write_json(self.directory / "summary.json", summarize(self))
+            # a run that another table finished has what all tables share
+            write_json(self.directory / "summary.json", add_metrics(self, self.summary or summarize(self)))
             for path in (*self.checkpoints.glob("*.pt"), self.directory / "error.log"):
                 if path != self.checkpoint:
                     path.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
             for slot in range(jobs):
                 if slot not in working and waiting:
                     run = waiting.pop(0)
-                    if run.summary:
+                    if run.finished:
                         display.say(f"{run.name}: {outcome(run)} (done before, {run.directory})")
                         continue
                     display.say(f"{run.name}: {run.directory}")
@@ -69,7 +69,8 @@ def outcome(run: Run) -> str:
 
         return f"accuracy {together(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
     metrics = summary["metrics"]
-    return "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
+    figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
+    return "; ".join([figures, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())])
 
 
 class Bars:

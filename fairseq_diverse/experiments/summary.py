@@ -50,6 +50,33 @@ def summarize(run: Run) -> dict[str, Any]:
     }
 
 
+def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
+    """The summary with the scores of the metrics that the run's row asks for and it lacks.
+
+    A metric that cannot be had here stands in ``missing`` with the reason.
+    """
+    from fairseq_diverse.evaluation.catalogue import CATALOGUE, Texts
+
+    wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
+    if not wanted:
+        return summary
+    source, target = (
+        read_lines(run.data.path / "text" / f"test.{name}") for name in (run.data.source, run.data.target)
+    )
+    given = Texts(read_lines(run.directory / "test.hyp"), target, run.data.target, source)
+    metrics, signatures, missing = summary["metrics"], {}, {}
+    for name in wanted:
+        try:
+            result = CATALOGUE[name].compute(given)
+        except ValueError as error:
+            missing[name] = str(error).splitlines()[0]
+        else:
+            metrics = metrics | {name: round(result.score, 4)}
+            signatures[name] = result.signature
+    metrics = metrics | {"signatures": metrics["signatures"] | signatures}
+    return summary | {"metrics": metrics, "missing": missing}
+
+
 def _classification(run: Run) -> dict[str, Any]:
     return {"accuracy": read_json(run.directory / "accuracy.json")["model"]}
 

@@ -14,7 +14,20 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_diverse.paths import config_path
 from fairseq_diverse.probing import TASKS
 
-TABLE_KEYS = ("title", "note", "data", "size", "flags", "generate", "average", "baseline", "grid", "x", "rows")
+TABLE_KEYS = (
+    "title",
+    "note",
+    "data",
+    "size",
+    "flags",
+    "generate",
+    "average",
+    "baseline",
+    "grid",
+    "metrics",
+    "x",
+    "rows",
+)
 SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
 PUBLISHED_KEYS = (
@@ -35,6 +48,7 @@ class Row:
     (``True``: a flag without a value); ``average`` is empty, or the number of checkpoints (``last``) and the
     updates between them (``every``). ``baseline`` is the row that it is compared with; ``published`` holds a paper's
     figures, measured on the data set ``published_on``. ``family`` is the row of the file that a grid made this one of.
+    ``metrics`` are those of ``fairseq-diverse score`` that translations are scored by besides BLEU, chrF and TER.
     """
 
     name: str
@@ -47,6 +61,7 @@ class Row:
     published: Flags
     published_on: str
     family: str
+    metrics: tuple[str, ...] = ()
 
     @property
     def max_update(self) -> int:
@@ -84,6 +99,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
     path = config_path("tables", name)
     content = _read(path, TABLE_KEYS)
     overrides = _parse_settings(settings or [])
+    metrics = _metrics(content, path)
     rows = {}
     for row_name, (family, row) in _points(content, path).items():
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
@@ -113,6 +129,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
             published=published,
             published_on=str(row.get("data", content.get("data"))),
             family=family,
+            metrics=metrics,
         )
         for needed in ("arch", "max-update"):
             if needed not in rows[str(row_name)].train:
@@ -163,6 +180,15 @@ def to_arguments(flags: dict[str, str | bool]) -> list[str]:
     return [
         part for flag, value in flags.items() for part in ((f"--{flag}",) if value is True else (f"--{flag}", value))
     ]
+
+
+def _metrics(content: Flags, path: Path) -> tuple[str, ...]:
+    from fairseq_diverse.evaluation.catalogue import chosen
+
+    try:
+        return tuple(chosen(str(content["metrics"]))) if "metrics" in content else ()
+    except ValueError as error:
+        raise ValueError(f"{path}: {str(error).removeprefix('--')}") from None
 
 
 def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:

@@ -11,7 +11,7 @@ import pytest
 from fairseq import options
 
 import fairseq_diverse
-from fairseq_diverse.cli import COMMANDS, build_parser
+from fairseq_diverse.cli import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -60,6 +60,15 @@ def test_every_command_and_mechanism_file_is_in_the_readme():
         assert f"fairseq-diverse {command}" in text, command
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_the_tables_are_those_of_the_results(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / name).read_text(encoding="utf-8")
+    (tmp_path / "text.md").write_text(text, encoding="utf-8")
+    assert main(["report", "--refresh", str(tmp_path / "text.md")]) == 0
+    assert (tmp_path / "text.md").read_text(encoding="utf-8") == text, "run: make results"
 
 
 @pytest.mark.integration

@@ -185,6 +185,14 @@ def test_rows_that_another_data_set_makes_equal_are_one(table):
     }  # fmt: skip
 
 
+def test_metrics_of_a_table(table):
+    rows = load_table(table(("rows:", "metrics: yisi-0,wer\nrows:"))).rows
+    assert rows["second"].metrics == ("yisi-0", "wer") and load_table(table()).rows["second"].metrics == ()
+    assert rows["second"].key("hash") == load_table(table()).rows["second"].key("hash")
+    with pytest.raises(ValueError, match=r"table.yaml: metrics blue: not known; choose from bleu, "):
+        load_table(table(("rows:", "metrics: blue\nrows:")))
+
+
 def test_seeds():
     assert parse_seeds("1, 20") == [1, 20]
     for text in ("", "1,a", "1,1", "-1"):
@@ -292,6 +300,10 @@ class FakeRun(SimpleNamespace):
         super().__init__(name=name, directory=folder, row=row, error=error, summary=None, classifies=False)
         self.closed = False
 
+    @property
+    def finished(self):
+        return self.summary is not None
+
     def execute(self, threads):
         FakeRun.working += 1
         FakeRun.most = max(FakeRun.most, FakeRun.working)
@@ -388,6 +400,16 @@ def test_report_compares_means_over_seeds(table):
     assert f"{second['delta']:+.2f}** ({report.p_text(second['p'])})" in cells[2]
 
 
+def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
+    rows = list(load_table(table(("rows:", "metrics: yisi-0,meteor\nrows:"))).rows.values())
+    found = [summary(1, 9, 5.0), summary(2, 9, 5.0)]
+    for one, value in zip(found, (40.0, 41.0), strict=True):
+        one["metrics"]["yisi-0"] = value
+    found[0]["metrics"]["meteor"] = 30.0
+    cells = report.to_cells(report.compare(rows, {"first": found, "second": []}))
+    assert cells[0][6] == "YiSi-0" and cells[1][6] == "40.50" and "METEOR" not in cells[0]
+
+
 def test_equal_systems_do_not_differ(table):
     rows = list(load_table(table()).rows.values())
     _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 9, 5.0)]})
@@ -403,7 +425,7 @@ def test_rows_that_were_not_run_say_so(table):
     assert (markdown[0], markdown[-1]) == ("title", "- a note")
     markdown = markdown[2:-2]
     assert markdown[1].startswith("| --- | ---:") and len({line.count("|") for line in markdown}) == 1
-    notes = "\n".join(report.notes(rows, lines))
+    notes = "\n".join(report.notes(rows, lines, ["BLEU"]))
     assert "bootstrap interval" in notes and "0123456789+" in notes and "measured on multi30k_en_de" in notes
 
 
