@@ -4,7 +4,7 @@ from setuptools import find_packages, setup
 
 EXTRAS = {
     "syntax": ["spacy", "benepar", "torch-struct", "transformers>=4.57,<5", "nltk"],
-    "metrics": ["jiwer", "pycocoevalcap"],
+    "metrics": ["jiwer", "pycocoevalcap", "transformers>=4.57,<5"],
     "chinese": ["jieba"],
     "slurm": ["submitit"],
     "plots": ["matplotlib", "scikit-learn"],

@@ -19,7 +19,7 @@ COMMANDS = {
     "translate": "translate raw text",
     "run": "train, translate and score the rows of a table",
     "report": "show measured beside published figures",
-    "score": "BLEU, chrF, TER, length ratio and significance of translations",
+    "score": "metrics of translations, intervals and significance",
     "average": "average checkpoints",
     "size": "parameters and FLOPs of an architecture",
     "heads": "what the encoder's heads do",

@@ -70,10 +70,10 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
 def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
     """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
 
-    ``bleu``, ``chrf``, ``ter``, ``metrics`` (of the table) and ``length_ratio`` are means over seeds, ``bleu_deviation`` the standard deviation
-    (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of the mean. ``delta`` and ``p`` compare mean
-    BLEU with the baseline's: every resample draws one set of sentences and averages each system's BLEU over its seeds.
-    So p is about other test sentences, the deviation about other seeds.
+    ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds,
+    ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
+    the mean. ``delta`` and ``p`` compare mean BLEU with the baseline's: every resample draws one set of sentences and
+    averages each system's BLEU over its seeds. So p is about other test sentences, the deviation about other seeds.
     ``seed_p``, where both have several seeds, is that of Welch's t-test over the seeds' BLEU.
     ``nll_delta`` and ``nll_p`` compare the negative log-likelihood of the test set, nats per sentence, each sentence
     averaged over seeds first. ``speed`` and ``decoding_speed`` are relative to the baseline's.
@@ -174,8 +174,8 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
         "p over seeds": "p over seeds: Welch's t-test of the seeds' BLEU",
         "Δ NLL": "NLL: nats per test sentence, lower is better",
         "words/s": "words/s: target subwords in training",
-        "speed": "speed, decoding: words/s in training and translation by the baseline's; no comparison unless the runs "
-        "had the machine to themselves alike",
+        "speed": "speed, decoding: words/s in training and translation by the baseline's; no comparison unless the "
+        "runs had the machine to themselves alike",
     }
     text += [note for column, note in of_columns.items() if column in columns]
     if done:
