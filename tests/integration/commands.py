@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,21 @@ def run(
     if check and result.returncode:
         raise AssertionError(f"{' '.join(command)} failed:\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}")
     return result
+
+
+def train_in_two_processes(*args: object) -> list[str]:
+    """What the two wrote that ``fairseq-train args...`` trains with gloo."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "fairseq_cli.train", *map(str, args), "--user-dir", str(USER_DIR)]
+    command += ["--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-backend", "gloo"]
+    command += ["--distributed-init-method", f"tcp://localhost:{port}", "--ddp-backend", "legacy_ddp"]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    two = [subprocess.Popen([*command, "--distributed-rank", str(rank)], **options) for rank in (0, 1)]
+    logs = [process.communicate(timeout=300)[0] for process in two]
+    assert [process.returncode for process in two] == [0, 0], "\n".join(logs)[-3000:]
+    return logs
 
 
 def _fork(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,6 @@
 """Checkpoints through fairseq's own commands: ensembles, resuming in two processes; damaged and hostile files."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints import load_checkpoint
-from tests.integration.commands import TINY, USER_DIR, make_data, run
+from tests.integration.commands import TINY, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
@@ -82,31 +81,8 @@ def test_generate_with_an_average(data, model, tmp_path):
 
 def test_resume_in_two_processes_and_then_in_one(data, model):
     """The first resumes what --eval-bleu wrote; the second resumes what was written after loading that."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     common = [data, *TRAIN, "--save-dir", model]
-    distributed = (
-        f"--distributed-world-size 2 --distributed-no-spawn --distributed-init-method tcp://localhost:{port} "
-        "--distributed-backend gloo --ddp-backend legacy_ddp --max-epoch 2"
-    )
-    line = [
-        sys.executable,
-        "-m",
-        "fairseq_cli.train",
-        *map(str, common),
-        "--user-dir",
-        str(USER_DIR),
-        *distributed.split(),
-    ]
-    two = [
-        subprocess.Popen(
-            [*line, "--distributed-rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for rank in (0, 1)
-    ]
-    logs = [process.communicate(timeout=300)[0] for process in two]
-    assert [process.returncode for process in two] == [0, 0], "\n".join(logs)[-3000:]
+    logs = train_in_two_processes(*common, "--max-epoch", 2)
     assert "checkpoint_last.pt (epoch 2 @" in logs[0]
     alone = run("train", *common, "--max-epoch", 3)
     assert "checkpoint_last.pt (epoch 3 @" in alone.stdout + alone.stderr

@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
-from tests.integration.commands import run
+from tests.integration.commands import run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +64,29 @@ def test_resumed_training_equals_the_uninterrupted(data, tmp_path):
     assert accuracies(whole)[-1] == accuracies(rest)[-1]
     text = rest.stdout + rest.stderr
     assert '"valid_disagreement_output": "-0.' in text
+
+
+@pytest.mark.parametrize("criterion", ["classification", "classification_with_disagreement"])
+def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, criterion):
+    flags = [data, *SMALL.split(), "--criterion", criterion, "--dropout", 0, "--max-update", 3, "--batch-size", 8]
+    flags += ["--optimizer", "sgd", "--lr", 0.05]
+    one = run("train", *flags, "--update-freq", 2, "--save-dir", tmp_path / "one")
+    two = train_in_two_processes(*flags, "--save-dir", tmp_path / "two")[0]
+    for name in ("loss", "gnorm", "accuracy", *(["disagreement"] if "with" in criterion else [])):
+        expected, got = (re.findall(rf'"{name}": "([-\d.]+)"', text) for text in (one.stdout + one.stderr, two))
+        assert len(expected) >= 3 and list(map(float, got)) == pytest.approx(list(map(float, expected)), abs=2e-3), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="fairseq trains in bf16 on a GPU only")
+def test_training_in_bf16(data, tmp_path):
+    flags = [data, *SMALL.replace("--cpu", "").split(), "--criterion", "classification_with_disagreement", "--seed", 1]
+    texts = []
+    for kind in ([], ["--bf16"]):
+        log = run("train", *flags, *kind, "--max-update", 5, "--save-dir", tmp_path / str(kind), new_process=True)
+        texts.append(log.stdout + log.stderr)
+    expected, got = ([float(loss) for loss in re.findall(r'"train_loss": "([\d.]+)"', text)] for text in texts)
+    assert len(got) == 1 and got == pytest.approx(expected, rel=0.03) and got != expected
 
 
 def test_a_table_of_logic_is_run_and_reported(data, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from fairseq_diverse.cli import main
 from fairseq_diverse.probing import TASKS
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import TINY, run
+from tests.integration.commands import TINY, run, train_in_two_processes
 from tests.integration.test_plot import data, train  # noqa: F401  (the fixture of a prepared data set)
 
 pytestmark = pytest.mark.integration
@@ -37,6 +37,16 @@ def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa:
         assert float(lines[-1][column]) == (float(lines[1][column]) + float(lines[2][column])) / 2
     assert main(["accuracy", named[0], named[0], "--data", str(tmp_path / "probing")]) == 2
     assert "one task at a time, and a name once for each probe" in capsys.readouterr().err
+
+
+def test_a_trained_encoder_is_probed_in_two_processes(data, tmp_path):  # noqa: F811
+    write_probing(tmp_path, 20)
+    trained = train(data, tmp_path / "translation", TINY)
+    flags = [tmp_path, *SMALL.split(), "--from-checkpoint", trained, "--checkpoint-data", data]
+    flags += ["--criterion", "classification", "--log-format", "json"]
+    log = train_in_two_processes(*flags, "--save-dir", tmp_path / "two")[0]
+    assert 0 < float(re.findall(r'"valid_loss": "([\d.]+)"', log)[-1]) < 10
+    assert main(["accuracy", f"x={tmp_path}/two/checkpoint_last.pt", "--data", str(tmp_path)]) == 0
 
 
 def test_missing_files_are_named_with_their_origin(tmp_path):

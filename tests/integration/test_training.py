@@ -3,16 +3,13 @@
 import json
 import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from fairseq_diverse.checkpoints import load_checkpoint
-from tests.integration.commands import TINY, USER_DIR, make_data, run
+from tests.integration.commands import TINY, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
@@ -84,25 +81,7 @@ def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, syste
     # EM routing over the two heads of TINY is so ill-conditioned that the number of threads changes the third gradient
     common += ["--encoder-attention-heads", 4, "--decoder-attention-heads", 4]
     one = run("train", *common, "--update-freq", 2, "--save-dir", tmp_path / "one")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    two = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "fairseq_cli.train", *map(str, common), "--user-dir", USER_DIR),
-                *("--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-rank", str(rank)),
-                *("--distributed-init-method", f"tcp://localhost:{port}", "--distributed-backend", "gloo"),
-                *("--ddp-backend", "legacy_ddp", "--save-dir", tmp_path / "two"),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    logs = [process.communicate(timeout=300)[0] for process in two]
-    assert [process.returncode for process in two] == [0, 0], logs[0][-3000:]
+    logs = train_in_two_processes(*common, "--save-dir", tmp_path / "two")
     names = ["loss", "gnorm", *(["disagreement", "disagreement_position"] if system == "both" else [])]
     for name in names:
         expected = [float(x) for x in figures(one.stdout + one.stderr, name)]

@@ -164,6 +164,25 @@ def test_criterion_with_disagreement(task):
     torch.testing.assert_close(log["loss"], plain.detach())
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("flags", [{"pooling": "mean"}, *MECHANISMS], ids=str)
+def test_half_types(task, flags, half):
+    """What --bf16 and --fp16 ask of model and criterion."""
+    task.load_dataset("test5")
+    dataset = task.dataset("test5")
+    sample = dataset.collater([dataset[i] for i in range(6)])
+    terms = "output" if "interacting" in flags else "output,position"
+    cfg = SimpleNamespace(disagreement=terms, disagreement_on="encoder", disagreement_weight=1.0)
+    losses = []
+    for kind in (torch.float32, half):
+        model = build(task, **flags).to(kind)
+        loss, *_ = ClassificationWithDisagreement.build_criterion(cfg, task)(model, sample)
+        loss.backward()
+        assert loss.dtype == torch.float32 and all(p.grad.isfinite().all() for p in model.parameters())
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.03) and losses[1] != losses[0]
+
+
 def test_accuracy(task):
     task.load_dataset("test5")
     dataset = task.dataset("test5")
