@@ -83,8 +83,11 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
                 extraction.extract(config, args.archives, raw)
         _compare(extraction.wrong_lines(config, raw), args.accept_counts, "replace the archive")
         with locked(work):
-            _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
-            shutil.rmtree(work)
+            try:
+                _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
+            finally:
+                if not (work / "data").exists():  # complete, or nothing to go on with
+                    shutil.rmtree(work)
     except RunBusy as error:
         raise ValueError(str(error)) from None
     _compare(wrong_pairs(config, out), args.accept_counts, f"{out} is complete all the same")

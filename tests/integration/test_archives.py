@@ -326,6 +326,10 @@ def test_counts_that_differ_are_an_error_until_they_are_accepted(tmp_path):
         "accepted: train: 48 pairs kept, 160,239 are expected",
     ]
     config = OmegaConf.load(tmp_path / "mine.yaml")
+    config.bpe.size = 50
+    OmegaConf.save(config, tmp_path / "mine.yaml")
+    assert "add --overwrite" in call(command, tmp_path, fails=2).stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["archives", "mine.yaml", "out"]
     config.sources.files.test[0].lines = 887
     OmegaConf.save(config, tmp_path / "mine.yaml")
     said = call(command, tmp_path, fails=2).stderr.splitlines()[-1]
