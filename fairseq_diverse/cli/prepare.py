@@ -65,10 +65,10 @@ def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespac
 
 
 def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Namespace) -> None:
-    from fairseq_diverse.experiments.runs import RunBusy, locked
     from fairseq_diverse.preparation import extraction
     from fairseq_diverse.preparation.download import fetch
     from fairseq_diverse.preparation.prepare import wrong_pairs
+    from fairseq_diverse.processes import Busy, locked
 
     if not config.sources:
         raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")
@@ -88,7 +88,7 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
             finally:
                 if not (work / "data").exists():  # complete, or nothing to go on with
                     shutil.rmtree(work)
-    except RunBusy as error:
+    except Busy as error:
         raise ValueError(str(error)) from None
     _compare(wrong_pairs(config, out), args.accept_counts, f"{out} is complete all the same")
 

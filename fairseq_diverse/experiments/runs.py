@@ -1,6 +1,5 @@
 """One run: a row with a data set and a seed, trained, averaged, translated and scored in its own directory."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from fairseq_diverse.experiments.tables import Row, to_arguments
 from fairseq_diverse.files import atomic_write
 from fairseq_diverse.paths import PACKAGE, config_names, config_path, runs_dir
 from fairseq_diverse.probing import TASKS
-from fairseq_diverse.processes import die_with_parent
+from fairseq_diverse.processes import die_with_parent, locked
 
 # data sets that are not prepared: name -> the files of their folder, and where they come from
 PLAIN_DATA = {
@@ -34,10 +32,6 @@ PLAIN_DATA = {
 
 class RunFailed(Exception):
     """A step that ended badly; the message names its log and holds the log's last lines."""
-
-
-class RunBusy(Exception):
-    """Another process is working on the same run."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +154,7 @@ class Run:
 
         Raises:
             RunFailed: a step's program failed.
-            RunBusy: another process holds this run.
+            Busy: another process holds this run.
         """
         with locked(self.directory) as lock:
             if self.finished:
@@ -321,23 +315,6 @@ def mend_last_checkpoint(folder: Path) -> int:
     from fairseq_diverse.checkpoints import load_checkpoint
 
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[int]:
-    """Hold the run's lock; the system gives it back when every process that has it open is gone, however it ends."""
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunBusy(f"process {os.read(lock, 20).decode()} is working on {directory}") from None
-        os.truncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
-        yield lock
-    finally:
-        os.close(lock)
 
 
 def read_json(path: Path) -> Any:

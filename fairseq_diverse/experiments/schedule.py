@@ -5,7 +5,8 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 
-from fairseq_diverse.experiments.runs import Progress, Run, RunBusy, RunFailed
+from fairseq_diverse.experiments.runs import Progress, Run, RunFailed
+from fairseq_diverse.processes import Busy
 
 REPORT_SECONDS = 30
 REPORT_SHARE = 0.05
@@ -41,7 +42,7 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
                     continue
                 except StopIteration:
                     display.say(f"{run.name}: {outcome(run)}")
-                except RunBusy as error:
+                except Busy as error:
                     display.say(f"{run.name}: left alone, {error}")
                     unfinished += 1
                 except (RunFailed, OSError, ValueError) as error:

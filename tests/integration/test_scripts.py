@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_diverse.toy.probing import write_probing
+from tests.integration.commands import TINY, run
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
 from tests.integration.test_run import SIZE
@@ -101,7 +103,19 @@ def test_the_script_of_a_paper(tmp_path, toy, script, system, signs):
     assert (tmp_path / "checkpoint_average.pt").exists()
 
 
-@pytest.mark.parametrize("script", ["table", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"])
+def test_trained_encoders_are_probed(tmp_path, toy):
+    write_probing(tmp_path / "probing", 20)
+    run("train", toy, *TINY.split(), "--max-update", 2, "--save-dir", tmp_path / "model")
+    size = tmp_path / "size.yaml"
+    size.write_text((SCRIPTS.parent / "configs/size/probing_small.yaml").read_text().replace("1000", "2"))
+    encoders = [f"{name}={tmp_path}/model/checkpoint_last.pt" for name in ("first", "second")]
+    some = {"SIZE": size, "PROBES": "sentence_length,word_content"}
+    table = call("probe.sh", tmp_path / "probing", toy, tmp_path / "out", *encoders, **some)
+    assert len(re.findall(r"^\| (first|second)-probe=", table, re.MULTILINE)) == 4
+    assert re.search(r"^\| second, Surface \| ", table, re.MULTILINE), table
+
+
+@pytest.mark.parametrize("script", ["probe", "table", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"])
 def test_a_script_says_how_it_is_called(script):
     done = subprocess.run([SCRIPTS / f"{script}.sh", "x"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("usage: ")

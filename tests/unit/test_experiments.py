@@ -19,16 +19,15 @@ from fairseq_diverse.experiments import formats, logs, report, schedule
 from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy
 from fairseq_diverse.experiments.runs import (
     Progress,
-    RunBusy,
     RunFailed,
     find_data,
     find_runs,
-    locked,
     mend_last_checkpoint,
 )
 from fairseq_diverse.experiments.summary import bleu_statistics
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+from fairseq_diverse.processes import Busy, locked
 
 SIZE = "train: {arch: transformer, max-update: 30, lr: 0.005, dropout: 0.1}\ngenerate: {beam: 5}\naverage: none\n"
 TABLE = """
@@ -276,13 +275,13 @@ def test_a_last_checkpoint_that_was_cut_off_is_replaced_by_the_newest_whole_one(
 
 
 def test_a_lock_is_held_by_one_and_given_back_by_the_dead(tmp_path):
-    with locked(tmp_path), pytest.raises(RunBusy, match=f"process {os.getpid()} is working"), locked(tmp_path):
+    with locked(tmp_path), pytest.raises(Busy, match=f"process {os.getpid()} is working"), locked(tmp_path):
         pass
-    hold = "import sys, time; from pathlib import Path; from fairseq_diverse.experiments.runs import locked\n"
+    hold = "import sys, time; from pathlib import Path; from fairseq_diverse.processes import locked\n"
     hold += "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None and other.stdout.readline() == "held\n"
-    with pytest.raises(RunBusy, match=f"process {other.pid} is working"), locked(tmp_path):
+    with pytest.raises(Busy, match=f"process {other.pid} is working"), locked(tmp_path):
         pass
     other.kill()
     other.wait()
@@ -326,7 +325,7 @@ def test_a_failing_run_is_shown_and_the_others_go_on(tmp_path, capsys, monkeypat
         RunFailed("train ended"),
         ValueError("a user's"),
         ZeroDivisionError("a bug's"),
-        RunBusy("held"),
+        Busy("held"),
         None,
     ]
     runs = [FakeRun(f"run {number}", tmp_path, error) for number, error in enumerate(errors)]

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# What trained translation encoders know: ten probing tasks each, in one table (Li et al., 2021, section 4.2). A second call goes on.
+set -euo pipefail
+
+if [[ $# -lt 4 ]]; then
+    echo "usage: [PROBES=a,b] [SIZE=probing_small] [SEEDS=1] [JOBS=2] $0 PROBING DATA OUT NAME=CHECKPOINT..." >&2
+    echo "PROBING holds the ten files of SentEval, or those of fairseq-diverse toy --probing; DATA is the prepared data of the" >&2
+    echo "checkpoints; OUT gets runs and table. The first encoder is the one that the others are compared with. PROBES: all ten." >&2
+    exit 2
+fi
+probing=$(realpath "$1") data=$(realpath "$2") out=$3
+shift 3
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out
+
+all=sentence_length,word_content,tree_depth,top_constituents,bigram_shift
+all+=,past_present,subj_number,obj_number,odd_man_out,coordination_inversion
+mkdir -p "$out"
+{
+    echo "title: What trained encoders know, accuracy by task (Li et al., 2021, section 4.2)"
+    echo "data: '$probing'"
+    echo "size: ${SIZE:-probing_small}"
+    echo "flags: {checkpoint-data: '$data'}"
+    echo "grid: {probe: [${PROBES:-$all}]}"
+    echo "rows:"
+    for encoder in "$@"; do
+        [[ $encoder == ?*=?* && -f ${encoder#*=} ]] || { echo "$0: $encoder: NAME=CHECKPOINT expected, a file" >&2 && exit 2; }
+        echo "  ${encoder%%=*}: {from-checkpoint: '$(realpath "${encoder#*=}")'}"
+    done
+} >"$out/probing.yaml.part"
+mv "$out/probing.yaml.part" "$out/probing.yaml"
+
+failed=0
+fairseq-diverse run "$out/probing.yaml" --seeds "${SEEDS:-1}" --jobs "${JOBS:-2}" || failed=$?
+
+echo
+fairseq-diverse report "$out/probing.yaml" --format markdown
+exit "$failed"
