@@ -104,7 +104,7 @@ def test_the_script_of_a_paper(tmp_path, toy, script, system, signs):
 
 
 def test_trained_encoders_are_probed(tmp_path, toy):
-    write_probing(tmp_path / "probing", 20)
+    write_probing(tmp_path / "probing", 100)
     run("train", toy, *TINY.split(), "--max-update", 2, "--save-dir", tmp_path / "model")
     size = tmp_path / "size.yaml"
     size.write_text((SCRIPTS.parent / "configs/size/probing_small.yaml").read_text().replace("1000", "2"))
