@@ -114,6 +114,8 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
     assert re.search(rf"^both .* {share:.2f} .*\(p [=<] [\d.]+\) +1$", shown, re.MULTILINE), shown
     again = call("report", tmp_path / "table.yaml", "--results", tmp_path / "results").stdout
     assert again == shown
+    page = call("report", tmp_path / "table.yaml", "--format", "html").stdout
+    assert re.findall("<figcaption>([^<]*)<", page) == ["Accuracy by number of operators", "Training loss"]
     scored = call(
         "accuracy", f"both={folder}/checkpoints/checkpoint_last.pt", "--data", data, "--out", tmp_path / "a.png"
     )
