@@ -12,6 +12,7 @@ data=$1 kinds=${2:-both}
 [[ $kinds != both ]] || kinds="dependency constituency"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH
+[[ -f $data/preprocess.json ]] || { echo "$0: $data: no folder made by fairseq-diverse prepare" >&2 && exit 2; }
 language=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/preprocess.json"))["source"])' "$data")
 
 trees=()

@@ -2,6 +2,7 @@
 # Archives to data for fairseq-train, for prepare-iwslt14.sh to prepare-wmt17.sh; with TREES set, parse the source too.
 set -euo pipefail
 
+[[ $# -ge 3 ]] || { echo "$0: called by prepare-iwslt14.sh, ..., prepare-wmt17.sh" >&2 && exit 2; }
 script=$1 data=$2 pairs=$3
 shift 3
 pair=${pairs%%|*}

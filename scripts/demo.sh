@@ -2,6 +2,11 @@
 # The whole way on the embedded corpus: data, training, translation, a table, attention maps. A second call goes on.
 set -euo pipefail
 
+if [[ $# -gt 0 ]]; then
+    echo "usage: [SYSTEMS=baseline,disagreement|all] [SIZE=tiny] [SENTENCES=12000] [DEMO=demo] $0" >&2
+    echo "SYSTEMS: rows of configs/tables/toy.yaml; DEMO is the folder that gets everything." >&2
+    exit 2
+fi
 systems=${SYSTEMS:-baseline,disagreement} size=${SIZE:-tiny}
 out=${DEMO:-demo}
 [[ $systems != all ]] || systems=baseline,disagreement,aggregation,both,lpea,talking,interacting,evolving

@@ -18,7 +18,8 @@ data=multi30k_${pair/-/_}
 table=("${TABLE:-multi30k}" --size "${SIZE:-small}" --data "$data")
 [[ $# -gt 0 ]] || set -- baseline disagreement
 [[ $1 == all ]] || table+=(--rows "$(IFS=, && echo "$*")")
-[[ $(fairseq-diverse run "${table[@]}" --dry-run) != *translation_with_syntax* ]] || export TREES=both
+plan=$(fairseq-diverse run "${table[@]}" --dry-run)
+[[ $plan != *translation_with_syntax* ]] || export TREES=both
 
 "$root/data-prep/prepare-multi30k.sh" "$raw" "$out/data/$data" "$pair"
 

@@ -7,7 +7,7 @@ if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3 or figure4. FLAG is any of fairseq-diverse run," >&2
     echo "such as --rows a,b, --size small, --seeds 1,2,3 and --slurm (last). Data go to data/ in the folder of runs" >&2
     echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they are there: made of the archives of DIR, downloaded where missing, or" >&2
-    echo "with --data NAME of the raw files in DIR. A NAME without languages means English to German. DEPENDENCY_MODEL and" >&2
+    echo "with --data NAME of the raw files in DIR; --no-download and --accept-counts are as in fairseq-diverse prepare. A NAME without languages means English to German. DEPENDENCY_MODEL and" >&2
     echo "CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
     exit 2
 fi
@@ -18,26 +18,27 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 runs=${FAIRSEQ_DIVERSE_RUNS:-runs}
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$runs
 
-source=(--archives "$runs/archives") shared=() running=()
+checks=() from=(--archives "$runs/archives") shared=() running=()
 while [[ $# -gt 0 ]]; do
     case $1 in
-        --archives | --raw) source=("$1" "${2:?$1: a folder is missing}") && shift ;;
+        --archives | --raw) from=("$1" "${2:?$1: a folder is missing}") && shift ;;
         --data)
             data=${2:?$1: a name is missing}
             [[ ! -f $root/configs/data/${data}_en_de.yaml ]] || data=${data}_en_de
             shared+=(--data "$data") && shift
             ;;
         --rows | --size | --set) shared+=("$1" "${2:?$1: a value is missing}") && shift ;;
+        --no-download | --accept-counts) checks+=("$1") ;;
         --slurm) running+=("$@") && break ;;
         *) running+=("$1") ;;
     esac
     shift
 done
 
-plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run)
+plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run "${running[@]}")
 for name in $(sed -n 's/^# .*: data \(.*\) not prepared, .*/\1/p' <<<"$plan" | sort -u); do
     [[ ! -f $root/configs/data/$name.yaml ]] ||
-        fairseq-diverse prepare "$name" "${source[@]}" --out "$runs/data/$name" --workers "$(nproc)"
+        fairseq-diverse prepare "$name" "${from[@]}" "${checks[@]}" --out "$runs/data/$name" --workers "$(nproc)"
 done
 for folder in $(sed -n 's/.*fairseq_cli.train \(\S*\) .*--task translation_with_syntax.*/\1/p' <<<"$plan" | sort -u); do
     compgen -G "$folder/test.*.syntax.json" >/dev/null || "$root/data-prep/add-trees.sh" "$folder"

@@ -113,12 +113,13 @@ def show(args: argparse.Namespace) -> str:
 
     table = load_table(args.table, args.data, args.size, args.settings)
     rows = select_rows(table, args.rows)
-    if args.baseline:
-        if args.baseline not in table.rows:
-            raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")
-        rows = [dataclasses.replace(row, baseline=args.baseline) for row in rows]
+    if args.baseline and args.baseline not in table.rows:
+        raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")
     shown = {row.name for row in rows}
-    rows = [table.rows[name] for name in dict.fromkeys(row.baseline for row in rows) if name not in shown] + rows
+    baselines = [args.baseline] if args.baseline else dict.fromkeys(row.baseline for row in rows)
+    rows = [table.rows[name] for name in baselines if name not in shown] + rows
+    if args.baseline:
+        rows = [dataclasses.replace(row, baseline=args.baseline) for row in rows]
     summaries = read_summaries(args, rows)
     if args.best:
         rows = report.best_of_grids(rows, summaries)

@@ -112,6 +112,8 @@ def _files(args: argparse.Namespace) -> tuple[dict[str, list[Path]], str | None]
         if name in files:
             raise ValueError(f"--system {name}: named twice; its seeds are one list, {name}=FILE,FILE")
         files[name] = [Path(path) for path in paths.split(",")]
+        if len({path.resolve() for path in files[name]}) < len(files[name]):
+            raise ValueError(f"--system {text}: the same file twice; a seed has a file of its own")
     if args.baseline and args.baseline not in files:
         raise ValueError(f"--baseline {args.baseline}: not one of the systems {', '.join(files)}")
     baseline = args.baseline or next(iter(files))
@@ -211,7 +213,7 @@ def _compare(rows: list[dict[str, Any]], systems: list[System], metric: str, tes
         elif test == "seeds":
             if min(len(results), len(baseline)) > 1:
                 scores = [[result.score for result in side] for side in (baseline, results)]
-                p = significance.seed_difference(*scores)[1]
+                p = significance.seed_difference(scores[0], scores[1])[1]
         elif test == "bootstrap":
             before, after = (significance.resampled(one.statistics, one.combine) for one in (first, results[0]))
             p = significance.p_value(before, after, delta)

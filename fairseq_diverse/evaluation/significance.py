@@ -119,22 +119,28 @@ def randomization_p_value(
     return (1 + int(as_large)) / (trials + 1)
 
 
-def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple[float, float]:
-    """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
+def seed_difference(
+    baseline: Sequence[float], system: Sequence[float], paired: bool = False
+) -> tuple[float, float | None]:
+    """Difference of the means over seeds, system - baseline, and p of a two-sided t-test, Welch's or the paired one.
 
-    p says how likely such a difference is between other seeds on the same test set.
+    p says how likely such a difference is between other seeds on the same test set; None where nothing varies.
+
+    Args:
+        paired: both have the same seeds in the same order.
 
     Raises:
         ValueError: a side has fewer than two seeds.
     """
-    from scipy.stats import ttest_ind
+    from scipy.stats import ttest_ind, ttest_rel
 
     if min(len(baseline), len(system)) < 2:
         raise ValueError(f"two seeds of each system, or more, are needed; got {len(baseline)} and {len(system)}")
     difference = float(np.mean(system) - np.mean(baseline))
-    if np.std(baseline) == np.std(system) == 0:  # the t-test would divide by it
-        return difference, float(difference == 0)
-    return difference, float(ttest_ind(system, baseline, equal_var=False).pvalue)
+    if np.std(baseline) == np.std(system) == 0 or (paired and np.ptp(np.subtract(system, baseline)) == 0):
+        return difference, None
+    test = ttest_rel(system, baseline) if paired else ttest_ind(system, baseline, equal_var=False)
+    return difference, float(test.pvalue)
 
 
 def interval(scores: np.ndarray) -> tuple[float, float]:

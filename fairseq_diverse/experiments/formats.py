@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ Cells = Sequence[Sequence[str]]
 LATEX = str.maketrans(
     {
         **{character: f"\\{character}" for character in "&%$#_{}"},
-        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"|": r"\textbar{}", "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         **{"Δ": r"$\Delta$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
     }
 )
@@ -62,7 +63,7 @@ def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """A floating table for the package booktabs; the title is its caption, notes stand below."""
 
     def escape(text: str) -> str:
-        return text.translate(LATEX).replace("$^{*}$$^{*}$", "$^{**}$")
+        return re.sub(r"(?<!\S)-(?=\d)", "$-$", text.translate(LATEX).replace("$^{*}$$^{*}$", "$^{**}$"))
 
     def line(row: Sequence[str]) -> str:
         return " & ".join(map(escape, row)) + r" \\"

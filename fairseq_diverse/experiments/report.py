@@ -1,6 +1,7 @@
 """Measured beside published figures: means over seeds, differences to the baseline and how sure they are."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,12 @@ from fairseq_diverse.experiments.summary import bleu_statistics
 from fairseq_diverse.experiments.tables import Row
 
 Summary = dict[str, Any]
+# flags of a training that are not of its row
+MACHINERY = {
+    *("user-dir", "cpu", "source-lang", "target-lang", "task", "seed", "save-dir", "save-interval"),
+    *("save-interval-updates", "keep-interval-updates", "validate-interval", "no-epoch-checkpoints"),
+    *("log-format", "log-interval", "num-workers"),
+}
 
 
 def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
@@ -31,12 +38,49 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
     """The same from the copies that ``save`` made.
 
     Raises:
-        ValueError: the folder has none.
+        ValueError: the folder has none, a file is no summary, or one bears a row's name and is not of that row.
     """
-    summaries = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    found: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
+    summaries: dict[Path, Summary] = {}
+    by_name = {row.name: row for row in rows}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+            name, seed = summary["system"], summary["seed"]
+            difference = _difference(summary, by_name[name]) if name in by_name else ""
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote") from None
+        summaries[path] = summary
+        if name not in by_name:
+            continue
+        if difference:
+            raise ValueError(f"{path}: not row {name} of this table as it is asked for: {difference}")
+        if seed in found[name]:
+            raise ValueError(f"{path}: seed {seed} of row {name} is {found[name][seed]} already")
+        found[name][seed] = path
     if not summaries:
         raise ValueError(f"{folder}: no saved summaries; `fairseq-diverse report TABLE --save {folder}` writes them")
-    return {row.name: _by_seed(s for s in summaries if s["system"] == row.name) for row in rows}
+    return {name: _by_seed(summaries[path] for path in of_row.values()) for name, of_row in found.items()}
+
+
+def _difference(summary: Summary, row: Row) -> str:
+    """What a saved run has otherwise than its row; empty where it is a run of it."""
+    if summary["data"] != Path(row.data).name:
+        return f"its data are {summary['data']}, not {Path(row.data).name}"
+    words = shlex.split(summary["commands"][0])
+    trained = {
+        word.removeprefix("--"): "" if following.startswith("--") else following
+        for word, following in itertools.pairwise([*words, "--"])
+        if word.startswith("--") and word != "--"
+    }
+    wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.train.items()}
+    for flag in {**wanted, **trained}:
+        if flag in wanted or flag not in MACHINERY:
+            before, after = (flags.get(flag) for flags in (trained, wanted))
+            if before != after:
+                shown = ["no " * (value is None) + f"--{flag} {value or ''}".rstrip() for value in (before, after)]
+                return f"it was trained with {shown[0]}, not {shown[1]}"
+    return ""
 
 
 def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
@@ -74,7 +118,8 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
     ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
     the mean. ``delta`` and ``p`` compare mean BLEU with the baseline's: every resample draws one set of sentences and
     averages each system's BLEU over its seeds. So p is about other test sentences, the deviation about other seeds.
-    ``seed_p``, where both have several seeds, is that of Welch's t-test over the seeds' BLEU.
+    ``seed_p``, where both have several seeds, is that of a t-test of the seeds' BLEU: paired where the seeds are equal,
+    Welch's otherwise.
     ``nll_delta`` and ``nll_p`` compare the negative log-likelihood of the test set, nats per sentence, each sentence
     averaged over seeds first. ``speed`` and ``decoding_speed`` are relative to the baseline's.
 
@@ -117,7 +162,9 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (first, of_row)]
         line["nll_delta"], _, line["nll_p"] = paired_difference(*nll)
         several = min(len(first), len(of_row)) > 1
-        line["seed_p"] = seed_difference([s["metrics"]["bleu"] for s in first], bleu)[1] if several else None
+        paired = [s["seed"] for s in first] == [s["seed"] for s in of_row]
+        seeds = [s["metrics"]["bleu"] for s in first], bleu
+        line["seed_p"] = seed_difference(*seeds, paired=paired)[1] if several else None
         for key, step in (("speed", "train"), ("decoding_speed", "generate")):
             own, others = (_mean(s["words_per_second"][step] for s in group) for group in (of_row, first))
             line[key] = own / others
@@ -171,7 +218,7 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
     of_columns = {
         "Δ BLEU": f"Δ against {', '.join(baselines)}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a "
         "paired t-test; *: p < 0.05, **: p < 0.01",
-        "p over seeds": "p over seeds: Welch's t-test of the seeds' BLEU",
+        "p over seeds": "p over seeds: t-test of the seeds' BLEU, paired where both have the same seeds, else Welch's",
         "Δ NLL": "NLL: nats per test sentence, lower is better",
         "words/s": "words/s: target subwords in training",
         "speed": "speed, decoding: words/s in training and translation by the baseline's; no comparison unless the "
@@ -254,8 +301,11 @@ def _portable(line: str) -> str:
     words = shlex.split(line)
     words = words[words.index("-m") + 1 :]
     words[0] = words[0].replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
-    for position, word in enumerate(words):
-        if os.path.isabs(word):
-            inside = re.search(r"checkpoints(/[^/]+)?$", word)
-            words[position] = f"RUN/{inside[0]}" if inside else os.path.basename(word)
-    return shlex.join(words)
+    return shlex.join(map(_portable_word, words))
+
+
+def _portable_word(word: str) -> str:
+    if not os.path.isabs(word):
+        return word
+    inside = re.search(r"checkpoints(/[^/]+)?$", word)
+    return f"RUN/{inside[0]}" if inside else os.path.basename(word)

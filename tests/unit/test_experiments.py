@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_ind, ttest_rel
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
@@ -368,8 +368,10 @@ def summary(seed, wrong, nll, words=100.0, data="d"):
         "test_nll": [nll * (1 + 0.1 * (-1) ** n) for n in range(30)],
         "bleu_counts": scores.statistics["bleu"][:, :6].astype(int).tolist(),
         "commands": [
-            "OMP_NUM_THREADS=1 /usr/bin/python -m fairseq_cli.train /home/me/data --save-dir /a/b/checkpoints"
+            "OMP_NUM_THREADS=1 /usr/bin/python -m fairseq_cli.train /home/me/data --save-dir /a/b/checkpoints "
+            "--arch transformer --max-update 30 --lr 0.005 --dropout 0.2"
         ],
+        "data": "multi30k_en_de",
     }
 
 
@@ -393,6 +395,9 @@ def test_report_compares_means_over_seeds(table):
     assert second["nll_delta"] == pytest.approx(-0.9) and second["nll_p"] < 0.001
     assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
     assert second["seeds"] == 2 and "delta" not in first
+    assert second["seed_p"] == pytest.approx(ttest_rel(bleu["first"], bleu["second"]).pvalue)
+    summaries["second"][1]["seed"] = 3
+    _, second = report.compare(rows, summaries)
     assert second["seed_p"] == pytest.approx(ttest_ind(bleu["first"], bleu["second"], equal_var=False).pvalue)
     cells = report.to_cells([first, second])
     assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
@@ -436,15 +441,61 @@ def test_rows_of_different_data_are_not_compared(table):
 
 def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(table, tmp_path):
     rows = list(load_table(table()).rows.values())
-    summaries = {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)], "second": [summary(1, 3, 4.0)]}
+    second = summary(1, 3, 4.0)
+    second["commands"] = [second["commands"][0].replace("--dropout 0.2", "--dropout 0.3 --fp16")]
+    summaries = {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)], "second": [second]}
     paths = report.save(tmp_path / "results", summaries)
     assert sorted(path.name for path in paths) == ["first-seed1.json", "first-seed2.json", "second-seed1.json"]
     saved = json.loads(paths[0].read_text())
-    assert saved["commands"] == ["fairseq-train data --save-dir RUN/checkpoints"] and saved["system"] == "first"
+    assert saved["commands"][0].startswith("fairseq-train data --save-dir RUN/checkpoints --arch transformer --max-up")
+    assert saved["system"] == "first"
     read = report.from_results(tmp_path / "results", rows)
     assert report.compare(rows, read) == report.compare(rows, summaries)
     with pytest.raises(ValueError, match="no saved summaries"):
         report.from_results(tmp_path / "nothing", rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["data=wmt14_en_de"], "its data are multi30k_en_de, not wmt14_en_de"),
+        (["lr=0.1"], "it was trained with --lr 0.005, not --lr 0.1"),
+        (["fp16=true"], "it was trained with no --fp16, not --fp16"),
+        (["dropout=null"], "it was trained with --dropout 0.2, not no --dropout"),
+    ],
+)
+def test_results_of_other_runs_are_refused(table, tmp_path, change, message):
+    report.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
+    data = change[0].removeprefix("data=") if change[0].startswith("data") else None
+    rows = list(load_table(table(), data=data, settings=None if data else change).rows.values())
+    with pytest.raises(
+        ValueError, match=f"first-seed1.json: not row first of this table as it is asked for: {message}"
+    ):
+        report.from_results(tmp_path, rows)
+
+
+def test_results_that_are_no_summaries_or_twice_the_same_seed_are_refused(table, tmp_path):
+    rows = list(load_table(table()).rows.values())
+    report.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
+    (tmp_path / "copy.json").write_text((tmp_path / "first-seed1.json").read_text())
+    with pytest.raises(ValueError, match=r"first-seed1.json: seed 1 of row first is .*copy.json already"):
+        report.from_results(tmp_path, rows)
+    for text in ("{}", "[1]", "x", '{"system": "first"}'):
+        (tmp_path / "copy.json").write_text(text)
+        with pytest.raises(ValueError, match=r"copy.json: not a summary that"):
+            report.from_results(tmp_path, rows)
+
+
+def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
+    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
+    second = summary(1, 3, 4.0) | {"commands": [command]}
+    name = table()
+    report.save(tmp_path / "results", {"first": [summary(1, 20, 5.0)], "second": [second]})
+    asked = ["report", name, "--results", str(tmp_path / "results"), "--baseline", "second", "--format", "json"]
+    for rows in ([], ["--rows", "first"]):
+        assert not main([*asked, *rows])
+        lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+        assert "delta" not in lines["second"] and lines["first"]["baseline"] == "second"
 
 
 PROBING = """
@@ -500,14 +551,16 @@ def test_one_seed_says_nothing_about_seeds(table):
     assert [report.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
 
 
-CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "+1.00** (p < 0.001)"]]
+CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
 
 
 def test_latex_has_no_character_of_its_own_left():
-    lines = formats.as_latex(CELLS, "Table #1", ["±: {x}^2~y\\z"]).splitlines()
+    lines = formats.as_latex(CELLS, "Table #1", ["±: {x}^2~y\\z a-b|c"]).splitlines()
     assert lines[3] == r"\caption{Table \#1}" and lines[4] == r"\begin{tabular}{lr}"
-    assert lines[8] == r"a\_b \& 50\% & +1.00$^{**}$ (p $<$ 0.001) \\"
-    assert lines[-2] == (r"\par\footnotesize $\pm$: \{x\}\textasciicircum{}2\textasciitilde{}y\textbackslash{}z")
+    assert lines[8] == r"a\_b \& 50\% & $-$1.00$^{**}$ (p $<$ 0.001) \\"
+    assert lines[-2] == (
+        r"\par\footnotesize $\pm$: \{x\}\textasciicircum{}2\textasciitilde{}y\textbackslash{}z a-b\textbar{}c"
+    )
 
 
 def test_a_page_needs_no_other_file_and_shows_text_as_it_is():

@@ -1,6 +1,7 @@
 """Attention maps of a tiny untrained model, and their picture."""
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -23,7 +24,7 @@ from fairseq_diverse.evaluation.heads import encoder_heads
 from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
 from fairseq_diverse.evaluation.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.report import from_results
-from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.experiments.tables import load_table, to_arguments
 from fairseq_diverse.request import AttentionRequest
 from tests.cases import ALL_ON, batch, build_model
 
@@ -140,11 +141,14 @@ rows:
 def table(tmp_path):
     """A table file and the folder of its results, without gate-4's."""
     (tmp_path / "table.yaml").write_text(ROWS)
+    rows = load_table(str(tmp_path / "table.yaml")).rows
     for number, row in enumerate(("plain", "k-2", "k-4", "k-8")):
         for seed in (1, 2):
             summary = {
                 "system": row,
                 "seed": seed,
+                "data": "toy",
+                "commands": [shlex.join(["fairseq-train", "toy", *to_arguments(rows[row].train)])],
                 "metrics": {"bleu": 30 + number + seed},
                 "test_nll": [number, 2.0],
                 "words_per_second": {"train": 100.0},
@@ -188,6 +192,8 @@ def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
     text = table.read_text()
     for number, placement in ((2, "encoder:2"), (8, "encoder:1"), (4, "encoder")):
         text = text.replace(f"phrase, phrase-limit: {number}}}", f"phrase, syntax-on: {placement}}}")
+        for path in table.parent.glob("results/*.json"):
+            path.write_text(path.read_text().replace(f"--phrase-limit {number}", f"--syntax-on {placement}"))
     table.write_text(text)
     rows = list(load_table(str(table)).rows.values())
     figure = draw_curves(
