@@ -1,5 +1,6 @@
 """Writing files whole or not at all, and reading text with errors that name the line."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     Whatever stops the block (an error, a full disk, Ctrl-C) leaves ``path`` as it was.
     """
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder, not a file that can be written", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -31,7 +34,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a UTF-8 file one by one, split at newlines only, without their newline or carriage return.
+    """The lines of a UTF-8 file one by one, split at newlines only, without newline, carriage return, byte order mark.
 
     Raises:
         ValueError: the file cannot be read or is not UTF-8; names the file and the line.
@@ -48,7 +51,8 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
     """As ``iterate_lines``, of lines read elsewhere; errors call them ``name``."""
     for number, line in enumerate(lines, start=1):
         try:
-            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            yield text.removeprefix("\ufeff") if number == 1 else text
         except UnicodeDecodeError as error:
             problem = f"{name}, line {number}: not UTF-8 (byte {error.start + 1})"
             raise ValueError(f"{problem}; convert it, for example with iconv") from None

@@ -186,7 +186,8 @@ def plot_attention(args: argparse.Namespace) -> None:
         if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
             enlivening = model.encoder.layers[args.layer - 1].self_attn.enlivening
             panels = comparison_panels(comparison, weights, heads, enlivening is not None and enlivening.prune)
-    figure = draw_panels(panels, queries, keys, f"{title}: rows attend to columns")
+    rows = {"encoder": "", "decoder": " (words read last)", "cross": " (words to be written)"}[args.component]
+    figure = draw_panels(panels, queries, keys, f"{title}: rows{rows} attend to columns")
     save_figure(figure, args.out)
     print(f"{' '.join(pair.source)}\n{' '.join(pair.target)}\n{args.out}: {title}")
 

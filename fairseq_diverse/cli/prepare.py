@@ -72,6 +72,8 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
 
     if not config.sources:
         raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")
+    if args.archives.exists() and not args.archives.is_dir():
+        raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
     raw = args.archives / config.name
     work = out.with_name(f".{out.name}.part")
     try:

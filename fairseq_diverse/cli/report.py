@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_diverse.cli.run import add_table_arguments
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write
+from fairseq_diverse.files import atomic_write, read_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,7 +96,7 @@ def refresh(path: Path) -> None:
             raise UserError(f"{path}: {block[1].strip()}: {said.getvalue().strip().splitlines()[-1]}") from None
         return f"{block[1]}{show(args)}\n"
 
-    text, count = BLOCK.subn(table, path.read_text(encoding="utf-8"))
+    text, count = BLOCK.subn(table, "\n".join([*read_lines(path), ""]))
     if not count:
         raise UserError(f"{path}: no table between <!-- fairseq-diverse report TABLE --> and <!-- end -->")
     with atomic_write(path) as f:

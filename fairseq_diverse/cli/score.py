@@ -83,6 +83,8 @@ def main(args: argparse.Namespace) -> int:
     if not metrics:
         return 2
     seeds = any(len(system.files) > 1 for system in systems)
+    if seeds and args.test == "randomization":
+        raise ValueError("--test randomization: is of one file a system; systems with several are tested over seeds")
     tested = _tested(args.test_metric, metrics, systems, seeds)
     rows = [_row(system, seeds, None if seeds else tested) for system in systems]
     if baseline and tested:

@@ -79,7 +79,8 @@ def chosen(names: str) -> list[str]:
     Raises:
         ValueError: one is not known.
     """
-    asked = list(CATALOGUE) if names == "all" else list(dict.fromkeys(name.strip() for name in names.split(",")))
+    asked = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    asked = list(CATALOGUE) if "all" in asked else asked
     if unknown := [name for name in asked if name not in CATALOGUE]:
         raise ValueError(f"--metrics {', '.join(unknown)}: not known; choose from {', '.join(CATALOGUE)}, or all")
     return asked

@@ -8,12 +8,15 @@ from fairseq_diverse.evaluation.pictures import STYLES, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PANELS = {"BLEU": ("bleu", "bleu_deviation"), "NLL against the baseline, nats a sentence": ("nll_delta", None)}
+PANELS = {
+    "BLEU, deviation over seeds": ("bleu", "bleu_deviation"),
+    "NLL against the baseline, standard error over sentences": ("nll_delta", "nll_error"),
+}
 
 
 def draw_rows(lines: Sequence[Mapping[str, Any]], summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """BLEU of every finished row, mean over seeds with a bar of one standard deviation and a hollow dot a seed, and the
-    difference in NLL to the baseline.
+    difference in NLL to the baseline, nats a sentence, with a bar of one standard error.
 
     Args:
         lines: of ``experiments.report.compare``.
@@ -28,9 +31,8 @@ def draw_rows(lines: Sequence[Mapping[str, Any]], summaries: Mapping[str, Sequen
     for axis, (name, (key, spread)) in zip(panels, PANELS.items(), strict=True):
         for place, line in enumerate(done):
             color, marker = STYLES[int("delta" in line)]
-            bar = line.get(spread) if spread else None
             if key in line:
-                axis.errorbar(line[key], place, xerr=bar, color=color, marker=marker, capsize=3)
+                axis.errorbar(line[key], place, xerr=line.get(spread), color=color, marker=marker, capsize=3)
             if key == "bleu":
                 seeds = [summary["metrics"]["bleu"] for summary in summaries[line["row"]]]
                 axis.plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)

@@ -120,8 +120,9 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
     averages each system's BLEU over its seeds. So p is about other test sentences, the deviation about other seeds.
     ``seed_p``, where both have several seeds, is that of a t-test of the seeds' BLEU: paired where the seeds are equal,
     Welch's otherwise.
-    ``nll_delta`` and ``nll_p`` compare the negative log-likelihood of the test set, nats per sentence, each sentence
-    averaged over seeds first. ``speed`` and ``decoding_speed`` are relative to the baseline's.
+    ``nll_delta``, its standard error ``nll_error`` and ``nll_p`` compare the negative log-likelihood of the test set,
+    nats per sentence, each sentence averaged over seeds first. ``speed`` and ``decoding_speed`` are relative to the
+    baseline's.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
@@ -160,7 +161,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         line["delta"] = line["bleu"] - _mean(s["metrics"]["bleu"] for s in first)
         line["p"] = p_value(resamples[row.baseline], resamples[row.name], line["delta"])
         nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (first, of_row)]
-        line["nll_delta"], _, line["nll_p"] = paired_difference(*nll)
+        line["nll_delta"], line["nll_error"], line["nll_p"] = paired_difference(*nll)
         several = min(len(first), len(of_row)) > 1
         paired = [s["seed"] for s in first] == [s["seed"] for s in of_row]
         seeds = [s["metrics"]["bleu"] for s in first], bleu

@@ -23,6 +23,8 @@ def load_models(paths: Sequence[str | Path], data: str | Path) -> tuple[list[Any
         return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data)})
     except (AssertionError, IndexError) as error:  # fairseq fails while it words its message about the model
         raise UserError(f"{names}: a task or model that neither fairseq nor this package has") from error
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename}: missing; is {data} a folder of prepared data?") from error
     except RuntimeError as error:  # its last line names a parameter
         mismatch = str(error).splitlines()[-1].strip()
         raise UserError(f"{names}: was it trained on other data than {data}? It does not fit: {mismatch}") from error

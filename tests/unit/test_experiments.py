@@ -608,5 +608,9 @@ def test_tables_of_a_text_are_written_anew(results, capsys, tmp_path):
         text.write_text(f"{wrong}<!-- end -->")
         assert main(["report", "--refresh", str(text)]) == 2
         assert message in capsys.readouterr().err and text.read_text() == f"{wrong}<!-- end -->"
+    assert main(["report", "--refresh", str(tmp_path / "no.md")]) == 2
+    assert f"{tmp_path}/no.md: cannot be read (No such file" in capsys.readouterr().err
+    assert main(["report", *results, "--out", str(tmp_path)]) == 2
+    assert "a folder, not a file that can be written" in capsys.readouterr().err
     assert main(["report"]) == 2
     assert "either a TABLE or --refresh FILE is needed" in capsys.readouterr().err

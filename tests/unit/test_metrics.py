@@ -349,7 +349,7 @@ def score(files, *arguments: str) -> int:
 
 def test_command_prints_what_it_can_and_a_line_for_the_rest(files, fake, capsys):
     out = fake / "scores.json"
-    assert score(files, "--hyp", files["fair"], "--metrics", "all", "--json", str(out)) == 0
+    assert score(files, "--hyp", files["fair"], "--metrics", "bleu,all", "--json", str(out)) == 0
     captured = capsys.readouterr()
     lacking = {"meteor": "Java is not on", "meteor-en": "Java is not on", "yisi-1": "--yisi-model", "comet": "--source"}
     for line, (metric, reason) in zip(captured.err.splitlines(), lacking.items(), strict=True):
@@ -440,6 +440,25 @@ def test_command_shows_seeds_and_tests_them(files, tmp_path, capsys):
     assert (new["delta"], new["p"]) == pytest.approx(seed_difference(values["old"], values["new"]), abs=1e-4)
     assert old["p"] is one["p"] is None and one["bleu_deviation"] is None
     assert f"{new['bleu']:.2f} ± {new['bleu_deviation']:.2f}" in lines[1] and lines[1].split()[-1] == "3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a={fair},{fair}"], "the same file twice; a seed has a file of its own"),
+        (["a={fair},{poor}", "b={poor}", "--test", "randomization"], "--test randomization: is of one file a system"),
+    ],
+)
+def test_what_says_nothing_about_seeds_is_refused(files, capsys, arguments, message):
+    given = [argument.format(**files) for argument in arguments]
+    assert score(files, "--system", *given) == 2 and message in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_text(files, tmp_path, capsys):
+    (tmp_path / "mark").write_bytes(b"\xef\xbb\xbf" + Path(files["fair"]).read_bytes())
+    assert score(files, "--hyp", str(tmp_path / "mark"), files["fair"], "--metrics", "bleu,chrf") == 0
+    marked, plain = capsys.readouterr().out.splitlines()[1:3]
+    assert marked.split()[1:] == plain.split()[1:]
 
 
 def test_systems_of_one_file_are_compared_by_sentences(files, capsys):
