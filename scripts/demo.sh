@@ -9,9 +9,11 @@ if [[ $# -gt 0 ]]; then
 fi
 systems=${SYSTEMS:-baseline,disagreement} size=${SIZE:-tiny}
 out=${DEMO:-demo}
-[[ $systems != all ]] || systems=baseline,disagreement,aggregation,both,lpea,talking,interacting,evolving
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+
+[[ $systems != all ]] ||
+    systems=$(fairseq-diverse run toy --size "$size" --dry-run | sed -n 's/^# \(.*\) seed .*/\1/p' | paste -sd,)
 
 echo "== corpus and its word-by-word translation: $out/raw"
 if [[ ! -f $out/word-by-word.txt ]]; then

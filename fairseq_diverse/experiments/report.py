@@ -12,17 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs import find_runs, write_json
+from fairseq_diverse.experiments.runs import find_runs, machinery, write_json
 from fairseq_diverse.experiments.summary import bleu_statistics
 from fairseq_diverse.experiments.tables import Row
 
 Summary = dict[str, Any]
-# flags of a training that are not of its row
-MACHINERY = {
-    *("user-dir", "cpu", "source-lang", "target-lang", "task", "seed", "save-dir", "save-interval"),
-    *("save-interval-updates", "keep-interval-updates", "validate-interval", "no-epoch-checkpoints"),
-    *("log-format", "log-interval", "num-workers"),
-}
+COMMON = {"user-dir", "cpu", "source-lang", "target-lang", "task"}  # flags of every command of a run
 
 
 def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
@@ -74,8 +69,9 @@ def _difference(summary: Summary, row: Row) -> str:
         if word.startswith("--") and word != "--"
     }
     wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.train.items()}
+    others = COMMON | set(machinery(row, 0, Path(), cpu=True))
     for flag in {**wanted, **trained}:
-        if flag in wanted or flag not in MACHINERY:
+        if flag in wanted or flag not in others:
             before, after = (flags.get(flag) for flags in (trained, wanted))
             if before != after:
                 shown = ["no " * (value is None) + f"--{flag} {value or ''}".rstrip() for value in (before, after)]

@@ -94,7 +94,8 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the summary is there, with every metric that the row asks for."""
-        return self.summary is not None and set(self.row.metrics) <= set(self.summary.get("metrics", {}))
+        summary = self.summary
+        return summary is not None and set(self.row.metrics) <= set(summary.get("metrics", {}))
 
     @property
     def stage(self) -> str:
@@ -112,21 +113,8 @@ class Run:
         common = [str(self.data.path), "--user-dir", str(PACKAGE)] + (["--cpu"] if self.cpu else [])
         languages = [] if self.classifies else ["--source-lang", self.data.source, "--target-lang", self.data.target]
         task = ["--task", str(row.train.get("task", "translation"))]
-        every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
-        machinery: dict[str, str | bool] = {
-            "seed": str(self.seed),
-            "save-dir": str(self.checkpoints),
-            "save-interval": "1000000",
-            "save-interval-updates": str(every),
-            "keep-interval-updates": str(row.average.get("last", 1)),
-            "validate-interval": "1000000",
-            "no-epoch-checkpoints": True,
-            "log-format": "json",
-            "log-interval": str(min(100, max(1, row.max_update // 100))),
-        }
-        if self.cpu:
-            machinery["num-workers"] = "0"
-        train = ["-m", "fairseq_cli.train", *common, *languages, *to_arguments(machinery | row.train)]
+        flags = machinery(row, self.seed, self.checkpoints, self.cpu) | row.train
+        train = ["-m", "fairseq_cli.train", *common, *languages, *to_arguments(flags)]
         train += [] if "task" in row.train else task
         translate = ["-m", "fairseq_cli.generate", *common, *languages, *task, "--path", str(self.checkpoint)]
         # fairseq's default of 8 drops a last batch whose size is no multiple of 8: up to seven sentences
@@ -224,6 +212,23 @@ class Run:
         if process.returncode != 0:
             raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
         return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def machinery(row: Row, seed: int, checkpoints: Path, cpu: bool) -> dict[str, str | bool]:
+    """The flags of a row's training that are not the row's: seed, what is saved and logged."""
+    every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
+    flags: dict[str, str | bool] = {
+        "seed": str(seed),
+        "save-dir": str(checkpoints),
+        "save-interval": "1000000",
+        "save-interval-updates": str(every),
+        "keep-interval-updates": str(row.average.get("last", 1)),
+        "validate-interval": "1000000",
+        "no-epoch-checkpoints": True,
+        "log-format": "json",
+        "log-interval": str(min(100, max(1, row.max_update // 100))),
+    }
+    return flags | ({"num-workers": "0"} if cpu else {})
 
 
 def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> list[Run]:

@@ -15,18 +15,8 @@ from fairseq_diverse.paths import config_path
 from fairseq_diverse.probing import TASKS
 
 TABLE_KEYS = (
-    "title",
-    "note",
-    "data",
-    "size",
-    "flags",
-    "generate",
-    "average",
-    "baseline",
-    "grid",
-    "metrics",
-    "x",
-    "rows",
+    *("title", "note", "data", "size", "flags", "generate", "average"),
+    *("baseline", "grid", "metrics", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")

@@ -1,0 +1,29 @@
+"""Fixtures of several files."""
+
+import pytest
+
+SIZE = "train: {arch: transformer, max-update: 30, lr: 0.005, dropout: 0.1}\ngenerate: {beam: 5}\naverage: none\n"
+TABLE = """
+data: multi30k_en_de
+size: %s
+flags: {dropout: 0.2}
+rows:
+  first:
+  second: {dropout: 0.3, fp16: true, share-all-embeddings: false, published: {bleu: 27.3}}
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes a table file (and its size) and returns its name; replacements as (old, new) pairs."""
+
+    def write(*replacements, size=SIZE):
+        (tmp_path / "size.yaml").write_text(size)
+        text = TABLE % (tmp_path / "size.yaml")
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "table.yaml").write_text(text)
+        return str(tmp_path / "table.yaml")
+
+    return write

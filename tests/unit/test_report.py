@@ -1,0 +1,282 @@
+"""Reports: comparison, formats, saved summaries, tables in texts."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_ind, ttest_rel
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.evaluation.metrics import score
+from fairseq_diverse.experiments import formats, report
+from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy
+from fairseq_diverse.experiments.summary import bleu_statistics
+from fairseq_diverse.experiments.tables import load_table
+
+REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
+
+
+def summary(seed, wrong, nll, words=100.0, data="d"):
+    """A run's summary whose first ``wrong`` translations are wrong, with NLL ``nll`` for every sentence."""
+    hypotheses = ["Das war ganz anders ."] * wrong + REFERENCES[wrong:]
+    scores = score(hypotheses, REFERENCES, "de")
+    return {
+        "system": "x",
+        "seed": seed,
+        "language": "de",
+        "data_hash": data,
+        "metrics": scores.as_dict(),
+        "parameters": 1000,
+        "words_per_second": {"train": words, "generate": 10.0},
+        "commit": "0123456789abcdef",
+        "dirty": True,
+        "test_nll": [nll * (1 + 0.1 * (-1) ** n) for n in range(30)],
+        "bleu_counts": scores.statistics["bleu"][:, :6].astype(int).tolist(),
+        "commands": [
+            "OMP_NUM_THREADS=1 /usr/bin/python -m fairseq_cli.train /home/me/data --save-dir /a/b/checkpoints "
+            "--arch transformer --max-update 30 --lr 0.005 --dropout 0.2"
+        ],
+        "data": "multi30k_en_de",
+    }
+
+
+def test_bleu_statistics_are_sacrebleus():
+    hypotheses = ["", "Satz", "Das ist", "Das ist der", "ein langer Satz , der nicht endet ."]
+    expected = score(hypotheses, REFERENCES[:5], "de").statistics["bleu"]
+    np.testing.assert_array_equal(bleu_statistics(expected[:, :6].astype(int).tolist()), expected)
+
+
+def test_report_compares_means_over_seeds(table):
+    rows = list(load_table(table()).rows.values())
+    summaries = {
+        "first": [summary(1, 20, 5.0), summary(2, 22, 5.2)],
+        "second": [summary(1, 3, 4.0, words=80.0), summary(2, 1, 4.4, words=80.0)],
+    }
+    first, second = report.compare(rows, summaries)
+    bleu = {name: [s["metrics"]["bleu"] for s in of_row] for name, of_row in summaries.items()}
+    assert second["bleu"] == pytest.approx(np.mean(bleu["second"]))
+    assert second["bleu_deviation"] == pytest.approx(np.std(bleu["second"], ddof=1))
+    assert second["delta"] == pytest.approx(np.mean(bleu["second"]) - np.mean(bleu["first"])) and second["p"] < 0.01
+    assert second["nll_delta"] == pytest.approx(-0.9) and second["nll_p"] < 0.001
+    assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
+    assert second["seeds"] == 2 and "delta" not in first
+    assert second["seed_p"] == pytest.approx(ttest_rel(bleu["first"], bleu["second"]).pvalue)
+    summaries["second"][1]["seed"] = 3
+    _, second = report.compare(rows, summaries)
+    assert second["seed_p"] == pytest.approx(ttest_ind(bleu["first"], bleu["second"], equal_var=False).pvalue)
+    cells = report.to_cells([first, second])
+    assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
+    assert f"{second['delta']:+.2f}** ({report.p_text(second['p'])})" in cells[2]
+
+
+def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
+    rows = list(load_table(table(("rows:", "metrics: yisi-0,meteor\nrows:"))).rows.values())
+    found = [summary(1, 9, 5.0), summary(2, 9, 5.0)]
+    for one, value in zip(found, (40.0, 41.0), strict=True):
+        one["metrics"]["yisi-0"] = value
+    found[0]["metrics"]["meteor"] = 30.0
+    cells = report.to_cells(report.compare(rows, {"first": found, "second": []}))
+    assert cells[0][6] == "YiSi-0" and cells[1][6] == "40.50" and "METEOR" not in cells[0]
+
+
+def test_equal_systems_do_not_differ(table):
+    rows = list(load_table(table()).rows.values())
+    _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 9, 5.0)]})
+    assert second["delta"] == 0 and second["p"] == 1 and second["nll_delta"] == 0 and second["nll_p"] == 1
+
+
+def test_rows_that_were_not_run_say_so(table):
+    rows = list(load_table(table()).rows.values())
+    lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": []})
+    text = formats.as_text(report.to_cells(lines), "", [])
+    assert "second" in text and "not run" in text and "27.30" in text
+    markdown = formats.as_markdown(report.to_cells(lines), "title", ["a note"]).splitlines()
+    assert (markdown[0], markdown[-1]) == ("title", "- a note")
+    markdown = markdown[2:-2]
+    assert markdown[1].startswith("| --- | ---:") and len({line.count("|") for line in markdown}) == 1
+    notes = "\n".join(report.notes(rows, lines, ["BLEU"]))
+    assert "bootstrap interval" in notes and "0123456789+" in notes and "measured on multi30k_en_de" in notes
+
+
+def test_rows_of_different_data_are_not_compared(table):
+    rows = list(load_table(table()).rows.values())
+    with pytest.raises(ValueError, match="second and first were run on different data"):
+        report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": [summary(1, 20, 5.0, data="other")]})
+
+
+def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(table, tmp_path):
+    rows = list(load_table(table()).rows.values())
+    second = summary(1, 3, 4.0)
+    second["commands"] = [second["commands"][0].replace("--dropout 0.2", "--dropout 0.3 --fp16")]
+    summaries = {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)], "second": [second]}
+    paths = report.save(tmp_path / "results", summaries)
+    assert sorted(path.name for path in paths) == ["first-seed1.json", "first-seed2.json", "second-seed1.json"]
+    saved = json.loads(paths[0].read_text())
+    assert saved["commands"][0].startswith("fairseq-train data --save-dir RUN/checkpoints --arch transformer --max-up")
+    assert saved["system"] == "first"
+    read = report.from_results(tmp_path / "results", rows)
+    assert report.compare(rows, read) == report.compare(rows, summaries)
+    with pytest.raises(ValueError, match="no saved summaries"):
+        report.from_results(tmp_path / "nothing", rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["data=wmt14_en_de"], "its data are multi30k_en_de, not wmt14_en_de"),
+        (["lr=0.1"], "it was trained with --lr 0.005, not --lr 0.1"),
+        (["fp16=true"], "it was trained with no --fp16, not --fp16"),
+        (["dropout=null"], "it was trained with --dropout 0.2, not no --dropout"),
+    ],
+)
+def test_results_of_other_runs_are_refused(table, tmp_path, change, message):
+    report.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
+    data = change[0].removeprefix("data=") if change[0].startswith("data") else None
+    rows = list(load_table(table(), data=data, settings=None if data else change).rows.values())
+    with pytest.raises(
+        ValueError, match=f"first-seed1.json: not row first of this table as it is asked for: {message}"
+    ):
+        report.from_results(tmp_path, rows)
+
+
+def test_results_that_are_no_summaries_or_twice_the_same_seed_are_refused(table, tmp_path):
+    rows = list(load_table(table()).rows.values())
+    report.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
+    (tmp_path / "copy.json").write_text((tmp_path / "first-seed1.json").read_text())
+    with pytest.raises(ValueError, match=r"first-seed1.json: seed 1 of row first is .*copy.json already"):
+        report.from_results(tmp_path, rows)
+    for text in ("{}", "[1]", "x", '{"system": "first"}'):
+        (tmp_path / "copy.json").write_text(text)
+        with pytest.raises(ValueError, match=r"copy.json: not a summary that"):
+            report.from_results(tmp_path, rows)
+
+
+def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
+    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
+    second = summary(1, 3, 4.0) | {"commands": [command]}
+    name = table()
+    report.save(tmp_path / "results", {"first": [summary(1, 20, 5.0)], "second": [second]})
+    asked = ["report", name, "--results", str(tmp_path / "results"), "--baseline", "second", "--format", "json"]
+    for rows in ([], ["--rows", "first"]):
+        assert not main([*asked, *rows])
+        lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+        assert "delta" not in lines["second"] and lines["first"]["baseline"] == "second"
+
+
+PROBING = """
+data: probing
+size: probing_small
+grid: {probe: [sentence_length, word_content]}
+rows:
+  baseline: {published: {sentence_length: 90.0, word_content: 80.0}}
+  routed: {routing: em}
+"""
+
+
+def test_classifiers_are_compared_example_by_example_and_probes_averaged(tmp_path):
+    (tmp_path / "table.yaml").write_text(PROBING)
+    rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
+    hits = {"baseline": "1100" * 25, "routed": "1110" * 25}
+
+    def summary(row, seed):
+        part = {"classes": [60, 40], "hits": hits[row.family]}
+        shared = {"commit": "c", "dirty": False, "data_hash": "d", "parameters": 7, "seed": seed}
+        return {**shared, "accuracy": {row.train["probe"]: part}}
+
+    lines = compare_accuracy(rows, {row.name: [summary(row, 1), summary(row, 2)] for row in rows})
+    assert [line["row"] for line in lines] == [*(row.name for row in rows), "baseline, Surface", "routed, Surface"]
+    assert [line["all"] for line in lines] == [50, 50, 75, 75, 50, 75]
+    assert lines[2]["delta"] == 25 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
+    assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
+    text = formats.as_text(accuracy_cells(lines), "", [])
+    assert re.search(
+        r"^routed-probe=word_content +7 +75.00 ± 0.00 +60.00 +\+25.00\*\* \(p < 0.001\) +2$", text, re.MULTILINE
+    )
+    assert "as in training" not in text and re.search(r"^baseline, Surface +50.00 +2 +85.00$", text, re.MULTILINE)
+    nothing = compare_accuracy(rows, {row.name: [] for row in rows})
+    assert {line["seeds"] for line in nothing} == {0} and "not run" in formats.as_text(accuracy_cells(nothing), "", [])
+    assert accuracy_notes(nothing) == []
+
+
+def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
+    (tmp_path / "table.yaml").write_text("data: propositional_logic\nsize: logic_small\nrows: {baseline: }\n")
+    rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
+    accuracy = {"6": {"classes": [2, 2], "hits": "1111"}, "7": {"classes": [2, 2], "hits": "1000"}}
+    (line,) = compare_accuracy(
+        rows, {"baseline": [{"commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
+    )
+    assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 50)
+    assert line["parts"] == {"6": 100, "7": 25} and "c+" in accuracy_notes([line])[-1]
+
+
+def test_one_seed_says_nothing_about_seeds(table):
+    rows = list(load_table(table()).rows.values())
+    _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 3, 4.0)]})
+    assert second["seed_p"] is None
+    assert [report.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
+
+
+CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
+
+
+def test_latex_has_no_character_of_its_own_left():
+    lines = formats.as_latex(CELLS, "Table #1", ["±: {x}^2~y\\z a-b|c"]).splitlines()
+    assert lines[3] == r"\caption{Table \#1}" and lines[4] == r"\begin{tabular}{lr}"
+    assert lines[8] == r"a\_b \& 50\% & $-$1.00$^{**}$ (p $<$ 0.001) \\"
+    assert lines[-2] == (
+        r"\par\footnotesize $\pm$: \{x\}\textasciicircum{}2\textasciitilde{}y\textbackslash{}z a-b\textbar{}c"
+    )
+
+
+def test_a_page_needs_no_other_file_and_shows_text_as_it_is():
+    from fairseq_diverse.evaluation.pictures import new_figure
+
+    page = formats.as_html([["row"], ["<b>&"]], "T & t", ["a < b"], {"caption": new_figure(2, 2)})
+    assert "<td>&lt;b&gt;&amp;</td>" in page and "<h1>T &amp; t</h1>" in page and "<li>a &lt; b</li>" in page
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert [source[:26] for source in sources] == ["data:image/svg+xml;base64,"]
+
+
+@pytest.fixture
+def results(table, tmp_path):
+    """The arguments that report a table of one finished row."""
+    name = table()
+    report.save(tmp_path / "results", {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)]})
+    return [name, "--results", str(tmp_path / "results")]
+
+
+def test_report_in_every_format(results, capsys, tmp_path):
+    for form, sign in (("text", "row  "), ("markdown", "| row |"), ("latex", r"\toprule"), ("html", "<th>row</th>")):
+        assert not main(["report", *results, "--format", form, "--finished", "--columns", "row, BLEU"])
+        shown = capsys.readouterr().out
+        assert sign in shown and "first" in shown and "second" not in shown and "chrF" not in shown
+    assert not main(["report", *results, "--format", "json", "--out", str(tmp_path / "report.json")])
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["rows"][0]["seeds"] == 2 and content["notes"] and capsys.readouterr().out == ""
+    assert main(["report", *results, "--columns", "row,bleu"]) == 2
+    assert "--columns: no column bleu; there are: row, parameters" in capsys.readouterr().err
+    assert main(["report", *results, "--rows", "second", "--baseline", "second", "--finished"]) == 2
+    assert "--finished: no row of table has a finished run" in capsys.readouterr().err
+
+
+def test_tables_of_a_text_are_written_anew(results, capsys, tmp_path):
+    text = tmp_path / "results.md"
+    marker = f"<!-- fairseq-diverse report {' '.join(results)} --columns row,BLEU -->\n"
+    text.write_text(f"before\n\n{marker}old\n<!-- end -->\nafter\n")
+    assert not main(["report", "--refresh", str(text)])
+    assert capsys.readouterr().out == f"{text}: 1 table\n"
+    written = text.read_text()
+    assert written.startswith(f"before\n\n{marker}table\n\n| row | BLEU |") and "old" not in written
+    assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" not in written
+    assert not main(["report", "--refresh", str(text)]) and text.read_text() == written
+    for wrong, message in (("nothing\n", "no table between"), (marker.replace("--columns", "--colums"), "--colums")):
+        text.write_text(f"{wrong}<!-- end -->")
+        assert main(["report", "--refresh", str(text)]) == 2
+        assert message in capsys.readouterr().err and text.read_text() == f"{wrong}<!-- end -->"
+    assert main(["report", "--refresh", str(tmp_path / "no.md")]) == 2
+    assert f"{tmp_path}/no.md: cannot be read (No such file" in capsys.readouterr().err
+    assert main(["report", *results, "--out", str(tmp_path)]) == 2
+    assert "a folder, not a file that can be written" in capsys.readouterr().err
+    assert main(["report"]) == 2
+    assert "either a TABLE or --refresh FILE is needed" in capsys.readouterr().err
