@@ -33,6 +33,17 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         temporary.unlink(missing_ok=True)
 
 
+def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
+    """See that nothing is lost where files of these names are about to be written.
+
+    Raises:
+        ValueError: one is there, and not the file ``mark``, which whatever writes them leaves beside them.
+    """
+    found = [] if (directory / mark).exists() else [name for name in names if (directory / name).exists()]
+    if found:
+        raise ValueError(f"{directory / found[0]}: there already, and made by something else; give another --out")
+
+
 def iterate_lines(path: str | Path) -> Iterator[str]:
     """The lines of a UTF-8 file one by one, split at newlines only, without newline, carriage return, byte order mark.
 

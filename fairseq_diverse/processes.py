@@ -12,7 +12,7 @@ from pathlib import Path
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-class Busy(Exception):
+class Busy(ValueError):
     """Another process is working there."""
 
 

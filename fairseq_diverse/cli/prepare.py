@@ -68,7 +68,7 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
     from fairseq_diverse.preparation import extraction
     from fairseq_diverse.preparation.download import fetch
     from fairseq_diverse.preparation.prepare import wrong_pairs
-    from fairseq_diverse.processes import Busy, locked
+    from fairseq_diverse.processes import locked
 
     if not config.sources:
         raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")
@@ -76,22 +76,19 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
         raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
     raw = args.archives / config.name
     work = out.with_name(f".{out.name}.part")
-    try:
-        if not extraction.is_extracted(config, args.archives, raw):
-            if args.no_download:
-                fetch(config.sources, args.archives, download=False)
-            with locked(args.archives):
-                fetch(config.sources, args.archives, download=not args.no_download)
-                extraction.extract(config, args.archives, raw)
-        _compare(extraction.wrong_lines(config, raw), args.accept_counts, "replace the archive")
-        with locked(work):
-            try:
-                _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
-            finally:
-                if not (work / "data").exists():  # complete, or nothing to go on with
-                    shutil.rmtree(work)
-    except Busy as error:
-        raise ValueError(str(error)) from None
+    if not extraction.is_extracted(config, args.archives, raw):
+        if args.no_download:
+            fetch(config.sources, args.archives, download=False)
+        with locked(args.archives):
+            fetch(config.sources, args.archives, download=not args.no_download)
+            extraction.extract(config, args.archives, raw)
+    _compare(extraction.wrong_lines(config, raw), args.accept_counts, "replace the archive")
+    with locked(work):
+        try:
+            _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
+        finally:
+            if not (work / "data").exists():  # complete, or nothing to go on with
+                shutil.rmtree(work)
     _compare(wrong_pairs(config, out), args.accept_counts, f"{out} is complete all the same")
 
 

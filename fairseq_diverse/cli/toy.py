@@ -7,7 +7,7 @@ and .en.ptb (constituents, one tree a line). The same sizes and seed give the sa
 import argparse
 from pathlib import Path
 
-from fairseq_diverse.files import read_lines
+from fairseq_diverse.files import read_lines, refuse_foreign
 
 EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
@@ -34,11 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.errors import UserError
-    from fairseq_diverse.toy.corpus import write_corpus
+    from fairseq_diverse.probing import TASKS
+    from fairseq_diverse.toy.corpus import RECORD, write_corpus
     from fairseq_diverse.toy.probing import FEWEST, write_probing
 
     if args.probing and args.probing < FEWEST:
         raise UserError(f"--probing {args.probing}: at least {FEWEST}, or 0 for none")
+    if args.probing:
+        refuse_foreign(args.out, [f"probing/{task}.txt" for task in TASKS], RECORD)
     write_corpus(args.out, args.sentences, args.valid, args.test, args.seed)
     print(f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences")
     if args.probing:

@@ -134,7 +134,7 @@ def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -
 
     sums: dict[str, Tensor] = {}
     layout: dict[str, tuple] = {}
-    for path in tqdm(paths, desc="average", unit="checkpoint", disable=quiet):
+    for path in tqdm(paths, desc="average", unit="checkpoint", disable=quiet or None):
         state = load_checkpoint(path, mmap=True)
         model = state["model"]
         layout = _same_layout(path, _layout(path, model), paths[0], layout)

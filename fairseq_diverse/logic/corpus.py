@@ -1,5 +1,6 @@
 """Pairs of formulae with their relation, in the files of Bowman et al. (2015)."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write, read_lines
+from fairseq_diverse.files import atomic_write, read_lines, refuse_foreign
 from fairseq_diverse.logic.formulas import (
     EVERYTHING,
     RELATIONS,
@@ -22,6 +23,7 @@ from fairseq_diverse.logic.formulas import (
 MOST_OPERATORS = 12
 MOST_VARIABLES = 4  # in one pair, as in the original
 TEST_SHARE = 0.15
+RECORD = "logic.json"  # of what made the files
 TRIES = 200  # for each pair asked for; short formulae run out
 
 
@@ -37,7 +39,7 @@ def write_corpus(
     """Write ``trainN`` and ``testN`` for N = 0 to 12, the operators of the longer formula; 15% are for testing.
 
     A line is ``relation<TAB>left<TAB>right``. No formula is a tautology or a contradiction, no pair occurs twice. The
-    same arguments give the same files.
+    same arguments give the same files; they are written to ``logic.json``.
 
     Args:
         pairs: for every N, as far as there are so many.
@@ -46,10 +48,16 @@ def write_corpus(
 
     Returns:
         How often each relation occurs, by N.
+
+    Raises:
+        ValueError: ``out`` holds such files of another origin.
     """
     mix = {}
-    out.mkdir(parents=True, exist_ok=True)
-    for count in range(MOST_OPERATORS + 1):
+    lengths = range(MOST_OPERATORS + 1)
+    refuse_foreign(out, [f"{name}{count}" for name in ("train", "test") for count in lengths], RECORD)
+    with atomic_write(out / RECORD) as file:
+        json.dump({"pairs": pairs, "seed": seed, "balance": balance}, file)
+    for count in lengths:
         numbers = random.Random(f"{seed} {count}")
         found = _draw(count, pairs, balance, numbers)
         numbers.shuffle(found)

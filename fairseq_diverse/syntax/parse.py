@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.files import atomic_write, iterate_lines
-from fairseq_diverse.processes import die_with_parent
+from fairseq_diverse.processes import die_with_parent, locked
 from fairseq_diverse.syntax import parsers
 from fairseq_diverse.syntax.escapes import without_moses
 
@@ -65,14 +65,26 @@ def parse_file(
         The number of lines, and those that have no tree.
 
     Raises:
-        ValueError: the text cannot be read, parts of another job are in the way, or a process died.
+        ValueError: the text cannot be read, parts of another job are in the way, another process is making them, or a
+            process died.
     """
     lines = list(iterate_lines(text))
     first, last = (len(lines) * i // shard[1] for i in (shard[0] - 1, shard[0]))
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     job = Job(kind, parser, model, language, digest, first, last)
     parts = out.with_name(f"{out.name}.parts")
-    _take_over(parts, job)
+    with locked(parts):
+        _take_over(parts, job)
+        unparsed = _parse(lines, out, parts, job, workers)
+        with atomic_write(record_path(out)) as file:
+            json.dump({"kind": kind, "parser": parser, "model": model, "language": language}, file)
+        shutil.rmtree(parts)
+    return last - first, unparsed
+
+
+def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> list[Unparsed]:
+    """Make the parts that are not there yet and join them to ``out``."""
+    first, last = job.first, job.last
     chunks = {start: lines[start : min(start + CHUNK, last)] for start in range(first, last, CHUNK)}
     paths = {start: parts / f"{start:010d}.json" for start in chunks}
     words = {start: sum(len(line.split()) for line in chunk) for start, chunk in chunks.items()}
@@ -81,7 +93,7 @@ def parse_file(
     with tqdm(
         total=sum(words.values()), initial=done, desc=out.name, unit=" words", unit_scale=True, disable=None
     ) as bar:
-        for start, results in _results(left, (kind, parser, model, language), workers):
+        for start, results in _results(left, (job.kind, job.parser, job.model, job.language), workers):
             with atomic_write(paths[start]) as file:
                 json.dump(results, file)
             bar.update(words[start])
@@ -92,10 +104,7 @@ def parse_file(
                 file.write(tree)
                 if reason:
                     unparsed.append(Unparsed(line, reason))
-    with atomic_write(record_path(out)) as file:
-        json.dump({"kind": kind, "parser": parser, "model": model, "language": language}, file)
-    shutil.rmtree(parts)
-    return last - first, unparsed
+    return unparsed
 
 
 def record_path(out: Path) -> Path:

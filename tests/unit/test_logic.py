@@ -92,10 +92,17 @@ def test_the_command(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["operators", "pairs", *RELATIONS] and len(lines) == 15
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(
-        f"{split}{count}" for split in ("train", "test") for count in range(13)
+        ["logic.json", *(f"{split}{count}" for split in ("train", "test") for count in range(13))]
     )
     assert main(["logic", "--out", str(tmp_path), "--pairs", "0"]) == 2
     assert "--pairs 0: at least 1" in capsys.readouterr().err
+
+
+def test_files_of_another_origin_are_kept(tmp_path):
+    (tmp_path / "test3").write_text("original")
+    with pytest.raises(ValueError, match="test3: there already, and made by something else; give another --out"):
+        write_corpus(tmp_path, 20)
+    assert [path.name for path in tmp_path.iterdir()] == ["test3"]
 
 
 @pytest.mark.parametrize("line", ["#\ta", "x\ta\tb", "#\ta\t", "#\ta\tg"])

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fairseq_diverse.errors import UserError
+from fairseq_diverse.processes import locked
 from fairseq_diverse.syntax import parse
 from fairseq_diverse.syntax.parse import EMPTY, Job, parse_lines
 from fairseq_diverse.syntax.trees import read_brackets, read_conllu
@@ -58,6 +59,13 @@ def test_a_failure_costs_its_batch_a_few_calls_not_one_a_sentence():
     parser = Fake("constituency")
     results = parse_lines(parser, "constituency", ["a b"] * 500 + ["bad"] + ["a b"] * 523)
     assert sum(bool(reason) for _, reason in results) == 1 and parser.calls <= 25
+
+
+def test_two_processes_do_not_write_the_same_trees(tmp_path):
+    (tmp_path / "text").write_text("a\n")
+    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "none", "en", 1, (1, 1))
+    with locked(tmp_path / "out.parts"), pytest.raises(ValueError, match=r"is working on .*out\.parts"):
+        parse.parse_file(*job)
 
 
 def test_parts_of_another_job_are_refused(tmp_path):

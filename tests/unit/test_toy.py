@@ -496,8 +496,10 @@ def test_files_depend_on_sizes_and_seed_alone(toy, tmp_path):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         subprocess.run(command, env=environment, check=True, capture_output=True)
     first, larger = digest(tmp_path / "1"), digest(toy)
-    assert len(first) == 12 and first == digest(tmp_path / "2")
-    assert [name for name in first if first[name] == larger[name]] == [name for name in first if "train" not in name]
+    assert len(first) == 13 and first == digest(tmp_path / "2")
+    assert [name for name in first if first[name] == larger[name]] == sorted(
+        f"{split}.{suffix}" for split in ("valid", "test") for suffix in corpus.SUFFIXES
+    )
     assert lines(toy / "train.en")[:400] == lines(tmp_path / "1" / "train.en")
     write_corpus(tmp_path / "other", 50, 150, 150, seed=4)
     assert lines(tmp_path / "other" / "valid.en") != lines(toy / "valid.en")
@@ -536,6 +538,24 @@ def test_out_is_a_file(tmp_path, capsys):
     assert cli(["toy", "--out", str(tmp_path / "file"), "--sentences", "5"]) == 2
     assert capsys.readouterr().err == f"fairseq-diverse toy: --out {tmp_path / 'file'}: is a file; name a folder\n"
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_only_its_own_files_are_overwritten(tmp_path, capsys):
+    for size in (3, 4):
+        assert (
+            cli(["toy", "--out", str(tmp_path / "toy"), "--sentences", str(size), "--valid", "1", "--test", "1"]) == 0
+        )
+    assert len(lines(tmp_path / "toy" / "train.en")) == 4
+    for name in ("train.de", "probing/tree_depth.txt"):
+        mine = tmp_path / name.replace("/", "-") / name
+        mine.parent.mkdir(parents=True)
+        mine.write_text("mine")
+        capsys.readouterr()
+        assert cli(["toy", "--out", str(tmp_path / name.replace("/", "-")), "--probing", "100"]) == 2
+        assert capsys.readouterr().err.endswith(
+            f"{mine}: there already, and made by something else; give another --out\n"
+        )
+        assert [path.read_text() for path in mine.parent.iterdir()] == ["mine"]
 
 
 def test_word_by_word_learns_a_lexicon():
