@@ -64,8 +64,7 @@ class DisagreementMixin(FairseqCriterion):
 
     Raises:
         UserError: when built, for an unknown term, a bad placement or a negative weight; at the first forward, for a
-        layer
-            out of range or a model that cannot measure its heads.
+            layer out of range or a model that cannot measure its heads.
     """
 
     @classmethod
