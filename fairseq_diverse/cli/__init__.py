@@ -8,6 +8,7 @@ import argparse
 import importlib
 import logging
 import sys
+import warnings
 from collections.abc import Sequence
 
 COMMANDS = {
@@ -72,6 +73,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     # before fairseq is imported, whose text-to-speech task otherwise sets the root logger to DEBUG
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    for message in ("'pin_memory' argument", "Support for mismatched key_padding_mask"):  # torch about fairseq's habits
+        warnings.filterwarnings("ignore", message)
     args = build_parser(argv).parse_args(argv)
     try:
         return args.main(args) or 0
