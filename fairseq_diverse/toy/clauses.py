@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairseq_diverse.toy.lexicon import Adjective, Verb
-from fairseq_diverse.toy.phrases import NounPhrase, Prepositional, Time
+from fairseq_diverse.toy.phrases import Argument, NounPhrase, Prepositional, Time
 from fairseq_diverse.toy.trees import Tree, leaf, phrase
 
 
@@ -34,7 +34,7 @@ MODALS = (
 )
 
 
-class Gap(NounPhrase):
+class Gap(Argument):
     """The place in a relative clause or question that its pronoun has left; it agrees as the pronoun does."""
 
     def __init__(self, plural: bool = False):
@@ -79,9 +79,9 @@ class Clause:
     ``also``: a second predicate of the same subject. ``receiver_last``: "gives the book to the woman".
     """
 
-    subject: NounPhrase
+    subject: Argument
     verb: Verb | None
-    objects: list[NounPhrase] = field(default_factory=list)
+    objects: list[Argument] = field(default_factory=list)
     tense: str = "present"
     modal: Modal | None = None
     negated: bool = False
@@ -119,6 +119,6 @@ class Clause:
         return all(item.closed for item in self.objects)
 
     @property
-    def controller(self) -> NounPhrase:
+    def controller(self) -> Argument:
         """Who does what the complement's infinitive says."""
         return self.objects[0] if self.verb and "object" in self.verb.flags else self.subject

@@ -6,7 +6,7 @@ from fairseq_diverse.toy import english_order, german, german_order, lexicon, wo
 from fairseq_diverse.toy.clauses import MODALS, Clause, Gap, Modal, Predicate
 from fairseq_diverse.toy.lexicon import ANY, Adjective, Verb, entries, pairs
 from fairseq_diverse.toy.nominals import DEGREES, Nominals
-from fairseq_diverse.toy.phrases import Common, Coordination, NounPhrase, Prepositional, Pronoun, Vehicle
+from fairseq_diverse.toy.phrases import Argument, Common, Coordination, Prepositional, Pronoun, Vehicle
 from fairseq_diverse.toy.relative import Relative
 from fairseq_diverse.toy.trees import Tree, leaf, phrase
 
@@ -36,7 +36,7 @@ class Derivation(Nominals):
     def clause(
         self,
         depth: int,
-        subject: NounPhrase | None = None,
+        subject: Argument | None = None,
         kind: str = "",
         it: Common | None = None,
         barred: str = "",
@@ -79,7 +79,7 @@ class Derivation(Nominals):
         if len(verb.objects) == 2:
             clause.receiver_last = "to" in verb.flags or clause.objects[1].pronoun or self.chance(0.4)
 
-    def copula(self, depth: int, subject: NounPhrase | None, kind: str, it: Common | None) -> Clause:
+    def copula(self, depth: int, subject: Argument | None, kind: str, it: Common | None) -> Clause:
         subject = subject or self.noun_phrase(ANY + "IE", depth, it, subject=True)
         kind = kind or kind_of(subject, it)
         clause = Clause(subject, None)
@@ -174,7 +174,7 @@ class Derivation(Nominals):
         answered = inner.time if word == "when" else inner.place or not inner.verb if word == "where" else None
         return ("whether", "ob", inner) if answered else (word, translation, inner)
 
-    def infinitive(self, controller: NounPhrase) -> Clause:
+    def infinitive(self, controller: Argument) -> Clause:
         """What someone tries, or is asked, to do; nothing but its verb, objects and places."""
         frame, objects = self.zipf((("", 1), ("", 0), ("go", 0), ("put", 1), ("", 2)), 2)
         choice = lexicon.verbs(frame, objects, kind_of(controller))
@@ -255,9 +255,11 @@ class Derivation(Nominals):
         kind = self.zipf(("yes", "adverb", "who", "object"), 2)
         if kind == "who":
             clause = self.clause(1, Pronoun("who"), "P")
-            who = (english_order.subject_relation(clause), clause.subject.english(True))
             inner = phrase("SQ", ("head", english_order.verb_phrase(clause)))
-            return phrase("SBARQ", who, ("head", inner), ASKING), [*german_order.main(clause), "?"]
+            return phrase("SBARQ", *english_order.subject(clause), ("head", inner), ASKING), [
+                *german_order.main(clause),
+                "?",
+            ]
         if kind == "object":
             return self.object_question()
         clause = self.clause(1)
@@ -314,16 +316,16 @@ def modal_fits(modal: Modal, past: bool, willing: bool) -> bool:
     return (willing or modal.english == "have to") if " to" in modal.english else modal.past == past
 
 
-def is_it(item: NounPhrase) -> bool:
+def is_it(item: Argument) -> bool:
     return isinstance(item, Pronoun) and item.word == "it"
 
 
-def denies(item: NounPhrase) -> bool:
+def denies(item: Argument) -> bool:
     """Whether the phrase is a negation itself."""
     return getattr(item, "determiner", "") == "no" or getattr(item, "word", "") == "nobody"
 
 
-def kind_of(item: NounPhrase, it: Common | None = None) -> str:
+def kind_of(item: Argument, it: Common | None = None) -> str:
     """The kind of noun that the phrase is or stands for; "it" stands for ``it``."""
     if is_it(item) and it:
         return it.noun.kind

@@ -1,8 +1,8 @@
 """English word order, as trees."""
 
-from fairseq_diverse.toy.clauses import Clause, Gap
+from fairseq_diverse.toy.clauses import Clause
 from fairseq_diverse.toy.lexicon import present_participle, principal_parts, third_person
-from fairseq_diverse.toy.phrases import preposition
+from fairseq_diverse.toy.phrases import NounPhrase, preposition
 from fairseq_diverse.toy.trees import Tree, leaf, phrase
 
 Part = tuple[str, Tree]  # relation to the head, tree
@@ -20,8 +20,12 @@ def clause_parts(c: Clause) -> list[Part]:
         head = phrase("VP", ("head", head), ("cc", leaf("CC", "and")), ("conj", verb_phrase(c.also)))
     if c.existential:
         return [*fronted(c), ("expl", phrase("NP", ("head", leaf("EX", "there")))), ("head", head)]
-    subject = [] if isinstance(c.subject, Gap) else [(subject_relation(c), c.subject.english(True))]
-    return [*fronted(c), *subject, ("head", head)]
+    return [*fronted(c), *subject(c), ("head", head)]
+
+
+def subject(c: Clause) -> list[Part]:
+    """Nothing where a Gap is the subject."""
+    return [(subject_relation(c), c.subject.english(True))] if isinstance(c.subject, NounPhrase) else []
 
 
 def subject_relation(c: Clause) -> str:
@@ -56,7 +60,7 @@ def infinitive(verb: Tree) -> Tree:
 def question(c: Clause) -> Tree:
     """The (SQ ...) of a yes-no question, or what follows a question word."""
     (kind, finite), *rest = verb_leaves(c, question=True)
-    middle: list[Part] = [(subject_relation(c), c.subject.english(True)), *adverbs(c)]
+    middle = [*subject(c), *adverbs(c)]
     if not rest:  # only "be" has no "do"
         return headed("SQ", finite, [*middle, *after_verb(c)])
     return phrase("SQ", (auxiliary_relation(kind), finite), *middle, ("head", nest(c, rest, [])))
@@ -139,7 +143,7 @@ def after_verb(c: Clause) -> list[Part]:
     if c.predicate:
         parts.append(("head", c.predicate.english()))
     if c.existential:
-        parts.append(("nsubj", c.subject.english()))
+        parts += subject(c)
     if c.verb and c.verb.particle:
         parts.append(("compound:prt", phrase("PRT", ("head", leaf("RP", c.verb.particle)))))
     parts += object_parts(c)
@@ -165,7 +169,7 @@ def after_verb(c: Clause) -> list[Part]:
 def object_parts(c: Clause) -> list[Part]:
     parts: list[Part] = []
     for slot, item in zip(c.verb.objects if c.verb else (), c.objects, strict=False):
-        if isinstance(item, Gap):
+        if not isinstance(item, NounPhrase):
             continue
         receiver = len(c.objects) == 2 and not parts
         word = slot.english or ("to" if receiver and c.receiver_last else "")

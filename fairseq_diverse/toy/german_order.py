@@ -1,8 +1,8 @@
 """German word order: the verb second, first or last, its other words at the end, and what stands between."""
 
 from fairseq_diverse.toy import german
-from fairseq_diverse.toy.clauses import Clause, Gap
-from fairseq_diverse.toy.phrases import NounPhrase, Prepositional, Pronoun
+from fairseq_diverse.toy.clauses import Clause
+from fairseq_diverse.toy.phrases import Argument, NounPhrase, Prepositional, Pronoun
 
 HABEN = ("haben", "hat", "hatte", "gehabt")
 SEIN = ("sein", "ist", "war", "gewesen")
@@ -41,7 +41,7 @@ def question(c: Clause, asked: list[str]) -> list[str]:
     return [*asked, finite, *subject(c), *middle(c), *rest, *last(c)]
 
 
-def infinitive(c: Clause, controller: NounPhrase) -> list[str]:
+def infinitive(c: Clause, controller: Argument) -> list[str]:
     """With zu, which goes between a separable prefix and its verb."""
     assert c.verb
     bare = c.verb.german[0]
@@ -53,7 +53,7 @@ def subject(c: Clause) -> list[str]:
     return ["es"] if c.existential else c.subject.german(c.verb.subject_case if c.verb else "nom")
 
 
-def nominative(c: Clause) -> NounPhrase:
+def nominative(c: Clause) -> Argument:
     """What the verb agrees with: the object of a verb such as "miss" (fehlen), else the subject."""
     slots = zip(c.verb.objects if c.verb else (), c.objects, strict=False)
     return next((item for slot, item in slots if slot.case == "nom"), c.subject)
@@ -79,7 +79,7 @@ def verbs(c: Clause) -> tuple[str, list[str]]:
     return german.conjugate(parts, c.past, person, plural), [prefix] if prefix else []
 
 
-def middle(c: Clause, controller: NounPhrase | None = None) -> list[str]:
+def middle(c: Clause, controller: Argument | None = None) -> list[str]:
     """Between subject and right bracket: pronouns, time, dative, accusative, nicht, manner, means, place, predicate.
 
     An indefinite accusative or predicate noun is negated by kein, and nicht is left out.
@@ -89,7 +89,7 @@ def middle(c: Clause, controller: NounPhrase | None = None) -> list[str]:
     prepositional: list[str] = []
     negated = c.negated
     for slot, item in zip(c.verb.objects if c.verb else (), c.objects, strict=False):
-        if slot.german and not isinstance(item, Gap):
+        if slot.german and isinstance(item, NounPhrase):
             prepositional += Prepositional("", slot.german, slot.case, item).german()
             continue
         kein = negated and item.negatable and slot.case == "acc"
@@ -113,7 +113,7 @@ def middle(c: Clause, controller: NounPhrase | None = None) -> list[str]:
     return words + (c.predicate.german(kein) if c.predicate else [])
 
 
-def reflexive(controller: NounPhrase) -> str:
+def reflexive(controller: Argument) -> str:
     return german.REFLEXIVE.get(controller.word, "sich") if isinstance(controller, Pronoun) else "sich"
 
 

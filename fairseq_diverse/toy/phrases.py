@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,8 @@ def preposition(word: str, after: Tree, label: str = "PP") -> Tree:
     return phrase(label, ("case", leaf("TO" if word == "to" else "IN", word)), ("head", after))
 
 
-class NounPhrase:
-    """Agreement, English tree, and German words in a case."""
+class Argument(ABC):
+    """What a verb governs: agreement, and German words in a case."""
 
     person = 3
     plural = False
@@ -40,12 +41,17 @@ class NounPhrase:
     closed = True  # no relative clause at its end, to which what follows could belong
     negatable = False  # German negates it with kein
 
-    def english(self, subject: bool = False) -> Tree:
-        raise NotImplementedError
-
+    @abstractmethod
     def german(self, case: str, negative: bool = False) -> list[str]:
         """German words; ``negative`` turns "ein" or no article into "kein"."""
-        raise NotImplementedError
+
+
+class NounPhrase(Argument):
+    """An argument that is said, with its English tree."""
+
+    @abstractmethod
+    def english(self, subject: bool = False) -> Tree:
+        """The tree; ``subject`` chooses a pronoun's form."""
 
     def genitive(self) -> list[str]:
         """German for "of" this: the genitive where an article can show it, else von."""
