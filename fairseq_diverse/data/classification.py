@@ -16,7 +16,7 @@ class ClassificationDataset(FairseqDataset):
         inputs: of every example, K integer tensors.
         labels: of every example, its class.
         pad: the padding symbol.
-        shuffle: mix examples of equal length anew in every epoch.
+        shuffle: mix examples of equal length; once, as fairseq keeps the batches and mixes only their order by epoch.
     """
 
     def __init__(self, inputs: Sequence[Sequence[Tensor]], labels: Sequence[int], pad: int, shuffle: bool) -> None:

@@ -142,25 +142,25 @@ def depth(tree: Tree) -> int:
 
 
 def past_present(tree: Tree) -> Example | None:
-    """Tense of the main clause: of its first finite verb, which hangs on the root or is it."""
-    heads, _ = dependencies(tree)
+    """Tense of the main clause: of its finite verb, which is the root, its auxiliary or its copula."""
+    heads, relations = dependencies(tree)
     root = heads.index(0) + 1
-    for number, (leaf, head) in enumerate(zip(tree.leaves(), heads, strict=True), start=1):
-        if leaf.label in FINITE and root in (number, head):
+    for leaf, head, relation in zip(tree.leaves(), heads, relations, strict=True):
+        main = head == 0 or (head == root and relation in ("aux", "aux:pass", "cop"))
+        if main and leaf.label in FINITE:
             return FINITE[leaf.label], text(tree)
     return None
 
 
 def _number(tree: Tree, relation: str) -> Example | None:
-    """Of the main clause's one noun in that relation."""
+    """Of the main clause's one noun in that relation; nothing where several are joined by "and"."""
     heads, relations = dependencies(tree)
-    root = heads.index(0) + 1
-    found = [
-        leaf.label
-        for leaf, head, name in zip(tree.leaves(), heads, relations, strict=True)
-        if head == root and name == relation
-    ]
-    return (found[0], text(tree)) if len(found) == 1 and found[0] in NOUNS else None
+    arcs, root = list(zip(heads, relations, strict=True)), heads.index(0) + 1
+    found = [number for number, arc in enumerate(arcs, start=1) if arc == (root, relation)]
+    if len(found) != 1 or (found[0], "conj") in arcs:
+        return None
+    label = [*tree.leaves()][found[0] - 1].label
+    return (label, text(tree)) if label in NOUNS else None
 
 
 def _content_words(trees: Sequence[Tree]) -> set[str]:

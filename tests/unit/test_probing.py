@@ -54,6 +54,23 @@ def test_labels_of_a_sentence(probes):
     assert probes["subj_number"](phrase("S", ("head", RAIN), STOP)) is None
 
 
+def test_only_the_main_clause_gives_its_tense():
+    subject, rains = ("nsubj", phrase("NP", ("head", leaf("PRP", "they")))), phrase("SBAR", ("head", RAIN))
+    know = phrase("VP", ("head", leaf("VB", "know")), ("ccomp", rains))
+    may_know = phrase("S", subject, ("head", phrase("VP", ("aux", leaf("MD", "may")), ("head", know))), STOP)
+    assert past_present(may_know) is None
+    slept = phrase("S", ("advcl", rains), subject, ("head", phrase("VP", ("head", leaf("VBD", "slept")))), STOP)
+    assert past_present(slept)[0] == "PAST"
+    had = phrase("VP", ("aux", leaf("VBD", "had")), ("head", leaf("VBN", "slept")))
+    assert past_present(phrase("S", ("advcl", rains), subject, ("head", had)))[0] == "PAST"
+
+
+def test_nouns_joined_by_and_have_no_number(probes):
+    conjunct = ("conj", phrase("NP", ("head", leaf("NN", "cat"))))
+    both = phrase("NP", ("head", NP), ("cc", leaf("CC", "and")), conjunct)
+    assert probes["subj_number"](phrase("S", ("nsubj", both), ("head", VP), STOP)) is None
+
+
 def test_changed_sentences(probes):
     text = "The dogs chased Ida ."
     shifted = drawn(probes["bigram_shift"], SENTENCE)
