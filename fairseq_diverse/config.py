@@ -237,7 +237,7 @@ class Interacting(Mechanism):
 
 @dataclass(frozen=True)
 class Evolving(Mechanism):
-    """Evolving attention (Wang et al., 2021, sections 3.3 and 3.5)."""
+    """Evolving attention (Wang et al., 2021, sections 3.3, 3.5 and 4.3)."""
 
     on: str = option("", "placement of evolving attention; empty = off")
     carry: float = option(0.5, "alpha, share of the logits of the layer below, in [0, 1]; encoder only")

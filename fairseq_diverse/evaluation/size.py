@@ -134,7 +134,7 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
             target,
             features_only=True,
             source_trees=related,
-            attention_request=AttentionRequest(weights=_with_own_maps(model)),
+            attention_request=AttentionRequest(weights=_with_own_maps(model), alignment=False),
         )
     flops = counter.get_flop_counts()
     name = type(model).__name__

@@ -28,6 +28,8 @@ from fairseq_diverse.request import NOTHING, AttentionRequest, Probe
 
 logger = logging.getLogger(__name__)
 
+CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # in training no one else reads one
+
 AttentionMaps = dict[tuple[str, int], Tensor]
 
 
@@ -175,6 +177,7 @@ class DiverseDecoder(TransformerDecoderBase):
         self.built = 0
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.dropout_module.module_name = "TransformerDecoder"
+        self.map_is_read = True  # whether the criterion reads what fairseq's decoder makes by habit
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         self.built += 1
@@ -259,7 +262,7 @@ class DiverseDecoder(TransformerDecoderBase):
                     self_attn_mask=future,
                     self_attn_padding_mask=target_padding,
                     need_attn=aligned,
-                    habit=alignment_layer is None and not probe.alignment,
+                    habit=alignment_layer is None and not (probe.alignment and (self.map_is_read or not self.training)),
                     cross_terms=probe.terms_at("cross", layer.number),
                     decoder_terms=probe.terms_at("decoder", layer.number),
                     need_cross_weights=probe.wants_weights("cross", layer.number),
@@ -310,6 +313,7 @@ class DiverseTransformerModel(TransformerModel):
         check_heads(args)
         keep_layers(args)
         model = super().build_model(args, task)
+        model.decoder.map_is_read = getattr(args, "criterion", None) not in CRITERIONS_WITHOUT_MAPS
         cfg = getattr(task, "cfg", None)
         if data := getattr(cfg, "data", None):
             model.unmeasured = (data, getattr(cfg, "source_lang", None), getattr(cfg, "target_lang", None))

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fairseq_diverse.attention import staged
 from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.request import TERMS, AttentionRequest
 from tests.cases import ALL_ON, CASES, batch, build_model
@@ -50,6 +51,20 @@ def test_the_map_is_made_only_where_it_is_needed(terms, monkeypatch):
     fused.clear()
     _, extra = model.eval()(**batch())
     assert len(fused) == 7 and extra["attn"][0].shape == (3, 7, 8)
+
+
+@pytest.mark.parametrize("criterion", ["cross_entropy", "label_smoothed_cross_entropy"])
+@pytest.mark.parametrize("flags", [{"routing": "em", "routing_on": EVERYWHERE}, {"interacting": "concat"}])
+def test_no_map_is_made_for_a_criterion_that_reads_none(flags, criterion, monkeypatch):
+    fused, pairs = [], []
+    original, maps_of_pairs = F.scaled_dot_product_attention, staged.interacting_weights
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or original(*a, **k))
+    monkeypatch.setattr(staged, "interacting_weights", lambda *a, **k: pairs.append(1) or maps_of_pairs(*a, **k))
+    model = build_model({**flags, "criterion": criterion})
+    _, extra = model(**batch())
+    assert extra["attn"][0] is None and len(fused) >= 8 and not pairs
+    _, extra = model.eval()(**batch())  # a generator may want it
+    assert extra["attn"][0].shape == (3, 7, 8)
 
 
 @pytest.mark.parametrize("incremental", [False, True])

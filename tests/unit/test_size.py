@@ -119,12 +119,14 @@ def test_flops_by_hand():
 
 @pytest.mark.parametrize("key_width", [0, 7])
 @pytest.mark.parametrize("combine", ["concat", "sum"])
-@pytest.mark.parametrize("component", ["encoder", "decoder", "cross"])
-def test_flops_of_interacting_heads_by_hand(component, combine, key_width):
+@pytest.mark.parametrize(
+    ("component", "layer"), [("encoder", 1), ("decoder", 1), ("cross", 1), ("cross", cases.TINY["decoder_layers"])]
+)
+def test_flops_of_interacting_heads_by_hand(component, layer, combine, key_width):
     """H - 1 times the products of the plain attention more, and for concat as many more output projections."""
     flags = {"qk_head_dim": key_width, "qk_head_dim_on": component}
     plain = cases.build_model(flags).eval()
-    model = cases.build_model({**flags, "interacting": combine, "interacting_on": f"{component}:1"}).eval()
+    model = cases.build_model({**flags, "interacting": combine, "interacting_on": f"{component}:{layer}"}).eval()
     s, t, d, heads = 7, 5, 24, 4
     queries, keys = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}[component]
     pairs = 2 * queries * keys * (heads * (key_width or d // heads) + d)

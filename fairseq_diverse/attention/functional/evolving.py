@@ -21,8 +21,8 @@ def evolve_logits(
         A_in    = carry_ratio previous + (1 - carry_ratio) logits    (encoder; the logits themselves elsewhere)
         A_logit = conv_ratio ReLU(Conv(A_in)) + (1 - conv_ratio) A_in
 
-    Source: Wang et al. (2021), sections 3.3 and 3.5. What the k x k convolution reads for cell (t, s), never outside
-    ``cells``:
+    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. What the k x k convolution reads for cell (t, s), never
+    outside ``cells``:
 
     - encoder: rows and columns up to (k - 1) / 2 away;
     - decoder: rows t - k + 1 to t and columns s - k + 1 to s;
