@@ -56,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokens")
     parser.add_argument("--language", help="of the target (default: that of --data)")
+    parser.add_argument(
+        "--lowercase", action="store_true", help="compare lower-cased text (default: where the target of --data is)"
+    )
     parser.add_argument("--metrics", default="bleu,chrf,ter", metavar="LIST", help="default: %(default)s")
     parser.add_argument("--test", choices=("bootstrap", "randomization"), default="bootstrap", help="of a difference")
     parser.add_argument("--test-metric", metavar="METRIC", help="to test (default: bleu, or the first)")
@@ -129,6 +132,7 @@ def _score(
     from fairseq_diverse.evaluation.catalogue import CATALOGUE, Texts
     from fairseq_diverse.evaluation.metrics import read_translations
     from fairseq_diverse.files import read_lines
+    from fairseq_diverse.preparation.pipeline import lowercased, read_record
 
     references = read_lines(args.ref)
     if not references:
@@ -136,11 +140,12 @@ def _score(
     texts = Texts(
         [],
         references,
-        args.language or _language(args.data),
+        args.language or (read_record(args.data)["target"] if args.data else ""),
         read_lines(args.source) if args.source else None,
         args.yisi_model,
         args.yisi_layer,
         args.comet_model,
+        args.lowercase or bool(args.data and lowercased(args.data)),
     )
     translations = {path: read_translations(path, args.data) for paths in files.values() for path in paths}
     for path, lines in translations.items():
@@ -160,12 +165,6 @@ def _score(
                 except ValueError as error:
                     missing[metric] = str(error).splitlines()[0]
     return systems, missing
-
-
-def _language(data: Path | None) -> str:
-    from fairseq_diverse.preparation.pipeline import read_record
-
-    return read_record(data)["target"] if data else ""
 
 
 def _tested(asked: str | None, metrics: list[str], systems: list[System], seeds: bool) -> str | None:

@@ -11,7 +11,10 @@ from fairseq_diverse.evaluation.metrics import METRICS, Result, sacrebleu_result
 
 @dataclass
 class Texts:
-    """What metrics read: raw text, one sentence an item, and the settings that only some need."""
+    """What metrics read: raw text, one sentence an item, and the settings that only some need.
+
+    ``lowercase``: both sides are lower-cased.
+    """
 
     hypotheses: Sequence[str]
     references: Sequence[str]
@@ -20,6 +23,13 @@ class Texts:
     yisi_model: Path | None = None
     yisi_layer: int = -1
     comet_model: str | None = None
+    lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lowercase:
+            self.hypotheses, self.references = (
+                [s.lower() for s in side] for side in (self.hypotheses, self.references)
+            )
 
     @cached_property
     def tokens(self) -> tuple[list[str], list[str]]:
@@ -32,15 +42,20 @@ class Texts:
 
 @dataclass(frozen=True)
 class Metric:
-    """``heading`` names its column; ``compute`` raises a ``ValueError`` that says what it lacks."""
+    """``heading`` names its column; ``formula`` raises a ``ValueError`` that says what it lacks."""
 
     heading: str
-    compute: Callable[[Texts], Result]
+    formula: Callable[[Texts], Result]
     digits: int = 2
+
+    def compute(self, texts: Texts) -> Result:
+        result = self.formula(texts)
+        unsaid = texts.lowercase and "case:lc" not in result.signature
+        return replace(result, signature=f"{result.signature}|lower-cased") if unsaid else result
 
 
 def _sacrebleu(name: str) -> Metric:
-    return Metric(METRICS[name], lambda t: sacrebleu_result(name, t.hypotheses, t.references, t.language))
+    return Metric(METRICS[name], lambda t: sacrebleu_result(name, t.hypotheses, t.references, t.language, t.lowercase))
 
 
 def _tokenized(heading: str, compute: Callable[..., Result], **options: bool) -> Metric:

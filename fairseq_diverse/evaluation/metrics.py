@@ -23,7 +23,7 @@ class Scores:
     """What sacreBLEU says of a system, and the statistics of each sentence that bootstrap resampling sums.
 
     Attributes:
-        bleu, chrf, ter: from 0 to 100 (TER: or more); cased, except for TER, as in sacreBLEU.
+        bleu, chrf, ter: from 0 to 100 (TER: or more); TER is never cased, as in sacreBLEU.
         length_ratio: tokens of the hypotheses by tokens of the references, BLEU's tokenization.
         signatures: sacreBLEU's signature by metric.
         statistics: (sentences, n) counts by metric.
@@ -65,11 +65,12 @@ class Result:
         return cls(combine(counts.sum(0)), signature, counts, combine)
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], language: str = "") -> Scores:
+def score(hypotheses: Sequence[str], references: Sequence[str], language: str = "", lowercase: bool = False) -> Scores:
     """BLEU, chrF2, TER and length ratio of detokenized text.
 
     Args:
         language: code of the target language ("zh", "ja_JP"), which decides on the tokenizer; "" for sacreBLEU's 13a.
+        lowercase: compare lower-cased text.
 
     Raises:
         ValueError: no sentence, unequal numbers of them, or a tokenizer that is not installed.
@@ -78,8 +79,8 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
         raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references; equal numbers are needed")
     statistics, values, signatures = {}, {}, {}
     for name in METRICS:
-        metric = sacrebleu_metric(name, language)
-        statistics[name] = sentence_statistics(name, hypotheses, references, language)
+        metric = sacrebleu_metric(name, language, lowercase)
+        statistics[name] = sentence_statistics(name, hypotheses, references, language, lowercase)
         values[name] = corpus_score(name, statistics[name].sum(0), language)
         signatures[name] = str(metric.get_signature())
     length, reference_length = statistics["bleu"].sum(0)[:2]
@@ -88,9 +89,11 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     )
 
 
-def sentence_statistics(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str) -> np.ndarray:
+def sentence_statistics(
+    name: str, hypotheses: Sequence[str], references: Sequence[str], language: str, lowercase: bool = False
+) -> np.ndarray:
     """(sentences, n) counts; their sum over any sentences is what `corpus_score` takes."""
-    metric = sacrebleu_metric(name, language)
+    metric = sacrebleu_metric(name, language, lowercase)
     return np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]), dtype=np.float64)
 
 
@@ -99,26 +102,28 @@ def corpus_score(name: str, statistics: np.ndarray, language: str) -> float:
     return float(sacrebleu_metric(name, language)._compute_score_from_stats(list(statistics)).score)
 
 
-def sacrebleu_result(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str) -> Result:
+def sacrebleu_result(
+    name: str, hypotheses: Sequence[str], references: Sequence[str], language: str, lowercase: bool = False
+) -> Result:
     """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`."""
-    statistics = sentence_statistics(name, hypotheses, references, language)
-    signature = str(sacrebleu_metric(name, language).get_signature())
+    statistics = sentence_statistics(name, hypotheses, references, language, lowercase)
+    signature = str(sacrebleu_metric(name, language, lowercase).get_signature())
     return Result.of(statistics, partial(corpus_score, name, language=language), signature)
 
 
 @cache
-def sacrebleu_metric(name: str, language: str) -> Any:
+def sacrebleu_metric(name: str, language: str, lowercase: bool = False) -> Any:
     """sacreBLEU's metric with the defaults of its command line and the language's tokenizer."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     language = re.split("[-_]", language.lower())[0]
     if name == "chrf":
-        return CHRF()
+        return CHRF(lowercase=lowercase)
     if name == "ter":
         asian = language in TOKENIZERS
         return TER(normalized=asian, asian_support=asian)
     try:
-        return BLEU(tokenize=TOKENIZERS.get(language, "13a"))
+        return BLEU(tokenize=TOKENIZERS.get(language, "13a"), lowercase=lowercase)
     except (ImportError, RuntimeError):
         raise ValueError(
             f'language {language}: BLEU needs its tokenizer; install it with: pip install "sacrebleu[{language}]"'

@@ -7,6 +7,7 @@ import numpy as np
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.runs import Run, read_json
 from fairseq_diverse.files import atomic_write, read_lines
+from fairseq_diverse.preparation.pipeline import lowercased
 
 ORDERS = 4  # BLEU's n-grams
 
@@ -17,7 +18,8 @@ def summarize(run: Run) -> dict[str, Any]:
     A classifier: ``accuracy``, by number of operators or by probing task, ``classes``, how many examples there are of
     each class, and ``hits``, 1 or 0 for each example.
 
-    A translation (also written to ``test.hyp``): scores are detokenized and cased, against the raw reference.
+    A translation (also written to ``test.hyp``): scores are detokenized, against the raw reference, and cased unless
+    the data's target is lower-cased.
     ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds for each sentence the lengths of hypothesis and
     reference and the n-grams that match, n = 1 to 4.
 
@@ -63,7 +65,8 @@ def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
     source, target = (
         read_lines(run.data.path / "text" / f"test.{name}") for name in (run.data.source, run.data.target)
     )
-    given = Texts(read_lines(run.directory / "test.hyp"), target, run.data.target, source)
+    hypotheses = read_lines(run.directory / "test.hyp")
+    given = Texts(hypotheses, target, run.data.target, source, lowercase=lowercased(run.data.path))
     metrics, signatures, missing = summary["metrics"], {}, {}
     for name in wanted:
         try:
@@ -93,7 +96,7 @@ def _translation(run: Run) -> dict[str, Any]:
         )
     with atomic_write(run.directory / "test.hyp") as f:
         f.writelines(line + "\n" for line in hypotheses)
-    scores = score(hypotheses, references, run.data.target)
+    scores = score(hypotheses, references, run.data.target, lowercased(run.data.path))
     return {
         "language": run.data.target,
         "metrics": scores.as_dict(),

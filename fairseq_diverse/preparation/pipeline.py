@@ -35,6 +35,15 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
     return record
 
 
+def lowercased(data_dir: str | Path) -> bool:
+    """Whether the target was lower-cased, so that translations compare with lower-cased references only.
+
+    Raises:
+        ValueError: as ``read_record``.
+    """
+    return read_record(data_dir)["config"]["sides"]["target"]["lowercase"]
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """How a prepared data set was made, and the same for new lines.

@@ -93,7 +93,10 @@ def test_references_score_best_and_sums_of_counts_are_the_score(name):
     )
     assert (best.score < fair.score < poor.score) if name.startswith("wer") else (best.score > fair.score > poor.score)
     assert fair.score == pytest.approx(fair.combine(fair.statistics.sum(0)))
-    assert "tokens:Moses de" in fair.signature
+    assert "tokens:Moses de" in fair.signature and "lower" not in fair.signature
+    titled = metric.compute(Texts([line.title() for line in REFERENCES], REFERENCES, "de", lowercase=True))
+    assert titled.score == pytest.approx(best.score) or name == "cider"
+    assert titled.signature.endswith("|lower-cased")
 
 
 def test_cider_of_long_references_is_ten():

@@ -16,6 +16,7 @@ from scipy import stats
 from fairseq_diverse.cli import main
 from fairseq_diverse.evaluation.metrics import read_generation, read_translations, score
 from fairseq_diverse.evaluation.significance import bootstrap_interval, paired_bootstrap, paired_difference
+from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 
 WORDS = [
     "der",
@@ -58,11 +59,13 @@ def write(path, lines):
     return path
 
 
-def test_scores_equal_the_sacrebleu_command(tmp_path):
-    hyp, ref = write(tmp_path / "hyp", FAIR), write(tmp_path / "ref", REFERENCES)
-    command = [sys.executable, "-m", "sacrebleu", ref, "-i", hyp, "-m", "bleu", "chrf", "ter", "-w", "4"]
+@pytest.mark.parametrize("flags", [(), ("--lowercase", "--chrf-lowercase")])
+def test_scores_equal_the_sacrebleu_command(tmp_path, flags):
+    lines = [line.upper() for line in FAIR[:40]] + FAIR[40:]
+    hyp, ref = write(tmp_path / "hyp", lines), write(tmp_path / "ref", REFERENCES)
+    command = [sys.executable, "-m", "sacrebleu", ref, "-i", hyp, "-m", "bleu", "chrf", "ter", "-w", "4", *flags]
     printed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    scores = score(FAIR, REFERENCES)
+    scores = score(lines, REFERENCES, lowercase=bool(flags))
     for name, theirs in zip(("bleu", "chrf", "ter"), printed, strict=True):
         assert getattr(scores, name) == pytest.approx(theirs["score"], abs=1e-4)
         assert scores.signatures[name] == theirs["signature"]
@@ -222,6 +225,24 @@ def test_command_prints_and_writes_every_system(files, tmp_path, capsys):
     delta, p = paired_bootstrap(FAIR, GOOD, REFERENCES)
     assert second.split()[0] == files["good"] and second.split()[-2:] == [f"{delta:+.2f}", f"{p:.3f}"]
     assert system["delta"] == pytest.approx(delta, abs=1e-4) and system["p"] == pytest.approx(p, abs=1e-4)
+
+
+def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, capsys):
+    hyp = str(write(tmp_path / "hyp", [line.lower() for line in REFERENCES]))
+    record = {"format": FORMAT, "schema": SCHEMA, "target": "de"}
+    for name, flag, lower in (
+        ("cased", False, False),
+        ("asked", False, True),
+        ("prepared", True, True),
+    ):
+        (tmp_path / name).mkdir()
+        sides = {"sides": {"target": {"lowercase": flag}}}
+        (tmp_path / name / "preprocess.json").write_text(json.dumps(record | {"config": sides}))
+        flags = ["--data", str(tmp_path / name), "--metrics", "bleu,multi-bleu", *["--lowercase"] * (name == "asked")]
+        assert main(["score", "--hyp", hyp, "--ref", files["ref"], *flags]) == 0
+        printed = capsys.readouterr().out
+        bleu = float(printed.splitlines()[1].split()[1])
+        assert (bleu == 100) is lower and ("case:lc" in printed) is ("lower-cased" in printed) is lower
 
 
 def test_command_without_baseline_compares_nothing(files, capsys):
