@@ -120,7 +120,8 @@ def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     """A model, from the same seed for every side."""
     torch.manual_seed(1)
     widths = _widths(size.layers, size.width, size.ffn, size.heads)
-    args = Namespace(arch=side.arch, share_all_embeddings=True, **{**widths, **side.flags})
+    criterion = "label_smoothed_cross_entropy"
+    args = Namespace(arch=side.arch, criterion=criterion, share_all_embeddings=True, **{**widths, **side.flags})
     ARCH_CONFIG_REGISTRY[side.arch](args)
     words = dictionary(size)
     task: Any = SimpleNamespace(source_dictionary=words, target_dictionary=words)
