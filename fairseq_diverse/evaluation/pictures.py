@@ -1,5 +1,7 @@
 """Figures in files: what plotting commands share."""
 
+import logging
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +10,8 @@ from fairseq_diverse.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 FORMATS = (".png", ".pdf")
 FORMATS_TEXT = " or ".join(FORMATS)
@@ -18,6 +22,17 @@ STYLES = list(
         ("o", "s", "^", "D", "v", "P", "X"),
         strict=True,
     )
+)
+# the first that is installed draws the characters that matplotlib's own font lacks
+EAST_ASIAN_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Zen Hei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "SimHei",
 )
 
 
@@ -38,9 +53,12 @@ def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
         UserError: matplotlib is not installed.
     """
     try:
+        from matplotlib import font_manager, rcParams
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    rcParams["font.family"] = ["sans-serif", *[name for name in EAST_ASIAN_FONTS if name in installed][:1]]
     return Figure((width, height), dpi=dpi, layout="constrained")
 
 
@@ -51,6 +69,14 @@ def legend_above(figure: "Figure") -> None:
 
 
 def save_figure(figure: "Figure", out: Path) -> None:
-    """Write it whole or not at all, in the format of the name's ending."""
-    with atomic_write(out, "wb") as file:
+    """Write it whole or not at all, in the format of the name's ending; warns of characters that no font has."""
+    with atomic_write(out, "wb") as file, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         figure.savefig(file, format=out.suffix[1:])
+    if any("missing from font" in str(warning.message) for warning in caught):
+        from matplotlib import get_cachedir
+
+        logger.warning(
+            f"{out}: boxes stand for characters that no font has; for Chinese, Japanese and Korean install one of "
+            f"{', '.join(EAST_ASIAN_FONTS)} (such as apt install fonts-noto-cjk) and delete {get_cachedir()}"
+        )

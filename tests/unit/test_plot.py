@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 
+import matplotlib
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
 from fairseq_diverse.config import COMPONENTS
 from fairseq_diverse.errors import UserError
+from fairseq_diverse.evaluation import pictures
 from fairseq_diverse.evaluation.attention_maps import (
     SentencePair,
     attention_maps,
@@ -275,3 +277,13 @@ def test_learning_curves(tmp_path, capsys):
     ):
         assert main(["plot", "curves", argument, "--out", out]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("installed", [(), ("STIXGeneral",)])
+def test_characters_that_no_font_has_are_said_in_one_line(tmp_path, monkeypatch, caplog, installed):
+    monkeypatch.setattr(pictures, "EAST_ASIAN_FONTS", installed)
+    figure = pictures.new_figure(2, 2)
+    assert matplotlib.rcParams["font.family"] == ["sans-serif", *installed]
+    figure.add_subplot(title="\u732b \u72ac")
+    pictures.save_figure(figure, tmp_path / "a.png")
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [str(tmp_path / "a.png")]
