@@ -12,8 +12,10 @@ from fairseq_diverse.experiments.report import (
     commits_of,
     deviation,
     mark,
+    of_shared_seeds,
     p_text,
     refuse_other_data,
+    shared_seeds_note,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.tables import Row
@@ -30,7 +32,8 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
     ``seen``, ``longer`` and ``all`` are accuracies in percent, means over seeds, of the tests with as many operators as
     in training, with more, and of all (probing has ``all`` only); ``parts`` those of each number of operators or of the
     probe, ``largest`` the share of the largest class. ``delta`` and ``p`` compare ``all`` with the baseline's by a
-    paired t-test over examples, each averaged over seeds first.
+    paired t-test over examples, each averaged over seeds first, those that both have (``compared``, where that is not
+    all) or all if they share none.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
@@ -39,7 +42,7 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
 
     lines: list[dict[str, Any]] = []
     for row in rows:
-        of_row, first = (_accuracies(summaries[name]) for name in (row.name, row.baseline))
+        of_row, first = _accuracies(summaries[row.name]), summaries[row.baseline]
         line: dict[str, Any] = {"row": row.name, "seeds": len(of_row)}
         line["published"] = row.published.get(str(row.train.get("probe")))
         lines.append(line)
@@ -64,9 +67,11 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
         }
         if row.name == row.baseline or not first:
             continue
-        refuse_other_data(row, summaries[row.name], summaries[row.baseline])
-        difference, _, line["p"] = paired_difference(_hits(first), _hits(of_row))
+        refuse_other_data(row, summaries[row.name], first)
+        before, after = compared = of_shared_seeds(first, summaries[row.name])
+        difference, _, line["p"] = paired_difference(_hits(_accuracies(before)), _hits(_accuracies(after)))
         line |= {"baseline": row.baseline, "delta": 100 * difference}
+        line["compared"] = [s["seed"] for s in after] if compared != (first, summaries[row.name]) else []
     return lines + _averages(rows, lines)
 
 
@@ -96,7 +101,7 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         text.append(
             "Δ against the baseline, in brackets p by a paired t-test over test examples; *: p < 0.05, **: p < 0.01"
         )
-    return [*text, commits_note(done)]
+    return [*text, *shared_seeds_note(done), commits_note(done)]
 
 
 def draw_lengths(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> "Figure":

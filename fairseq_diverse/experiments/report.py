@@ -112,7 +112,9 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
 
     ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds,
     ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
-    the mean. ``delta`` and ``p`` compare mean BLEU with the baseline's: every resample draws one set of sentences and
+    the mean. Row and baseline are compared over the seeds that both have (``compared``, where that is not all), over
+    all of them if they share none: a seed decides on initial values and batches, and does as much as a mechanism.
+    ``delta`` and ``p`` compare mean BLEU with the baseline's: every resample draws one set of sentences and
     averages each system's BLEU over its seeds. So p is about other test sentences, the deviation about other seeds.
     ``seed_p``, where both have several seeds, is that of a t-test of the seeds' BLEU: paired where the seeds are equal,
     Welch's otherwise.
@@ -125,7 +127,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
     """
     from fairseq_diverse.evaluation.significance import interval, p_value, paired_difference, seed_difference
 
-    resamples = {row.name: _resampled(summaries[row.name]) for row in rows if summaries[row.name]}
+    resamples = {row.name: _resampled(summaries[row.name]) for row in rows}
     lines = []
     for row in rows:
         of_row, first = summaries[row.name], summaries[row.baseline]
@@ -134,7 +136,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         if not of_row:
             continue
         bleu = [summary["metrics"]["bleu"] for summary in of_row]
-        low, high = interval(resamples[row.name])
+        low, high = interval(_over_seeds(resamples[row.name], of_row))
         line |= {
             "parameters": of_row[0]["parameters"],
             "bleu": float(np.mean(bleu)),
@@ -154,14 +156,17 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
             continue
         refuse_other_data(row, of_row, first)
         line["baseline"] = row.baseline
-        line["delta"] = line["bleu"] - _mean(s["metrics"]["bleu"] for s in first)
-        line["p"] = p_value(resamples[row.baseline], resamples[row.name], line["delta"])
-        nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (first, of_row)]
+        before, after = compared = of_shared_seeds(first, of_row)
+        paired = [s["seed"] for s in before] == [s["seed"] for s in after]
+        line["compared"] = [s["seed"] for s in after] if compared != (first, of_row) else []
+        old, new = ([s["metrics"]["bleu"] for s in group] for group in compared)
+        line["delta"] = _mean(new) - _mean(old)
+        drawn = _over_seeds(resamples[row.baseline], before), _over_seeds(resamples[row.name], after)
+        line["p"] = p_value(*drawn, line["delta"])
+        nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in compared]
         line["nll_delta"], line["nll_error"], line["nll_p"] = paired_difference(*nll)
-        several = min(len(first), len(of_row)) > 1
-        paired = [s["seed"] for s in first] == [s["seed"] for s in of_row]
-        seeds = [s["metrics"]["bleu"] for s in first], bleu
-        line["seed_p"] = seed_difference(*seeds, paired=paired)[1] if several else None
+        several = min(map(len, compared)) > 1
+        line["seed_p"] = seed_difference(old, new, paired=paired)[1] if several else None
         for key, step in (("speed", "train"), ("decoding_speed", "generate")):
             own, others = (_mean(s["words_per_second"][step] for s in group) for group in (of_row, first))
             line[key] = own / others
@@ -222,6 +227,7 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
         "runs had the machine to themselves alike",
     }
     text += [note for column, note in of_columns.items() if column in columns]
+    text += shared_seeds_note(done)
     if done:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
@@ -253,6 +259,20 @@ def refuse_other_data(row: Row, of_row: Sequence[Summary], first: Sequence[Summa
         raise ValueError(f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline")
 
 
+def of_shared_seeds(first: Sequence[Summary], other: Sequence[Summary]) -> tuple[Sequence[Summary], Sequence[Summary]]:
+    """The runs of the seeds that both have; all of them where they share none."""
+    shared = {s["seed"] for s in first} & {s["seed"] for s in other}
+    if not shared:
+        return first, other
+    return [s for s in first if s["seed"] in shared], [s for s in other if s["seed"] in shared]
+
+
+def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which rows are compared over fewer seeds than they or their baseline have."""
+    fewer = [f"{line['row']} {', '.join(map(str, line['compared']))}" for line in lines if line.get("compared")]
+    return [f"Δ over the seeds that a row and its baseline both have: {'; '.join(fewer)}"] if fewer else []
+
+
 def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """The columns of a table that have something below their header."""
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
@@ -263,13 +283,15 @@ def _one_seed(lines: Sequence[Mapping[str, Any]]) -> bool:
     return max(line["seeds"] for line in lines) <= 1
 
 
-def _resampled(summaries: Sequence[Summary]) -> np.ndarray:
-    """BLEU of resampled test sentences, the mean over seeds."""
+def _resampled(summaries: Sequence[Summary]) -> dict[int, np.ndarray]:
+    """BLEU of resampled test sentences, by seed."""
     from fairseq_diverse.evaluation.significance import bootstrap_scores
 
-    language = summaries[0]["language"]
-    each = [bootstrap_scores(bleu_statistics(s["bleu_counts"]), "bleu", language) for s in summaries]
-    return np.mean(each, axis=0)
+    return {s["seed"]: bootstrap_scores(bleu_statistics(s["bleu_counts"]), "bleu", s["language"]) for s in summaries}
+
+
+def _over_seeds(resamples: Mapping[int, np.ndarray], summaries: Sequence[Summary]) -> np.ndarray:
+    return np.mean([resamples[s["seed"]] for s in summaries], axis=0)
 
 
 def _by_seed(summaries: Any) -> list[Summary]:

@@ -62,12 +62,24 @@ def test_report_compares_means_over_seeds(table):
     assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
     assert second["seeds"] == 2 and "delta" not in first
     assert second["seed_p"] == pytest.approx(ttest_rel(bleu["first"], bleu["second"]).pvalue)
-    summaries["second"][1]["seed"] = 3
+    assert not report.shared_seeds_note([first, second])
+    summaries["second"][0]["seed"], summaries["second"][1]["seed"] = 3, 4
     _, second = report.compare(rows, summaries)
     assert second["seed_p"] == pytest.approx(ttest_ind(bleu["first"], bleu["second"], equal_var=False).pvalue)
     cells = report.to_cells([first, second])
     assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
     assert f"{second['delta']:+.2f}** ({report.p_text(second['p'])})" in cells[2]
+
+
+def test_rows_are_compared_over_the_seeds_that_both_have(table):
+    rows = list(load_table(table()).rows.values())
+    first, second = [summary(1, 20, 5.0), summary(2, 3, 9.0)], [summary(1, 22, 4.0), summary(3, 1, 1.0)]
+    _, line = lines = report.compare(rows, {"first": first, "second": second})
+    assert line["bleu"] == pytest.approx(np.mean([s["metrics"]["bleu"] for s in second])) and line["seeds"] == 2
+    _, alone = report.compare(rows, {"first": first[:1], "second": second[:1]})
+    for key in ("delta", "p", "nll_delta", "nll_error", "nll_p", "seed_p"):
+        assert line[key] == alone[key]
+    assert "Δ over the seeds that a row and its baseline both have: second 1" in report.notes(rows, lines, ["BLEU"])
 
 
 def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
