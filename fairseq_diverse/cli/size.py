@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target-length", type=int, default=30, metavar="N", help="tokens (default: 30)")
     parser.add_argument("--vocabulary", type=int, default=32000, metavar="N", help="symbols a side (default: 32000)")
     parser.add_argument("--data", metavar="DATA_BIN", help="measure the sentences of this training set, too")
+    parser.add_argument("--source-lang", metavar="SOURCE", help="of --data, with --target-lang (default: the files')")
+    parser.add_argument("--target-lang", metavar="TARGET", help="of --data, with --source-lang")
     parser.add_argument("--json", action="store_true", help="print JSON")
     flags = parser.add_argument_group("model flags", argument_default=argparse.SUPPRESS)
     DiverseTransformerModel.add_args(flags)
@@ -34,12 +36,15 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.evaluation.lengths import most_heads, training_lengths
     from fairseq_diverse.evaluation.size import measure_size
 
-    lengths = training_lengths(args.data) if args.data else None
+    lengths = training_lengths(args.data, args.source_lang, args.target_lang) if args.data else None
     size = measure_size(args, args.vocabulary, args.source_length, args.target_length)
     if lengths is not None:
-        heads = most_heads(size["width"], lengths.source)
-        admissible = [count for count in range(1, heads + 1) if size["width"] % count == 0]
-        size["data"] = {**lengths._asdict(), "h_max": heads, "heads": admissible}
+        most = {side: most_heads(width, lengths.source) for side, width in size["widths"].items()}
+        admissible = {
+            side: [count for count in range(1, most[side] + 1) if width % count == 0]
+            for side, width in size["widths"].items()
+        }
+        size["data"] = {**lengths._asdict(), "h_max": most, "heads": admissible}
     print(json.dumps(size, indent=2) if args.json else _table(size))
 
 
@@ -58,9 +63,14 @@ def _table(size: dict[str, Any]) -> str:
             "",
             f"{data['sentences']:,} training pairs, mean length {data['source']:.2f} and {data['target']:.2f} tokens "
             "(without the end of the sentence)",
-            f"h_max = floor({size['width']} / {data['source']:.2f}) = {data['h_max']}; numbers of heads up to it that "
-            f"divide the width: {', '.join(map(str, data['heads']))}",
         ]
+        sides = {width: side for side, width in size["widths"].items()}  # one where both widths are the same
+        for width, side in sides.items():
+            heads = ", ".join(map(str, data["heads"][side])) or "none"
+            lines.append(
+                f"h_max = floor({width} / {data['source']:.2f}) = {data['h_max'][side]}; "
+                f"numbers of heads up to it that divide the width: {heads}"
+            )
     return "\n".join(lines)
 
 

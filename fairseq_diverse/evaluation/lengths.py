@@ -24,7 +24,7 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
 
     Args:
         data: one directory or several, joined by colons, as fairseq takes them.
-        source, target: languages; None reads them from the names of the files.
+        source, target: languages, in either direction of the files; unless both are given, the files' own.
 
     Raises:
         UserError: no training split is there.
@@ -35,14 +35,16 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
             found = data_utils.infer_language_pair(directory)
         except OSError as error:
             raise UserError(f"--data {directory}: {error.strerror}") from None
-        pair = source or found[0], target or found[1]
+        pair = (source, target) if source and target else found  # as fairseq
+        names = f"{pair[0]}-{pair[1]}", f"{pair[1]}-{pair[0]}"
         for side, language in zip(sizes, pair, strict=True):
             for shard in itertools.count():
-                path = f"{directory}/train{shard or ''}.{pair[0]}-{pair[1]}.{language}"
-                kind = indexed_dataset.infer_dataset_impl(path)
-                if kind in (None, "raw", "fasta"):  # text, which has no sizes
+                paths = [f"{directory}/train{shard or ''}.{name}.{language}" for name in names]
+                kinds = {path: indexed_dataset.infer_dataset_impl(path) for path in paths}
+                binarized = [path for path, kind in kinds.items() if kind not in (None, "raw", "fasta")]
+                if not binarized:  # text has no sizes
                     break
-                dataset = indexed_dataset.make_dataset(path, kind, fix_lua_indexing=True)
+                dataset = indexed_dataset.make_dataset(binarized[0], kinds[binarized[0]], fix_lua_indexing=True)
                 sizes[side].append(np.array(dataset.sizes))  # a copy: the original is mapped memory of the dataset
     if not all(sizes.values()):
         raise UserError(f"--data {data}: no training split; fairseq-preprocess --trainpref writes train.SRC-TGT.*.idx")
@@ -51,14 +53,14 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
 
 
 def most_heads(width: int, length: float) -> int:
-    """The largest number of heads whose width is at least the length of a sentence.
+    """The largest number of heads whose width is at least the length of a sentence; 0 where not even one's is.
 
         h_max = floor(d / n)
 
-    Source: Li and Luo (2022), Eq. 13. At least 1.
+    Source: Li and Luo (2022), Eq. 13.
 
     Args:
         width: d, of the model.
         length: n, mean length of the training set's source sentences, in tokens.
     """
-    return max(1, math.floor(width / length))
+    return math.floor(width / length)

@@ -60,7 +60,7 @@ def measure_size(args: Namespace, vocabulary: int, source_length: int, target_le
         added_work = work - sum(count_flops(plain, source_length, target_length).values())
     return {
         "arch": args.arch,
-        "width": args.encoder_embed_dim,
+        "widths": {"encoder": args.encoder_embed_dim, "decoder": args.decoder_embed_dim},
         "vocabulary": vocabulary,
         "source_length": source_length,
         "target_length": target_length,

@@ -102,13 +102,13 @@ def _fork(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), out.read(), err.read())
 
 
-def make_data(folder: Path, sentences: int = 60, seed: int = 0) -> Path:
-    """A binarized corpus of a language whose translation is its reversal; the folder for fairseq-train."""
+def make_data(folder: Path, sentences: int = 60, seed: int = 0, end: str = "") -> Path:
+    """A binarized corpus of a language whose translation is its reversal and ``end``; the folder for fairseq-train."""
     numbers = random.Random(seed)
     for split, count in (("train", sentences), ("valid", 8), ("test", 8)):
         lines = [" ".join(f"w{numbers.randrange(12)}" for _ in range(numbers.randint(3, 9))) for _ in range(count)]
         (folder / f"{split}.en").write_text("\n".join(lines) + "\n")
-        (folder / f"{split}.de").write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n")
+        (folder / f"{split}.de").write_text("\n".join(" ".join(line.split()[::-1]) + end for line in lines) + "\n")
     prefs = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
     run(
         "preprocess", "-s", "en", "-t", "de", *prefs, "--joined-dictionary", "--destdir", folder / "bin", user_dir=False

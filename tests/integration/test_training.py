@@ -114,16 +114,25 @@ def test_warm_start_from_plain_fairseq_logs_what_is_new(data, tmp_path):
         assert all(part in text for part in logged) and ("warm start" in text) == bool(logged)
 
 
-def test_more_interacting_heads_than_sentences_are_long_are_warned_of(data, tmp_path):
-    flags = ["--interacting", "sum", "--interacting-on", "encoder:1,cross", "--max-update", "1"]
-    widths = ["--encoder-embed-dim", "32", "--decoder-embed-dim", "32", "--decoder-attention-heads", "1"]
-    for heads, warned in ((2, False), (16, True)):
+def test_more_interacting_heads_than_sentences_are_long_are_warned_of(tmp_path):
+    """In the direction of the files and in the other, where the source is longer."""
+    data = make_data(tmp_path, end=" w1" * 5)
+    flags = "--interacting sum --interacting-on encoder:1,cross --max-update 1 --decoder-attention-heads 8"
+    tiny = TINY.replace("--share-all-embeddings", "--encoder-embed-dim 32 --decoder-embed-dim 64")
+    for source, target, heads, warned in (("en", "de", 4, ()), ("de", "en", 16, ("encoder", "cross"))):
         log = run(
-            "train", data, *TINY.split(), *flags, *widths, "--encoder-attention-heads", heads,
-            "--save-dir", tmp_path / str(heads),
+            "train", data, *tiny.split(), *flags.split(), "--encoder-attention-heads", heads,
+            "-s", source, "-t", target, "--save-dir", tmp_path / source,
         )  # fmt: skip
-        found = [line for line in (log.stdout + log.stderr).splitlines() if "h_max" in line]
-        assert len(found) == warned and all("16 heads in encoder attention are more than h_max =" in x for x in found)
+        lines = (tmp_path / f"train.{source}").read_text().splitlines()
+        length = sum(len(line.split()) for line in lines) / len(lines)
+        found = re.findall(r"\d+ heads in .* = \d+ = floor.*\)(?=, width)", log.stdout + log.stderr)
+        assert found == [
+            f"{count} heads in {component} attention are more than h_max = {int(width / length)} = "
+            f"floor({width} / {length:.2f})"
+            for component, count, width in (("encoder", heads, 32), ("cross", 8, 64))
+            if component in warned
+        ]
 
 
 def test_an_all_off_checkpoint_loads_in_plain_fairseq(data, tmp_path):

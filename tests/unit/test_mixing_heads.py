@@ -86,22 +86,27 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("key_width", [4, 5])
 @pytest.mark.parametrize("combine", ["concat", "sum"])
-def test_interacting_never_holds_the_maps_of_all_pairs(combine, key_width, dropout):
+def test_interacting_never_holds_the_maps_of_all_pairs(combine, key_width, dropout, mask):
     heads, length = 8, 48
+    causal, padding = torch.ones(length, length).tril().bool(), torch.arange(length) < 40
+    allowed = {"none": None, "padding": padding[None], "causal": causal, "both": causal & padding}[mask]
+    allowed = None if allowed is None else allowed[None, None]
     q, k = (torch.randn(1, heads, length, key_width, requires_grad=True) for _ in range(2))
     v = torch.randn(1, heads, length, 4, requires_grad=True)
     outputs = heads * length * 4 * (heads if combine == "concat" else 1)
     kept = []
     with Largest() as largest:
         with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-            out = interacting_attention(q, k, v, combine=combine, dropout=dropout)
+            out = interacting_attention(q, k, v, allowed, combine, dropout)
         out.sum().backward()
     assert largest.numbers <= max(heads * length * length, outputs)
     stored = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() // 4 for x in kept}
-    assert sum(stored.values()) <= 1.5 * (outputs + q.numel() + k.numel() + v.numel())
+    masks = heads * length * length if mask in ("causal", "both") else 0
+    assert sum(stored.values()) <= 1.5 * (outputs + q.numel() + k.numel() + v.numel()) + masks
 
 
 def test_talking_starts_as_the_identity_and_each_kind_has_its_matrices():

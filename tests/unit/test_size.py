@@ -190,22 +190,28 @@ def test_a_users_mistake_is_one_line(flags, message, capsys):
 
 
 def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):
-    data = make_data(tmp_path)
+    data = make_data(tmp_path, end=" w1 w1")
     lengths = [[len(line.split()) for line in read_lines(tmp_path / f"train.{side}")] for side in ("en", "de")]
     source, target = (sum(side) / len(side) for side in lengths)
-    command = ["size", "--arch", "diverse_transformer_tiny", "--data", str(data)]
+    widths = ["--encoder-embed-dim", "4", "--decoder-embed-dim", "64"]
+    command = ["size", "--arch", "diverse_transformer_tiny", *widths, "--data", str(data)]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["data"]
     most = int(64 // source)
-    expected = {"sentences": len(lengths[0]), "source": source, "target": target, "h_max": most}
-    assert found == {**expected, "heads": [count for count in range(1, most + 1) if 64 % count == 0]}
+    expected = {"sentences": len(lengths[0]), "source": source, "target": target}
+    expected["heads"] = {"encoder": [], "decoder": [count for count in range(1, most + 1) if 64 % count == 0]}
+    assert found == {**expected, "h_max": {"encoder": 0, "decoder": most}}
+    assert main([*command, "--source-lang", "de", "--target-lang", "en", "--json"]) == 0
+    reversed_direction = json.loads(capsys.readouterr().out)["data"]
+    assert (reversed_direction["source"], reversed_direction["target"]) == (target, source)
     for side in ("bin", "idx"):  # a second shard of the same sentences, twice
         for language in ("en", "de"):
             shutil.copy(data / f"train.en-de.{language}.{side}", data / f"train1.en-de.{language}.{side}")
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert f"{2 * len(lengths[0])} training pairs, mean length {source:.2f} and {target:.2f} tokens" in shown
-    assert f"h_max = floor(64 / {source:.2f}) = {most}" in shown
+    assert f"h_max = floor(64 / {source:.2f}) = {most}; " in shown
+    assert f"h_max = floor(4 / {source:.2f}) = 0; numbers of heads up to it that divide the width: none" in shown
     for directory, message in ((tmp_path / "none", "No such file or directory"), (tmp_path, "no training split")):
         assert main([*command[:-1], str(directory)]) == 2
         error = capsys.readouterr().err

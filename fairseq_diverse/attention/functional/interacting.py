@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
 
+ALIGNMENT = 16  # of a mask's rows, in numbers, for torch's fused attention on CUDA
+
 
 def interacting_attention(
     q: Tensor,
@@ -45,9 +47,12 @@ def interacting_attention(
         (B, T, H H D) for concat, (B, T, H D) for sum.
     """
     batch, heads, queries, _ = q.shape
-    mask = None if allowed is None else see_something(allowed)
-    if mask is not None and mask.size(2) > 1:
-        mask = mask.repeat(1, 1, heads, 1)
+    mask = None
+    if allowed is not None:  # once: of a bool mask, or an unaligned one, torch would make and keep a copy per head
+        seen = see_something(allowed)
+        seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
+        seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT))
+        mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
     stacked = q.reshape(batch, 1, heads * queries, -1)
     keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
     attend: Any = _Again.apply if combine == "sum" or keeps_maps else _attend
