@@ -11,8 +11,11 @@ EVERYWHERE = "encoder,decoder,cross"
 
 
 @pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
-def test_mean_over_draws_is_evaluation(weights):
-    attention = build_model({"attention_dropout": 0.5}).encoder.layers[0].self_attn
+@pytest.mark.parametrize(
+    "flags", [{}, {"interacting": "concat"}, {"interacting": "sum"}], ids=["plain", "concat", "sum"]
+)
+def test_mean_over_draws_is_evaluation(flags, weights):
+    attention = build_model({"attention_dropout": 0.5, **flags}).encoder.layers[0].self_attn
     x = torch.randn(5, 3, 24)
     options = {"need_head_weights": weights, "need_weights": False, "terms": ("output",)}
     draws = torch.stack([attention.attend(x, x, x, **options).value for _ in range(3000)])

@@ -53,6 +53,7 @@ def test_only_where_placed(placement, names):
                 {"localness_on": "encoder:1"},
                 {"syntax": "phrase"},
                 {"enliven": "prune"},
+                {"evolving_on": "encoder"},
             )
         ),
         *(

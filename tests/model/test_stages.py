@@ -1,0 +1,79 @@
+"""A whole attention of a model equals the formulas with loops, its stages in the order of METHODS section 0."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_diverse.attention.functional.position import relative_logits, relative_values
+from tests.cases import build_model
+from tests.reference import evolving, heads
+
+T, B, C, H = 5, 2, 24, 4
+REAL = torch.tensor([[True] * T, [False, False, True, True, True]])  # padded on the left
+
+
+def attention_of(flags):
+    """The second encoder layer's attention in float64, every parameter random; its input."""
+    model = build_model({"encoder_embed_dim": C, **flags}).double()
+    attention = model.encoder.layers[1].self_attn
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return attention, torch.randn(T, B, C, dtype=torch.float64)
+
+
+def split(x):
+    """(T, B, C) -> (B, H, T, D)."""
+    return x.unflatten(-1, (H, -1)).permute(1, 2, 0, 3)
+
+
+@pytest.mark.parametrize("key_width", [0, 5])
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+def test_interacting_heads(combine, key_width):
+    attention, x = attention_of({"interacting": combine, "qk_head_dim": key_width})
+    with torch.no_grad():
+        q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+        got = attention.eval().attend(x, x, x, ~REAL, need_head_weights=True)
+        for b in range(B):
+            rows, maps = heads.interacting_attention(
+                *(y[b].tolist() for y in (q, k, v)), REAL[b].expand(T, T).tolist(), combine
+            )
+            expected = attention.out_proj(torch.tensor(rows, dtype=torch.float64))
+            torch.testing.assert_close(got.value[:, b], expected, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(got.weights[:, b], torch.tensor(maps, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_bias_then_talking_then_evolving_then_softmax_then_talking_then_dropout(dropout):
+    attention, x = attention_of(
+        {"relative_on": "encoder", "relative_limit": 2, "talking": "both", "evolving_on": "encoder",
+         "evolving_carry": 0.3, "evolving_conv": "0.4", "attention_dropout": dropout}
+    )  # fmt: skip
+    previous = torch.randn(B, H, T, T, dtype=torch.float64)
+    before, after = attention.talking.before.tolist(), attention.talking.after.tolist()
+    kernel = attention.evolving.conv.weight.tolist(), attention.evolving.conv.bias.tolist()
+    cells = (REAL[:, :, None] & REAL[:, None]).tolist()
+    with torch.no_grad():
+        torch.manual_seed(2)
+        got = attention.attend(x, x, x, ~REAL, query_padding_mask=~REAL, previous=previous, need_head_weights=True)
+        q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+        q = q * (C // H) ** -0.5
+        logits = q @ k.transpose(-1, -2) + relative_logits(q, attention.relative.keys, T)
+        evolved = torch.tensor(
+            [
+                evolving.evolve_logits(
+                    heads.mix_heads(logits[b].tolist(), before), previous[b].tolist(), *kernel, "encoder", 0.3, 0.4,
+                    cells[b],
+                )
+                for b in range(B)
+            ],
+            dtype=torch.float64,
+        )  # fmt: skip
+        weights = evolved.masked_fill(~REAL[:, None, None], -torch.inf).softmax(-1)
+        mixed = torch.tensor([heads.mix_heads(maps.tolist(), after) for maps in weights], dtype=torch.float64)
+        torch.manual_seed(2)
+        dropped = F.dropout(mixed, dropout)
+        values = dropped @ v + relative_values(dropped, attention.relative.values)
+        expected = attention.out_proj(values.permute(2, 0, 1, 3).flatten(2))
+    torch.testing.assert_close(got.weights, weights.transpose(0, 1))
+    torch.testing.assert_close(got.carry, evolved)
+    torch.testing.assert_close(got.value, expected)
