@@ -340,12 +340,12 @@ class StagedAttention(MultiheadAttention):
         """Warm start: a checkpoint without a mechanism of this attention leaves it at its initial values."""
         super().upgrade_state_dict_named(state_dict, name)
         own = self.state_dict(prefix=f"{name}.")
-        plain = (self.embed_dim, self.embed_dim)
+        plain = {"q_proj": self.embed_dim, "k_proj": self.kdim, "out_proj": self.embed_dim}  # input widths
         reshaped = [
             projection
-            for projection in ("q_proj", "k_proj", "out_proj")
+            for projection, width in plain.items()
             if (weight := own.get(f"{name}.{projection}.weight")) is not None
-            and weight.shape != state_dict.get(f"{name}.{projection}.weight", weight).shape == plain
+            and weight.shape != state_dict.get(f"{name}.{projection}.weight", weight).shape == (self.embed_dim, width)
         ]
         new = {key: value for key, value in own.items() if key.removeprefix(f"{name}.").split(".")[0] in reshaped}
         for mechanism in self.MECHANISMS:

@@ -90,7 +90,7 @@ def toy(tmp_path_factory) -> Path:
     [
         ("li2021", "both", ["disagreement", "routing='em'"]),
         ("zhang2021", "lpea-rhe", ["syntax='phrase'", "enliven='enliven'"]),
-        ("li2022", "interacting 2", ["interacting='concat'", "encoder_attention_heads=2"]),
+        ("li2022", "interacting 2", ["interacting='concat'", "encoder_attention_heads=2", "share_all_embeddings=True"]),
         ("wang2021", "ea-lite", ["evolving_on='encoder,decoder,cross'", "evolving_carry=0.1"]),
     ],
 )
