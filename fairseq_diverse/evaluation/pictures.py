@@ -57,6 +57,7 @@ def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
+    logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # a font without a normal weight will do
     installed = {font.name for font in font_manager.fontManager.ttflist}
     rcParams["font.family"] = ["sans-serif", *[name for name in EAST_ASIAN_FONTS if name in installed][:1]]
     return Figure((width, height), dpi=dpi, layout="constrained")

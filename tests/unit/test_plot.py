@@ -3,10 +3,12 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
 
 import matplotlib
 import pytest
 import torch
+from matplotlib import font_manager
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
@@ -277,6 +279,17 @@ def test_learning_curves(tmp_path, capsys):
     ):
         assert main(["plot", "curves", argument, "--out", out]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_font_without_a_normal_weight_will_do(tmp_path, monkeypatch, caplog):
+    fonts = font_manager.fontManager.ttflist
+    medium = replace(fonts[0], name="Medium", weight=500)
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [*fonts, medium])
+    monkeypatch.setattr(pictures, "EAST_ASIAN_FONTS", ("Medium",))
+    figure = pictures.new_figure(2, 2)
+    figure.add_subplot(title="a")
+    pictures.save_figure(figure, tmp_path / "a.png")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("installed", [(), ("STIXGeneral",)])
