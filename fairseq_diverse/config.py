@@ -240,7 +240,7 @@ class Evolving(Mechanism):
     """Evolving attention (Wang et al., 2021, sections 3.3, 3.5 and 4.3)."""
 
     on: str = option("", "placement of evolving attention; empty = off")
-    carry: float = option(0.5, "alpha, share of the logits of the layer below, in [0, 1]; encoder only")
+    carry: float = option(0.5, "alpha, share of the logits of the layer below, in [0, 1]; encoder only; 0.1 in _lite")
     conv: str = option("0.1", "beta, share of the convolution, in [0, 1]: a number, or encoder:0,decoder:0.1,cross:0.1")
     kernel: int = option(3, "width of the convolution, odd")
 
@@ -331,6 +331,21 @@ def _typed(flag: str, value: Any, kind: type) -> Any:
         pass
     needed = {str: "a text", int: "a whole number", float: "a number"}
     raise UserError(f"{flag} {value!r}: {needed[kind]} is needed")
+
+
+def without_effect(args: Any, usual: Any) -> list[str]:
+    """What ``args`` set otherwise than ``usual`` for mechanisms that are off, and how these are switched on."""
+    lines = []
+    for mechanism in MECHANISMS:
+        settings, before = read_mechanism(args, mechanism), read_mechanism(usual, mechanism)
+        switch = "kind" if hasattr(settings, "kind") else "on"
+        for name, value in dataclasses.asdict(settings).items() if not settings.active else ():
+            if name != switch and value != getattr(before, name):
+                lines.append(
+                    f"{flag_name(mechanism, name)} {value} has no effect: {mechanism} is off, "
+                    f"{flag_name(mechanism, switch)} switches it on"
+                )
+    return lines
 
 
 def fill_defaults(args: Any) -> None:

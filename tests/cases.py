@@ -133,21 +133,31 @@ def trees(subwords: int, generator: torch.Generator) -> Tensor:
 
 
 def batch(
-    source: tuple[int, ...] = (7, 4, 5), target: tuple[int, ...] = (5, 6, 3), seed: int = 0, parsed: bool = True
+    source: tuple[int, ...] = (7, 4, 5),
+    target: tuple[int, ...] = (5, 6, 3),
+    seed: int = 0,
+    parsed: bool = True,
+    sides: tuple[str, str] = ("left", "right"),
 ) -> dict[str, Tensor]:
-    """``net_input`` of sentences with these lengths (without EOS), source padded on the left, target on the right."""
+    """``net_input`` of sentences with these lengths (without EOS), source and target padded on these sides."""
     generator = torch.Generator().manual_seed(seed)
     words = dictionary()
     src = torch.full((len(source), max(source) + 1), words.pad())
     tgt = torch.full((len(target), max(target) + 1), words.pad())
+    starts = {
+        side: [0 if at == "right" else max(of_side) - length for length in of_side]
+        for side, of_side, at in zip(("source", "target"), (source, target), sides, strict=True)
+    }
     for row, (s, t) in enumerate(zip(source, target, strict=True)):
-        src[row, -s - 1 : -1] = torch.randint(4, len(words), (s,), generator=generator)
-        src[row, -1] = words.eos()
-        tgt[row, 0] = words.eos()
-        tgt[row, 1 : t + 1] = torch.randint(4, len(words), (t,), generator=generator)
+        first, start = starts["source"][row], starts["target"][row]
+        src[row, first : first + s] = torch.randint(4, len(words), (s,), generator=generator)
+        src[row, first + s] = words.eos()
+        tgt[row, start] = words.eos()
+        tgt[row, start + 1 : start + 1 + t] = torch.randint(4, len(words), (t,), generator=generator)
     sample = {"src_tokens": src, "src_lengths": torch.tensor(source) + 1, "prev_output_tokens": tgt}
     if parsed:
         sample["source_trees"] = torch.tensor([-1, -1, 0, 0, 0]).repeat(*src.shape, 1)
         for row, length in enumerate(source):
-            sample["source_trees"][row, -length - 1 :] = trees(length, generator)
+            first = starts["source"][row]
+            sample["source_trees"][row, first : first + length + 1] = trees(length, generator)
     return sample

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--component", choices=("encoder", "decoder", "cross"), default="encoder")
     layer = attention.add_mutually_exclusive_group(required=True)
     layer.add_argument("--layer", type=int, help="counted from 1 at the bottom")
-    layer.add_argument("--layers", metavar="all|1-3|1+4", help="several, a row of panels each, the heads side by side")
+    layer.add_argument("--layers", metavar="all|1-3|1,4", help="several, a row of panels each, the heads side by side")
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
     attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
@@ -170,7 +170,10 @@ def plot_attention(args: argparse.Namespace) -> None:
     name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
     queries, keys = pair.labels(args.component)
     if args.layers is not None:
-        on = args.component if args.layers == "all" else f"{args.component}:{args.layers}"
+        layers = args.layers.replace(",", "+")
+        if layers != "all" and not set(layers) <= set("0123456789-+"):
+            raise UserError(f"--layers {args.layers!r}: all, or numbers of layers such as 1-3 or 1,4 expected")
+        on = args.component if layers == "all" else f"{args.component}:{layers}"
         maps = attention_maps(model, pair.sample, on, "--layers")
         title = f"{name}, layers {args.layers}"
         panels = []

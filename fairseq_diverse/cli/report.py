@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     parser.add_argument(
-        "--best", action="store_true", help="of a row's grid, only the point with the lowest validation NLL"
+        "--best", action="store_true", help="of a row's grid, only the point with the lowest NLL in its last validation"
     )
     parser.add_argument("--finished", action="store_true", help="only rows with a finished run")
     parser.add_argument("--format", choices=("text", "markdown", "latex", "json", "html"), default="text")

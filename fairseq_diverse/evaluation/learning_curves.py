@@ -1,8 +1,9 @@
 """Training loss against updates and against time, from fairseq's logs."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
@@ -23,7 +24,8 @@ class Curve(NamedTuple):
 def read_curve(path: Path, metric: str = "loss") -> Curve:
     """The curve of a log that fairseq-train wrote with ``--log-format json``.
 
-    What a run that was resumed did again counts once.
+    What a run that was resumed did again counts once. fairseq rounds the time spent in updates to seconds at every
+    interval; its words a second, which count loading too, say where within.
 
     Args:
         path: the log, or a folder with ``train.log``.
@@ -37,19 +39,19 @@ def read_curve(path: Path, metric: str = "loss") -> Curve:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    logged: dict[int, tuple[float, float]] = {}
+    logged: dict[int, dict[str, Any]] = {}
     for kind, stats in statistics(text.splitlines()):
         if kind == "train_inner" and metric in stats:
-            logged[int(stats["num_updates"])] = float(stats["train_wall"]), float(stats[metric])
+            logged[int(stats["num_updates"])] = stats
     if not logged:
         raise UserError(f"{path}: no training statistics; fairseq-train writes them with --log-format json")
     curve, seconds = Curve([], [], []), 0.0
-    for update in sorted(logged):
-        spent, loss = logged[update]
-        seconds += spent
+    for before, update in itertools.pairwise([0, *sorted(logged)]):
+        rounded, words, speed = (float(logged[update].get(key, 0)) for key in ("train_wall", "wpb", "wps"))
+        seconds += min(max((update - before) * words / speed, rounded - 0.5), rounded + 0.5) if speed else rounded
         curve.updates.append(update)
         curve.minutes.append(seconds / 60)
-        curve.losses.append(loss)
+        curve.losses.append(float(logged[update][metric]))
     return curve
 
 

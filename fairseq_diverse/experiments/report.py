@@ -92,12 +92,12 @@ def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
 
 
 def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[Row]:
-    """Of the rows that a grid made of one row, that with the lowest validation NLL, the mean over its seeds; of a grid
-    without a finished run, the first. Baselines are the best of theirs.
+    """Of the rows that a grid made of one row, that with the lowest validation NLL where training ended, the mean over
+    its seeds; of a grid without a finished run, the first. Baselines are the best of theirs.
     """
 
     def loss(row: Row) -> float:
-        return _mean(s["valid_nll"]["best"] for s in summaries[row.name]) if summaries[row.name] else np.inf
+        return _mean(s["valid_nll"]["last"] for s in summaries[row.name]) if summaries[row.name] else np.inf
 
     families: dict[str, list[Row]] = {}
     for row in rows:

@@ -1,5 +1,6 @@
 """Named architectures: every system in every size."""
 
+import logging
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 
@@ -11,8 +12,10 @@ from fairseq.models.transformer.transformer_legacy import (
     transformer_vaswani_wmt_en_de_big,
 )
 
-from fairseq_diverse.config import COMPONENTS, fill_defaults
+from fairseq_diverse.config import COMPONENTS, fill_defaults, without_effect
 from fairseq_diverse.models import classifier, diverse_transformer  # noqa: F401  (registers the models)
+
+logger = logging.getLogger(__name__)
 
 
 def _default(args: Namespace, values: Mapping[str, object]) -> None:
@@ -70,9 +73,13 @@ def _register(
 ) -> None:
     @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
-        _default(args, flags)
-        size(args)
-        fill_defaults(args)
+        usual = Namespace()
+        for these in (args, usual):
+            _default(these, flags)
+            size(these)
+            fill_defaults(these)
+        for line in without_effect(args, usual):
+            logger.warning(line)
 
 
 for system, flags in SYSTEMS.items():

@@ -104,6 +104,8 @@ def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
     ("flags", "message"),
     [
         (["--layer", "3"], "--layer 'encoder:3': layer 3 of encoder is out of range; it has 2 layers"),
+        (["--layers", "1,3"], "--layers 'encoder:1+3': layer 3 of encoder is out of range; it has 2 layers"),
+        (["--layers", "1,cross:2"], "--layers '1,cross:2': all, or numbers of layers such as 1-3 or 1,4 expected"),
         (["--layer", "0"], "--layer 'encoder:0': layers count from 1"),
         (["--heads", "3"], "--heads 3: different numbers from 1 to 2"),
         (["--source", " "], "--source: 0 subwords; the model takes 1 to "),
@@ -116,8 +118,9 @@ def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
 )
 def test_a_users_mistake_is_one_line(data, checkpoint, tmp_path, capsys, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
-    common = ["--path", str(checkpoint), "--data", str(data), "--source", PAIR[0], "--layer", "1", "--out", "maps.png"]
-    assert main(["plot", "attention", *common, *flags]) == 2
+    common = ["--path", str(checkpoint), "--data", str(data), "--source", PAIR[0], "--out", "maps.png"]
+    layer = [] if "--layers" in flags else ["--layer", "1"]
+    assert main(["plot", "attention", *common, *layer, *flags]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -6,11 +6,11 @@ import torch
 from tests.cases import ALL_ON, CASES, batch, build_model
 
 
-@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize(("beam", "side"), [(1, "left"), (5, "left"), (5, "right")])
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
-def test_step_by_step_equals_full_pass(name, flags, beam):
+def test_step_by_step_equals_full_pass(name, flags, beam, side):
     model = build_model(flags).eval()
-    sample = batch()
+    sample = batch(sides=(side, "right"))
     generator = torch.Generator().manual_seed(beam)
     sentences, steps = 3, 6
     rows = torch.arange(sentences).repeat_interleave(beam)

@@ -4,8 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fairseq_diverse.attention.functional.masking import see_something
 from fairseq_diverse.attention.functional.position import relative_logits, relative_values
-from tests.cases import build_model
+from fairseq_diverse.attention.functional.syntax import dependency_relation
+from fairseq_diverse.attention.mechanisms.syntax import relate
+from tests.cases import batch, build_model
 from tests.reference import evolving, heads
 
 T, B, C, H = 5, 2, 24, 4
@@ -43,18 +46,26 @@ def test_interacting_heads(combine, key_width):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_bias_then_talking_then_evolving_then_softmax_then_talking_then_dropout(dropout):
+def test_bias_then_talking_then_evolving_then_mask_then_softmax_then_talking_then_dropout(dropout):
+    """Syntax masks the softmax, not the convolution."""
     attention, x = attention_of(
-        {"relative_on": "encoder", "relative_limit": 2, "talking": "both", "evolving_on": "encoder",
+        {"syntax": "dependency", "syntax_on": "encoder",
+         "relative_on": "encoder", "relative_limit": 2, "talking": "both", "evolving_on": "encoder",
          "evolving_carry": 0.3, "evolving_conv": "0.4", "attention_dropout": dropout}
     )  # fmt: skip
     previous = torch.randn(B, H, T, T, dtype=torch.float64)
     before, after = attention.talking.before.tolist(), attention.talking.after.tolist()
     kernel = attention.evolving.conv.weight.tolist(), attention.evolving.conv.bias.tolist()
     cells = (REAL[:, :, None] & REAL[:, None]).tolist()
+    trees = batch((T - 1, T - 3), (1, 1))["source_trees"]
+    related = dependency_relation(trees[..., 0], trees[..., 1])
+    assert torch.equal(trees[..., 0] >= 0, REAL) and (related != REAL[:, None]).any()
     with torch.no_grad():
         torch.manual_seed(2)
-        got = attention.attend(x, x, x, ~REAL, query_padding_mask=~REAL, previous=previous, need_head_weights=True)
+        got = attention.attend(
+            x, x, x, ~REAL, query_padding_mask=~REAL, relations=relate(trees, ("dependency",)), previous=previous,
+            need_head_weights=True,
+        )  # fmt: skip
         q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
         q = q * (C // H) ** -0.5
         logits = q @ k.transpose(-1, -2) + relative_logits(q, attention.relative.keys, T)
@@ -68,7 +79,7 @@ def test_bias_then_talking_then_evolving_then_softmax_then_talking_then_dropout(
             ],
             dtype=torch.float64,
         )  # fmt: skip
-        weights = evolved.masked_fill(~REAL[:, None, None], -torch.inf).softmax(-1)
+        weights = evolved.masked_fill(~see_something(related & REAL[:, None])[:, None], -torch.inf).softmax(-1)
         mixed = torch.tensor([heads.mix_heads(maps.tolist(), after) for maps in weights], dtype=torch.float64)
         torch.manual_seed(2)
         dropped = F.dropout(mixed, dropout)

@@ -5,7 +5,9 @@ import dataclasses
 import re
 
 import pytest
+from fairseq.models import ARCH_CONFIG_REGISTRY
 
+import fairseq_diverse
 from fairseq_diverse.config import (
     MECHANISMS,
     add_flags,
@@ -14,9 +16,11 @@ from fairseq_diverse.config import (
     parse_placement,
     read_mechanism,
     resolve_placement,
+    without_effect,
 )
 from fairseq_diverse.errors import UserError
 
+fairseq_diverse.register()
 LAYERS = {"encoder": 6, "decoder": 5, "cross": 5}
 
 
@@ -110,3 +114,27 @@ def test_no_flag_starts_with_a_prefix_that_fairseq_moves():
     for mechanism, kind in MECHANISMS.items():
         for f in dataclasses.fields(kind):
             assert not flag_name(mechanism, f.name).startswith(("--encoder", "--decoder", "--quant-noise"))
+
+
+def test_settings_of_a_mechanism_that_is_off_are_said_to_do_nothing(caplog):
+    def plain(**flags):
+        args = argparse.Namespace(**flags)
+        fill_defaults(args)
+        return args
+
+    usual = plain(evolving_carry=0.1)
+    off = {"evolving_carry": 0.3, "evolving_kernel": 4, "routing_on": "cross", "talking_on": "cross"}
+    assert without_effect(plain(evolving_carry=0.1), usual) == []
+    assert without_effect(plain(**off), usual) == [
+        "--routing-on cross has no effect: routing is off, --routing switches it on",
+        "--talking-on cross has no effect: talking is off, --talking switches it on",
+        "--evolving-carry 0.3 has no effect: evolving is off, --evolving-on switches it on",
+        "--evolving-kernel 4 has no effect: evolving is off, --evolving-on switches it on",
+    ]
+    assert without_effect(plain(**off, evolving_on="cross", routing="em", talking="both"), usual) == []
+    for arch, warned in (("wang2021_evolving_lite", False), ("diverse_transformer_lite", True)):
+        caplog.clear()
+        ARCH_CONFIG_REGISTRY[arch](argparse.Namespace(evolving_carry=0.3))
+        assert [record.getMessage().split(":")[0] for record in caplog.records] == warned * [
+            "--evolving-carry 0.3 has no effect"
+        ]

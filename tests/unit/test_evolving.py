@@ -1,7 +1,11 @@
 """Evolving attention equals its loop version, sees what the paper says it sees, and nothing it needs is unused."""
 
+from argparse import Namespace
+
 import pytest
 import torch
+import torch.nn.functional as F
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch.autograd import gradcheck
 
 from fairseq_diverse.attention.functional.evolving import evolve_logits
@@ -101,6 +105,37 @@ def test_beta_zero_makes_no_convolution_in_that_component():
     changed.load_state_dict(model.state_dict())
     assert changed.encoder.layers[0].self_attn.is_plain
     assert not torch.allclose(model(**batch())[0], changed(**batch())[0])
+
+
+def test_one_convolution_an_attention(monkeypatch):
+    calls, original = [], F.conv2d
+    monkeypatch.setattr(F, "conv2d", lambda *a, **k: calls.append(1) or original(*a, **k))
+    for conv, count in (("0.1", 2 + 3 + 3), ("encoder:0,decoder:0.1,cross:0.1", 3 + 3)):
+        calls.clear()
+        build_model({"evolving_on": "encoder,decoder,cross", "evolving_conv": conv})(**batch())
+        assert len(calls) == count
+
+
+def test_alpha_of_the_lite_size():
+    for suffix, carry in (("", 0.5), ("_lite", 0.1)):
+        args = Namespace()
+        ARCH_CONFIG_REGISTRY[f"wang2021_evolving{suffix}"](args)
+        assert (args.evolving_carry, args.evolving_conv, args.evolving_kernel) == (carry, "0.1", 3)
+
+
+def test_the_carried_map_is_that_of_the_last_layer_that_ran():
+    """Under LayerDrop; nothing reaches the first that runs."""
+    model = build_model({"encoder_layers": 4, "evolving_on": "encoder", "encoder_layerdrop": 0.5}).eval()
+    ran, counts = [], set()
+    for layer in model.encoder.layers:
+        layer.self_attn.evolving.register_forward_hook(lambda module, inputs, out: ran.append((inputs[1], out)))
+    model.train()
+    for _ in range(12):
+        ran.clear()
+        model(**batch())
+        counts.add(len(ran))
+        assert all(below is before for (below, _), before in zip(ran, [None, *(out for _, out in ran)], strict=False))
+    assert len(counts) > 1 and max(counts) > 1
 
 
 def test_the_carried_map_goes_to_the_next_placed_layer():

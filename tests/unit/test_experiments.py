@@ -42,7 +42,9 @@ def test_a_grid_makes_a_row_of_every_combination(table):
 def test_of_a_grid_the_point_with_the_lowest_validation_loss_is_shown(table):
     rows = list(load_table(table(("rows:", "grid: {lr: [1, 2, 3]}\nrows:"))).rows.values())
     losses = {"first-lr=2": [3.0], "first-lr=3": [2.0, 5.0], "second-lr=1": [1.0], "second-lr=3": [0.5]}
-    summaries = {row.name: [{"valid_nll": {"best": x}} for x in losses.get(row.name, [])] for row in rows}
+    summaries = {
+        row.name: [{"valid_nll": {"best": 1 / last, "last": last}} for last in losses.get(row.name, [])] for row in rows
+    }
     best = report.best_of_grids(rows, summaries)
     assert [(row.name, row.baseline) for row in best] == [("first-lr=2", "first-lr=2"), ("second-lr=3", "first-lr=2")]
     nothing = report.best_of_grids(rows, {row.name: [] for row in rows})

@@ -247,8 +247,8 @@ def test_the_head_map_is_of_means_over_real_tokens_and_layers():
             draw_head_map(wrong)
 
 
-def line(update, loss, wall):
-    stats = {"num_updates": str(update), "loss": str(loss), "nll_loss": "1", "train_wall": str(wall)}
+def line(update, loss, wall, **more):
+    stats = {"num_updates": str(update), "loss": str(loss), "nll_loss": "1", "train_wall": str(wall), **more}
     return f"2026-01-01 00:00:00 | INFO | train_inner | {json.dumps(stats)}\n"
 
 
@@ -279,6 +279,18 @@ def test_learning_curves(tmp_path, capsys):
     ):
         assert main(["plot", "curves", argument, "--out", out]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_time_between_whole_seconds_comes_from_the_speed(tmp_path):
+    """Within what fairseq's whole seconds leave open: a validation in an interval slows down the words a second."""
+    seconds = [1.3, 1.3, 1.3, 1.3]
+    lines = [
+        line(10 * i, 9 - i, round(x), wpb="1000", wps=str(10 * 1000 / (x if i != 2 else x + 30)))
+        for i, x in enumerate(seconds, 1)
+    ]
+    (tmp_path / "log").write_text("".join(lines) + line(50, 1, 7, wpb="1000", wps="0"))
+    found = [60 * x for x in read_curve(tmp_path / "log").minutes]
+    assert found == pytest.approx([1.3, 1.3 + 1.5, 2.6 + 1.5, 3.9 + 1.5, 3.9 + 1.5 + 7])
 
 
 def test_a_font_without_a_normal_weight_will_do(tmp_path, monkeypatch, caplog):

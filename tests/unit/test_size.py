@@ -87,7 +87,10 @@ def test_evolving_sizes_of_wang_2021_table_5(arch, count, flops):
     assert size["flops"]["total"] == pytest.approx(flops, rel=0.01)
     added = count - plain["parameters"]["without_embeddings"]
     assert size["parameters"]["added"] == added
-    assert size["flops"]["added"] == size["flops"]["total"] - plain["flops"]["total"] > 0
+    heads, cells = (4, 30 * 30) if arch.endswith("lite") else (8, 30 * 30)
+    convolutions = 18 * cells * heads * 2 * heads * 3 * 3
+    shares = (18 + 5) * cells * heads * 4  # a x + (1 - a) y: of every convolution, and of five maps carried
+    assert size["flops"]["added"] == size["flops"]["total"] - plain["flops"]["total"] == convolutions + shares
 
 
 def test_what_heads_add():
