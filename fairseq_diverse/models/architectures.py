@@ -3,6 +3,7 @@
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer.transformer_legacy import (
@@ -73,6 +74,8 @@ def _register(
 ) -> None:
     @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
+        if getattr(args, "bf16", False) and not find_spec("torch_xla"):
+            args.tpu = False  # fairseq's command line takes --bf16 for --tpu
         usual = Namespace()
         for these in (args, usual):
             _default(these, flags)

@@ -277,9 +277,20 @@ def test_half_types(flags, how):
     assert loss == pytest.approx(expected, rel=0.03) and agreement.dtype == torch.float32
 
 
+@pytest.mark.parametrize("flags", ["--bf16", "--memory-efficient-bf16"])
+def test_training_in_bf16(data, tmp_path, flags):
+    expected, _ = train(data, tmp_path / "single", f"{ROUTING} {DISAGREEMENT} --dropout 0")
+    got, _ = train(data, tmp_path / "half", f"{ROUTING} {DISAGREEMENT} --dropout 0 {flags}")
+    for update, error in ((0, 0.01), (1, 0.15)):  # Adam's first step has the signs of the gradients
+        assert got[update]["loss"] == pytest.approx(expected[update]["loss"], rel=error)
+    weight = load_checkpoint(tmp_path / "half/checkpoint_last.pt")["model"]["encoder.layers.0.fc1.weight"]
+    assert torch.equal(weight, weight.bfloat16().float())
+    assert len(generate(data, tmp_path / "half/checkpoint_last.pt")[0]) == 8
+
+
 @GPU
 @pytest.mark.gpu
-@pytest.mark.parametrize("flags", ["--fp16", "--memory-efficient-fp16", "--amp", "--quant-noise-scalar 0.5"])
+@pytest.mark.parametrize("flags", ["--fp16", "--bf16", "--memory-efficient-fp16", "--amp", "--quant-noise-scalar 0.5"])
 def test_training_on_a_gpu(data, tmp_path, flags):
     base = TINY.replace("--cpu", "")
     scale = "" if "quant" in flags else " --fp16-init-scale 4"
