@@ -333,6 +333,16 @@ def _typed(flag: str, value: Any, kind: type) -> Any:
     raise UserError(f"{flag} {value!r}: {needed[kind]} is needed")
 
 
+def active(args: Any) -> list[str]:
+    """The flags that switch on what ``args`` have on."""
+    settings = {mechanism: read_mechanism(args, mechanism) for mechanism in MECHANISMS}
+    return [
+        flag_name(mechanism, "kind" if hasattr(its, "kind") else "on")
+        for mechanism, its in settings.items()
+        if its.active
+    ]
+
+
 def without_effect(args: Any, usual: Any) -> list[str]:
     """What ``args`` set otherwise than ``usual`` for mechanisms that are off, and how these are switched on."""
     lines = []

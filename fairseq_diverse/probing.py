@@ -34,7 +34,8 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
     """The examples of a task by split: train, valid, test.
 
     Raises:
-        UserError: the file is missing, a line is not a split, a label and a sentence, or a split is empty.
+        UserError: the file is missing, a line is not a split, a label and a sentence, a split is empty, or another has
+            a label that the training sentences lack.
     """
     path = folder / f"{task}.txt"
     if not path.is_file():
@@ -44,7 +45,11 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
         )
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     names = {short: split for split, short in SPLITS.items()}
-    for number, line in enumerate(read_lines(path), start=1):
+    try:
+        lines = read_lines(path)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    for number, line in enumerate(lines, start=1):
         cells = line.split("\t")
         if len(cells) != 3 or cells[0] not in names or not cells[1] or not cells[2].strip():
             raise UserError(f"{path}, line {number}: SPLIT<TAB>LABEL<TAB>SENTENCE expected, with splits tr, va, te")
@@ -52,4 +57,8 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
     for split, found in examples.items():
         if not found:
             raise UserError(f"{path}: no sentence of the split {SPLITS[split]}")
+    trained = {example.label for example in examples["train"]}
+    for split, found in examples.items():
+        if unknown := {example.label for example in found} - trained:
+            raise UserError(f"{path}: no training sentence has the label {min(unknown)!r} of the split {SPLITS[split]}")
     return examples

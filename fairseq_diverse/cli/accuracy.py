@@ -26,6 +26,9 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
     parser.add_argument("--data", required=True, help="the folder that they were trained on")
+    parser.add_argument(
+        "--checkpoint-data", metavar="DIR", help="where the data of a probed --from-checkpoint lie now, if elsewhere"
+    )
     parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="in a batch (default: 8000)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON, with a 1 or 0 for every example")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw it; {FORMATS_TEXT}")
@@ -44,11 +47,12 @@ def main(args: argparse.Namespace) -> None:
 
     register()
     found: dict[str, dict[str, Accuracy]] = {}
+    moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data else {}
     trained = 0
     kinds = set()
     for text in args.checkpoints:
         name, path = named_path(text, "CHECKPOINT")
-        (model,), _, task = load_models([path], args.data)
+        (model,), _, task = load_models([path], args.data, **moved)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
             trained = max(trained, task.cfg.train_operators)

@@ -26,8 +26,8 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.logic.corpus import MOST_OPERATORS, write_corpus
     from fairseq_diverse.logic.formulas import RELATIONS
 
-    if args.pairs < 1:
-        raise UserError(f"--pairs {args.pairs}: at least 1")
+    if args.pairs < 2:
+        raise UserError(f"--pairs {args.pairs}: at least 2, one to train on and one to test")
     with tqdm(total=MOST_OPERATORS + 1, desc="lengths", disable=None) as bar:
         mix = write_corpus(args.out, args.pairs, args.seed, args.balance, bar.update)
     print("operators   pairs" + "".join(f"{name:>7}" for name in RELATIONS))

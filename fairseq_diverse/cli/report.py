@@ -133,7 +133,7 @@ def show(args: argparse.Namespace) -> str:
     if True in classifiers:
         lines = compare_accuracy(rows, summaries)
         cells = _columns(accuracy_cells(lines), args.columns)
-        notes = accuracy_notes(lines)
+        notes = accuracy_notes(lines) + report.published_note(rows)
     else:
         lines = report.compare(rows, summaries)
         cells = _columns(report.to_cells(lines), args.columns)

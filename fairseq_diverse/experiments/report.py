@@ -233,8 +233,13 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
     if done:
         text.append(commits_note(done))
+    return text + published_note(rows)
+
+
+def published_note(rows: Sequence[Row]) -> list[str]:
+    """On which data the published figures were measured, one line; none where there are none."""
     published = list(dict.fromkeys(row.published_on for row in rows if row.published))
-    return text + ([f"published figures: measured on {', '.join(published)}"] if published else [])
+    return [f"published figures: measured on {', '.join(published)}"] if published else []
 
 
 def deviation(values: Sequence[float]) -> float | None:
@@ -324,6 +329,8 @@ def _portable(line: str) -> str:
 
 
 def _portable_word(word: str) -> str:
+    if named := re.fullmatch(r"([^/=]+=)(/.*)", word):
+        return named[1] + _portable_word(named[2])
     if not os.path.isabs(word):
         return word
     inside = re.search(r"checkpoints(/[^/]+)?$", word)

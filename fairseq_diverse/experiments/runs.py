@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.experiments import logs, provenance
-from fairseq_diverse.experiments.tables import Row, to_arguments
+from fairseq_diverse.experiments.tables import ENCODER, Row, to_arguments
 from fairseq_diverse.files import atomic_write
 from fairseq_diverse.paths import PACKAGE, config_names, config_path, runs_dir
-from fairseq_diverse.probing import TASKS
+from fairseq_diverse.probing import ORIGIN, TASKS
 from fairseq_diverse.processes import die_with_parent, locked
 
 # data sets that are not prepared: name -> the files of their folder, and where they come from
@@ -26,7 +26,10 @@ PLAIN_DATA = {
         [f"{split}{count}" for split in ("train", "test") for count in range(13)],
         "of Bowman et al. (2015), or those that `fairseq-diverse logic` wrote",
     ),
-    "probing": ([f"{task}.txt" for task in TASKS], "of SentEval, or those that `fairseq-diverse toy --probing` wrote"),
+    "probing": (
+        [f"{task}.txt" for task in TASKS],
+        f"of SentEval ({ORIGIN}), or those that `fairseq-diverse toy --probing` wrote",
+    ),
 }
 
 
@@ -242,10 +245,11 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
     cpu = not torch.cuda.is_available()
     runs = []
     found = {name: find_data(name, dry) for name in dict.fromkeys(row.data for row in rows)}
+    encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
     for row in rows:
         data = found[row.data]
         trees = _digest_of_trees(data.path) if row.train.get("task") == "translation_with_syntax" else ""
-        key = row.key(data.hash + trees) if data.hash else "unprepared"
+        key = row.key(data.hash + trees + encoders[_encoder(row)]) if data.hash else "unprepared"
         existing = sorted(runs_dir().glob(f"*-{key}")) if data.hash else []
         parent = existing[0] if existing else runs_dir() / f"{data.name}-{row.size}-{row.name}-{key}"
         runs += [Run(row, seed, data, cpu, parent / f"seed{seed}") for seed in seeds]
@@ -263,6 +267,22 @@ def _digest_of_trees(folder: Path) -> str:
     return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in records)).hexdigest()
 
 
+def _encoder(row: Row) -> tuple[str, ...]:
+    """The paths of a probed encoder, empty where there is none."""
+    return tuple(str(row.train.get(flag, "")) for flag in ENCODER)
+
+
+def _digest_of_encoder(checkpoint: str, data: str) -> str:
+    """Of a checkpoint that is probed and of its data; another one makes another run."""
+    from fairseq_diverse.preparation.pipeline import read_record
+
+    try:
+        with open(checkpoint, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() + read_record(data)["hash"]
+    except OSError:  # there is none, or training says that it is missing
+        return checkpoint
+
+
 def find_data(name: str, dry: bool = False) -> DataSet:
     """The prepared data set that a name or a path means.
 
@@ -277,8 +297,12 @@ def find_data(name: str, dry: bool = False) -> DataSet:
         if (path / FILE).is_file():
             record = read_record(path)
             return DataSet(path.name, path, record["source"], record["target"], record["hash"])
-        for files, _ in PLAIN_DATA.values():
-            if all((path / file).is_file() for file in files):
+        for files, origin in PLAIN_DATA.values():
+            found = [file for file in files if (path / file).is_file()]
+            if found and len(found) < len(files):
+                missing = ", ".join(file for file in files if file not in found)
+                raise ValueError(f"data set {name}: {path} lacks {missing}, {origin}")
+            if found:
                 content = b"".join((path / file).read_bytes() for file in files)
                 return DataSet(path.name, path, "", "", hashlib.sha256(content).hexdigest())
     if name in PLAIN_DATA and dry:
@@ -286,8 +310,8 @@ def find_data(name: str, dry: bool = False) -> DataSet:
     if name in PLAIN_DATA:
         files, origin = PLAIN_DATA[name]
         raise ValueError(
-            f"data set {name}: put the {len(files)} files {files[0]} to {files[-1]}, {origin}, into {by_name}, or give "
-            "their folder as --data"
+            f"data set {name}: put the {len(files)} files {', '.join(files)}, {origin}, into {by_name}, or give their "
+            "folder as --data"
         )
     if name not in config_names("data"):
         raise ValueError(

@@ -29,6 +29,8 @@ AVERAGE_KEYS = ("last", "every")
 
 Flags = dict[str, Any]
 
+ENCODER = ("from-checkpoint", "checkpoint-data")  # where an encoder lies that is probed
+
 
 @dataclass(frozen=True)
 class Row:
@@ -58,8 +60,13 @@ class Row:
         return int(self.train["max-update"])
 
     def key(self, data_hash: str) -> str:
-        """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed."""
-        content = {"data": data_hash, "train": self.train, "generate": self.generate, "average": self.average}
+        """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
+
+        Args:
+            data_hash: of all that is read, a probed encoder too: where that lies is not in the key.
+        """
+        train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
+        content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 

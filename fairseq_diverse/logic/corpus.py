@@ -12,7 +12,6 @@ from fairseq_diverse.files import atomic_write, read_lines, refuse_foreign
 from fairseq_diverse.logic.formulas import (
     EVERYTHING,
     RELATIONS,
-    SYMBOLS,
     VARIABLES,
     operators,
     random_formula,
@@ -61,7 +60,7 @@ def write_corpus(
         numbers = random.Random(f"{seed} {count}")
         found = _draw(count, pairs, balance, numbers)
         numbers.shuffle(found)
-        split = round(len(found) * TEST_SHARE)
+        split = max(1, round(len(found) * TEST_SHARE))
         for name, part in (("test", found[:split]), ("train", found[split:])):
             with atomic_write(out / f"{name}{count}") as file:
                 file.writelines(f"{p.relation}\t{' '.join(p.left)}\t{' '.join(p.right)}\n" for p in part)
@@ -74,21 +73,31 @@ def read_pairs(path: Path) -> list[Pair]:
     """The pairs of a file.
 
     Raises:
-        UserError: the file is missing, or a line is not a relation and two formulae.
+        UserError: the file is missing or empty, or a line is not a relation and two formulae.
     """
     try:
         lines = read_lines(path)
     except ValueError as error:
         raise UserError(f"{error}; `fairseq-diverse logic --out DIR` writes such files") from None
-    pairs = []
+    if not lines:
+        raise UserError(f"{path}: empty; `fairseq-diverse logic --out DIR` writes such files")
+    pairs: list[Pair] = []
+    known: set[tuple[str, ...]] = set()
     for number, line in enumerate(lines, start=1):
         cells = line.split("\t")
         sides = [tuple(cell.split()) for cell in cells[1:]]
-        if len(cells) != 3 or cells[0] not in RELATIONS or not all(side and {*side} <= {*SYMBOLS} for side in sides):
+        if len(cells) != 3 or cells[0] not in RELATIONS:
             raise UserError(
-                f"{path}, line {number}: RELATION<TAB>FORMULA<TAB>FORMULA expected; relations are "
-                f"{' '.join(RELATIONS)}, symbols {' '.join(SYMBOLS)}"
+                f"{path}, line {number}: RELATION<TAB>FORMULA<TAB>FORMULA expected; relations are {' '.join(RELATIONS)}"
             )
+        for side in {*sides} - known:
+            try:
+                truth_table(side)
+            except ValueError as error:
+                raise UserError(
+                    f"{path}, line {number}: {error}; formulae are a to f, ( not X ), ( X ( and Y ) ), ( X ( or Y ) )"
+                ) from None
+            known.add(side)
         pairs.append(Pair(cells[0], *sides))
     return pairs
 

@@ -64,7 +64,11 @@ def logic_architecture(args: Namespace) -> None:
 
 
 def classifier_architecture(args: Namespace) -> None:
-    """The mean of an encoder of Base, and a two-layer classifier (Li et al., 2021, section 4.2.2)."""
+    """The mean of an encoder of Base, and a two-layer classifier (Li et al., 2021, section 4.2.2).
+
+    Mechanisms that are everywhere by default are on the encoder, which is everything here.
+    """
+    _default(args, dict.fromkeys(("qk_head_dim_on", "talking_on", "interacting_on"), "encoder"))
     _default(args, {"pooling": "mean", "pooling_queries": 2, "classifier_layers": 2})
     base_architecture(args)
 

@@ -11,7 +11,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
-from fairseq_diverse.config import add_flags
+from fairseq_diverse.config import active, add_flags
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import (
     DiverseEncoder,
@@ -62,7 +62,8 @@ class DiverseClassifier(BaseFairseqModel):
     """``DiverseEncoder``, a pooling of its last layer, and a feed-forward classifier.
 
     The task says how many sequences an example has (``sequences``, K), how many classes there are (``classes``), and
-    whether a trained encoder is there already (``pretrained_encoder``): that one is not trained, and has no dropout.
+    whether a trained model is there already (``pretrained``): its encoder is not trained, and has no dropout. Its
+    settings are kept in the arguments (``pretrained``), so that the classifier's checkpoint needs no other.
     """
 
     def __init__(
@@ -91,9 +92,15 @@ class DiverseClassifier(BaseFairseqModel):
                 raise UserError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: must be at least 1")
         args.decoder_layers, args.no_cross_attention = 0, True
         check_heads(args)
-        encoder = trained = task.pretrained_encoder()
-        if encoder is None:
-            cfg, dictionary = TransformerConfig.from_namespace(args), task.source_dictionary
+        pretrained = None if getattr(args, "pretrained", None) else task.pretrained()
+        if pretrained is not None:
+            if placed := active(args):
+                raise UserError(f"--from-checkpoint: its encoder is probed as it was trained; leave off {placed[0]}")
+            args.pretrained = _flags(pretrained.cfg)
+            encoder = pretrained.encoder
+        else:
+            shape = Namespace(**args.pretrained) if getattr(args, "pretrained", None) else args
+            cfg, dictionary = TransformerConfig.from_namespace(shape), task.source_dictionary
             embedding = Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad())
             encoder = DiverseEncoder(cfg, dictionary, embedding)
         if encoder.plan.trees:
@@ -108,7 +115,7 @@ class DiverseClassifier(BaseFairseqModel):
                 nn.Linear(before, after),
                 nn.ReLU(),
             ]
-        return cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, trained is not None)
+        return cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, hasattr(args, "pretrained"))
 
     def train(self, mode: bool = True) -> "DiverseClassifier":
         super().train(mode)
@@ -134,3 +141,9 @@ class DiverseClassifier(BaseFairseqModel):
         features = torch.cat(pooled.chunk(self.sequences), -1)  # (B, K P C)
         extra = {"agreement": mean_agreement([encoded["agreement"]], probe, x), "maps": encoded["maps"]}
         return self.classifier(features), extra
+
+
+def _flags(cfg: TransformerConfig) -> dict[str, Any]:
+    """A model's configuration as the plain values of its flags."""
+    sides = {f"{side}_{name}": x for side in ("encoder", "decoder") for name, x in vars(getattr(cfg, side)).items()}
+    return {name: x for name, x in {**vars(cfg), **sides}.items() if x is None or isinstance(x, str | int | float)}

@@ -12,15 +12,18 @@ from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 
 
-def load_models(paths: Sequence[str | Path], data: str | Path) -> tuple[list[Any], Any, Any]:
+def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) -> tuple[list[Any], Any, Any]:
     """The models of checkpoints, the configuration of the last, and a task with the dictionaries of ``data``.
+
+    Args:
+        settings: of task and model, in place of those that the checkpoints have.
 
     Raises:
         UserError: a file that is no checkpoint, or dictionaries that do not fit.
     """
     names = ", ".join(map(str, paths))
     try:
-        return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data)})
+        return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data), **settings})
     except (AssertionError, IndexError) as error:  # fairseq fails while it words its message about the model
         raise UserError(f"{names}: a task or model that neither fairseq nor this package has") from error
     except FileNotFoundError as error:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_diverse.data.classification import ClassificationDataset
-from fairseq_diverse.models.diverse_transformer import DiverseEncoder
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 
 
 class ClassificationTask(FairseqTask):
@@ -29,9 +31,32 @@ class ClassificationTask(FairseqTask):
     def max_positions(self) -> None:
         return None
 
-    def pretrained_encoder(self) -> DiverseEncoder | None:
-        """A trained encoder, to be used as it is; None where it is trained with the task."""
+    def pretrained(self) -> DiverseTransformerModel | None:
+        """A trained model, whose encoder is used as it is; None where one is trained with the task."""
         return None
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: the model does not classify.
+        """
+        arch = getattr(cfg, "arch", None) or cfg._name
+        if getattr(ARCH_MODEL_REGISTRY.get(arch), "__name__", "") != "DiverseClassifier":
+            raise UserError(f"--arch {arch}: is no classifier; take li2021_logic, li2021_probing or one made of them")
+        return super().build_model(cfg, from_checkpoint)
+
+    def build_criterion(self, cfg: Any) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: the criterion does not classify.
+        """
+        if not cfg._name.startswith("classification"):
+            raise UserError(
+                f"--criterion {cfg._name}: this task needs classification, or classification_with_disagreement"
+            )
+        return super().build_criterion(cfg)
 
     def add_dataset(
         self, split: str, inputs: Sequence[Sequence[Tensor]], labels: Sequence[Any], known: Sequence[Any]

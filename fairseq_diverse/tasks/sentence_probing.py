@@ -11,7 +11,7 @@ from fairseq.tasks import register_task
 from omegaconf import MISSING
 
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.models.diverse_transformer import DiverseEncoder
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.probing import TASKS, read_probing
@@ -50,10 +50,11 @@ class SentenceProbing(ClassificationTask):
         if bool(cfg.from_checkpoint) != bool(cfg.checkpoint_data):
             raise UserError("--from-checkpoint and --checkpoint-data: give both, or neither")
         self.examples = read_probing(Path(cfg.data), str(cfg.probe))
-        self.labels = sorted({example.label for found in self.examples.values() for example in found})
+        self.labels = sorted({example.label for example in self.examples["train"]})
         self.classes = len(self.labels)
         self.preprocessing = None
         if cfg.checkpoint_data:
+            cfg.checkpoint_data = str(Path(cfg.checkpoint_data).absolute())  # checkpoints are read from anywhere
             try:
                 self.preprocessing = Preprocessing.load(cfg.checkpoint_data)
             except ValueError as error:
@@ -69,11 +70,21 @@ class SentenceProbing(ClassificationTask):
     def setup_task(cls, cfg: SentenceProbingConfig, **unused: Any) -> "SentenceProbing":
         return cls(cfg)
 
-    def pretrained_encoder(self) -> DiverseEncoder | None:
-        """The encoder of ``--from-checkpoint``."""
+    def pretrained(self) -> DiverseTransformerModel | None:
+        """The model of ``--from-checkpoint``."""
         if not self.cfg.from_checkpoint:
             return None
-        return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0].encoder
+        return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0]
+
+    def build_criterion(self, cfg: Any) -> Any:
+        """As fairseq's.
+
+        Raises:
+            UserError: the criterion does not classify, or regularizes an encoder that is not trained.
+        """
+        if self.cfg.from_checkpoint and cfg._name == "classification_with_disagreement":
+            raise UserError("--from-checkpoint: its encoder is not trained, take --criterion classification")
+        return super().build_criterion(cfg)
 
     def load_dataset(self, split: str, **unused: Any) -> None:
         if split not in self.examples:

@@ -33,8 +33,8 @@ def write_probing(
 ) -> dict[str, Counter[str]]:
     """Write ``<task>.txt`` for the ten tasks: split (tr, va, te), label and sentence, separated by tabs.
 
-    Of every task 80% of the sentences are for training, 10% for validation and 10% for testing; none occurs twice. The
-    same arguments give the same files.
+    Of every task 80% of the sentences are for training, 10% for validation and 10% for testing; none occurs twice, and
+    a label's first sentence is for training. The same arguments give the same files.
 
     Args:
         sentences: of each task.
@@ -56,9 +56,11 @@ def write_probing(
                 label, sentence = example
                 examples[sentence] = label
                 counts[label] += 1
+        firsts = {label: sentence for sentence, label in reversed(examples.items())}
+        ordered = sorted(examples.items(), key=lambda example: firsts[example[1]] != example[0])
         starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
         with atomic_write(out / f"{task}.txt") as file:
-            for number, (sentence, label) in enumerate(examples.items()):
+            for number, (sentence, label) in enumerate(ordered):
                 split = "tr" if number < starts[0] else "va" if number < starts[1] else "te"
                 file.write(f"{split}\t{label}\t{sentence}\n")
         mix[task] = counts

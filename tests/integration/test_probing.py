@@ -1,6 +1,7 @@
 """Probing as a user does it: a new encoder, a trained one, accuracy by task."""
 
 import re
+import shutil
 
 import pytest
 
@@ -28,6 +29,7 @@ def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa:
         run("train", *common, "--save-dir", tmp_path / "new" / probe)
         given = ["--from-checkpoint", trained, "--checkpoint-data", data]
         run("train", *common, *given, "--criterion", "classification", "--save-dir", tmp_path / "given" / probe)
+    trained.unlink()  # the classifiers' checkpoints hold the encoder
     named = [f"{kind}={tmp_path}/{kind}/{probe}/checkpoint_last.pt" for kind in ("new", "given") for probe in probes]
     assert main(["accuracy", *named, "--data", str(tmp_path / "probing"), "--save", str(tmp_path / "a.json")]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -82,3 +84,8 @@ def test_a_table_of_probes_of_a_trained_encoder(data, tmp_path, capsys, monkeypa
     (surface,) = (float(cells[1]) for cells in shown if cells[0] == "baseline, Surface")
     tasks = [float(cells[2]) for cells in shown if cells[0].startswith("baseline-probe=")]
     assert len(tasks) == 2 and surface == pytest.approx(sum(tasks) / 2, abs=0.01)
+    moved = shutil.copy(trained, tmp_path / "moved.pt")
+    trained.write_bytes(b"another encoder")
+    for path, stage in ((trained, "new"), (moved, "done")):
+        assert main(["run", str(tmp_path / "table.yaml"), "--dry-run", "--set", f"from-checkpoint={path}"]) == 0
+        assert re.findall(r"seed 1: .*\b(new|done)\b", capsys.readouterr().out) == [stage] * 2

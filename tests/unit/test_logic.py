@@ -95,7 +95,7 @@ def test_the_command(tmp_path, capsys):
         ["logic.json", *(f"{split}{count}" for split in ("train", "test") for count in range(13))]
     )
     assert main(["logic", "--out", str(tmp_path), "--pairs", "0"]) == 2
-    assert "--pairs 0: at least 1" in capsys.readouterr().err
+    assert "--pairs 0: at least 2, one to train on and one to test" in capsys.readouterr().err
 
 
 def test_files_of_another_origin_are_kept(tmp_path):
@@ -105,11 +105,26 @@ def test_files_of_another_origin_are_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["test3"]
 
 
-@pytest.mark.parametrize("line", ["#\ta", "x\ta\tb", "#\ta\t", "#\ta\tg"])
-def test_a_wrong_line_is_named(tmp_path, line):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        *((line, "RELATION<TAB>FORMULA<TAB>FORMULA expected") for line in ("#\ta", "x\ta\tb")),
+        *((f"#\ta\t{text}", ": not a formula; ") for text in ("", "g", "( a (", "a b c", "( a ( not b ) )")),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, message):
     (tmp_path / "train0").write_text(f"=\ta\ta\n{line}\n")
-    with pytest.raises(UserError, match="train0, line 2: RELATION<TAB>FORMULA<TAB>FORMULA expected"):
+    with pytest.raises(UserError) as error:
         read_pairs(tmp_path / "train0")
+    assert f"{tmp_path}/train0, line 2: " in str(error.value) and message in str(error.value)
+
+
+def test_an_empty_file_is_named_and_never_written(tmp_path):
+    write_corpus(tmp_path / "data", 2)
+    assert all(read_pairs(tmp_path / "data" / f"{split}{n}") for split in ("train", "test") for n in range(13))
+    (tmp_path / "test1").write_text("")
+    with pytest.raises(UserError, match="test1: empty; `fairseq-diverse logic"):
+        read_pairs(tmp_path / "test1")
 
 
 @pytest.mark.integration

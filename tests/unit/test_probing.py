@@ -125,11 +125,13 @@ def test_the_command(tmp_path, capsys):
         ("tr\t1\n", "line 1"),
         ("tr\t1\t \n", "line 1"),
         ("tr\t1\ta b\nva\t1\ta\n", "no sentence of the split te"),
+        ("tr\t1\ta\nva\t1\ta\nte\t2\ta\n", "no training sentence has the label '2' of the split te"),
+        (b"tr\t1\t\xff\n", "tree_depth.txt.*UTF-8"),
     ],
 )
 def test_wrong_files_are_named(tmp_path, text, message):
     if text is not None:
-        (tmp_path / "tree_depth.txt").write_text(text)
+        (tmp_path / "tree_depth.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=message):
         read_probing(tmp_path, "tree_depth")
     assert list(SPLITS) == ["train", "valid", "test"]
@@ -182,8 +184,8 @@ def test_architectures(folder):
 
 def test_a_trained_encoder_is_probed_as_it_is(folder):
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
-    encoder = build_model({"dropout": 0.5, "routing": "em", "routing_on": "encoder"}).encoder
-    task.pretrained_encoder = lambda: encoder
+    trained = build_model({"dropout": 0.5, "routing": "em", "routing_on": "encoder"})
+    encoder, task.pretrained = trained.encoder, lambda: trained
     task.dictionary = dictionary()
     task.load_dataset("train")
     dataset, model = task.dataset("train"), build(task, dropout=0.0).train()
@@ -196,3 +198,43 @@ def test_a_trained_encoder_is_probed_as_it_is(folder):
     real = ~encoded["encoder_padding_mask"][0]
     means = [x[seen].mean(0) for x, seen in zip(encoded["encoder_out"][0].transpose(0, 1), real, strict=True)]
     torch.testing.assert_close(logits, model.classifier(torch.stack(means)))
+
+
+def test_the_checkpoint_of_a_probe_needs_no_other(folder):
+    """What a trained encoder is stays in the arguments; mechanisms and a regularizer of one's own are refused."""
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    trained = build_model({"routing": "em", "routing_on": "encoder"})
+    task.dictionary, task.pretrained = dictionary(), lambda: trained
+    args = Namespace(arch="li2021_probing")
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    state = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task).state_dict()
+    task.pretrained = lambda: pytest.fail("the trained model is read again")
+    again = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
+    again.load_state_dict(state)
+    assert again.frozen and all(
+        map(torch.equal, again.encoder.state_dict().values(), trained.encoder.state_dict().values())
+    )
+    task.pretrained = lambda: trained
+    for arch, flags, flag in (
+        ("li2021_probing_aggregation", {}, "--routing"),
+        ("li2021_probing", {"evolving_on": "encoder"}, "--evolving-on"),
+    ):
+        with pytest.raises(UserError, match=f"--from-checkpoint: its encoder is probed as .* leave off {flag}"):
+            build(task, arch, **flags)
+    task.cfg.from_checkpoint = "x"
+    with pytest.raises(UserError, match="--from-checkpoint: its encoder is not trained, take --criterion"):
+        task.build_criterion(Namespace(_name="classification_with_disagreement"))
+
+
+@pytest.mark.parametrize("mechanism", [{"talking": "both"}, {"interacting": "sum"}, {"qk_head_dim": 12}])
+def test_mechanisms_are_on_the_encoder_by_default(folder, mechanism):
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    assert not build(task, encoder_layers=1, **mechanism).encoder.layers[0].self_attn.is_plain
+
+
+def test_what_does_not_classify_is_refused(folder):
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    with pytest.raises(UserError, match="--arch zhang2021_dea: is no classifier; take li2021_logic, li2021_probing"):
+        task.build_model(Namespace(arch="zhang2021_dea"))
+    with pytest.raises(UserError, match="--criterion cross_entropy: this task needs classification"):
+        task.build_criterion(Namespace(_name="cross_entropy"))
