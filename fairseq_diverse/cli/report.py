@@ -107,7 +107,12 @@ def refresh(path: Path) -> None:
 def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
     from fairseq_diverse.experiments import formats, report
-    from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy
+    from fairseq_diverse.experiments.accuracy_report import (
+        accuracy_cells,
+        accuracy_notes,
+        compare_accuracy,
+        length_cells,
+    )
     from fairseq_diverse.experiments.runs import classifies
     from fairseq_diverse.experiments.tables import load_table, select_rows
 
@@ -130,9 +135,10 @@ def show(args: argparse.Namespace) -> str:
     classifiers = {classifies(row) for row in rows}
     if len(classifiers) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
+    more: list[list[str]] = []
     if True in classifiers:
         lines = compare_accuracy(rows, summaries)
-        cells = _columns(accuracy_cells(lines), args.columns)
+        cells, more = _columns(accuracy_cells(lines), args.columns), length_cells(lines)
         notes = accuracy_notes(lines) + report.published_note(rows)
     else:
         lines = report.compare(rows, summaries)
@@ -144,9 +150,11 @@ def show(args: argparse.Namespace) -> str:
         return json.dumps({"table": table.name, "title": table.title, "rows": lines, "notes": notes}, indent=1)
     notes = [*filter(None, [table.note]), *notes]
     if args.format == "html":
-        return formats.as_html(cells, table.title, notes, _figures(args, table, rows, lines, summaries))
+        return formats.as_html(cells, table.title, notes, _figures(args, table, rows, lines, summaries), more)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
-    return write(cells, table.title, notes)
+    return "\n\n".join(
+        [write(cells, table.title, notes), *([write(more, "Accuracy by number of operators", [])] if more else [])]
+    )
 
 
 def _columns(cells: list[list[str]], names: str | None) -> list[list[str]]:

@@ -42,10 +42,12 @@ def measure_accuracy(
 
     Args:
         task: with the split loaded.
+        max_tokens: in a batch; a longer example is one of its own.
         done: called with the number of examples of every batch.
     """
     model.eval()
     dataset = task.dataset(split)
+    max_tokens = max(max_tokens, max(map(dataset.num_tokens, range(len(dataset)))))
     batches = task.get_batch_iterator(dataset, max_tokens=max_tokens).next_epoch_itr(shuffle=False)
     device = next(model.parameters()).device
     hits = ["0"] * len(dataset)

@@ -31,9 +31,9 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
 
     ``seen``, ``longer`` and ``all`` are accuracies in percent, means over seeds, of the tests with as many operators as
     in training, with more, and of all (probing has ``all`` only); ``parts`` those of each number of operators or of the
-    probe, ``largest`` the share of the largest class. ``delta`` and ``p`` compare ``all`` with the baseline's by a
-    paired t-test over examples, each averaged over seeds first, those that both have (``compared``, where that is not
-    all) or all if they share none.
+    probe, ``largest`` and ``largest_parts`` the shares of the largest class. ``delta`` and ``p`` compare ``all`` with
+    the baseline's by a paired t-test over examples, each averaged over seeds first, those that both have (``compared``,
+    where that is not all) or all if they share none.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
@@ -63,6 +63,7 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
             "parameters": summaries[row.name][0]["parameters"],
             "largest": together(of_row[0].values()).largest,
             "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
+            "largest_parts": {name: part.largest for name, part in of_row[0].items()},
             "commits": commits_of(summaries[row.name]),
         }
         if row.name == row.baseline or not first:
@@ -89,6 +90,18 @@ def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         delta = f"{line['delta']:+.2f}{mark(line['p'])} ({p_text(line['p'])})" if "delta" in line else ""
         rows.append([line["row"], parameters, *shares, largest, delta, str(line["seeds"]), published])
     return without_empty_columns(rows)
+
+
+def length_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Accuracy by number of operators, a column a row of the table, beside the share of the largest class; empty for
+    probes."""
+    done = [line for line in lines if "parts" in line]
+    lengths = [part for part in done[0]["parts"] if part.isdigit()] if done else []
+    table = [["operators", "largest class", *(line["row"] for line in done)]]
+    for length in lengths:
+        shares = [done[0]["largest_parts"][length], *(line["parts"][length] for line in done)]
+        table.append([length, *(f"{share:.2f}" for share in shares)])
+    return table if lengths else []
 
 
 def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:

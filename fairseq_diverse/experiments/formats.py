@@ -87,15 +87,23 @@ def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
     )
 
 
-def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[str, Figure]") -> str:
+def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[str, Figure]", more: Cells = ()) -> str:
     """One page that needs no other file.
 
     Args:
         figures: pictures by their captions; they are part of the page, as SVG.
+        more: a second table, below the notes.
     """
 
     def row(values: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(value)}</{tag}>" for value in values) + "</tr>"
+
+    def table(cells: Cells) -> list[str]:
+        return [
+            f"<div><table>\n<thead>{row(cells[0], 'th')}</thead>\n<tbody>",
+            *(row(values, "td") for values in cells[1:]),
+            "</tbody>\n</table></div>",
+        ]
 
     name = html.escape(title)
     return "\n".join(
@@ -103,11 +111,11 @@ def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[st
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>",
-            f"<div><table>\n<thead>{row(cells[0], 'th')}</thead>\n<tbody>",
-            *(row(values, "td") for values in cells[1:]),
-            "</tbody>\n</table></div>\n<ul>",
+            *table(cells),
+            "<ul>",
             *(f"<li>{html.escape(note)}</li>" for note in notes),
             "</ul>",
+            *(table(more) if more else []),
             *(
                 f'<figure><figcaption>{html.escape(caption)}</figcaption><img alt="{html.escape(caption)}" '
                 f'src="data:image/svg+xml;base64,{_svg(figure)}"></figure>'

@@ -35,7 +35,8 @@ class SentenceProbingConfig(FairseqDataclass):
 class SentenceProbing(ClassificationTask):
     """Sentences and one of their properties; splits train, valid and test.
 
-    Words are those of the training sentences; with ``--from-checkpoint`` sentences are segmented as that model's data.
+    Words are those of the training sentences; with ``--from-checkpoint`` sentences, which are tokenized as in the
+    Penn Treebank, are detokenized and then tokenized and segmented as that model's data.
 
     Source: Li et al. (2021), section 4.2.
 
@@ -91,6 +92,7 @@ class SentenceProbing(ClassificationTask):
             raise UserError(f"{split}: sentence_probing has the splits {', '.join(self.examples)}")
         lines = [" ".join(example.words) for example in self.examples[split]]
         if self.preprocessing is not None:
-            lines = [self.preprocessing.encode(line) for line in lines]
+            raw = [self.preprocessing.tokens["source"].detokenize(line.replace(" n't", "n't")) for line in lines]
+            lines = [self.preprocessing.encode(line) for line in raw]
         inputs = [[self.dictionary.encode_line(line, add_if_not_exist=False).long()] for line in lines]
         self.add_dataset(split, inputs, [example.label for example in self.examples[split]], self.labels)

@@ -129,6 +129,9 @@ def test_unknown_names_come_with_the_known_ones(table, tmp_path, monkeypatch):
     assert [row.name for row in select_rows(load_table(table()), "second, first")] == ["second", "first"]
     with pytest.raises(ValueError, match=r"data set nosuch: .*known: .*multi30k_en_de"):
         find_data("nosuch")
+    (tmp_path / "subj_number.txt").write_text("tr\t1\ta\n")
+    with pytest.raises(ValueError, match=r"lacks sentence_length.txt, word_content.txt, .*, of SentEval \(https://"):
+        find_data(str(tmp_path))
     with pytest.raises(ValueError, match="fairseq-diverse prepare multi30k_en_de --raw RAW_DIR --out"):
         find_data("multi30k_en_de")
     assert find_data("multi30k_en_de", dry=True).hash is None

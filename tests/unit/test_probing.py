@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.probing import GROUPS, SPLITS, TASKS, read_probing
+from fairseq_diverse.preparation.config import SIDE_DEFAULTS
+from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.probing import GROUPS, SPLITS, TASKS, Example, read_probing
 from fairseq_diverse.tasks.sentence_probing import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase
@@ -238,3 +241,14 @@ def test_what_does_not_classify_is_refused(folder):
         task.build_model(Namespace(arch="zhang2021_dea"))
     with pytest.raises(UserError, match="--criterion cross_entropy: this task needs classification"):
         task.build_criterion(Namespace(_name="cross_entropy"))
+
+
+def test_the_tokens_of_the_penn_treebank_become_those_of_the_data(folder):
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    raw = []
+    tokens = Tokens({"language": "en", **SIDE_DEFAULTS})
+    task.preprocessing = SimpleNamespace(tokens={"source": tokens}, encode=lambda line: raw.append(line) or line)
+    treebank = Example("PAST", ["I", "do", "n't", "know", ",", "it", "was", "Bob", "'s", "."])
+    task.labels, task.examples = ["PAST"], {"test": [treebank]}
+    task.load_dataset("test")
+    assert raw == ["I don't know, it was Bob's."] and tokens.tokenize(raw[0]).split()[2] == "'t"

@@ -8,9 +8,10 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from fairseq_diverse.cli import main
+from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.evaluation.metrics import score
 from fairseq_diverse.experiments import formats, report
-from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy
+from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy, length_cells
 from fairseq_diverse.experiments.summary import bleu_statistics
 from fairseq_diverse.experiments.tables import load_table
 
@@ -200,6 +201,7 @@ def test_classifiers_are_compared_example_by_example_and_probes_averaged(tmp_pat
     assert [line["row"] for line in lines] == [*(row.name for row in rows), "baseline, Surface", "routed, Surface"]
     assert [line["all"] for line in lines] == [50, 50, 75, 75, 50, 75]
     assert lines[2]["delta"] == 25 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
+    assert length_cells(lines) == []
     assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
     text = formats.as_text(accuracy_cells(lines), "", [])
     assert re.search(
@@ -219,7 +221,25 @@ def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
         rows, {"baseline": [{"commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
     )
     assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 50)
+    assert length_cells([line]) == [
+        ["operators", "largest class", "baseline"], ["6", "50.00", "100.00"], ["7", "50.00", "25.00"]
+    ]  # fmt: skip
     assert line["parts"] == {"6": 100, "7": 25} and "c+" in accuracy_notes([line])[-1]
+
+
+def test_the_picture_of_lengths_has_a_curve_a_row_and_the_largest_class():
+    found = {"a": [Accuracy([3, 1], "1111"), Accuracy([2, 2], "1000")], "b": [Accuracy([3, 1], "0000")] * 2}
+    (axis,) = draw_accuracy([6, 7], found, 6).axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.get_lines()}
+    assert drawn["largest class"] == [[6, 75], [7, 50]]
+    assert (drawn["a"], drawn["b"]) == ([[6, 100], [7, 25]], [[6, 0], [7, 0]])
+    assert [6.5, 6.5] in [list(line.get_xdata()) for line in axis.get_lines()]
+
+
+def test_paths_of_this_machine_are_left_out_of_commands():
+    line = "/x/python -m fairseq_diverse.cli accuracy model=/y/runs/a/seed1/checkpoints/checkpoint_last.pt --data /y/d"
+    expected = "fairseq-diverse accuracy model=RUN/checkpoints/checkpoint_last.pt --data d"
+    assert report._portable(line) == expected
 
 
 def test_one_seed_says_nothing_about_seeds(table):
