@@ -96,6 +96,11 @@ class Mechanism:
     on: str
 
     @property
+    def switch(self) -> str:
+        """The field that switches it on."""
+        return "kind" if hasattr(self, "kind") else "on"
+
+    @property
     def active(self) -> bool:
         return self.kind != type(self).kind if hasattr(self, "kind") else bool(self.on.strip())
 
@@ -336,11 +341,7 @@ def _typed(flag: str, value: Any, kind: type) -> Any:
 def active(args: Any) -> list[str]:
     """The flags that switch on what ``args`` have on."""
     settings = {mechanism: read_mechanism(args, mechanism) for mechanism in MECHANISMS}
-    return [
-        flag_name(mechanism, "kind" if hasattr(its, "kind") else "on")
-        for mechanism, its in settings.items()
-        if its.active
-    ]
+    return [flag_name(mechanism, its.switch) for mechanism, its in settings.items() if its.active]
 
 
 def without_effect(args: Any, usual: Any) -> list[str]:
@@ -348,12 +349,11 @@ def without_effect(args: Any, usual: Any) -> list[str]:
     lines = []
     for mechanism in MECHANISMS:
         settings, before = read_mechanism(args, mechanism), read_mechanism(usual, mechanism)
-        switch = "kind" if hasattr(settings, "kind") else "on"
         for name, value in dataclasses.asdict(settings).items() if not settings.active else ():
-            if name != switch and value != getattr(before, name):
+            if name != settings.switch and value != getattr(before, name):
                 lines.append(
                     f"{flag_name(mechanism, name)} {value} has no effect: {mechanism} is off, "
-                    f"{flag_name(mechanism, switch)} switches it on"
+                    f"{flag_name(mechanism, settings.switch)} switches it on"
                 )
     return lines
 

@@ -69,10 +69,9 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
         if row.name == row.baseline or not first:
             continue
         refuse_other_data(row, summaries[row.name], first)
-        before, after = compared = of_shared_seeds(first, summaries[row.name])
+        before, after, line["compared"] = of_shared_seeds(first, summaries[row.name])
         difference, _, line["p"] = paired_difference(_hits(_accuracies(before)), _hits(_accuracies(after)))
         line |= {"baseline": row.baseline, "delta": 100 * difference}
-        line["compared"] = [s["seed"] for s in after] if compared != (first, summaries[row.name]) else []
     return lines + _averages(rows, lines)
 
 

@@ -156,16 +156,15 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
             continue
         refuse_other_data(row, of_row, first)
         line["baseline"] = row.baseline
-        before, after = compared = of_shared_seeds(first, of_row)
+        before, after, line["compared"] = of_shared_seeds(first, of_row)
         paired = [s["seed"] for s in before] == [s["seed"] for s in after]
-        line["compared"] = [s["seed"] for s in after] if compared != (first, of_row) else []
-        old, new = ([s["metrics"]["bleu"] for s in group] for group in compared)
+        old, new = ([s["metrics"]["bleu"] for s in group] for group in (before, after))
         line["delta"] = _mean(new) - _mean(old)
         drawn = _over_seeds(resamples[row.baseline], before), _over_seeds(resamples[row.name], after)
         line["p"] = p_value(*drawn, line["delta"])
-        nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in compared]
+        nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (before, after)]
         line["nll_delta"], line["nll_error"], line["nll_p"] = paired_difference(*nll)
-        several = min(map(len, compared)) > 1
+        several = min(len(before), len(after)) > 1
         line["seed_p"] = seed_difference(old, new, paired=paired)[1] if several else None
         for key, step in (("speed", "train"), ("decoding_speed", "generate")):
             own, others = (_mean(s["words_per_second"][step] for s in group) for group in (of_row, first))
@@ -264,12 +263,15 @@ def refuse_other_data(row: Row, of_row: Sequence[Summary], first: Sequence[Summa
         raise ValueError(f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline")
 
 
-def of_shared_seeds(first: Sequence[Summary], other: Sequence[Summary]) -> tuple[Sequence[Summary], Sequence[Summary]]:
-    """The runs of the seeds that both have; all of them where they share none."""
+def of_shared_seeds(
+    first: Sequence[Summary], other: Sequence[Summary]
+) -> tuple[Sequence[Summary], Sequence[Summary], list[int]]:
+    """The runs of the seeds that both have, all of them where they share none; the seeds where that leaves some out."""
     shared = {s["seed"] for s in first} & {s["seed"] for s in other}
-    if not shared:
-        return first, other
-    return [s for s in first if s["seed"] in shared], [s for s in other if s["seed"] in shared]
+    before, after = ([s for s in group if s["seed"] in shared] for group in (first, other))
+    if not shared or (len(before) == len(first) and len(after) == len(other)):
+        return first, other, []
+    return before, after, [s["seed"] for s in after]
 
 
 def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -92,14 +92,15 @@ class DiverseClassifier(BaseFairseqModel):
                 raise UserError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: must be at least 1")
         args.decoder_layers, args.no_cross_attention = 0, True
         check_heads(args)
-        pretrained = None if getattr(args, "pretrained", None) else task.pretrained()
+        kept = getattr(args, "pretrained", None)
+        pretrained = task.pretrained() if kept is None else None
         if pretrained is not None:
             if placed := active(args):
                 raise UserError(f"--from-checkpoint: its encoder is probed as it was trained; leave off {placed[0]}")
-            args.pretrained = _flags(pretrained.cfg)
+            kept = args.pretrained = _flags(pretrained.cfg)
             encoder = pretrained.encoder
         else:
-            shape = Namespace(**args.pretrained) if getattr(args, "pretrained", None) else args
+            shape = args if kept is None else Namespace(**kept)
             cfg, dictionary = TransformerConfig.from_namespace(shape), task.source_dictionary
             embedding = Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad())
             encoder = DiverseEncoder(cfg, dictionary, embedding)
@@ -115,7 +116,7 @@ class DiverseClassifier(BaseFairseqModel):
                 nn.Linear(before, after),
                 nn.ReLU(),
             ]
-        return cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, hasattr(args, "pretrained"))
+        return cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, kept is not None)
 
     def train(self, mode: bool = True) -> "DiverseClassifier":
         super().train(mode)
