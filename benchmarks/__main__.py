@@ -120,6 +120,11 @@ ROWS = [
             Row("training", f"{kind} {heads} heads", f"{heads} heads", published, f"floor {kind} {heads} heads"),
         )
     ),
+    *(
+        Row("training", f"{kind} {heads} heads", f"{heads} heads")
+        for kind, counts in {"fixed": (2, 8, 32), "talking": (2, 8, 32), "concat": (32,)}.items()
+        for heads in counts
+    ),
     Row("parsing", "spacy", "spacy alone"),
     Row("parsing", "benepar", "benepar alone"),
 ]

@@ -49,7 +49,7 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(2, 16, 32, 4, 50, tokens=40, length=8, sentences=2, steps=3, lines=20),
+    "quick": Size(2, 32, 32, 4, 50, tokens=40, length=8, sentences=2, steps=3, lines=20),
     "small": Size(3, 128, 256, 4, 4_000),
     "base": Size(6, 512, 2048, 8, 32_000),
     "lite": Size(6, 160, 160, 4, 32_000),
@@ -79,12 +79,17 @@ def _routed(place: str, kind: str, naive: str = "") -> Side:
     return Side(flags={"routing": kind, "routing_on": place}, naive=naive)
 
 
-def _heads(count: int, interacting: str = "none", naive: str = "") -> Side:
-    flags = {"encoder_attention_heads": count, "decoder_attention_heads": count, "interacting": interacting}
-    return Side(flags=flags, naive=naive)
+def _heads(count: int, naive: str = "", **flags: Any) -> Side:
+    return Side(flags={"encoder_attention_heads": count, "decoder_attention_heads": count, **flags}, naive=naive)
 
 
-HEADS = (2, 4, 8, 16)
+HEADS = (2, 4, 8, 16, 32)
+OF_HEADS: dict[str, dict[str, Any]] = {  # Li and Luo, 2022
+    "fixed": {"qk_head_dim": 16},
+    "talking": {"talking": "both"},
+    "concat": {"interacting": "concat"},
+    "sum": {"interacting": "sum"},
+}
 PLACES = {"encoder:1": "encoder:1", "encoder:1-2": "encoder:1-2", "encoder": "encoder", "everywhere": EVERYWHERE}
 
 SIDES: dict[str, Side] = {
@@ -104,8 +109,12 @@ SIDES: dict[str, Side] = {
     "evolving encoder": Side("wang2021_evolving", {"evolving_on": "encoder"}),
     "evolving everywhere": Side("wang2021_evolving"),
     **{f"{count} heads": _heads(count) for count in HEADS},
-    **{f"{kind} {count} heads": _heads(count, kind) for kind in ("concat", "sum") for count in HEADS},
-    **{f"floor {kind} {count} heads": _heads(count, kind, "floor") for kind in ("concat", "sum") for count in HEADS},
+    **{f"{kind} {count} heads": _heads(count, **flags) for kind, flags in OF_HEADS.items() for count in HEADS},
+    **{
+        f"floor {kind} {count} heads": _heads(count, "floor", interacting=kind)
+        for kind in ("concat", "sum")
+        for count in HEADS
+    },
 }
 
 
