@@ -107,6 +107,8 @@ class StagedAttention(MultiheadAttention):
             self.out_proj = quant_noise(nn.Linear(num_heads * embed_dim, embed_dim), *noise)
         if key_width is not None or interacting == "concat":
             self.reset_parameters()
+        if interacting == "concat":
+            self.out_proj.weight.data.mul_(num_heads)  # see _pairs
         if aggregate is not None:
             self.out_proj = None
 
@@ -264,8 +266,15 @@ class StagedAttention(MultiheadAttention):
         return super().reorder_incremental_state(incremental_state, new_order)
 
     def _pairs(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, need_weights: bool) -> Heads:
-        """What heads that interact give: outputs (B, H, T, H D) or (B, H, T, D), and their maps if asked for."""
+        """What heads that interact give: outputs (B, H, T, H D) or (B, H, T, D), and their maps if asked for.
+
+        W_o of Eq. 12 is kept as H W_o, and what it multiplies is divided by H: the same function, with the same initial
+        values. O_1j, ..., O_Hj are nearly equal at first, so that the H blocks of W_o that read them move together, and
+        Adam, which changes every entry as much whatever its gradient, would move the output H times too far.
+        """
         assert self.interacting is not None
+        if self.interacting == "concat":
+            v = v / self.num_heads
         value = interacting_attention(q, k, v, allowed, self.interacting, self._dropout, scale=1.0)
         weights = interacting_weights(q, k, allowed, scale=1.0) if need_weights else None
         return Heads(value.unflatten(-1, (self.num_heads, -1)).transpose(1, 2), weights)

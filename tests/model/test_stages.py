@@ -40,9 +40,31 @@ def test_interacting_heads(combine, key_width):
             rows, maps = heads.interacting_attention(
                 *(y[b].tolist() for y in (q, k, v)), REAL[b].expand(T, T).tolist(), combine
             )
-            expected = attention.out_proj(torch.tensor(rows, dtype=torch.float64))
+            outputs = torch.tensor(rows, dtype=torch.float64)  # concat keeps H W_o
+            expected = attention.out_proj(outputs / (H if combine == "concat" else 1))
             torch.testing.assert_close(got.value[:, b], expected, rtol=1e-10, atol=1e-10)
             torch.testing.assert_close(got.weights[:, b], torch.tensor(maps, dtype=torch.float64))
+
+
+def test_concatenated_pairs_begin_and_learn_as_plain_heads():
+    """W_o has Xavier's values; with equal maps, an update of Adam moves the output as far as that of plain heads."""
+    model = build_model({"encoder_embed_dim": C, "interacting": "concat"})
+    bound = (6 / (H * C + C)) ** 0.5
+    assert 0.9 * bound < (model.encoder.layers[1].self_attn.out_proj.weight / H).abs().max() <= bound
+    pairs, x = attention_of({"interacting": "concat"})
+    plain, _ = attention_of({})
+    with torch.no_grad():
+        for attention in (pairs, plain):
+            attention.q_proj.weight.zero_(), attention.q_proj.bias.zero_()
+        plain.v_proj.load_state_dict(pairs.v_proj.state_dict())
+        plain.out_proj.bias.copy_(pairs.out_proj.bias)
+        plain.out_proj.weight.copy_(pairs.out_proj.weight.unflatten(1, (H, C)).mean(1))
+    for _ in range(2):
+        outputs = [attention.eval()(x, x, x)[0] for attention in (pairs, plain)]
+        torch.testing.assert_close(*outputs)
+        for attention, output in zip((pairs, plain), outputs, strict=True):
+            output.square().sum().backward()
+            torch.optim.Adam(attention.out_proj.parameters(), lr=0.1, eps=0).step()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

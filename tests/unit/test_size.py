@@ -136,6 +136,7 @@ def test_flops_of_interacting_heads_by_hand(component, layer, combine, key_width
     more = queries * d if combine == "sum" else 2 * queries * (heads - 1) * d * d
     # where widths differ torch scales queries and keys on its own
     scaling = 2 * heads * (heads * queries + keys) * key_width
+    scaling += 0 if combine == "sum" else 2 * keys * d  # values / H
     added = sum(count_flops(model, s, t).values()) - sum(count_flops(plain, s, t).values())
     assert added == (heads - 1) * pairs + (2 if combine == "sum" else 1) * more + scaling
 
