@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_diverse.attention import staged
+from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.request import TERMS, AttentionRequest
 from tests.cases import ALL_ON, CASES, batch, build_model
@@ -56,6 +57,7 @@ def test_the_map_is_made_only_where_it_is_needed(terms, monkeypatch):
 @pytest.mark.parametrize("criterion", ["cross_entropy", "label_smoothed_cross_entropy"])
 @pytest.mark.parametrize("flags", [{"routing": "em", "routing_on": EVERYWHERE}, {"interacting": "concat"}])
 def test_no_map_is_made_for_a_criterion_that_reads_none(flags, criterion, monkeypatch):
+    monkeypatch.setattr(cpu, "_enabled", False)  # on CUDA and for wide heads: torch's fused attention
     fused, pairs = [], []
     original, maps_of_pairs = F.scaled_dot_product_attention, staged.interacting_weights
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or original(*a, **k))

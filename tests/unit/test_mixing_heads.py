@@ -7,6 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_diverse.attention.functional.interacting import interacting_attention, interacting_weights
 from fairseq_diverse.attention.functional.mixing import mix_heads
+from fairseq_diverse.attention.kernels import cpu
+from fairseq_diverse.attention.kernels import interacting as kernel
 from fairseq_diverse.attention.mechanisms.mixing import TalkingHeads
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.request import AttentionRequest
@@ -60,6 +62,68 @@ def test_interacting_equals_the_loop(mask, key_width, combine):
 
 
 @pytest.mark.parametrize("combine", ["concat", "sum"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("sentences", "heads", "queries", "keys", "key_width", "width"),
+    [
+        (5, 3, 7, 7, 5, 4),
+        (2, 8, 33, 33, 4, 4),
+        (3, 2, 9, 14, 1, 32),
+        (4, 5, 1, 12, 32, 3),
+        (1, 1, 1, 1, 1, 1),
+        (2, 2, 5, 6, 40, 40),
+    ],
+)
+def test_the_kernel_of_interacting_heads_equals_torch(
+    sentences, heads, queries, keys, key_width, width, mask, combine, monkeypatch
+):
+    assert cpu.library("interacting") is not None  # always there, since make setup needs a compiler
+    torch.manual_seed(0)
+    shapes = (queries, key_width), (keys, key_width), (keys, width)
+    inputs = [torch.randn(sentences, heads, *shape) * 2 for shape in shapes]
+    seen = torch.rand(sentences, 1, 1, keys) < 0.7  # some sentences may see nothing
+    causal = torch.ones(queries, keys).tril(keys - queries).bool()[None, None]
+    allowed = {"none": None, "padding": seen, "causal": causal, "both": seen & causal}[mask]
+    results = []
+    for is_usable in (kernel.usable, lambda *x: False):
+        monkeypatch.setattr(kernel, "usable", is_usable)
+        x = [
+            one.clone().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for one in inputs
+        ]  # not contiguous
+        out = interacting_attention(*x, allowed, combine)
+        gradients = torch.autograd.grad(out, x, torch.sin(torch.arange(out.numel())).view(out.shape))
+        results.append([out, *gradients])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=2e-6, atol=2e-6 * float(expected.abs().max()) + 1e-7)
+
+
+def test_the_kernel_of_interacting_heads_is_taken_where_it_is_faster():
+    narrow, wide, fixed = (torch.zeros(B, H, T, width) for width in (32, 33, 40))
+    taken = [kernel.usable(*x) for x in ((narrow, narrow, narrow, False, 0.0), (wide, wide, wide, True, 0.0))]
+    assert all(taken) and kernel.usable(fixed, fixed, wide, False, 0.0)
+    assert not kernel.usable(wide, wide, wide, False, 0.0)
+    assert not kernel.usable(narrow, narrow, narrow, False, 0.1)
+    assert not kernel.usable(narrow.double(), narrow.double(), narrow.double(), True, 0.0)
+    with cpu.disabled():
+        assert not kernel.usable(narrow, narrow, narrow, False, 0.0)
+
+
+def test_the_kernel_of_interacting_heads_takes_any_number_of_threads():
+    q, k, v = qkv(dtype=torch.float32)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for forward, backward in ((1, 1), (2, 1), (1, 2), (7, 7)):
+            torch.set_num_threads(forward)
+            out = interacting_attention(q, k, v, PADDED)
+            torch.set_num_threads(backward)
+            results.append([out, *torch.autograd.grad(out.square().sum(), (q, k, v))])
+    finally:
+        torch.set_num_threads(before)
+    assert all(a.equal(b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("combine", ["concat", "sum"])
 def test_interacting_drops_weights_and_its_backward_drops_the_same(combine):
     q, k, v = qkv()
 
@@ -90,7 +154,10 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("key_width", [4, 5])
 @pytest.mark.parametrize("combine", ["concat", "sum"])
-def test_interacting_never_holds_the_maps_of_all_pairs(combine, key_width, dropout, mask):
+@pytest.mark.parametrize("in_c", [True, False], ids=["C", "torch"])
+def test_interacting_never_holds_the_maps_of_all_pairs(combine, key_width, dropout, mask, in_c, monkeypatch):
+    if not in_c:
+        monkeypatch.setattr(kernel, "usable", lambda *x: False)
     heads, length = 8, 48
     causal, padding = torch.ones(length, length).tril().bool(), torch.arange(length) < 40
     allowed = {"none": None, "padding": padding[None], "causal": causal, "both": causal & padding}[mask]

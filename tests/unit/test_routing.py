@@ -57,7 +57,7 @@ def kernel(request, monkeypatch):
     if request.param == "torch":
         monkeypatch.setattr(cpu, "usable", lambda votes: False)
     else:
-        assert cpu.routing_library() is not None
+        assert cpu.library("routing") is not None
 
 
 @pytest.mark.parametrize("shape", [(6, 2), (12, 1)])

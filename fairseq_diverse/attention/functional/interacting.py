@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
+from fairseq_diverse.attention.kernels import interacting as kernel
 
 ALIGNMENT = 16  # of a mask's rows, in numbers, for torch's fused attention on CUDA
 
@@ -31,7 +32,8 @@ def interacting_attention(
 
     The queries of all heads stack along the query axis against the keys of one head after the other, on torch's fused
     attention: no more than H of the H^2 maps ever exist, in backward too, nor more than one of the H outputs that
-    ``sum`` adds up. What the kernel would keep of them for backward is computed again there.
+    ``sum`` adds up. What the kernel would keep of them for backward is computed again there. On a CPU a C kernel, which
+    holds a few rows of one map, does the work where it is faster.
 
     Args:
         q: (B, H, T, Dk)
@@ -46,7 +48,11 @@ def interacting_attention(
     Returns:
         (B, T, H H D) for concat, (B, T, H D) for sum.
     """
-    batch, heads, queries, _ = q.shape
+    batch, heads, queries, width = q.shape
+    summed = combine == "sum"
+    if kernel.usable(q, k, v, summed, dropout):
+        seen = None if allowed is None else see_something(allowed)
+        return kernel.Pairs.apply(q, k, v, seen, summed, width**-0.5 if scale is None else scale)
     mask = None
     if allowed is not None:  # once: of a bool mask, or an unaligned one, torch would make and keep a copy per head
         seen = see_something(allowed)
@@ -55,12 +61,12 @@ def interacting_attention(
         mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
     stacked = q.reshape(batch, 1, heads * queries, -1)
     keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
-    attend: Any = _Again.apply if combine == "sum" or keeps_maps else _attend
+    attend: Any = _Again.apply if summed or keeps_maps else _attend
     outputs = (
         attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, -1).transpose(1, 2)
         for key, value in zip(k.split(1, 1), v.split(1, 1), strict=True)
     )
-    if combine == "sum":
+    if summed:
         return functools.reduce(torch.add, outputs).flatten(2) * heads**-0.5
     return torch.stack([*outputs], 3).flatten(2)
 

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +20,6 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("routing.c")
 # Compiled with fast mathematics (no NaN or infinity comes in), linked without: linking with it would switch off
 # subnormal numbers for the whole process.
 COMPILE = ["-O3", "-march=native", "-ffast-math", "-fno-reciprocal-math", "-fPIC", "-c"]
@@ -40,24 +39,25 @@ def _processor() -> str:
 
 
 @functools.cache
-def routing_library() -> Any:
-    """The compiled ``routing.c``, or None where there is no compiler; ``FAIRSEQ_DIVERSE_KERNELS=0`` switches it off."""
+def library(name: str) -> Any:
+    """The compiled ``name.c``, or None where there is no compiler; ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all off."""
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
     if os.environ.get("FAIRSEQ_DIVERSE_KERNELS") == "0" or compiler is None or os.name != "posix":
         return None
-    key = hashlib.sha256("\0".join([SOURCE.read_text(), compiler, _processor(), *COMPILE]).encode()).hexdigest()[:16]
+    source = Path(__file__).with_name(f"{name}.c")
+    key = hashlib.sha256("\0".join([source.read_text(), compiler, _processor(), *COMPILE]).encode()).hexdigest()[:16]
     try:
-        library = _cache() / f"routing-{key}.so"
-        if not library.exists():
-            library.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-                made, linked = f"{folder}/routing.o", f"{folder}/routing.so"
-                subprocess.run([compiler, *COMPILE, str(SOURCE), "-o", made], check=True, capture_output=True)
+        compiled = _cache() / f"{name}-{key}.so"
+        if not compiled.exists():
+            compiled.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=compiled.parent) as folder:
+                made, linked = f"{folder}/{name}.o", f"{folder}/{name}.so"
+                subprocess.run([compiler, *COMPILE, str(source), "-o", made], check=True, capture_output=True)
                 subprocess.run([compiler, *LINK, made, "-o", linked, "-lm"], check=True, capture_output=True)
-                os.replace(linked, library)
-        return ctypes.CDLL(str(library))
+                os.replace(linked, compiled)
+        return ctypes.CDLL(str(compiled))
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:  # RuntimeError: no home directory
-        logger.info(f"routing runs without its C kernel: {error}")
+        logger.info(f"{name} runs without its C kernel: {error}")
         return None
 
 
@@ -75,19 +75,52 @@ def disabled() -> Iterator[None]:
         _enabled = before
 
 
+def available(name: str, *inputs: Tensor) -> bool:
+    """Whether the kernel is there and takes these: float32 on a CPU."""
+    return _enabled and all(x.is_cpu and x.dtype == torch.float32 for x in inputs) and library(name) is not None
+
+
+def share(items: int) -> int:
+    """How many threads a kernel shares the items among."""
+    return min(torch.get_num_threads(), items)
+
+
+def in_threads(items: int, part: Callable[[int, int, int], int]) -> None:
+    """Run ``part(thread, start, stop)`` over the items, a share of them in each of torch's threads.
+
+    Raises:
+        MemoryError: a part returned something else than 0.
+    """
+    threads = share(items)
+    if threads <= 1:
+        failures = [part(0, 0, items)] if items else []
+    else:
+        edges = [items * edge // threads for edge in range(threads + 1)]
+        failures = list(_pool(threads, os.getpid()).map(part, range(threads), edges[:-1], edges[1:]))
+    if any(failures):
+        raise MemoryError("C kernel: out of memory")
+
+
+@functools.cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)  # a forked process needs its own
+
+
+def pointer(x: Tensor | None) -> ctypes.c_void_p | None:
+    """The address of a contiguous tensor."""
+    return None if x is None else ctypes.c_void_p(x.data_ptr())
+
+
+# ---- routing ----
+
+
 def usable(votes: Tensor) -> bool:
     """Whether the kernel takes these votes: float32, capsules of width 1, on a CPU."""
-    return (
-        _enabled
-        and votes.is_cpu
-        and votes.dtype == torch.float32
-        and votes.size(-1) == 1
-        and routing_library() is not None
-    )
+    return votes.size(-1) == 1 and available("routing", votes)
 
 
 def _call(function: Any, votes: Tensor, iterations: int, *others: Tensor | None, shared: int = 0) -> None:
-    """Run a kernel over the tokens, a share of them in each of torch's threads.
+    """Run a routing kernel over the tokens.
 
     Args:
         votes: (tokens, H, N).
@@ -95,30 +128,15 @@ def _call(function: Any, votes: Tensor, iterations: int, *others: Tensor | None,
         dimension.
     """
     tokens, heads, capsules = votes.shape
-    threads = min(torch.get_num_threads(), tokens)
+    threads = share(tokens)
 
-    def part(thread: int) -> int:
-        start, stop = (tokens * edge // threads for edge in (thread, thread + 1))
+    def part(thread: int, start: int, stop: int) -> int:
         pointers = [
-            None if x is None else ctypes.c_void_p((x if i < shared else x[x.size(0) * thread // threads :]).data_ptr())
-            for i, x in enumerate(others)
+            pointer(x if i < shared or x is None else x[x.size(0) * thread // threads :]) for i, x in enumerate(others)
         ]
-        rows = ctypes.c_void_p(votes[start:].data_ptr())
-        return function(rows, stop - start, heads, capsules, iterations, *pointers)
+        return function(pointer(votes[start:]), stop - start, heads, capsules, iterations, *pointers)
 
-    if threads == 1:
-        failures = [part(0)]
-    elif threads > 1:
-        failures = list(_pool(threads, os.getpid()).map(part, range(threads)))
-    else:
-        failures = []
-    if any(failures):
-        raise MemoryError("routing kernel: out of memory")
-
-
-@functools.cache
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads)  # a forked process needs its own
+    in_threads(tokens, part)
 
 
 Betas = tuple[Tensor, Tensor] | None
@@ -127,29 +145,28 @@ Betas = tuple[Tensor, Tensor] | None
 def em_forward(votes: Tensor, betas: Betas, iterations: int) -> Tensor:
     """(tokens, N) capsules of votes (tokens, H, N)."""
     out = votes.new_empty(votes.size(0), votes.size(2))
-    _call(routing_library().em_forward, votes, iterations, *(betas or (None, None)), out, shared=2)
+    _call(library("routing").em_forward, votes, iterations, *(betas or (None, None)), out, shared=2)
     return out
 
 
 def em_backward(votes: Tensor, betas: Betas, iterations: int, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the votes and of both betas, given that of the capsules."""
     grad_votes = torch.empty_like(votes)
-    threads = max(1, min(torch.get_num_threads(), votes.size(0)))
-    grad_betas = [votes.new_zeros(threads, votes.size(2)) for _ in range(2)]
+    grad_betas = [votes.new_zeros(max(1, share(votes.size(0))), votes.size(2)) for _ in range(2)]
     shared = betas or (None, None)
-    _call(routing_library().em_backward, votes, iterations, *shared, grad, grad_votes, *grad_betas, shared=2)
+    _call(library("routing").em_backward, votes, iterations, *shared, grad, grad_votes, *grad_betas, shared=2)
     return grad_votes, grad_betas[0].sum(0), grad_betas[1].sum(0)
 
 
 def simple_forward(votes: Tensor, iterations: int) -> Tensor:
     """(tokens, N) capsules of votes (tokens, H, N)."""
     out = votes.new_empty(votes.size(0), votes.size(2))
-    _call(routing_library().simple_forward, votes, iterations, out)
+    _call(library("routing").simple_forward, votes, iterations, out)
     return out
 
 
 def simple_backward(votes: Tensor, iterations: int, grad: Tensor) -> Tensor:
     """Gradient of the votes, given that of the capsules."""
     grad_votes = torch.empty_like(votes)
-    _call(routing_library().simple_backward, votes, iterations, grad, grad_votes)
+    _call(library("routing").simple_backward, votes, iterations, grad, grad_votes)
     return grad_votes

@@ -1,0 +1,260 @@
+/* Attention of all ordered pairs of heads in float32, O_ij = softmax(Q_i K_j^T) V_j, for narrow heads and short sentences:
+   one sentence and one head of keys at a time, LANES queries of all heads in a register. Formulas as in
+   functional/interacting.py, whose torch form is the reference. Q comes scaled.
+   q: (B, H, T, Dk); k: (B, H, S, Dk); v: (B, H, S, D); out: (B, T, H, H, D), or (B, T, H, D), the sum over the heads of keys
+   times 1 / sqrt(H).
+   allowed: bytes at allowed[b * batch + t * row + s], or NULL; every query sees a key. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __AVX512F__
+enum { LANES = 16 };
+#else
+enum { LANES = 8 };
+#endif
+enum { WIDE = 4 }; /* registers of queries worked on at a time */
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int ivec __attribute__((vector_size(4 * LANES)));
+
+#define FOR(i, n) for (int i = 0; i < (n); i++)
+#define INLINE static inline __attribute__((always_inline))
+#define HIDDEN -1e30f
+
+typedef struct {
+    int B, H, T, S, Dk, D, sum;
+    long batch, row; /* strides of allowed */
+} Sizes;
+
+INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
+
+/* e^x of x <= 0 as 2^n 2^f, |f| <= 1/2; 0 below -87 */
+INLINE vec exponential(vec x) {
+    const ivec seen = x > -87.0f;
+    x = (vec)((ivec)x & seen) * 1.4426950408889634f;
+    const ivec n = __builtin_convertvector(x - 0.5f, ivec);
+    const vec f = x - __builtin_convertvector(n, vec);
+    vec power = f * 1.5403530393381609e-4f + 1.3333558146428443e-3f;
+    power = power * f + 9.6181291076284772e-3f;
+    power = power * f + 5.5504108664821580e-2f;
+    power = power * f + 2.4022650695910072e-1f;
+    power = power * f + 6.9314718055994531e-1f;
+    power = power * f + 1.0f;
+    return (vec)(((ivec)power + (n << 23)) & seen);
+}
+
+/* ---- one sentence ---- */
+typedef struct {
+    int keys, vectors; /* keys that a query sees, vectors of queries */
+    int *key, *seen;   /* (keys), (vectors): of these the first that one of the queries sees */
+    vec *bias;         /* (vectors, keys) 0 or HIDDEN, if not all queries see the same */
+    int hidden;        /* whether bias says anything */
+    vec *q, *grad_q;   /* (vectors, Dk) */
+    vec *out;          /* (vectors, D), or its gradient */
+    float *k, *v;      /* (keys, Dk), (keys, D) of one head */
+    vec *grad_k, *grad_v;
+    vec *weights, *grad_weights; /* (keys, WIDE) */
+    void *memory;
+} Sentence;
+
+static int allocate(Sentence *s, const Sizes *z, int backward) {
+    const size_t N = (z->H * z->T + LANES - 1) / LANES, S = z->S, Dk = z->Dk, D = z->D;
+    const size_t vecs = N * (S + Dk * (1 + backward) + D) + S * WIDE * (1 + backward) + backward * S * (Dk + D);
+    char *at;
+    if (!(at = s->memory = malloc(sizeof(vec) * (vecs + 1) + S * (Dk + D) * sizeof(float) + (S + N) * sizeof(int)))) return 1;
+    at += sizeof(vec) - (size_t)at % sizeof(vec);
+#define TAKE(name, type, count) s->name = (type *)at, at += sizeof(type) * (count)
+    TAKE(bias, vec, N * S); TAKE(q, vec, N * Dk); TAKE(out, vec, N * D); TAKE(weights, vec, S * WIDE);
+    TAKE(grad_q, vec, backward * N * Dk); TAKE(grad_weights, vec, backward * S * WIDE);
+    TAKE(grad_k, vec, backward * S * Dk); TAKE(grad_v, vec, backward * S * D);
+    TAKE(k, float, S * Dk); TAKE(v, float, S * D); TAKE(key, int, S); TAKE(seen, int, N);
+    s->vectors = N;
+    return 0;
+}
+
+/* x (H T rows of width D, that of head i and query t at i * head + t * step) into lanes or back. All heads of a query lie
+   side by side: in a causal attention the first vectors see few keys. */
+static void into_lanes(vec *lanes, const float *x, const Sizes *z, int D, size_t head, size_t step, float factor) {
+    FOR(t, z->T) FOR(i, z->H) {
+        const int n = t * z->H + i;
+        float *to = (float *)(lanes + (size_t)(n / LANES) * D) + n % LANES;
+        FOR(d, D) to[d * LANES] = x[i * head + t * step + d] * factor;
+    }
+}
+
+static void from_lanes(const vec *lanes, float *x, const Sizes *z, int D, size_t head, size_t step, float factor) {
+    FOR(t, z->T) FOR(i, z->H) {
+        const int n = t * z->H + i;
+        const float *from = (const float *)(lanes + (size_t)(n / LANES) * D) + n % LANES;
+        FOR(d, D) x[i * head + t * step + d] = from[d * LANES] * factor;
+    }
+}
+
+static void begin(Sentence *s, const Sizes *z, const float *q, const unsigned char *allowed) {
+    const int queries = z->H * z->T, rows = allowed && z->row ? z->T : 1;
+    memset(s->q, 0, sizeof(vec) * s->vectors * z->Dk);
+    into_lanes(s->q, q, z, z->Dk, (size_t)z->T * z->Dk, z->Dk, 1);
+    s->keys = s->hidden = 0;
+    FOR(c, z->S) {
+        int seeing = rows;
+        if (allowed) { seeing = 0; FOR(t, rows) seeing += allowed[t * z->row + c] != 0; }
+        if (seeing) s->key[s->keys++] = c;
+        s->hidden |= seeing && seeing < rows;
+    }
+    FOR(n, s->vectors) s->seen[n] = s->hidden ? 1 : s->keys;
+    if (!s->hidden) return;
+    memset(s->bias, 0, sizeof(vec) * s->vectors * s->keys);
+    FOR(n, queries) FOR(c, s->keys) {
+        if (allowed[n / z->H * z->row + s->key[c]]) s->seen[n / LANES] = c < s->seen[n / LANES] ? s->seen[n / LANES] : c + 1;
+        else ((float *)(s->bias + (size_t)(n / LANES) * s->keys + c))[n % LANES] = HIDDEN;
+    }
+}
+
+static void take_head(Sentence *s, const Sizes *z, const float *k, const float *v) {
+    FOR(c, s->keys) {
+        memcpy(s->k + (size_t)c * z->Dk, k + (size_t)s->key[c] * z->Dk, sizeof(float) * z->Dk);
+        memcpy(s->v + (size_t)c * z->D, v + (size_t)s->key[c] * z->D, sizeof(float) * z->D);
+    }
+}
+
+/* to[c][w] = sum over d of from[w][d] * rows[c][d], two keys at a time */
+INLINE void products(vec *to, const vec *from, const float *rows, int keys, int D, const int wide) {
+    for (int c = 0; c < keys; c += 2) {
+        const float *one = rows + (size_t)c * D, *two = c + 1 < keys ? one + D : one;
+        vec a[WIDE], b[WIDE];
+        FOR(w, wide) a[w] = b[w] = (vec){0};
+        FOR(d, D) FOR(w, wide) { a[w] += from[w * D + d] * one[d]; b[w] += from[w * D + d] * two[d]; }
+        FOR(w, wide) to[c * wide + w] = a[w];
+        if (c + 1 < keys) FOR(w, wide) to[(c + 1) * wide + w] = b[w];
+    }
+}
+
+/* to[w][d] += sum over c of from[c][w] * rows[c][d] * factor[w], two d at a time */
+INLINE void sums(vec *to, const vec *from, const float *rows, const vec *factor, int keys, int D, const int wide) {
+    for (int d = 0; d < D; d += 2) {
+        const int other = d + 1 < D;
+        vec a[WIDE], b[WIDE];
+        FOR(w, wide) a[w] = b[w] = (vec){0};
+        FOR(c, keys) {
+            const float *row = rows + (size_t)c * D + d;
+            FOR(w, wide) { a[w] += from[c * wide + w] * row[0]; b[w] += from[c * wide + w] * row[other]; }
+        }
+        FOR(w, wide) to[w * D + d] += a[w] * factor[w];
+        if (other) FOR(w, wide) to[w * D + d + 1] += b[w] * factor[w];
+    }
+}
+
+/* to[c][d] += the sum over w of from[c][w] * queries[w][d], two keys at a time */
+INLINE void lane_sums(vec *to, const vec *from, const vec *queries, int keys, int D, const int wide) {
+    int c = 0;
+    for (; c + 1 < keys; c += 2, from += 2 * wide, to += 2 * D) FOR(d, D) {
+        vec a = to[d], b = to[D + d];
+        FOR(w, wide) { a += from[w] * queries[w * D + d]; b += from[wide + w] * queries[w * D + d]; }
+        to[d] = a;
+        to[D + d] = b;
+    }
+    if (c < keys) FOR(d, D) FOR(w, wide) to[d] += from[w] * queries[w * D + d];
+}
+
+/* the exponentials of the logits of WIDE vectors, relative to the largest; 1 / their sum; returns how many keys they see */
+INLINE int exponentials(Sentence *s, const Sizes *z, int n, vec *factor, const int wide) {
+    vec top[WIDE], total[WIDE], *x = s->weights;
+    int keys = 1;
+    FOR(w, wide) keys = s->seen[n + w] > keys ? s->seen[n + w] : keys;
+    products(x, s->q + (size_t)n * z->Dk, s->k, keys, z->Dk, wide);
+    if (s->hidden) FOR(w, wide) FOR(c, keys) x[c * wide + w] += s->bias[(size_t)(n + w) * s->keys + c];
+    FOR(w, wide) { top[w] = x[w]; total[w] = (vec){0}; }
+    FOR(c, keys) FOR(w, wide) top[w] = choose(x[c * wide + w] > top[w], x[c * wide + w], top[w]);
+    FOR(c, keys) FOR(w, wide) {
+        const vec e = exponential(x[c * wide + w] - top[w]);
+        x[c * wide + w] = e;
+        total[w] += e;
+    }
+    FOR(w, wide) factor[w] = 1 / total[w];
+    return keys;
+}
+
+INLINE void forward(Sentence *s, const Sizes *z, int n, const int wide) {
+    vec factor[WIDE];
+    const int keys = exponentials(s, z, n, factor, wide);
+    sums(s->out + (size_t)n * z->D, s->weights, s->v, factor, keys, z->D, wide);
+}
+
+INLINE void backward(Sentence *s, const Sizes *z, int n, const int wide) {
+    vec factor[WIDE], mean[WIDE], one[WIDE];
+    const int keys = exponentials(s, z, n, factor, wide);
+    const vec *q = s->q + (size_t)n * z->Dk, *grad = s->out + (size_t)n * z->D;
+    products(s->grad_weights, grad, s->v, keys, z->D, wide);
+    FOR(w, wide) { mean[w] = (vec){0}; one[w] = (vec){0} + 1; }
+    FOR(c, keys) FOR(w, wide) {
+        s->weights[c * wide + w] *= factor[w];
+        mean[w] += s->weights[c * wide + w] * s->grad_weights[c * wide + w];
+    }
+    lane_sums(s->grad_v, s->weights, grad, keys, z->D, wide);
+    FOR(c, keys) FOR(w, wide) s->weights[c * wide + w] *= s->grad_weights[c * wide + w] - mean[w];
+    sums(s->grad_q + (size_t)n * z->Dk, s->weights, s->k, one, keys, z->Dk, wide);
+    lane_sums(s->grad_k, s->weights, q, keys, z->Dk, wide);
+}
+
+static void put_head(const Sentence *s, float *to, const vec *from, int S, int D) {
+    memset(to, 0, sizeof(float) * S * D);
+    FOR(c, s->keys) FOR(d, D) {
+        float sum = 0;
+        FOR(lane, LANES) sum += from[(size_t)c * D + d][lane];
+        to[(size_t)s->key[c] * D + d] = sum;
+    }
+}
+
+#define ALL_QUERIES(work)                                                  \
+    do {                                                                   \
+        int n = 0;                                                         \
+        for (; n + WIDE <= s.vectors; n += WIDE) work(&s, z, n, WIDE);     \
+        for (; n < s.vectors; n++) work(&s, z, n, 1);                      \
+    } while (0)
+
+int interacting_forward(const Sizes *z, const float *q, const float *k, const float *v, const unsigned char *allowed,
+                        float *out) {
+    const int H = z->H, T = z->T, S = z->S, Dk = z->Dk, D = z->D, kept = z->sum ? 1 : H;
+    Sentence s;
+    if (allocate(&s, z, 0)) return 1;
+    FOR(b, z->B) {
+        begin(&s, z, q + (size_t)b * H * T * Dk, allowed ? allowed + b * z->batch : NULL);
+        FOR(j, H) {
+            take_head(&s, z, k + ((size_t)b * H + j) * S * Dk, v + ((size_t)b * H + j) * S * D);
+            if (!z->sum || j == 0) memset(s.out, 0, sizeof(vec) * s.vectors * D);
+            ALL_QUERIES(forward);
+            if (!z->sum || j + 1 == H)
+                from_lanes(s.out, out + ((size_t)b * T * H * kept + (z->sum ? 0 : j)) * D, z, D, (size_t)kept * D,
+                           (size_t)H * kept * D, z->sum ? 1 / sqrtf(H) : 1);
+        }
+    }
+    free(s.memory);
+    return 0;
+}
+
+int interacting_backward(const Sizes *z, const float *q, const float *k, const float *v, const unsigned char *allowed,
+                         const float *grad, float *grad_q, float *grad_k, float *grad_v) {
+    const int H = z->H, T = z->T, S = z->S, Dk = z->Dk, D = z->D, kept = z->sum ? 1 : H;
+    Sentence s;
+    if (allocate(&s, z, 1)) return 1;
+    memset(s.out, 0, sizeof(vec) * s.vectors * D); /* the last lanes, which no query fills */
+    FOR(b, z->B) {
+        begin(&s, z, q + (size_t)b * H * T * Dk, allowed ? allowed + b * z->batch : NULL);
+        memset(s.grad_q, 0, sizeof(vec) * s.vectors * Dk);
+        FOR(j, H) {
+            const size_t head = (size_t)b * H + j;
+            take_head(&s, z, k + head * S * Dk, v + head * S * D);
+            memset(s.grad_k, 0, sizeof(vec) * s.keys * Dk);
+            memset(s.grad_v, 0, sizeof(vec) * s.keys * D);
+            if (!z->sum || j == 0)
+                into_lanes(s.out, grad + ((size_t)b * T * H * kept + (z->sum ? 0 : j)) * D, z, D, (size_t)kept * D,
+                           (size_t)H * kept * D, z->sum ? 1 / sqrtf(H) : 1);
+            ALL_QUERIES(backward);
+            put_head(&s, grad_k + head * S * Dk, s.grad_k, S, Dk);
+            put_head(&s, grad_v + head * S * D, s.grad_v, S, D);
+        }
+        from_lanes(s.grad_q, grad_q + (size_t)b * H * T * Dk, z, Dk, (size_t)T * Dk, Dk, 1);
+    }
+    free(s.memory);
+    return 0;
+}

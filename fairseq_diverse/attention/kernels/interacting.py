@@ -1,0 +1,74 @@
+"""Interacting heads in C (``interacting.c``) for narrow heads on a CPU; formula: ``functional/interacting.py``."""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fairseq_diverse.attention.kernels import cpu
+
+WIDEST = 32  # head: of wider ones torch's fused kernel is as fast, and faster in long sentences
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("B", "H", "T", "S", "Dk", "D", "sum")),
+        *((name, ctypes.c_long) for name in ("batch", "row")),
+    ]
+
+
+def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> bool:
+    """Whether the kernel takes these, float32 on a CPU, no weight dropped, and is faster than torch."""
+    fast = summed or q.size(-1) != v.size(-1) or q.size(-1) <= WIDEST
+    return fast and dropout == 0 and cpu.available("interacting", q, k, v)
+
+
+class Pairs(torch.autograd.Function):
+    """(B, T, H H D), or (B, T, H D) summed, as ``interacting_attention`` gives them; every query is allowed some key.
+
+    Keeps its arguments alone; the weights are made again in backward.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, scale: float
+    ) -> Tensor:
+        q, k, v = (q * scale).contiguous(), k.contiguous(), v.contiguous()
+        (batch, heads, queries, _), width = q.shape, v.size(-1)
+        if allowed is not None:
+            allowed = allowed.expand(-1, 1, -1, k.size(2)).contiguous()
+        out = q.new_empty(batch, queries, heads * width * (1 if summed else heads))
+        ctx.summed, ctx.scale = summed, scale
+        ctx.save_for_backward(q, k, v, allowed)
+        _call("interacting_forward", q, k, v, allowed, summed, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, allowed = ctx.saved_tensors
+        grads = [torch.empty_like(x) for x in (q, k, v)]
+        _call("interacting_backward", q, k, v, allowed, ctx.summed, grad.contiguous(), *grads)
+        return grads[0].mul_(ctx.scale), *grads[1:], None, None, None
+
+
+def _call(
+    function: str, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, *others: Tensor
+) -> None:
+    """Run a kernel over the sentences; all but ``allowed`` are split by their first dimension."""
+    (_, heads, queries, key_width), (keys, width) = q.shape, v.shape[2:]
+    batch = row = 0
+    if allowed is not None:
+        batch, row = (0 if allowed.size(i) == 1 else allowed.stride(i) for i in (0, 2))
+
+    def part(thread: int, start: int, stop: int) -> int:
+        sizes = _Sizes(stop - start, heads, queries, keys, key_width, width, summed, batch, row)
+        seen = allowed if allowed is None or not batch else allowed[start:]
+        rest = (cpu.pointer(x[start:]) for x in (q, k, v))
+        return getattr(cpu.library("interacting"), function)(
+            ctypes.byref(sizes), *rest, cpu.pointer(seen), *(cpu.pointer(x[start:]) for x in others)
+        )
+
+    cpu.in_threads(q.size(0), part)
