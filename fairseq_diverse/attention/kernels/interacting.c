@@ -1,8 +1,8 @@
 /* Attention of all ordered pairs of heads in float32, O_ij = softmax(Q_i K_j^T) V_j, for narrow heads and short sentences:
    one sentence and one head of keys at a time, LANES queries of all heads in a register. Formulas as in
    functional/interacting.py, whose torch form is the reference. Q comes scaled.
-   q: (B, H, T, Dk); k: (B, H, S, Dk); v: (B, H, S, D); out: (B, T, H, H, D), or (B, T, H, D), the sum over the heads of keys
-   times 1 / sqrt(H).
+   q: (B, H, T, Dk); k: (B, H, S, Dk); v: (B, H, S, D); out: (T, B, H, H, D), or (T, B, H, D), the sum over the heads of keys
+   times 1 / sqrt(H), where the steps of t are `step` numbers apart.
    allowed: bytes at allowed[b * batch + t * row + s], or NULL; every query sees a key. */
 #include <math.h>
 #include <stdlib.h>
@@ -24,6 +24,7 @@ typedef int ivec __attribute__((vector_size(4 * LANES)));
 typedef struct {
     int B, H, T, S, Dk, D, sum;
     long batch, row; /* strides of allowed */
+    long step;       /* of out from t to t + 1 */
 } Sizes;
 
 INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
@@ -224,8 +225,8 @@ int interacting_forward(const Sizes *z, const float *q, const float *k, const fl
             if (!z->sum || j == 0) memset(s.out, 0, sizeof(vec) * s.vectors * D);
             ALL_QUERIES(forward);
             if (!z->sum || j + 1 == H)
-                from_lanes(s.out, out + ((size_t)b * T * H * kept + (z->sum ? 0 : j)) * D, z, D, (size_t)kept * D,
-                           (size_t)H * kept * D, z->sum ? 1 / sqrtf(H) : 1);
+                from_lanes(s.out, out + ((size_t)b * H * kept + (z->sum ? 0 : j)) * D, z, D, (size_t)kept * D, z->step,
+                           z->sum ? 1 / sqrtf(H) : 1);
         }
     }
     free(s.memory);
@@ -247,8 +248,8 @@ int interacting_backward(const Sizes *z, const float *q, const float *k, const f
             memset(s.grad_k, 0, sizeof(vec) * s.keys * Dk);
             memset(s.grad_v, 0, sizeof(vec) * s.keys * D);
             if (!z->sum || j == 0)
-                into_lanes(s.out, grad + ((size_t)b * T * H * kept + (z->sum ? 0 : j)) * D, z, D, (size_t)kept * D,
-                           (size_t)H * kept * D, z->sum ? 1 / sqrtf(H) : 1);
+                into_lanes(s.out, grad + ((size_t)b * H * kept + (z->sum ? 0 : j)) * D, z, D, (size_t)kept * D, z->step,
+                           z->sum ? 1 / sqrtf(H) : 1);
             ALL_QUERIES(backward);
             put_head(&s, grad_k + head * S * Dk, s.grad_k, S, Dk);
             put_head(&s, grad_v + head * S * D, s.grad_v, S, D);

@@ -15,7 +15,7 @@ WIDEST = 32  # head: of wider ones torch's fused kernel is as fast, and faster i
 class _Sizes(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int) for name in ("B", "H", "T", "S", "Dk", "D", "sum")),
-        *((name, ctypes.c_long) for name in ("batch", "row")),
+        *((name, ctypes.c_long) for name in ("batch", "row", "step")),
     ]
 
 
@@ -28,7 +28,8 @@ def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> boo
 class Pairs(torch.autograd.Function):
     """(B, T, H H D), or (B, T, H D) summed, as ``interacting_attention`` gives them; every query is allowed some key.
 
-    Keeps its arguments alone; the weights are made again in backward.
+    Laid out as (T, B, ...), as the output projection reads it. Keeps its arguments alone; backward makes the weights
+    again.
     """
 
     @staticmethod
@@ -39,7 +40,7 @@ class Pairs(torch.autograd.Function):
         (batch, heads, queries, _), width = q.shape, v.size(-1)
         if allowed is not None:
             allowed = allowed.expand(-1, 1, -1, k.size(2)).contiguous()
-        out = q.new_empty(batch, queries, heads * width * (1 if summed else heads))
+        out = q.new_empty(queries, batch, heads * width * (1 if summed else heads)).transpose(0, 1)
         ctx.summed, ctx.scale = summed, scale
         ctx.save_for_backward(q, k, v, allowed)
         _call("interacting_forward", q, k, v, allowed, summed, out)
@@ -50,12 +51,13 @@ class Pairs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, allowed = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]
-        _call("interacting_backward", q, k, v, allowed, ctx.summed, grad.contiguous(), *grads)
+        grad = grad.transpose(0, 1).contiguous().transpose(0, 1)
+        _call("interacting_backward", q, k, v, allowed, ctx.summed, grad, *grads)
         return grads[0].mul_(ctx.scale), *grads[1:], None, None, None
 
 
 def _call(
-    function: str, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, *others: Tensor
+    function: str, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, out: Tensor, *others: Tensor
 ) -> None:
     """Run a kernel over the sentences; all but ``allowed`` are split by their first dimension."""
     (_, heads, queries, key_width), (keys, width) = q.shape, v.shape[2:]
@@ -64,11 +66,11 @@ def _call(
         batch, row = (0 if allowed.size(i) == 1 else allowed.stride(i) for i in (0, 2))
 
     def part(thread: int, start: int, stop: int) -> int:
-        sizes = _Sizes(stop - start, heads, queries, keys, key_width, width, summed, batch, row)
+        sizes = _Sizes(stop - start, heads, queries, keys, key_width, width, summed, batch, row, out.stride(1))
         seen = allowed if allowed is None or not batch else allowed[start:]
         rest = (cpu.pointer(x[start:]) for x in (q, k, v))
         return getattr(cpu.library("interacting"), function)(
-            ctypes.byref(sizes), *rest, cpu.pointer(seen), *(cpu.pointer(x[start:]) for x in others)
+            ctypes.byref(sizes), *rest, cpu.pointer(seen), *(cpu.pointer(x[start:]) for x in (out, *others))
         )
 
     cpu.in_threads(q.size(0), part)
