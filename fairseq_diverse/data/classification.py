@@ -10,19 +10,21 @@ from torch import Tensor
 
 
 class ClassificationDataset(FairseqDataset):
-    """Examples of K token sequences each, all of them in one batch for the encoder.
+    """Examples of K token sequences each; batches of examples whose first, second, ... sequences are about as long.
 
     Args:
         inputs: of every example, K integer tensors.
         labels: of every example, its class.
         pad: the padding symbol.
-        shuffle: mix examples of equal length; once, as fairseq keeps the batches and mixes only their order by epoch.
+        shuffle: mix examples of equal lengths; once, as fairseq keeps the batches and mixes only their order by epoch.
     """
 
     def __init__(self, inputs: Sequence[Sequence[Tensor]], labels: Sequence[int], pad: int, shuffle: bool) -> None:
         super().__init__()
         self.inputs, self.labels, self.pad, self.shuffle = inputs, labels, pad, shuffle
-        self.sizes = np.array([max(map(len, example)) for example in inputs])
+        lengths = [[*map(len, example)] for example in inputs]
+        self.lengths = np.array(lengths, dtype=int).reshape(len(inputs), len(lengths[0]) if lengths else 1)  # (N, K)
+        self.sizes = self.lengths.max(1, initial=0)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -48,12 +50,12 @@ class ClassificationDataset(FairseqDataset):
         }
 
     def num_tokens(self, index: int) -> int:
-        return int(self.sizes[index]) * len(self.inputs[index])
+        return int(self.lengths[index].sum())
 
     def size(self, index: int) -> int:
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
-        """By length."""
+        """By the length of the first sequence, then of the second, and so on."""
         order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
-        return order[np.argsort(self.sizes[order], kind="mergesort")]
+        return order[np.lexsort(self.lengths[order].T[::-1])]

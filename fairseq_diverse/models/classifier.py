@@ -130,18 +130,25 @@ class DiverseClassifier(BaseFairseqModel):
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor, attention_request: AttentionRequest | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """(K B, T) tokens -> (B, classes) logits, and ``agreement``, ``maps`` as ``DiverseTransformerModel``'s."""
+        """(K B, T) tokens -> (B, classes) logits, and ``agreement``, (terms), over all of them.
+
+        All first sequences go through the encoder together, then all second ones, and so on: each with no more padding
+        than their own longest needs.
+        """
         probe = NOTHING
         if attention_request is not None:
             layers = {**layer_counts(self.encoder.cfg), "decoder": 0, "cross": 0}
             probe = attention_request.resolve(layers, attention_heads(self.encoder.cfg))
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            encoded = self.encoder(src_tokens, src_lengths=src_lengths, probe=probe)
-        x = encoded["encoder_out"][0].transpose(0, 1)  # (K B, T, C)
-        pooled = self.pooling(x, ~encoded["encoder_padding_mask"][0])
-        features = torch.cat(pooled.chunk(self.sequences), -1)  # (B, K P C)
-        extra = {"agreement": mean_agreement([encoded["agreement"]], probe, x), "maps": encoded["maps"]}
-        return self.classifier(features), extra
+        features, agreement = [], []
+        for tokens, lengths in zip(src_tokens.chunk(self.sequences), src_lengths.chunk(self.sequences), strict=True):
+            tokens = tokens[:, : int(lengths.max())]
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+                encoded = self.encoder(tokens, src_lengths=lengths, probe=probe)
+            x = encoded["encoder_out"][0].transpose(0, 1)  # (B, T, C)
+            features.append(self.pooling(x, ~encoded["encoder_padding_mask"][0]))  # (B, P C)
+            share = lengths.sum() / src_lengths.sum()  # of the tokens, over which the agreement is a mean
+            agreement.append(share * mean_agreement([encoded["agreement"]], probe, x))
+        return self.classifier(torch.cat(features, -1)), {"agreement": torch.stack(agreement).sum(0)}
 
 
 def _flags(cfg: TransformerConfig) -> dict[str, Any]:

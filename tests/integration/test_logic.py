@@ -82,7 +82,7 @@ def test_training_in_bf16(data, tmp_path):
     flags = [data, *SMALL.split(), "--criterion", "classification_with_disagreement", "--seed", 1]
     losses, rounded = [], []
     for kind in ([], ["--bf16"]):
-        log = run("train", *flags, *kind, "--max-update", 5, "--save-dir", tmp_path / str(kind))
+        log = run("train", *flags, *kind, "--max-epoch", 2, "--save-dir", tmp_path / str(kind))
         losses += [float(loss) for loss in re.findall(r'"train_loss": "([\d.]+)"', log.stdout + log.stderr)]
         weight = load_checkpoint(tmp_path / str(kind) / "checkpoint_last.pt")["model"]["classifier.1.weight"]
         rounded.append(torch.equal(weight, weight.bfloat16().float()))

@@ -15,6 +15,7 @@ from fairseq_diverse.evaluation.accuracy import Accuracy, measure_accuracy, toge
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from fairseq_diverse.logic.formulas import RELATIONS
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
+from fairseq_diverse.models.diverse_transformer import attention_heads
 from fairseq_diverse.request import AttentionRequest
 from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig
 
@@ -75,8 +76,35 @@ def test_batches_hold_all_first_sequences_then_all_second_ones():
     assert batch["net_input"]["src_tokens"].tolist() == tokens
     assert batch["net_input"]["src_lengths"].tolist() == [2, 1, 1, 3]
     assert batch["target"].tolist() == [3, 0] and batch["nsentences"] == 2 and batch["ntokens"] == 7
-    assert (dataset.num_tokens(1), dataset.size(1)) == (6, 3) and dataset.ordered_indices().tolist() == [0, 1]
-    assert dataset.collater([]) == {}
+    assert (dataset.num_tokens(1), dataset.size(1)) == (4, 3) and dataset.ordered_indices().tolist() == [1, 0]
+    assert dataset.collater([]) == {} and not len(ClassificationDataset([], [], 1, False).ordered_indices())
+
+
+def test_batches_have_little_padding(task):
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    order = dataset.ordered_indices()
+    assert sorted(order) == [*range(len(dataset))]
+    lengths = [[len(side) for side in dataset.inputs[i]] for i in order]
+    assert lengths == sorted(lengths)
+    read = []
+    for part in dataset.batch_by_size(order, max_tokens=200):
+        batch = dataset.collater([dataset[i] for i in part])
+        model = build(task)
+        model.encoder.register_forward_pre_hook(lambda _, args: read.append(args[0].numel()))
+        model(**batch["net_input"])
+    assert sum(map(sum, lengths)) <= sum(read) < 1.3 * sum(map(sum, lengths))
+
+
+@pytest.mark.parametrize("terms", [("output",), ("subspace", "position")])
+def test_agreement_is_over_all_tokens_of_the_pairs(task, terms):
+    task.load_dataset("test5")
+    dataset, model = task.dataset("test5"), build(task)
+    inputs = dataset.collater([dataset[i] for i in range(6)])["net_input"]
+    request = AttentionRequest(terms, "encoder")
+    probe = request.resolve({"encoder": 2, "decoder": 0, "cross": 0}, attention_heads(model.encoder.cfg))
+    expected = torch.stack(model.encoder(**inputs, probe=probe)["agreement"]).mean(0)  # both sides in one padded batch
+    torch.testing.assert_close(model(**inputs, attention_request=request)[1]["agreement"], expected)
 
 
 def test_pooling():
