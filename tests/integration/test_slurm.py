@@ -51,7 +51,7 @@ def slurm(tmp_path, monkeypatch) -> Path:
 
 
 def wait_for(what, process_log: Path) -> None:
-    for _ in range(1200):
+    for _ in range(6000):
         if what():
             return
         time.sleep(0.1)
