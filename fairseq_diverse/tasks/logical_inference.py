@@ -41,7 +41,7 @@ class LogicalInference(ClassificationTask):
     Source: Li et al. (2021), section 4.3.
 
     Raises:
-        UserError: a file is missing or wrong, or a setting is out of range.
+        UserError: a file is missing or wrong, a setting is out of range, or there are fewer than 17 training pairs.
     """
 
     classes = len(RELATIONS)
@@ -79,4 +79,9 @@ class LogicalInference(ClassificationTask):
         pairs = [pair for n in range(self.cfg.train_operators + 1) for pair in read_pairs(folder / f"train{n}")]
         random.Random(self.cfg.valid_seed).shuffle(pairs)
         valid = len(pairs) // VALID_SHARE
+        if not valid:
+            raise UserError(
+                f"{folder}: {len(pairs)} training pairs with --train-operators {self.cfg.train_operators}, of which "
+                f"one in {VALID_SHARE} validates: too few; raise it or make more pairs"
+            )
         return pairs[:valid] if split == "valid" else pairs[valid:]

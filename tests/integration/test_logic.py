@@ -131,6 +131,10 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
 def test_mistakes_are_one_line(data, tmp_path):
     log = run("train", tmp_path, *SMALL.split(), "--criterion", "classification", "--max-update", 1, check=False)
     assert log.returncode and f"error: {tmp_path}/train0" in log.stderr and "Traceback" not in log.stderr
+    (tmp_path / "train0").write_text("".join((data / "train0").read_text().splitlines(keepends=True)[:16]))
+    flags = ["--criterion", "classification", "--max-update", 1, "--train-operators", 0]
+    log = run("train", tmp_path, *SMALL.split(), *flags, check=False)
+    assert f"error: {tmp_path}: 16 training pairs with --train-operators 0, of which one in 17 validates" in log.stderr
     flags = ["--criterion", "classification", "--max-update", 1, "--syntax", "phrase"]
     log = run("train", data, *SMALL.split(), *flags, check=False)
     assert "error: --syntax, --enliven: the sentences of this task have no trees" in log.stderr
