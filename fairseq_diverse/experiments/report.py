@@ -112,7 +112,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
 
     ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds,
     ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
-    the mean. Row and baseline are compared over the seeds that both have (``compared``, where that is not all), over
+    the mean. Row and baseline are compared over the seeds that both have (``compared``, None if that is all), over
     all of them if they share none: a seed decides on initial values and batches, and does as much as a mechanism.
     ``delta`` and ``p`` compare mean BLEU with the baseline's: every resample draws one set of sentences and
     averages each system's BLEU over its seeds. So p is about other test sentences, the deviation about other seeds.
@@ -265,19 +265,21 @@ def refuse_other_data(row: Row, of_row: Sequence[Summary], first: Sequence[Summa
 
 def of_shared_seeds(
     first: Sequence[Summary], other: Sequence[Summary]
-) -> tuple[Sequence[Summary], Sequence[Summary], list[int]]:
-    """The runs of the seeds that both have, all of them where they share none; the seeds where that leaves some out."""
+) -> tuple[Sequence[Summary], Sequence[Summary], list[int] | None]:
+    """The runs of the seeds that both have, all of them where they share none; these seeds, None if that is all."""
     shared = {s["seed"] for s in first} & {s["seed"] for s in other}
     before, after = ([s for s in group if s["seed"] in shared] for group in (first, other))
-    if not shared or (len(before) == len(first) and len(after) == len(other)):
+    if not shared:
         return first, other, []
-    return before, after, [s["seed"] for s in after]
+    return before, after, None if len(before) == len(first) and len(after) == len(other) else sorted(shared)
 
 
 def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which rows are compared over fewer seeds than they or their baseline have."""
+    """Which rows are compared over fewer seeds than they or their baseline have, and which over different ones."""
     fewer = [f"{line['row']} {', '.join(map(str, line['compared']))}" for line in lines if line.get("compared")]
-    return [f"Δ over the seeds that a row and its baseline both have: {'; '.join(fewer)}"] if fewer else []
+    other = [line["row"] for line in lines if line.get("compared") == []]
+    notes = [f"Δ over the seeds that a row and its baseline both have: {'; '.join(fewer)}"] if fewer else []
+    return notes + ([f"Δ between different seeds: {'; '.join(other)}"] if other else [])
 
 
 def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:

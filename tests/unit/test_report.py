@@ -66,6 +66,7 @@ def test_report_compares_means_over_seeds(table):
     assert not report.shared_seeds_note([first, second])
     summaries["second"][0]["seed"], summaries["second"][1]["seed"] = 3, 4
     _, second = report.compare(rows, summaries)
+    assert report.shared_seeds_note([first, second]) == ["Δ between different seeds: second"]
     assert second["seed_p"] == pytest.approx(ttest_ind(bleu["first"], bleu["second"], equal_var=False).pvalue)
     cells = report.to_cells([first, second])
     assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
