@@ -267,11 +267,12 @@ def of_shared_seeds(
     first: Sequence[Summary], other: Sequence[Summary]
 ) -> tuple[Sequence[Summary], Sequence[Summary], list[int] | None]:
     """The runs of the seeds that both have, all of them where they share none; these seeds, None if that is all."""
-    shared = {s["seed"] for s in first} & {s["seed"] for s in other}
-    before, after = ([s for s in group if s["seed"] in shared] for group in (first, other))
+    of_first, of_other = ({s["seed"] for s in group} for group in (first, other))
+    shared = of_first & of_other
     if not shared:
         return first, other, []
-    return before, after, None if len(before) == len(first) and len(after) == len(other) else sorted(shared)
+    before, after = ([s for s in group if s["seed"] in shared] for group in (first, other))
+    return before, after, None if of_first == of_other else sorted(shared)
 
 
 def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
