@@ -112,6 +112,7 @@ def show(args: argparse.Namespace) -> str:
         accuracy_notes,
         compare_accuracy,
         length_cells,
+        probe_cells,
     )
     from fairseq_diverse.experiments.runs import classifies
     from fairseq_diverse.experiments.tables import load_table, select_rows
@@ -138,7 +139,8 @@ def show(args: argparse.Namespace) -> str:
     more: list[list[str]] = []
     if True in classifiers:
         lines = compare_accuracy(rows, summaries)
-        cells, more = _columns(accuracy_cells(lines), args.columns), length_cells(lines)
+        table_of = probe_cells if all("probe" in line for line in lines) else accuracy_cells
+        cells, more = _columns(table_of(lines), args.columns), length_cells(lines)
         notes = accuracy_notes(lines) + report.published_note(rows)
     else:
         lines = report.compare(rows, summaries)

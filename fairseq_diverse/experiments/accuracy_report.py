@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
-    """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
+    """One dictionary a row; rows without a finished run hold only ``row``, ``published``, ``seeds`` (0), and, of
+    probes, ``probe`` and ``system``, the row's name without it. Below are means over groups of probes.
 
     ``seen``, ``longer`` and ``all`` are accuracies in percent, means over seeds, of the tests with as many operators as
     in training, with more, and of all (probing has ``all`` only); ``parts`` those of each number of operators or of the
@@ -44,7 +45,9 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
     for row in rows:
         of_row, first = _accuracies(summaries[row.name]), summaries[row.baseline]
         line: dict[str, Any] = {"row": row.name, "seeds": len(of_row)}
-        line["published"] = row.published.get(str(row.train.get("probe")))
+        if probe := str(row.train.get("probe", "")):
+            line |= {"probe": probe, "system": row.name.replace(f"-probe={probe}", "")}
+        line["published"] = row.published.get(probe)
         lines.append(line)
         if not of_row:
             continue
@@ -72,7 +75,24 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
         before, after, line["compared"] = of_shared_seeds(first, summaries[row.name])
         difference, _, line["p"] = paired_difference(_hits(_accuracies(before)), _hits(_accuracies(after)))
         line |= {"baseline": row.baseline, "delta": 100 * difference}
-    return lines + _averages(rows, lines)
+    return lines + _averages(lines)
+
+
+def probe_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A header and a row of text for each probe and group of probes: the accuracy of every system beside the share of
+    the largest class; columns that nobody fills are left out."""
+    systems = dict.fromkeys(line["system"] for line in lines)
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(line["probe"], {})[line["system"]] = line
+    rows = [["probe", "largest class", *(name + kind for name in systems for kind in ("", ", published"))]]
+    for probe, of_system in found.items():
+        largest = next((f"{line['largest']:.2f}" for line in of_system.values() if "largest" in line), "")
+        rows.append([probe, largest])
+        for line in (of_system.get(name, {"seeds": 1}) for name in systems):
+            share = _spread(line.get("all"), line.get("all_deviation")) + (mark(line["p"]) if "p" in line else "")
+            rows[-1] += [share if line["seeds"] else "not run", _spread(line.get("published"), None)]
+    return without_empty_columns(rows)
 
 
 def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -110,9 +130,12 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     text = ["accuracy in percent; ±: standard deviation over seeds"]
     if any("delta" in line for line in done):
+        test = "p by a paired t-test over test examples; *: p < 0.05, **: p < 0.01"
         text.append(
-            "Δ against the baseline, in brackets p by a paired t-test over test examples; *: p < 0.05, **: p < 0.01"
+            f"against the baseline: {test}" if "probe" in done[0] else f"Δ against the baseline, in brackets {test}"
         )
+    if "probe" in done[0]:
+        text.append(f"seeds: {', '.join(sorted({str(line['seeds']) for line in done}))}")
     return [*text, *shared_seeds_note(done), commits_note(done)]
 
 
@@ -132,17 +155,18 @@ def draw_lengths(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) ->
     return draw_accuracy(lengths, found, trained)
 
 
-def _averages(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _averages(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Means over the probes of a group, of every system that has them all (Li et al., 2021, Table 7)."""
     of_system: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row, line in zip(rows, lines, strict=True):
-        if "probe" in row.train:
-            of_system.setdefault(row.family, {})[str(row.train["probe"])] = line
+    for line in lines:
+        if "probe" in line:
+            of_system.setdefault(line["system"], {})[line["probe"]] = line
     averages = []
     for group, tasks in GROUPS.items():
         for system, found in of_system.items():
             if set(tasks) <= set(found):
-                average = {"row": f"{system}, {group}", "seeds": min(found[task]["seeds"] for task in tasks)}
+                average: dict[str, Any] = {"row": f"{system}, {group}", "probe": group, "system": system}
+                average["seeds"] = min(found[task]["seeds"] for task in tasks)
                 for key in ("published", "all"):
                     known = {task: line[key] for task, line in found.items() if line.get(key) is not None}
                     average[key] = group_means(known).get(group)

@@ -20,7 +20,7 @@ from fairseq_diverse.models.diverse_transformer import (
     layer_counts,
     mean_agreement,
 )
-from fairseq_diverse.request import NOTHING, AttentionRequest
+from fairseq_diverse.request import NOTHING, AttentionRequest, Probe
 from fairseq_diverse.tasks.classification import ClassificationTask
 
 
@@ -63,7 +63,9 @@ class DiverseClassifier(BaseFairseqModel):
 
     The task says how many sequences an example has (``sequences``, K), how many classes there are (``classes``), and
     whether a trained model is there already (``pretrained``): its encoder is not trained, and has no dropout. Its
-    settings are kept in the arguments (``pretrained``), so that the classifier's checkpoint needs no other.
+    settings are kept in the arguments (``pretrained``), so that the classifier's checkpoint needs no other. What such
+    an encoder makes of a sentence is kept, P C numbers of it, unless the queries that pool it are trained: every
+    sentence is encoded once, however many epochs the classifier trains.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class DiverseClassifier(BaseFairseqModel):
         super().__init__()
         self.encoder, self.pooling, self.classifier = encoder, pooling, classifier
         self.sequences, self.frozen = sequences, frozen
+        self.pooled: dict[tuple[int, ...], Tensor] = {}  # by the sentence's words
         for parameter in encoder.parameters() if frozen else ():
             parameter.requires_grad_(False)
 
@@ -124,6 +127,14 @@ class DiverseClassifier(BaseFairseqModel):
             self.encoder.eval()
         return self
 
+    def _apply(self, fn: Any, recurse: bool = True) -> "DiverseClassifier":
+        self.pooled.clear()
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.pooled.clear()
+        super()._load_from_state_dict(*args, **kwargs)
+
     def max_positions(self) -> int:
         return self.encoder.max_positions()
 
@@ -139,16 +150,31 @@ class DiverseClassifier(BaseFairseqModel):
         if attention_request is not None:
             layers = {**layer_counts(self.encoder.cfg), "decoder": 0, "cross": 0}
             probe = attention_request.resolve(layers, attention_heads(self.encoder.cfg))
+        fixed = self.frozen and not [*self.pooling.parameters()]
+        pool = self._recall if fixed and attention_request is None else self._pool
         features, agreement = [], []
         for tokens, lengths in zip(src_tokens.chunk(self.sequences), src_lengths.chunk(self.sequences), strict=True):
-            tokens = tokens[:, : int(lengths.max())]
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-                encoded = self.encoder(tokens, src_lengths=lengths, probe=probe)
-            x = encoded["encoder_out"][0].transpose(0, 1)  # (B, T, C)
-            features.append(self.pooling(x, ~encoded["encoder_padding_mask"][0]))  # (B, P C)
+            pooled, agreed = pool(tokens, lengths, probe)
+            features.append(pooled)
             share = lengths.sum() / src_lengths.sum()  # of the tokens, over which the agreement is a mean
-            agreement.append(share * mean_agreement([encoded["agreement"]], probe, x))
+            agreement.append(share * agreed)
         return self.classifier(torch.cat(features, -1)), {"agreement": torch.stack(agreement).sum(0)}
+
+    def _recall(self, tokens: Tensor, lengths: Tensor, probe: Probe) -> tuple[Tensor, Tensor]:
+        """As ``_pool``, of which it asks only for sentences that are new."""
+        pad = self.encoder.padding_idx
+        sentences = [tuple(word for word in row if word != pad) for row in tokens.tolist()]
+        if new := {sentence: i for i, sentence in enumerate(sentences) if sentence not in self.pooled}:
+            rows = [*new.values()]
+            self.pooled |= zip(new, self._pool(tokens[rows], lengths[rows], probe)[0], strict=True)
+        return torch.stack([self.pooled[sentence] for sentence in sentences]), tokens.new_zeros(0, dtype=torch.float)
+
+    def _pool(self, tokens: Tensor, lengths: Tensor, probe: Probe) -> tuple[Tensor, Tensor]:
+        """(B, T) tokens -> (B, P C) pooled vectors, and the (terms) agreement."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            encoded = self.encoder(tokens[:, : int(lengths.max())], src_lengths=lengths, probe=probe)
+        x = encoded["encoder_out"][0].transpose(0, 1)  # (B, T, C)
+        return self.pooling(x, ~encoded["encoder_padding_mask"][0]), mean_agreement([encoded["agreement"]], probe, x)
 
 
 def _flags(cfg: TransformerConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.probing import TASKS
+from fairseq_diverse.probing import SURFACE, TASKS
 from fairseq_diverse.toy.probing import write_probing
 from tests.integration.commands import TINY, run, train_in_two_processes
 from tests.integration.test_plot import data, train  # noqa: F401  (the fixture of a prepared data set)
@@ -81,9 +81,8 @@ def test_a_table_of_probes_of_a_trained_encoder(data, tmp_path, capsys, monkeypa
     assert main(["run", str(tmp_path / "table.yaml"), "--jobs", "2"]) == 0
     assert main(["report", str(tmp_path / "table.yaml")]) == 0
     shown = [re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines()]
-    (surface,) = (float(cells[1]) for cells in shown if cells[0] == "baseline, Surface")
-    tasks = [float(cells[2]) for cells in shown if cells[0].startswith("baseline-probe=")]
-    assert len(tasks) == 2 and surface == pytest.approx(sum(tasks) / 2, abs=0.01)
+    figures = {cells[0]: float(cells[-1]) for cells in shown if cells[0] in (*SURFACE, "Surface")}
+    assert len(figures) == 3 and figures.pop("Surface") == pytest.approx(sum(figures.values()) / 2, abs=0.01)
     moved = shutil.copy(trained, tmp_path / "moved.pt")
     trained.write_bytes(b"another encoder")
     for path, stage in ((trained, "new"), (moved, "done")):

@@ -13,6 +13,7 @@ from fairseq_diverse.errors import UserError
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.probing import GROUPS, SPLITS, TASKS, Example, read_probing
+from fairseq_diverse.request import AttentionRequest
 from fairseq_diverse.tasks.sentence_probing import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase
@@ -201,6 +202,34 @@ def test_a_trained_encoder_is_probed_as_it_is(folder):
     real = ~encoded["encoder_padding_mask"][0]
     means = [x[seen].mean(0) for x, seen in zip(encoded["encoder_out"][0].transpose(0, 1), real, strict=True)]
     torch.testing.assert_close(logits, model.classifier(torch.stack(means)))
+
+
+def test_a_trained_encoder_reads_every_sentence_once(folder, monkeypatch):
+    """Whatever batch it is in; not where trained queries pool it, and anew once another encoder is loaded."""
+    task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
+    trained = build_model({})
+    task.dictionary, task.pretrained = dictionary(), lambda: trained
+    task.load_dataset("train")
+    dataset, read, encode = task.dataset("train"), [], trained.encoder.forward
+    monkeypatch.setattr(trained.encoder, "forward", lambda x, **rest: read.append(len(x)) or encode(x, **rest))
+    chosen = [0, 1, 2], [2, 3], [3, 0], [1]
+    batches = [dataset.collater([dataset[i] for i in batch])["net_input"] for batch in chosen]
+    sentences = [tuple(dataset[i]["inputs"][0].tolist()) for i in range(4)]
+    model, queries = build(task, dropout=0.0).train(), build(task, dropout=0.0, pooling="queries").train()
+    found = [model(**batch)[0] for batch in batches]
+    assert sum(read) == len({*sentences})
+    for batch, logits in zip(batches, found, strict=True):
+        torch.testing.assert_close(logits, model(**batch, attention_request=AttentionRequest())[0])
+    for change in (lambda: model.load_state_dict(model.state_dict()), model.double):
+        change()
+        read.clear()
+        model(**batches[0])
+        assert sum(read) == len({*sentences[:3]})
+    queries.double()
+    read.clear()
+    for batch in batches:
+        queries(**batch)
+    assert read == [3, 2, 2, 1]
 
 
 def test_the_checkpoint_of_a_probe_needs_no_other(folder):

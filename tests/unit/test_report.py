@@ -11,7 +11,13 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.evaluation.metrics import score
 from fairseq_diverse.experiments import formats, report
-from fairseq_diverse.experiments.accuracy_report import accuracy_cells, accuracy_notes, compare_accuracy, length_cells
+from fairseq_diverse.experiments.accuracy_report import (
+    accuracy_cells,
+    accuracy_notes,
+    compare_accuracy,
+    length_cells,
+    probe_cells,
+)
 from fairseq_diverse.experiments.summary import bleu_statistics
 from fairseq_diverse.experiments.tables import load_table
 
@@ -204,13 +210,17 @@ def test_classifiers_are_compared_example_by_example_and_probes_averaged(tmp_pat
     assert lines[2]["delta"] == 25 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
     assert length_cells(lines) == []
     assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
-    text = formats.as_text(accuracy_cells(lines), "", [])
-    assert re.search(
-        r"^routed-probe=word_content +7 +75.00 ± 0.00 +60.00 +\+25.00\*\* \(p < 0.001\) +2$", text, re.MULTILINE
-    )
-    assert "as in training" not in text and re.search(r"^baseline, Surface +50.00 +2 +85.00$", text, re.MULTILINE)
+    assert probe_cells(lines) == [
+        ["probe", "largest class", "baseline", "baseline, published", "routed"],
+        ["sentence_length", "60.00", "50.00 ± 0.00", "90.00", "75.00 ± 0.00**"],
+        ["word_content", "60.00", "50.00 ± 0.00", "80.00", "75.00 ± 0.00**"],
+        ["Surface", "", "50.00", "85.00", "75.00"],
+    ]
+    assert "seeds: 2" in accuracy_notes(lines)
+    some = compare_accuracy(rows, {row.name: [summary(row, 1)] * (row.name == rows[0].name) for row in rows})
+    assert [cells[2::2] for cells in probe_cells(some)[1:3]] == [["50.00", "not run"], ["not run", "not run"]]
     nothing = compare_accuracy(rows, {row.name: [] for row in rows})
-    assert {line["seeds"] for line in nothing} == {0} and "not run" in formats.as_text(accuracy_cells(nothing), "", [])
+    assert {line["seeds"] for line in nothing} == {0} and "not run" in formats.as_text(probe_cells(nothing), "", [])
     assert accuracy_notes(nothing) == []
 
 
@@ -222,6 +232,10 @@ def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
         rows, {"baseline": [{"commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
     )
     assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 50)
+    assert accuracy_cells([line]) == [
+        ["row", "parameters", "as in training", "longer", "all", "largest class", "seeds"],
+        ["baseline", "7", "100.00", "25.00", "62.50", "50.00", "1"],
+    ]
     assert length_cells([line]) == [
         ["operators", "largest class", "baseline"], ["6", "50.00", "100.00"], ["7", "50.00", "25.00"]
     ]  # fmt: skip
