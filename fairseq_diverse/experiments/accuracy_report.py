@@ -89,9 +89,9 @@ def probe_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     for probe, of_system in found.items():
         largest = next((f"{line['largest']:.2f}" for line in of_system.values() if "largest" in line), "")
         rows.append([probe, largest])
-        for line in (of_system.get(name, {"seeds": 1}) for name in systems):
+        for line in (of_system.get(name, {}) for name in systems):
             share = _spread(line.get("all"), line.get("all_deviation")) + (mark(line["p"]) if "p" in line else "")
-            rows[-1] += [share if line["seeds"] else "not run", _spread(line.get("published"), None)]
+            rows[-1] += ["not run" if line.get("seeds") == 0 else share, _spread(line.get("published"), None)]
     return without_empty_columns(rows)
 
 

@@ -112,10 +112,8 @@ def test_trained_encoders_are_probed(tmp_path, toy):
     some = {"SIZE": size, "PROBES": "sentence_length,word_content"}
     table = call("probe.sh", tmp_path / "probing", toy, tmp_path / "out", *encoders, **some)
     assert re.search(r"^\| probe \| largest class \| first \| second \|$", table, re.MULTILINE), table
-    assert (
-        len(re.findall(r"^\| (sentence_length|word_content|Surface) \|.*(\| \d+\.\d\d ){2}\|$", table, re.MULTILINE))
-        == 3
-    )
+    figures = r"^\| (sentence_length|word_content|Surface) \|.*(\| \d+\.\d\d ){2}\|$"
+    assert len(re.findall(figures, table, re.MULTILINE)) == 3
 
 
 @pytest.mark.parametrize("script", ["probe", "table", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"])
