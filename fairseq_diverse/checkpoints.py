@@ -209,14 +209,20 @@ def _guarded(load: Any) -> Any:
 
 
 def _naming(load: Any) -> Any:
-    """fairseq's ``load_model_ensemble_and_task``, whose ``OSError`` about an absent file is the user's to mend."""
+    """fairseq's ``load_model_ensemble_and_task``, whose ``OSError`` about an absent file is the user's to mend.
+
+    A ``FileNotFoundError`` is about the data; for an absent checkpoint fairseq raises a plain ``OSError``.
+    """
 
     @functools.wraps(load)
     def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
         try:
             return load(*args, **kwargs)
         except OSError as error:
-            raise UserError(str(error)) from error
+            text = str(error)
+            if isinstance(error, FileNotFoundError) and error.filename:
+                text = f"{error.filename}: missing; is {Path(error.filename).parent} a folder of prepared data?"
+            raise UserError(text) from error
 
     return load_model_ensemble_and_task
 

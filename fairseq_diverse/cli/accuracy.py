@@ -50,8 +50,11 @@ def main(args: argparse.Namespace) -> None:
     moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data else {}
     trained = 0
     kinds = set()
-    for text in args.checkpoints:
-        name, path = named_path(text, "CHECKPOINT")
+    named = [named_path(text, "CHECKPOINT") for text in args.checkpoints]
+    for _, path in named:
+        if not Path(path).is_file():
+            raise UserError(f"{path}: no such checkpoint")
+    for text, (name, path) in zip(args.checkpoints, named, strict=True):
         (model,), _, task = load_models([path], args.data, **moved)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}

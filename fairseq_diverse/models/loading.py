@@ -19,18 +19,20 @@ def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) 
         settings: of task and model, in place of those that the checkpoints have.
 
     Raises:
-        UserError: a file that is no checkpoint, or dictionaries that do not fit.
+        UserError: a file that is no checkpoint or absent, or dictionaries that are absent or do not fit.
     """
     names = ", ".join(map(str, paths))
     try:
         return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data), **settings})
     except (AssertionError, IndexError) as error:  # fairseq fails while it words its message about the model
         raise UserError(f"{names}: a task or model that neither fairseq nor this package has") from error
-    except FileNotFoundError as error:
-        raise UserError(f"{error.filename}: missing; is {data} a folder of prepared data?") from error
     except RuntimeError as error:  # its last line names a parameter
         mismatch = str(error).splitlines()[-1].strip()
         raise UserError(f"{names}: was it trained on other data than {data}? It does not fit: {mismatch}") from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise UserError(f"{data}: is it a folder of prepared data for {names}? {error}") from error  # fairseq's words
 
 
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:

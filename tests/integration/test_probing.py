@@ -29,6 +29,8 @@ def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa:
         run("train", *common, "--save-dir", tmp_path / "new" / probe)
         given = ["--from-checkpoint", trained, "--checkpoint-data", data]
         run("train", *common, *given, "--criterion", "classification", "--save-dir", tmp_path / "given" / probe)
+    assert main(["accuracy", f"x={trained}", "--data", str(tmp_path / "probing")]) == 2
+    assert f"{tmp_path}/probing: is it a folder of prepared data for {trained}? Could" in capsys.readouterr().err
     trained.unlink()  # the classifiers' checkpoints hold the encoder
     named = [f"{kind}={tmp_path}/{kind}/{probe}/checkpoint_last.pt" for kind in ("new", "given") for probe in probes]
     assert main(["accuracy", *named, "--data", str(tmp_path / "probing"), "--save", str(tmp_path / "a.json")]) == 0
@@ -39,6 +41,9 @@ def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa:
         assert float(lines[-1][column]) == (float(lines[1][column]) + float(lines[2][column])) / 2
     assert main(["accuracy", named[0], named[0], "--data", str(tmp_path / "probing")]) == 2
     assert "one task at a time, and a name once for each probe" in capsys.readouterr().err
+    assert main(["accuracy", named[0], f"x={trained}", "--data", str(tmp_path / "probing")]) == 2
+    shown = capsys.readouterr()
+    assert f"{trained}: no such checkpoint" in shown.err and not shown.out
 
 
 def test_a_trained_encoder_is_probed_in_two_processes(data, tmp_path):  # noqa: F811

@@ -1,6 +1,7 @@
 """Loading checkpoints: what fairseq writes loads, nothing else does, and nothing in a file is run."""
 
 import os
+import re
 import zipfile
 from argparse import Namespace
 from collections import OrderedDict
@@ -204,3 +205,9 @@ def test_fairseq_loads_through_the_same_checks(tmp_path):
             guarded(str(tmp_path / name))
     with pytest.raises(UserError, match=r"Model file not found: absent\.pt"):
         checkpoint_utils.load_model_ensemble(["absent.pt"])
+    state = checkpoint()
+    state["cfg"]["task"] = {"_name": "translation", "source_lang": "en", "target_lang": "de", "data": str(tmp_path)}
+    torch.save(state, tmp_path / "translation.pt")
+    missing = f"{tmp_path}/dict.en.txt: missing; is {tmp_path} a folder of prepared data?"
+    with pytest.raises(UserError, match=re.escape(missing)):
+        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "translation.pt")])
