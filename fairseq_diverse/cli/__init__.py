@@ -10,6 +10,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 COMMANDS = {
     "doctor": "check the installation",
@@ -45,6 +46,19 @@ def named_path(text: str, what: str) -> tuple[str, str]:
     if not (name and path):
         raise ValueError(f"{text}: write NAME={what}")
     return name, path
+
+
+def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """The two sides of every ``NAME=CHECKPOINT``, all looked for before the first is worked on.
+
+    Raises:
+        ValueError: one lacks a side, or there is no such file.
+    """
+    named = [named_path(text, "CHECKPOINT") for text in texts]
+    for _, path in named:
+        if not Path(path).is_file():
+            raise ValueError(f"{path}: no such checkpoint")
+    return named
 
 
 def build_parser(argv: list[str]) -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_diverse.cli import named_path
+from fairseq_diverse.cli import named_checkpoints
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
 from fairseq_diverse.files import atomic_write
@@ -50,11 +50,7 @@ def main(args: argparse.Namespace) -> None:
     moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data else {}
     trained = 0
     kinds = set()
-    named = [named_path(text, "CHECKPOINT") for text in args.checkpoints]
-    for _, path in named:
-        if not Path(path).is_file():
-            raise UserError(f"{path}: no such checkpoint")
-    for text, (name, path) in zip(args.checkpoints, named, strict=True):
+    for name, path in named_checkpoints(args.checkpoints):
         (model,), _, task = load_models([path], args.data, **moved)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
@@ -67,7 +63,7 @@ def main(args: argparse.Namespace) -> None:
             raise UserError(f"{path}: trained for another task than logical_inference and sentence_probing")
         kinds.add(type(task))
         if len(kinds) > 1 or not set(splits).isdisjoint(found.get(name, {})):
-            raise UserError(f"{text}: one task at a time, and a name once for each probe")
+            raise UserError(f"{name}={path}: one task at a time, and a name once for each probe")
         for split in splits.values():
             task.load_dataset(split)
         with tqdm(total=sum(len(task.dataset(split)) for split in splits.values()), desc=name, disable=None) as bar:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_diverse.cli import named_path
+from fairseq_diverse.cli import named_checkpoints, named_path
 from fairseq_diverse.cli.report import add_source_arguments, read_summaries
 from fairseq_diverse.cli.run import add_table_arguments
 from fairseq_diverse.errors import UserError
@@ -107,10 +107,9 @@ def plot_head_map(args: argparse.Namespace) -> None:
 
     register()
     heads: dict[str, Tensor] = {}
-    for text in args.checkpoints:
-        name, path = named_path(text, "CHECKPOINT")
+    for name, path in named_checkpoints(args.checkpoints):
         if name in heads:
-            raise UserError(f"{text}: the name {name} comes twice")
+            raise UserError(f"{name}={path}: the name {name} comes twice")
         model, task = load_model(path, args.data)
         task.load_dataset(args.split)
         batches = task.get_batch_iterator(task.dataset(args.split), max_sentences=64).next_epoch_itr(shuffle=False)

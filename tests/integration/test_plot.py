@@ -126,6 +126,13 @@ def test_a_users_mistake_is_one_line(data, checkpoint, tmp_path, capsys, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+def test_a_checkpoint_that_is_not_there_is_said_before_the_others_are_read(data, checkpoint, tmp_path, capsys):
+    named = [f"here={checkpoint}", f"absent={tmp_path}/absent.pt"]
+    assert main(["plot", "head-map", *named, "--data", str(data), "--out", str(tmp_path / "map.png")]) == 2
+    shown = capsys.readouterr()
+    assert f"{tmp_path}/absent.pt: no such checkpoint" in shown.err and not shown.out
+
+
 def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, capsys):
     other = shutil.copytree(data, tmp_path / "other")
     for language in ("en", "de"):
