@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.staged import Heads
+from fairseq_diverse.attention.mechanism import AttentionContext
 
 
 def _mean_over_pairs(pair: Callable[[int, int], Tensor], heads: int, valid: Tensor) -> Tensor:
@@ -57,13 +56,14 @@ def em_routing(votes: Tensor, beta_a: Tensor, beta_u: Tensor, iterations: int = 
     return (activation.unsqueeze(-1) * mean.squeeze(-3)).flatten(-2)
 
 
-def products_of_pairs(attention: Any, q: Tensor, k: Tensor, v: Tensor, *unused: Any) -> Heads:
-    """In place of ``StagedAttention._pairs``: the matrix products of interacting heads and nothing else, which no
+def products_of_pairs(kind: str, context: AttentionContext, need_weights: bool) -> tuple[Tensor, None]:
+    """In place of ``InteractingHeads.attention``: the matrix products of interacting heads and nothing else, which no
     version of them can do without; no masks, no softmax, no dropout."""
+    q, k, v = context.q, context.k, context.v
     batch, heads, queries, _ = q.shape
     logits = q.reshape(batch, 1, heads * queries, -1) @ k.transpose(-1, -2)  # (B, H, H T, S)
     out = (logits @ v).unflatten(2, (heads, queries)).transpose(1, 2)  # (B, H, H, T, D)
-    return Heads(out.sum(2) if attention.interacting == "sum" else out.transpose(2, 3).flatten(3))
+    return (out.sum(2) if kind == "sum" else out.transpose(2, 3).flatten(3)), None
 
 
 class Aggregation(nn.Module):
@@ -81,7 +81,7 @@ class Aggregation(nn.Module):
         )
         self.beta_a, self.beta_u = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
 
-    def forward(self, concatenated: Tensor) -> Tensor:
+    def combine(self, concatenated: Tensor) -> Tensor:
         """(..., d) -> (..., d)"""
         votes = self.network(concatenated).unflatten(-1, (self.heads, -1))  # (..., H, d)
         if self.kind == "floor":

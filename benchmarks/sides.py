@@ -18,8 +18,8 @@ from torch import Tensor
 import fairseq_diverse
 from benchmarks import naive
 from benchmarks.harness import Sample, kept_for_backward, peak_of_cuda, timed
+from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.functional import agreement, routing
-from fairseq_diverse.attention.staged import StagedAttention
 from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
 )
@@ -137,10 +137,10 @@ def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     model = ARCH_MODEL_REGISTRY[side.arch].build_model(args, task)
     if side.naive:
         for attention in [module for module in model.modules() if isinstance(module, StagedAttention)]:
-            if attention.aggregate is not None:
+            if attention.mechanism("routing"):
                 attention.aggregate = naive.Aggregation(size.width, size.heads, side.naive)
-            if attention.interacting is not None:
-                attention._pairs = partial(naive.products_of_pairs, attention)
+            if pairs := attention.mechanism("interacting"):
+                pairs.attention = partial(naive.products_of_pairs, pairs.combine_pairs)
     return model.to(device)
 
 

@@ -10,8 +10,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 import fairseq_diverse
-from fairseq_diverse import config
-from fairseq_diverse.request import TERMS
+from fairseq_diverse.attention import placements, registry
+from fairseq_diverse.attention.request import TERMS
 
 fairseq_diverse.register()
 
@@ -47,9 +47,11 @@ def terms(flags: dict[str, Any]) -> tuple[str, ...]:
 def components(flags: dict[str, Any]) -> tuple[str, ...]:
     """Where the mechanism that ``flags`` place is defined."""
     placed = [
-        config.MECHANISMS[key.removesuffix("_on").replace("_", "-")] for key, value in flags.items() if value == "{on}"
+        registry.MECHANISMS[key.removesuffix("_on").replace("_", "-")]
+        for key, value in flags.items()
+        if value == "{on}"
     ]
-    return tuple(c for c in config.COMPONENTS if all(c in mechanism.components for mechanism in placed))
+    return tuple(c for c in placements.COMPONENTS if all(c in mechanism.components for mechanism in placed))
 
 
 CASES = [

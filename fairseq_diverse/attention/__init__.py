@@ -1,0 +1,30 @@
+"""Multi-head attention with mechanisms; torch only, but for ``fairseq_attention``."""
+
+from fairseq_diverse.attention import mechanisms
+from fairseq_diverse.attention.mechanism import (
+    AttentionContext,
+    AttentionShape,
+    Mechanism,
+    MechanismSettings,
+    option,
+    placement,
+)
+from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.registry import MECHANISMS, register_mechanism
+from fairseq_diverse.attention.standalone import StandaloneAttention
+from fairseq_diverse.errors import UserError
+
+__all__ = [
+    "COMPONENTS",
+    "MECHANISMS",
+    "AttentionContext",
+    "AttentionShape",
+    "Mechanism",
+    "MechanismSettings",
+    "StandaloneAttention",
+    "UserError",
+    "mechanisms",
+    "option",
+    "placement",
+    "register_mechanism",
+]

@@ -30,15 +30,15 @@ def main(args: argparse.Namespace) -> None:
     if args.out:
         check_name(args.out)
     from fairseq_diverse import register
-    from fairseq_diverse.config import Enliven
+    from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
     from fairseq_diverse.evaluation.heads import FIGURES, draw_figures, inspect_heads
     from fairseq_diverse.models.loading import load_model
     from fairseq_diverse.syntax.binary import SyntaxDataset, kinds_beside
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
     register()
-    gate = Enliven(gate=args.gate)
-    gate.check(0, "encoder")
+    gate = Enlivening.Settings(gate=args.gate)
+    gate.check()
     model, task = load_model(args.checkpoint, args.data)
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not
     task.load_dataset(args.split)

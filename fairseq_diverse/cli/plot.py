@@ -186,7 +186,7 @@ def plot_attention(args: argparse.Namespace) -> None:
         heads = parse_heads(args.heads, len(weights))
         panels = head_panels(weights, heads)
         if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
-            enlivening = model.encoder.layers[args.layer - 1].self_attn.enlivening
+            enlivening = model.encoder.layers[args.layer - 1].self_attn.mechanism("enliven")
             panels = comparison_panels(comparison, weights, heads, enlivening is not None and enlivening.prune)
     rows = {"encoder": "", "decoder": " (words read last)", "cross": " (words to be written)"}[args.component]
     figure = draw_panels(panels, queries, keys, f"{title}: rows{rows} attend to columns")

@@ -10,9 +10,9 @@ from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_diverse.config import parse_placement
+from fairseq_diverse.attention.placements import parse_placement
+from fairseq_diverse.attention.request import AttentionRequest, parse_terms
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.request import AttentionRequest, parse_terms
 
 
 @dataclass

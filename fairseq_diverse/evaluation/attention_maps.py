@@ -9,14 +9,12 @@ import torch
 from fairseq.dataclass.configs import GenerationConfig
 from torch import Tensor
 
-from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
-from fairseq_diverse.attention.mechanisms.syntax import relate
-from fairseq_diverse.attention.staged import StagedAttention
+from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel
 from fairseq_diverse.preparation import Preprocessing
-from fairseq_diverse.request import AttentionRequest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,18 +106,6 @@ def encode_pair(
     return SentencePair(source_words, target_words, {**sample, "prev_output_tokens": target_ids.roll(1)[None]})
 
 
-def plain_weights(attention: StagedAttention, query: Tensor, key: Tensor, valid: Tensor) -> Tensor:
-    """(B, H, T, S) softmax(mask(q k / sqrt(D))), the weights without any mechanism.
-
-    Args:
-        query, key: (T, B, C), (S, B, C) as the attention's projections gave them.
-        valid: (B, S), True at real keys.
-    """
-    q, k = (x.unflatten(-1, (attention.num_heads, -1)).permute(1, 2, 0, 3) for x in (query, key))
-    allowed = see_something(valid[:, None, None])
-    return masked_softmax(q @ k.transpose(-1, -2) * attention.scaling, allowed)
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A sentence in an encoder layer with syntax or enlivening (Zhang et al., 2021, Fig. 5)."""
@@ -138,29 +124,21 @@ def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor]
         layer: of the encoder, from 1.
     """
     attention = model.encoder.layers[layer - 1].self_attn
-    if attention.syntax is None and attention.enlivening is None:
+    syntax = attention.mechanism("syntax")
+    if syntax is None and attention.mechanism("enliven") is None:
         return None
-    projected: list[Tensor] = []
-    hooks = [
-        projection.register_forward_hook(lambda module, inputs, out: projected.append(out))
-        for projection in (attention.q_proj, attention.k_proj)
-    ]
     with torch.no_grad():
-        extra = model(**sample, features_only=True)[1]
-        for hook in hooks:
-            hook.remove()
+        extra = model(**sample, features_only=True, attention_request=AttentionRequest(inside=True))[1]
         relations = relate(sample["source_trees"], model.encoder.plan.trees)
         penalty, seen = None, relations.dependency  # what decides which heads are redundant
-        if attention.syntax is not None:
-            penalty, seen = attention.syntax(relations)
+        if syntax is not None:
+            penalty, seen = syntax.penalty(relations)
         assert seen is not None
         seen = seen.flatten(0, -3)[0]  # (T, T)
         logits = seen.new_zeros(seen.shape, dtype=torch.float) if penalty is None else penalty.flatten(0, -3)[0]
         logits = logits.masked_fill(~seen, -torch.inf)
         mask = (logits - logits.amax(-1, keepdim=True)).exp().masked_fill(~seen, torch.nan)
-        valid = sample["src_tokens"] != model.encoder.padding_idx
-        query, key = projected
-        plain = plain_weights(attention, query, key, valid)
+    plain = extra["inside"][layer][1]
     redundant = extra["redundant"].get(layer)
     return Comparison(mask, plain[0], None if redundant is None else redundant[0])
 

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from fairseq_diverse.attention.functional.agreement import output_agreement
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.heads import encoder_heads
 from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
-from fairseq_diverse.request import AttentionRequest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,14 +37,14 @@ def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]]
     model.eval()
     total, tokens = torch.zeros(()), 0
     for sample in samples:
-        with encoder_heads(model) as outputs, torch.no_grad():
-            model(**sample["net_input"], features_only=True, attention_request=AttentionRequest(weights="encoder"))
+        request = AttentionRequest(inside=True)
+        with torch.no_grad():
+            inside = model(**sample["net_input"], features_only=True, attention_request=request)[1]["inside"]
+        outputs = [heads for heads, _ in inside.values()]  # (B, H, T, D)
         if len({output.size(-1) for output in outputs}) > 1:
             raise UserError("the heads of its layers have outputs of different widths: no mean over layers")
-        real = (sample["net_input"]["src_tokens"] != padding).T  # (T, B)
-        heads = torch.stack(outputs)[:, real].unflatten(
-            -1, (model.encoder.layers[0].self_attn.num_heads, -1)
-        )  # (layers, tokens, H, D)
+        real = sample["net_input"]["src_tokens"] != padding  # (B, T)
+        heads = torch.stack(outputs).transpose(2, 3)[:, real]  # (layers, tokens, H, D)
         total = total + heads.double().mean(0).sum(0).cpu()
         tokens += int(real.sum())
     if not tokens:

@@ -1,7 +1,6 @@
 """What the encoder's heads do: how sure they are, how syntactic, how often redundant, how important."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,11 +8,10 @@ from torch import Tensor
 
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
 from fairseq_diverse.attention.functional.syntax import dependency_relation
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.attention_maps import plain_weights
 from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
-from fairseq_diverse.request import AttentionRequest
 from fairseq_diverse.tasks.translation_with_syntax import place_trees
 
 if TYPE_CHECKING:
@@ -59,56 +57,29 @@ def inspect_heads(
     return means
 
 
-@contextmanager
-def encoder_heads(model: DiverseTransformerModel) -> Iterator[list[Tensor]]:
-    """A list that a forward pass fills with what the heads of every encoder layer give, (T, B, H D), from the bottom.
-
-    The pass must ask for the encoder's maps: that takes every attention through its stages.
-    """
-    outputs: list[Tensor] = []
-    with ExitStack() as hooks:
-        for layer in model.encoder.layers:
-            attention = layer.self_attn
-            combine = attention.out_proj if attention.aggregate is None else attention.aggregate
-            hooks.callback(combine.register_forward_pre_hook(lambda module, inputs: outputs.append(inputs[0])).remove)
-        yield outputs
-
-
 def _of_batch(
     model: DiverseTransformerModel, sample: dict[str, Any], padding: int, gate: float | None, graphs: Any
 ) -> dict[str, Tensor]:
     """figure -> (layers, B, H)."""
-    attentions = [layer.self_attn for layer in model.encoder.layers]
-    queries, keys = [], []
-    with ExitStack() as hooks:
-        outputs = hooks.enter_context(encoder_heads(model))
-        for attention in attentions:
-            for handle in (
-                attention.q_proj.register_forward_hook(lambda module, inputs, out: queries.append(out.detach())),
-                attention.k_proj.register_forward_hook(lambda module, inputs, out: keys.append(out.detach())),
-            ):
-                hooks.callback(handle.remove)
-        with torch.enable_grad():
-            decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(weights="encoder"))
-            target = sample["target"]
-            log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)
-            nll = -log_probabilities.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target != padding].sum()
-            gradients = torch.autograd.grad(nll, outputs)
+    with torch.enable_grad():
+        decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(inside=True))
+        inside = list(extra["inside"].values())
+        target = sample["target"]
+        log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)
+        nll = -log_probabilities.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target != padding].sum()
+        gradients = torch.autograd.grad(nll, [heads for heads, _ in inside])
     valid = sample["net_input"]["src_tokens"] != padding
     relation = None
     if graphs is not None:
         word, head = place_trees(sample, graphs, padding).unbind(-1)[:2]
         relation = dependency_relation(word, head)
     rows: dict[str, list[Tensor]] = {}
-    for attention, query, key, out, gradient in zip(attentions, queries, keys, outputs, gradients, strict=True):
-        weights = plain_weights(attention, query, key, valid)
+    for (heads, weights), gradient in zip(inside, gradients, strict=True):
         rows.setdefault("confidence", []).append(head_confidence(weights, valid))
         if relation is not None:
             rows.setdefault("syntactic attention", []).append(syntactic_attention(weights, relation, valid))
             rows.setdefault("redundant", []).append(redundant_heads(weights, relation, valid, gate).float())
-        rows.setdefault("importance", []).append(
-            (out.detach() * gradient).unflatten(-1, (attention.num_heads, -1)).sum((0, 3)).abs()
-        )
+        rows.setdefault("importance", []).append((heads.detach() * gradient).sum((2, 3)).abs())
     return {name: torch.stack(layers) for name, layers in rows.items()}
 
 

@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_diverse.attention.kernels import cpu
-from fairseq_diverse.config import fill_defaults
+from fairseq_diverse.attention.registry import fill_defaults
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
-from fairseq_diverse.request import AttentionRequest
 from fairseq_diverse.syntax.binary import EVERYTHING_RELATED
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
@@ -147,7 +147,7 @@ def _with_own_maps(model: Any) -> str:
     own |= {"decoder": [layer.self_attn for layer in model.decoder.layers]}
     own |= {"cross": [layer.encoder_attn for layer in model.decoder.layers]}
     layers = {
-        component: [str(n) for n, attention in enumerate(of, 1) if attention is not None and not attention.interacting]
+        component: [str(n) for n, attention in enumerate(of, 1) if attention is not None and attention.has_maps]
         for component, of in own.items()
     }
     return ",".join(f"{component}:{'+'.join(numbers)}" for component, numbers in layers.items() if numbers)

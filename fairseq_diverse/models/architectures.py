@@ -13,7 +13,8 @@ from fairseq.models.transformer.transformer_legacy import (
     transformer_vaswani_wmt_en_de_big,
 )
 
-from fairseq_diverse.config import COMPONENTS, fill_defaults, without_effect
+from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
 from fairseq_diverse.models import classifier, diverse_transformer  # noqa: F401  (registers the models)
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def classifier_architecture(args: Namespace) -> None:
 
     Mechanisms that are everywhere by default are on the encoder, which is everything here.
     """
-    _default(args, dict.fromkeys(("qk_head_dim_on", "talking_on", "interacting_on"), "encoder"))
+    place_by_default(args, "encoder")
     _default(args, {"pooling": "mean", "pooling_queries": 2, "classifier_layers": 2})
     base_architecture(args)
 

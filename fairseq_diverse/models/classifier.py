@@ -11,7 +11,8 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
-from fairseq_diverse.config import active, add_flags
+from fairseq_diverse.attention.registry import active, add_flags
+from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import (
     DiverseEncoder,
@@ -20,7 +21,6 @@ from fairseq_diverse.models.diverse_transformer import (
     layer_counts,
     mean_agreement,
 )
-from fairseq_diverse.request import NOTHING, AttentionRequest, Probe
 from fairseq_diverse.tasks.classification import ClassificationTask
 
 
@@ -146,35 +146,35 @@ class DiverseClassifier(BaseFairseqModel):
         All first sequences go through the encoder together, then all second ones, and so on: each with no more padding
         than their own longest needs.
         """
-        probe = NOTHING
+        request = NOTHING
         if attention_request is not None:
             layers = {**layer_counts(self.encoder.cfg), "decoder": 0, "cross": 0}
-            probe = attention_request.resolve(layers, attention_heads(self.encoder.cfg))
+            request = attention_request.resolve(layers, attention_heads(self.encoder.cfg))
         fixed = self.frozen and not [*self.pooling.parameters()]
         pool = self._recall if fixed and attention_request is None else self._pool
         features, agreement = [], []
         for tokens, lengths in zip(src_tokens.chunk(self.sequences), src_lengths.chunk(self.sequences), strict=True):
-            pooled, agreed = pool(tokens, lengths, probe)
+            pooled, agreed = pool(tokens, lengths, request)
             features.append(pooled)
             share = lengths.sum() / src_lengths.sum()  # of the tokens, over which the agreement is a mean
             agreement.append(share * agreed)
         return self.classifier(torch.cat(features, -1)), {"agreement": torch.stack(agreement).sum(0)}
 
-    def _recall(self, tokens: Tensor, lengths: Tensor, probe: Probe) -> tuple[Tensor, Tensor]:
+    def _recall(self, tokens: Tensor, lengths: Tensor, request: ResolvedRequest) -> tuple[Tensor, Tensor]:
         """As ``_pool``, of which it asks only for sentences that are new."""
         pad = self.encoder.padding_idx
         sentences = [tuple(word for word in row if word != pad) for row in tokens.tolist()]
         if new := {sentence: i for i, sentence in enumerate(sentences) if sentence not in self.pooled}:
             rows = [*new.values()]
-            self.pooled |= zip(new, self._pool(tokens[rows], lengths[rows], probe)[0], strict=True)
+            self.pooled |= zip(new, self._pool(tokens[rows], lengths[rows], request)[0], strict=True)
         return torch.stack([self.pooled[sentence] for sentence in sentences]), tokens.new_zeros(0, dtype=torch.float)
 
-    def _pool(self, tokens: Tensor, lengths: Tensor, probe: Probe) -> tuple[Tensor, Tensor]:
+    def _pool(self, tokens: Tensor, lengths: Tensor, request: ResolvedRequest) -> tuple[Tensor, Tensor]:
         """(B, T) tokens -> (B, P C) pooled vectors, and the (terms) agreement."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            encoded = self.encoder(tokens[:, : int(lengths.max())], src_lengths=lengths, probe=probe)
+            encoded = self.encoder(tokens[:, : int(lengths.max())], src_lengths=lengths, request=request)
         x = encoded["encoder_out"][0].transpose(0, 1)  # (B, T, C)
-        return self.pooling(x, ~encoded["encoder_padding_mask"][0]), mean_agreement([encoded["agreement"]], probe, x)
+        return self.pooling(x, ~encoded["encoder_padding_mask"][0]), mean_agreement([encoded["agreement"]], request, x)
 
 
 def _flags(cfg: TransformerConfig) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The transformer whose attentions take mechanisms."""
 
-import logging
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +10,12 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.mechanisms.syntax import relate
-from fairseq_diverse.attention.staged import IncrementalState
-from fairseq_diverse.config import COMPONENTS, AttentionPlan, add_flags, keep_layers
+from fairseq_diverse.attention.fairseq_attention import IncrementalState
+from fairseq_diverse.attention.plan import AttentionPlan, Component
+from fairseq_diverse.attention.registry import add_flags, keep_layers
+from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.lengths import most_heads, training_lengths
 from fairseq_diverse.models.layers import (
     DecoderLayerOutput,
     DiverseDecoderLayer,
@@ -24,13 +23,11 @@ from fairseq_diverse.models.layers import (
     EncoderLayerOutput,
     wrap_layer,
 )
-from fairseq_diverse.request import NOTHING, AttentionRequest, Probe
 
-logger = logging.getLogger(__name__)
-
-CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # in training no one else reads one
+CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # they do not read extra["attn"]
 
 AttentionMaps = dict[tuple[str, int], Tensor]
+Inside = dict[int, tuple[Tensor, Tensor]]  # by layer: head outputs (B, H, T, D), plain weights (B, H, T, T)
 
 
 def layer_counts(cfg: Any) -> dict[str, int]:
@@ -51,14 +48,11 @@ def attention_heads(cfg: Any) -> dict[str, int]:
     }
 
 
-def attention_widths(cfg: Any) -> dict[str, int]:
-    """Width of each component's attentions."""
-    return {"encoder": cfg.encoder.embed_dim, "decoder": cfg.decoder.embed_dim, "cross": cfg.decoder.embed_dim}
-
-
 def make_plan(cfg: Any) -> AttentionPlan:
     """The plan of a whole model; encoder and decoder each check all of it."""
-    return AttentionPlan(cfg, layer_counts(cfg), attention_widths(cfg))
+    layers, heads = layer_counts(cfg), attention_heads(cfg)
+    widths = {"encoder": cfg.encoder.embed_dim, "decoder": cfg.decoder.embed_dim, "cross": cfg.decoder.embed_dim}
+    return AttentionPlan(cfg, {name: Component(layers[name], widths[name], heads[name]) for name in layers})
 
 
 def check_heads(args: Any) -> None:
@@ -69,19 +63,19 @@ def check_heads(args: Any) -> None:
             raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
 
 
-def mean_agreement(measured: Sequence[list[Tensor]], probe: Probe, like: Tensor) -> Tensor:
+def mean_agreement(measured: Sequence[list[Tensor]], request: ResolvedRequest, like: Tensor) -> Tensor:
     """(K,) the agreement by term: mean over the layers of each component that ran, then over components.
 
     Args:
         measured: the layers' (K,) figures, by component.
-        probe: what was asked for; without any layer each of its terms is 0.
+        request: what was asked for; without any layer each of its terms is 0.
     """
     components = [torch.stack(layers).mean(0) for layers in measured if layers]
-    return torch.stack(components).mean(0) if components else torch.zeros(len(probe.terms), device=like.device)
+    return torch.stack(components).mean(0) if components else torch.zeros(len(request.terms), device=like.device)
 
 
 class DiverseEncoder(TransformerEncoderBase):
-    """fairseq's encoder; its loop over the layers also carries what ``probe`` asks for."""
+    """fairseq's encoder; its loop over the layers also carries what ``request`` asks for."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         self.plan = make_plan(cfg)
@@ -100,12 +94,12 @@ class DiverseEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         source_trees: Tensor | None = None,
-        probe: Probe = NOTHING,
+        request: ResolvedRequest = NOTHING,
     ) -> dict[str, Any]:
         """As fairseq's encoder.
 
-        The result also holds ``agreement``, one (K,) tensor a measured layer, ``maps``, and ``redundant``, which heads
-        are redundant, (B, H) by layer where heads are enlivened.
+        The result also holds ``agreement``, one (K,) tensor a measured layer, ``maps``, ``inside``, and ``redundant``,
+        which heads are redundant, (B, H) by layer where heads are enlivened.
 
         Args:
             source_trees: (B, T, 5) integers, see ``relate``; ignored by a model without syntax.
@@ -123,6 +117,7 @@ class DiverseEncoder(TransformerEncoderBase):
             relations = relate(source_trees, self.plan.trees)
         padding = src_tokens.eq(self.padding_idx)  # (B, T)
         has_pads = padding.any()
+        key_padding = padding if has_pads else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         x = x * (1 - padding.unsqueeze(-1).type_as(x) * has_pads.type_as(x))
         x = x.transpose(0, 1)  # (T, B, C)
@@ -131,16 +126,18 @@ class DiverseEncoder(TransformerEncoderBase):
         agreement: list[Tensor] = []
         maps: AttentionMaps = {}
         redundant: dict[int, Tensor] = {}
+        inside: Inside = {}
         carry = None
         for layer in self.layers:
             out = EncoderLayerOutput(
                 *layer(
                     x,
-                    encoder_padding_mask=padding if has_pads else None,
-                    terms=probe.terms_at("encoder", layer.number),
-                    need_head_weights=probe.wants_weights("encoder", layer.number),
+                    encoder_padding_mask=key_padding,
+                    terms=request.terms_at("encoder", layer.number),
+                    need_head_weights=request.wants_weights("encoder", layer.number),
                     relations=relations,
                     previous=carry,
+                    inside=request.inside,
                 )
             )
             x = out.x
@@ -153,6 +150,8 @@ class DiverseEncoder(TransformerEncoderBase):
                 maps["encoder", layer.number] = out.weights
             if out.redundant is not None:
                 redundant[layer.number] = out.redundant
+            if out.heads is not None and out.plain_weights is not None:
+                inside[layer.number] = out.heads, out.plain_weights
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -166,18 +165,19 @@ class DiverseEncoder(TransformerEncoderBase):
             "agreement": agreement,
             "maps": maps,
             "redundant": redundant,
+            "inside": inside,
         }
 
 
 class DiverseDecoder(TransformerDecoderBase):
-    """fairseq's decoder; its loop over the layers also carries what ``probe`` asks for."""
+    """fairseq's decoder; its loop over the layers also carries what ``request`` asks for."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
         self.plan = make_plan(cfg)
         self.built = 0
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.dropout_module.module_name = "TransformerDecoder"
-        self.map_is_read = True  # whether the criterion reads what fairseq's decoder makes by habit
+        self.criterion_reads_map = True  # extra["attn"], which fairseq's decoder always makes
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         self.built += 1
@@ -194,7 +194,7 @@ class DiverseDecoder(TransformerDecoderBase):
         alignment_heads: int | None = None,
         src_lengths: Any = None,
         return_all_hiddens: bool = False,
-        probe: Probe = NOTHING,
+        request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's decoder; the second result also holds ``agreement`` and ``maps`` (see ``DiverseEncoder``)."""
         x, extra = self.extract_features(
@@ -204,7 +204,7 @@ class DiverseDecoder(TransformerDecoderBase):
             full_context_alignment,
             alignment_layer,
             alignment_heads,
-            probe,
+            request,
         )
         return (x if features_only else self.output_layer(x)), extra
 
@@ -216,7 +216,7 @@ class DiverseDecoder(TransformerDecoderBase):
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
-        probe: Probe = NOTHING,
+        request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's, without its TorchScript variants."""
         encoded = padding = None
@@ -247,6 +247,8 @@ class DiverseDecoder(TransformerDecoderBase):
         causal = incremental_state is None and not full_context_alignment
         future = self.buffered_future_mask(x) if causal else None
 
+        read = request.alignment and (self.criterion_reads_map or not self.training)
+        map_needed = read or alignment_layer is not None
         attn = None
         states = [x]
         agreement: dict[str, list[Tensor]] = {"decoder": [], "cross": []}
@@ -262,11 +264,11 @@ class DiverseDecoder(TransformerDecoderBase):
                     self_attn_mask=future,
                     self_attn_padding_mask=target_padding,
                     need_attn=aligned,
-                    habit=alignment_layer is None and not (probe.alignment and (self.map_is_read or not self.training)),
-                    cross_terms=probe.terms_at("cross", layer.number),
-                    decoder_terms=probe.terms_at("decoder", layer.number),
-                    need_cross_weights=probe.wants_weights("cross", layer.number),
-                    need_decoder_weights=probe.wants_weights("decoder", layer.number),
+                    map_needed=map_needed,
+                    cross_terms=request.terms_at("cross", layer.number),
+                    decoder_terms=request.terms_at("decoder", layer.number),
+                    need_cross_weights=request.wants_weights("cross", layer.number),
+                    need_decoder_weights=request.wants_weights("decoder", layer.number),
                 )
             )
             x = out.x
@@ -277,7 +279,7 @@ class DiverseDecoder(TransformerDecoderBase):
                 if figures is not None:
                     agreement[component].append(figures)
             for component, weights in (("decoder", out.decoder_weights), ("cross", out.cross_weights)):
-                if weights is not None and probe.wants_weights(component, layer.number):
+                if weights is not None and request.wants_weights(component, layer.number):
                     maps[component, layer.number] = weights
 
         if self.layer_norm is not None:
@@ -293,8 +295,6 @@ class DiverseTransformerModel(TransformerModel):
     """fairseq's ``transformer`` with mechanisms of four papers at any attention and layer; all off, it is that
     model."""
 
-    unmeasured: tuple[str, str | None, str | None] | None = None  # training data and languages, until training starts
-
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
@@ -308,40 +308,13 @@ class DiverseTransformerModel(TransformerModel):
                 raise UserError(
                     f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
                 )
-        if not isinstance(args, Namespace):  # hydra would show a UserError below a trace of its own
-            sys.exit("error: fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
+        if not isinstance(args, Namespace):
+            raise UserError("fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
         check_heads(args)
         keep_layers(args)
         model = super().build_model(args, task)
-        model.decoder.map_is_read = getattr(args, "criterion", None) not in CRITERIONS_WITHOUT_MAPS
-        cfg = getattr(task, "cfg", None)
-        if data := getattr(cfg, "data", None):
-            model.unmeasured = (data, getattr(cfg, "source_lang", None), getattr(cfg, "target_lang", None))
+        model.decoder.criterion_reads_map = getattr(args, "criterion", None) not in CRITERIONS_WITHOUT_MAPS
         return model
-
-    def train(self, mode: bool = True) -> "DiverseTransformerModel":
-        """As torch's; the first time, warns of more interacting heads than the training sentences are long for."""
-        if mode and self.unmeasured is not None:
-            data, self.unmeasured = self.unmeasured, None
-            self._warn_of_heads(*data)
-        return super().train(mode)
-
-    def _warn_of_heads(self, data: str, source: str | None, target: str | None) -> None:
-        interacting = [component for component in COMPONENTS if self.encoder.plan.anywhere("interacting", component)]
-        if not interacting:
-            return
-        try:
-            length = training_lengths(data, source, target).source
-        except UserError:  # text that is not binarized, or nothing to train on: fairseq says so
-            return
-        for component in interacting:
-            heads, width = attention_heads(self.cfg)[component], attention_widths(self.cfg)[component]
-            most = most_heads(width, length)
-            if heads > most:
-                logger.warning(
-                    f"--interacting-on: {heads} heads in {component} attention are more than h_max = {most} = "
-                    f"floor({width} / {length:.2f}), width over mean source length (Li and Luo, 2022, Eq. 13)"
-                )
 
     def __prepare_scriptable__(self) -> None:
         raise UserError("diverse_transformer: TorchScript is not supported; use the model as it is")
@@ -374,19 +347,20 @@ class DiverseTransformerModel(TransformerModel):
         """As fairseq's model, with the trees that ``DiverseEncoder`` takes; the second result also holds
 
         - ``redundant``: ``{layer: (B, H)}`` as the encoder gives it;
+        - ``inside``, of a request: ``{layer: (head outputs, plain weights)}`` of the encoder;
         - ``agreement``, of a request: (K,) float32, one figure a term: mean over the measured layers that ran, then
           over components (0 where LayerDrop left none);
         - ``maps``, of a request: ``{(component, layer): (H, B, T, S)}``.
         """
-        probe = NOTHING
+        request = NOTHING
         if attention_request is not None:
-            probe = attention_request.resolve(layer_counts(self.cfg), attention_heads(self.cfg))
+            request = attention_request.resolve(layer_counts(self.cfg), attention_heads(self.cfg))
         encoder_out = self.encoder(
             src_tokens,
             src_lengths=src_lengths,
             return_all_hiddens=return_all_hiddens,
             source_trees=source_trees,
-            probe=probe,
+            request=request,
         )
         x, extra = self.decoder(
             prev_output_tokens,
@@ -396,9 +370,9 @@ class DiverseTransformerModel(TransformerModel):
             alignment_heads=alignment_heads,
             src_lengths=src_lengths,
             return_all_hiddens=return_all_hiddens,
-            probe=probe,
+            request=request,
         )
-        extra["agreement"] = mean_agreement([encoder_out["agreement"], *extra["agreement"].values()], probe, x)
+        extra["agreement"] = mean_agreement([encoder_out["agreement"], *extra["agreement"].values()], request, x)
         extra["maps"] |= encoder_out["maps"]
-        extra["redundant"] = encoder_out["redundant"]
+        extra |= {name: encoder_out[name] for name in ("redundant", "inside")}
         return x, extra

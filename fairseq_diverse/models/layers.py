@@ -7,10 +7,9 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.build import build_attention
-from fairseq_diverse.attention.mechanisms.syntax import Relations
-from fairseq_diverse.attention.staged import IncrementalState, StagedAttention
-from fairseq_diverse.config import AttentionPlan
+from fairseq_diverse.attention.fairseq_attention import IncrementalState, StagedAttention
+from fairseq_diverse.attention.plan import AttentionPlan
+from fairseq_diverse.attention.relations import Relations
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
@@ -18,6 +17,32 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:
+    """The attention of one component at one layer, with what the plan puts there.
+
+    Args:
+        cfg: fairseq's ``TransformerConfig``.
+        component: encoder, decoder or cross.
+        layer: from 1 at the bottom.
+    """
+    side = cfg.encoder if component == "encoder" else cfg.decoder
+    cross = component == "cross"
+    return StagedAttention(
+        side.embed_dim,
+        side.attention_heads,
+        placed=plan.at(component, layer),
+        component=component,
+        layer=layer,
+        kdim=cfg.encoder.embed_dim if cross else None,
+        vdim=cfg.encoder.embed_dim if cross else None,
+        dropout=cfg.attention_dropout,
+        self_attention=not cross,
+        encoder_decoder_attention=cross,
+        q_noise=cfg.quant_noise.pq,
+        qn_block_size=cfg.quant_noise.pq_block_size,
+    )
 
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
@@ -37,7 +62,9 @@ class EncoderLayerOutput(NamedTuple):
     weights: Tensor | None  # (H, B, T, T)
     agreement: Tensor | None  # (K,)
     redundant: Tensor | None  # (B, H)
-    carry: Tensor | None  # (B, H, T, T) evolved logits for the layer above
+    carry: Tensor | None  # (B, H, T, T) evolved logits for the next layer
+    heads: Tensor | None  # (B, H, T, D) head outputs, where they were asked for
+    plain_weights: Tensor | None  # (B, H, T, T) weights without any mechanism, likewise
 
 
 class DiverseEncoderLayer(TransformerEncoderLayerBase):
@@ -66,6 +93,7 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
         need_head_weights: bool = False,
         relations: Relations | None = None,
         previous: Tensor | None = None,
+        inside: bool = False,
     ) -> tuple[Tensor | None, ...]:
         """One layer; ``terms`` and what follows as in ``StagedAttention.attend``."""
         residual = x
@@ -82,14 +110,13 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
             terms=terms,
             relations=relations,
             previous=previous,
+            inside=inside,
         )
         x = self.residual_connection(self.dropout_module(attended.value), residual)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
 
-        return EncoderLayerOutput(
-            feed_forward(self, x), attended.weights, attended.agreement, attended.redundant, attended.carry
-        )
+        return EncoderLayerOutput(feed_forward(self, x), *attended[1:])
 
 
 class DecoderLayerOutput(NamedTuple):
@@ -131,7 +158,7 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
         self_attn_mask: Tensor | None,
         self_attn_padding_mask: Tensor | None,
         need_attn: bool = False,
-        habit: bool = False,
+        map_needed: bool = True,
         cross_terms: tuple[str, ...] = (),
         decoder_terms: tuple[str, ...] = (),
         need_cross_weights: bool = False,
@@ -141,8 +168,8 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
 
         Args:
             need_attn: return the cross-attention's weights of each head, as fairseq's layer.
-            habit: fairseq asks, but no one uses what it gets: a cross-attention with a mechanism need not make its map.
-            need_cross_weights, need_decoder_weights: someone looks at these maps.
+            map_needed: whether the caller reads them; if not, a cross-attention with a mechanism does not make its map.
+            need_cross_weights, need_decoder_weights: return these maps in any case.
             cross_terms, decoder_terms: disagreement terms to measure.
         """
         residual = x
@@ -180,7 +207,7 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
                 incremental_state=incremental_state,
                 static_kv=True,
                 need_weights=plain and not self.training and self.need_attn,
-                need_head_weights=need_cross_weights or (need_attn and (plain or not habit)),
+                need_head_weights=need_cross_weights or (need_attn and (plain or map_needed)),
                 terms=cross_terms,
             )
             cross_weights, cross_agreement = crossed.weights, crossed.agreement

@@ -8,8 +8,9 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_diverse import register
+from fairseq_diverse.attention.placements import COMPONENTS, resolve_placement
+from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.cli import main
-from fairseq_diverse.config import COMPONENTS, AttentionPlan, resolve_placement
 from fairseq_diverse.experiments.runs import PLAIN_DATA, DataSet, Run, classifies
 from fairseq_diverse.experiments.tables import Row, load_table
 from fairseq_diverse.paths import config_names
@@ -83,7 +84,8 @@ def test_each_flag_of_a_row_reaches_its_field(row, data):
 def test_the_placements_of_a_row_fit_its_size(row, data):
     args = parsed(arguments(row, data, "train"), training=True)
     layers = {name: args.encoder_layers if name == "encoder" else args.decoder_layers for name in COMPONENTS}
-    AttentionPlan(args, layers, dict.fromkeys(COMPONENTS, args.encoder_embed_dim))
+    width, heads = args.encoder_embed_dim, args.encoder_attention_heads
+    AttentionPlan(args, {name: Component(count, width, heads) for name, count in layers.items()})
     if hasattr(args, "disagreement_on"):
         assert resolve_placement("--disagreement-on", args.disagreement_on, layers)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
+from fairseq_diverse.attention.request import TERMS, AttentionRequest
 from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.request import TERMS, AttentionRequest
 from tests.cases import batch, build_model, dictionary
 from tests.reference import agreement as reference
 

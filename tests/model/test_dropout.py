@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq.modules import FairseqDropout
 
-from fairseq_diverse.request import AttentionRequest
+from fairseq_diverse.attention.request import AttentionRequest
 from tests.cases import batch, build_model
 
 EVERYWHERE = "encoder,decoder,cross"

@@ -11,8 +11,8 @@ from fairseq_diverse.attention.functional.syntax import (
     phrase_distance,
     phrase_relation,
 )
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.request import AttentionRequest
 from tests.cases import batch, build_model
 from tests.reference import syntax as reference
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_diverse.request import AttentionRequest
+from fairseq_diverse.attention.request import AttentionRequest
 from tests.cases import ALL_ON, CASES, batch, build_model, terms
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_diverse.attention.mechanisms.syntax import relate
+from fairseq_diverse.attention.relations import relate
 from tests.cases import ALL_ON, CASES, batch, build_model, dictionary, terms
 
 

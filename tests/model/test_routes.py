@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_diverse.attention import staged
+from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.kernels import cpu
-from fairseq_diverse.attention.staged import StagedAttention
-from fairseq_diverse.request import TERMS, AttentionRequest
+from fairseq_diverse.attention.mechanisms import interacting
+from fairseq_diverse.attention.request import TERMS, AttentionRequest
 from tests.cases import ALL_ON, CASES, batch, build_model
 
 EVERYWHERE = "encoder,decoder,cross"
@@ -59,9 +59,9 @@ def test_the_map_is_made_only_where_it_is_needed(terms, monkeypatch):
 def test_no_map_is_made_for_a_criterion_that_reads_none(flags, criterion, monkeypatch):
     monkeypatch.setattr(cpu, "_enabled", False)  # on CUDA and for wide heads: torch's fused attention
     fused, pairs = [], []
-    original, maps_of_pairs = F.scaled_dot_product_attention, staged.interacting_weights
+    original, maps_of_pairs = F.scaled_dot_product_attention, interacting.interacting_weights
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or original(*a, **k))
-    monkeypatch.setattr(staged, "interacting_weights", lambda *a, **k: pairs.append(1) or maps_of_pairs(*a, **k))
+    monkeypatch.setattr(interacting, "interacting_weights", lambda *a, **k: pairs.append(1) or maps_of_pairs(*a, **k))
     model = build_model({**flags, "criterion": criterion})
     _, extra = model(**batch())
     assert extra["attn"][0] is None and len(fused) >= 8 and not pairs

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_diverse.attention.functional.masking import see_something
+from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.functional.position import relative_logits, relative_values
 from fairseq_diverse.attention.functional.syntax import dependency_relation
-from fairseq_diverse.attention.mechanisms.syntax import relate
+from fairseq_diverse.attention.relations import relate
 from tests.cases import batch, build_model
 from tests.reference import evolving, heads
 
@@ -101,7 +101,7 @@ def test_bias_then_talking_then_evolving_then_mask_then_softmax_then_talking_the
             ],
             dtype=torch.float64,
         )  # fmt: skip
-        weights = evolved.masked_fill(~see_something(related & REAL[:, None])[:, None], -torch.inf).softmax(-1)
+        weights = evolved.masked_fill(~attend_somewhere(related & REAL[:, None])[:, None], -torch.inf).softmax(-1)
         mixed = torch.tensor([heads.mix_heads(maps.tolist(), after) for maps in weights], dtype=torch.float64)
         torch.manual_seed(2)
         dropped = F.dropout(mixed, dropout)

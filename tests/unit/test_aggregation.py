@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fairseq_diverse.attention.mechanism import AttentionShape
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
 from tests.reference.routing import em_routing, simple_routing
 
@@ -36,16 +37,17 @@ def loop(module, heads, row):
 )
 def test_equals_the_loop(kind, capsules, activation):
     torch.manual_seed(0)
-    module = RoutedAggregation(8, 3, kind, 3, capsules, activation).double()
+    settings = RoutedAggregation.Settings(kind, capsules=capsules, activation=activation)
+    module = RoutedAggregation(settings, AttentionShape.of("encoder", 1, 8, 3)).double()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     x = torch.randn(2, 8, dtype=torch.float64)
     expected = torch.tensor([loop(module, 3, row) for row in x.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(module(x), expected, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(module.combine(x), expected, rtol=1e-8, atol=1e-8)
 
 
 def test_initial_values():
-    module = RoutedAggregation(256, 4, "em", 3, 0, "learned")
+    module = RoutedAggregation(RoutedAggregation.Settings("em"), AttentionShape.of("encoder", 1, 256, 4))
     assert module.hidden.weight.var().item() == pytest.approx(2 / 256, rel=0.05)
     assert module.votes.weight.var().item() == pytest.approx(1 / 256, rel=0.05)
     for zero in (module.hidden.bias, module.votes.bias, module.beta_a, module.beta_u):

@@ -8,6 +8,7 @@ import torch
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
 from fairseq_diverse.data.classification import ClassificationDataset
 from fairseq_diverse.errors import UserError
@@ -16,7 +17,6 @@ from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from fairseq_diverse.logic.formulas import RELATIONS
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
 from fairseq_diverse.models.diverse_transformer import attention_heads
-from fairseq_diverse.request import AttentionRequest
 from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig
 
 SMALL = {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 4, "dropout": 0.0}
@@ -137,7 +137,7 @@ def test_architectures(task):
         2 * layer + len(task.source_dictionary) * 256 + 2 * 256 + classifier
     )
     routed = build(task, "li2021_logic_aggregation")
-    assert all(layer.self_attn.aggregate is not None for layer in routed.encoder.layers)
+    assert all(layer.self_attn.mechanism("routing") for layer in routed.encoder.layers)
 
 
 @pytest.mark.parametrize(

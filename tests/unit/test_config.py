@@ -8,14 +8,13 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 import fairseq_diverse
-from fairseq_diverse.config import (
+from fairseq_diverse.attention.placements import parse_placement, resolve_placement
+from fairseq_diverse.attention.registry import (
     MECHANISMS,
     add_flags,
     fill_defaults,
     flag_name,
-    parse_placement,
-    read_mechanism,
-    resolve_placement,
+    read_settings,
     without_effect,
 )
 from fairseq_diverse.errors import UserError
@@ -70,11 +69,11 @@ def test_every_flag_reaches_its_field():
     parser = argparse.ArgumentParser()
     add_flags(parser)
     for mechanism, kind in MECHANISMS.items():
-        for f in dataclasses.fields(kind):
+        for f in dataclasses.fields(kind.Settings):
             sample = {"int": "7", "float": "0.25", "str": "cross:2"}[getattr(f.type, "__name__", f.type)]
             value = f.metadata["choices"][-1] if "choices" in f.metadata else sample
             args = parser.parse_args([flag_name(mechanism, f.name), value])
-            assert str(getattr(read_mechanism(args, mechanism), f.name)) == value
+            assert str(getattr(read_settings(args, mechanism), f.name)) == value
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_every_flag_reaches_its_field():
     ],
 )
 def test_values_from_python_take_the_type_of_their_flag(mechanism, flags, field, value):
-    found = getattr(read_mechanism(argparse.Namespace(**flags), mechanism), field)
+    found = getattr(read_settings(argparse.Namespace(**flags), mechanism), field)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -100,19 +99,19 @@ def test_values_of_another_type_are_refused(flags):
     (name, value), flag = *flags.items(), next(iter(flags)).replace("_", "-")
     mechanism = "evolving" if name.startswith("evolving") else "qk-head-dim"
     with pytest.raises(UserError, match=re.escape(f"--{flag} {value!r}: ")):
-        read_mechanism(argparse.Namespace(**flags), mechanism)
+        read_settings(argparse.Namespace(**flags), mechanism)
 
 
 def test_flags_that_did_not_exist_yet_have_their_default():
     args = argparse.Namespace()
-    assert read_mechanism(args, "routing") == MECHANISMS["routing"]()
+    assert read_settings(args, "routing") == MECHANISMS["routing"].Settings()
     fill_defaults(args)
     assert args.routing == "none" and args.routing_on == "encoder:1-2" and args.routing_iterations == 3
 
 
 def test_no_flag_starts_with_a_prefix_that_fairseq_moves():
     for mechanism, kind in MECHANISMS.items():
-        for f in dataclasses.fields(kind):
+        for f in dataclasses.fields(kind.Settings):
             assert not flag_name(mechanism, f.name).startswith(("--encoder", "--decoder", "--quant-noise"))
 
 
@@ -126,10 +125,10 @@ def test_settings_of_a_mechanism_that_is_off_are_said_to_do_nothing(caplog):
     off = {"evolving_carry": 0.3, "evolving_kernel": 4, "routing_on": "cross", "talking_on": "cross"}
     assert without_effect(plain(evolving_carry=0.1), usual) == []
     assert without_effect(plain(**off), usual) == [
-        "--routing-on cross has no effect: routing is off, --routing switches it on",
         "--talking-on cross has no effect: talking is off, --talking switches it on",
         "--evolving-carry 0.3 has no effect: evolving is off, --evolving-on switches it on",
         "--evolving-kernel 4 has no effect: evolving is off, --evolving-on switches it on",
+        "--routing-on cross has no effect: routing is off, --routing switches it on",
     ]
     assert without_effect(plain(**off, evolving_on="cross", routing="em", talking="both"), usual) == []
     for arch, warned in (("wang2021_evolving_lite", False), ("diverse_transformer_lite", True)):

@@ -9,7 +9,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch.autograd import gradcheck
 
 from fairseq_diverse.attention.functional.evolving import evolve_logits
-from fairseq_diverse.config import COMPONENTS
+from fairseq_diverse.attention.placements import COMPONENTS
 from tests.cases import batch, build_model
 from tests.reference import evolving as reference
 

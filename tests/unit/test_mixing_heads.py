@@ -9,9 +9,10 @@ from fairseq_diverse.attention.functional.interacting import interacting_attenti
 from fairseq_diverse.attention.functional.mixing import mix_heads
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.kernels import interacting as kernel
-from fairseq_diverse.attention.mechanisms.mixing import TalkingHeads
+from fairseq_diverse.attention.mechanism import AttentionShape
+from fairseq_diverse.attention.mechanisms.talking import TalkingHeads
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.request import AttentionRequest
 from tests.cases import batch, build_model
 from tests.reference import heads as reference
 
@@ -179,9 +180,11 @@ def test_interacting_never_holds_the_maps_of_all_pairs(combine, key_width, dropo
 def test_talking_starts_as_the_identity_and_each_kind_has_its_matrices():
     maps = torch.randn(B, H, T, S)
     for kind, count in (("logits", 1), ("weights", 1), ("both", 2)):
-        talking = TalkingHeads(H, kind)
+        where = AttentionShape.of("encoder", 1, H, H)
+        talking, nothing = TalkingHeads(TalkingHeads.Settings(kind), where), None
         assert [p.tolist() for p in talking.parameters()] == [torch.eye(H).tolist()] * count
-        assert torch.equal(talking.mix_logits(maps), maps) and torch.equal(talking.mix_weights(maps), maps)
+        assert torch.equal(talking.logits(maps, nothing), maps)
+        assert torch.equal(talking.weights(maps, nothing), maps)
 
 
 def test_what_a_padded_key_holds_moves_no_talking_head():

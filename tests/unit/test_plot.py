@@ -10,9 +10,10 @@ import pytest
 import torch
 from matplotlib import font_manager
 
+from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
-from fairseq_diverse.config import COMPONENTS
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.evaluation import pictures
 from fairseq_diverse.evaluation.attention_maps import (
@@ -29,7 +30,6 @@ from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, rea
 from fairseq_diverse.evaluation.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.report import from_results
 from fairseq_diverse.experiments.tables import load_table, to_arguments
-from fairseq_diverse.request import AttentionRequest
 from tests.cases import ALL_ON, batch, build_model
 
 

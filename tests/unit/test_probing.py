@@ -8,12 +8,12 @@ import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.probing import GROUPS, SPLITS, TASKS, Example, read_probing
-from fairseq_diverse.request import AttentionRequest
 from fairseq_diverse.tasks.sentence_probing import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase
@@ -183,7 +183,9 @@ def test_architectures(folder):
         plain, routed = build(task), build(task, "li2021_probing_aggregation")
     assert sum(p.numel() for p in plain.encoder.layers.parameters()) == 18_914_304  # six layers of Base
     assert sum(p.numel() for p in plain.classifier.parameters()) == 512 * 512 + 512 + 512 * 2 + 2
-    assert [layer.self_attn.aggregate is not None for layer in routed.encoder.layers] == [True] * 2 + [False] * 4
+    assert [layer.self_attn.mechanism("routing") is not None for layer in routed.encoder.layers] == [True] * 2 + [
+        False
+    ] * 4
 
 
 def test_a_trained_encoder_is_probed_as_it_is(folder):

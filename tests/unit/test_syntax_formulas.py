@@ -11,7 +11,9 @@ from fairseq_diverse.attention.functional.syntax import (
     phrase_distance,
     phrase_relation,
 )
-from fairseq_diverse.attention.mechanisms.syntax import PhraseBias, relate
+from fairseq_diverse.attention.mechanism import AttentionShape
+from fairseq_diverse.attention.mechanisms.syntax import PhraseAttention, Syntax
+from fairseq_diverse.attention.relations import relate
 from tests.reference import syntax as reference
 
 B, H, T, D, K = 3, 2, 7, 4, 2
@@ -152,5 +154,6 @@ def test_half_types_stay_finite(dtype):
 
 def test_the_phrase_bias_of_an_attention_is_0_outside_the_phrase():
     """Where the mask rules; talking and evolving read these cells."""
-    bias, seen = PhraseBias(D, K)(relate(torch.stack(trees(), -1), ("constituency",)))
+    module = PhraseAttention(Syntax.Settings("phrase", limit=K), AttentionShape.of("encoder", 1, H * D, H))
+    bias, seen = module.penalty(relate(torch.stack(trees(), -1), ("constituency",)))
     assert bias[seen].max() < 0 and not bias[~seen].any()

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.precision import at_least_float32
+
 SMALLEST_NORM = 1e-8
 
 
@@ -14,7 +16,7 @@ def _mean_over(values: Tensor, valid: Tensor) -> Tensor:
 def _mean_cosine(vectors: Tensor, valid: Tensor) -> Tensor:
     if vectors.size(1) < 2:
         raise ValueError(f"agreement is defined for at least 2 heads, not {vectors.size(1)}")
-    vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
+    vectors = at_least_float32(vectors)
     squared = vectors.square().sum(-1, keepdim=True)  # (B, H, T, 1)
     nonzero = squared > SMALLEST_NORM**2
     scale = torch.where(nonzero, squared, 1).rsqrt()  # selected before the root: no gradient at 0
@@ -63,7 +65,7 @@ def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
     """
     if weights.size(1) < 2:
         raise ValueError(f"agreement is defined for at least 2 heads, not {weights.size(1)}")
-    weights = weights if weights.dtype == torch.float64 else weights.float()
+    weights = at_least_float32(weights)
     return _mean_over(weights.mean(1).square().sum(-1), valid)
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.precision import at_least_float32
+
 
 def head_confidence(weights: Tensor, valid: Tensor) -> Tensor:
     """Mean over the real queries of the largest weight.
@@ -36,7 +38,7 @@ def syntactic_attention(weights: Tensor, relation: Tensor, valid: Tensor) -> Ten
     Returns:
         (B, H) in [0, 1], float32 or float64; 0 for a sentence without a real query.
     """
-    weights = weights if weights.dtype == torch.float64 else weights.float()
+    weights = at_least_float32(weights)
     return _mean_over_queries((weights * relation.unsqueeze(1)).sum(-1), valid).clamp(max=1)  # no more by rounding
 
 
@@ -63,6 +65,6 @@ def redundant_heads(weights: Tensor, relation: Tensor, valid: Tensor, gate: floa
 
 def _mean_over_queries(values: Tensor, valid: Tensor) -> Tensor:
     """(B, H, T) -> (B, H)."""
-    values = values if values.dtype == torch.float64 else values.float()
+    values = at_least_float32(values)
     real = valid.unsqueeze(1)
     return torch.where(real, values, 0).sum(-1) / real.sum(-1).clamp(min=1)

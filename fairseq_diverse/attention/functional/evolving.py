@@ -63,10 +63,10 @@ def _convolve(seen: Tensor, weight: Tensor, bias: Tensor, component: str, above:
     columns = (reach, 0) if component == "decoder" else (reach // 2, reach // 2)
     if above is None:
         return F.conv2d(F.pad(seen, (*columns, reach, 0)), weight, bias)
-    return F.conv2d(F.pad(below(above, seen), (*columns, 0, 0)), weight, bias)
+    return F.conv2d(F.pad(stack_rows(above, seen), (*columns, 0, 0)), weight, bias)
 
 
-def below(above: Tensor, rows: Tensor) -> Tensor:
+def stack_rows(above: Tensor, rows: Tensor) -> Tensor:
     """(B, H, R, S'), (B, H, T, S) -> (B, H, R + T, S): earlier rows, which end at fewer keys, over the others."""
     return torch.cat([F.pad(above, (0, rows.size(-1) - above.size(-1))), rows], 2)
 

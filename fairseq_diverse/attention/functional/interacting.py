@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_diverse.attention.functional.masking import masked_softmax, see_something
+from fairseq_diverse.attention.functional.masking import attend_somewhere, masked_softmax
 from fairseq_diverse.attention.kernels import interacting as kernel
 
 ALIGNMENT = 16  # of a mask's rows, in numbers, for torch's fused attention on CUDA
@@ -51,17 +51,17 @@ def interacting_attention(
     batch, heads, queries, width = q.shape
     summed = combine == "sum"
     if kernel.usable(q, k, v, summed, dropout):
-        seen = None if allowed is None else see_something(allowed)
+        seen = None if allowed is None else attend_somewhere(allowed)
         return kernel.Pairs.apply(q, k, v, seen, summed, width**-0.5 if scale is None else scale)
     mask = None
     if allowed is not None:  # once: of a bool mask, or an unaligned one, torch would make and keep a copy per head
-        seen = see_something(allowed)
+        seen = attend_somewhere(allowed)
         seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
         seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT))
         mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
     stacked = q.reshape(batch, 1, heads * queries, -1)
     keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
-    attend: Any = _Again.apply if summed or keeps_maps else _attend
+    attend: Any = _Recomputed.apply if summed or keeps_maps else _attend
     outputs = (
         attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, -1).transpose(1, 2)
         for key, value in zip(k.split(1, 1), v.split(1, 1), strict=True)
@@ -85,7 +85,7 @@ def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, sca
         (B, H, T, S), rows sum to 1.
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
-    allowed = None if allowed is None else see_something(allowed)
+    allowed = None if allowed is None else attend_somewhere(allowed)
     maps = (masked_softmax(q @ key.transpose(-1, -2) * scale, allowed) for key in k.split(1, 1))
     return functools.reduce(torch.add, maps) / k.size(1)
 
@@ -94,7 +94,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
 
 
-class _Again(torch.autograd.Function):
+class _Recomputed(torch.autograd.Function):
     """torch's fused attention that keeps its arguments alone, and runs again in backward."""
 
     @staticmethod

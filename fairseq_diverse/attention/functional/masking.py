@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.precision import at_least_float32
 
-def see_something(allowed: Tensor) -> Tensor:
+
+def attend_somewhere(allowed: Tensor) -> Tensor:
     """Let a query without any allowed key see every key: its output is finite, the same on every route, and ignored.
 
     Args:
@@ -27,7 +29,7 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     Returns:
         (B, H, T, S) float32, or float64 for float64 logits; rows sum to 1.
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = at_least_float32(logits)
     if allowed is not None:
         logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
     return logits.softmax(-1)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.precision import at_least_float32
+
 NARROWEST = 1e-3  # window of localness, in positions
 
 
@@ -63,14 +65,14 @@ def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, va
     Returns:
         (B, H, T, T) at most 0, float32, or float64 for float64 queries.
     """
-    at_least_float32 = torch.float64 if q.dtype == torch.float64 else torch.float32
-    q, weight, centre, window = (x.to(at_least_float32) for x in (q, weight, centre, window))
-    length = valid.sum(-1)[:, None, None].to(at_least_float32)
+    q = at_least_float32(q)
+    weight, centre, window = (x.type_as(q) for x in (weight, centre, window))
+    length = valid.sum(-1)[:, None, None].type_as(q)
     with torch.autocast(q.device.type, enabled=False):
         hidden = torch.tanh(q @ weight.t())  # (B, H, T, D)
         mean = length * torch.sigmoid(hidden @ centre)  # (B, H, T)
         deviation = (length * torch.sigmoid(hidden @ window)).clamp(min=NARROWEST) / 2
-    position = (valid.cumsum(-1) - 1)[:, None, None].to(at_least_float32)  # (B, 1, 1, T)
+    position = (valid.cumsum(-1) - 1)[:, None, None].type_as(q)  # (B, 1, 1, T)
     return -((position - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)).square() / 2
 
 

@@ -8,6 +8,8 @@ span is [0, 0).
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.precision import at_least_float32
+
 
 def dependency_relation(word: Tensor, head: Tensor) -> Tensor:
     """Which subwords a subword may see along dependencies: those of its own word, of its head and of its dependents.
@@ -80,8 +82,8 @@ def phrase_bias(embedding: Tensor, weight: Tensor, bias: Tensor, out: Tensor, di
     Returns:
         (B, T, T) at most 0, float32, or float64 for float64 embeddings.
     """
-    at_least_float32 = torch.float64 if embedding.dtype == torch.float64 else torch.float32
-    embedding, weight, bias, out = (x.to(at_least_float32) for x in (embedding, weight, bias, out))
+    embedding = at_least_float32(embedding)
+    weight, bias, out = (x.type_as(embedding) for x in (weight, bias, out))
     with torch.autocast(out.device.type, enabled=False):
         table = -(torch.tanh(embedding @ weight.t() + bias) @ out).abs()
     return table[distance + len(table) // 2]

@@ -1,46 +1,108 @@
 """Evolving attention (Wang et al., 2021)."""
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.functional.evolving import below, evolve_logits, readable
+from fairseq_diverse.attention.functional.evolving import evolve_logits, readable, stack_rows
+from fairseq_diverse.attention.mechanism import (
+    AttentionContext,
+    AttentionShape,
+    Mechanism,
+    MechanismSettings,
+    option,
+    placement,
+)
+from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.errors import UserError
 
 
-class EvolvingLogits(nn.Module):
-    """What happens to the logits of one attention before they are masked.
+@register_mechanism("evolving")
+class EvolvingAttention(Mechanism):
+    """A residual connection from the logits of the layer before, then a convolution over the map; see
+    ``evolve_logits``.
 
-    Source: Wang et al. (2021), sections 3.3 and 3.5. H^2 k^2 + H parameters, none with ``conv_ratio`` 0: 584 at Base
-    with k = 3. They start as those of ``torch.nn.Conv2d``.
-
-    Args:
-        heads: H.
-        component: encoder, decoder or cross.
-        carry_ratio: alpha, the share of the logits below; 0 unless the component is encoder.
-        conv_ratio: beta, the share of the convolution.
-        kernel: k, odd.
+    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. H^2 k^2 + H parameters, none with beta 0: 584 at Base with
+    k = 3. They start as those of ``torch.nn.Conv2d``.
     """
 
-    def __init__(self, heads: int, component: str, carry_ratio: float, conv_ratio: float, kernel: int) -> None:
-        super().__init__()
-        self.component, self.carry_ratio, self.conv_ratio, self.kernel = component, carry_ratio, conv_ratio, kernel
-        self.carries = carry_ratio > 0
-        self.conv = nn.Conv2d(heads, heads, kernel) if conv_ratio > 0 else None
-
-    @property
-    def has_history(self) -> bool:
-        """Whether decoding needs the rows of earlier steps."""
-        return self.conv is not None and self.component != "encoder" and self.kernel > 1
-
-    def forward(self, logits: Tensor, previous: Tensor | None, cells: Tensor | None, above: Tensor | None) -> Tensor:
-        """(B, H, T, S) -> (B, H, T, S), as ``evolve_logits``."""
-        weight, bias = (None, None) if self.conv is None else (self.conv.weight, self.conv.bias)
-        previous = previous if self.carries else None
-        return evolve_logits(
-            logits, previous, weight, bias, self.component, self.carry_ratio, self.conv_ratio, cells, above
+    @dataclass(frozen=True)
+    class Settings(MechanismSettings):
+        on: str = placement("", "placement of evolving attention; empty = off")
+        carry: float = option(
+            0.5, "alpha, share of the logits of the layer below, in [0, 1]; encoder only; 0.1 in _lite"
         )
+        conv: str = option(
+            "0.1", "beta, share of the convolution, in [0, 1]: a number, or encoder:0,decoder:0.1,cross:0.1"
+        )
+        kernel: int = option(3, "width of the convolution, odd")
 
-    def next_above(self, logits: Tensor, cells: Tensor | None, above: Tensor | None) -> Tensor:
-        """(B, H, k - 1, S) the last rows, which the next steps of decoding read."""
-        rows = readable(logits, cells)
-        if above is None:
-            above = rows.new_zeros(*rows.shape[:2], self.kernel - 1, 0)
-        return below(above, rows)[:, :, -(self.kernel - 1) :]
+        def ratios_at(self, component: str) -> tuple[float, float]:
+            """alpha (0 outside the encoder) and beta"""
+            return (self.carry if component == "encoder" else 0.0), self._conv_ratios()[component]
+
+        def _conv_ratios(self) -> dict[str, float]:
+            try:
+                if ":" not in self.conv:
+                    return dict.fromkeys(COMPONENTS, float(self.conv))
+                pairs = [part.strip().split(":") for part in self.conv.split(",")]
+                ratios = {component: float(ratio) for component, ratio in pairs}
+            except ValueError:
+                return {}
+            return ratios if len(ratios) == len(pairs) and set(ratios) <= set(COMPONENTS) else {}
+
+        def check(self, where: AttentionShape) -> None:
+            ratios = self._conv_ratios()
+            if not ratios or not all(0 <= ratio <= 1 for ratio in ratios.values()):
+                raise UserError(
+                    f"--evolving-conv {self.conv!r}: must be a number in [0, 1], or one for each component, such as "
+                    "encoder:0,decoder:0.1,cross:0.1"
+                )
+            if where.component not in ratios:
+                raise UserError(
+                    f"--evolving-conv {self.conv!r}: {where.component}, where --evolving-on places it, is missing"
+                )
+            if not 0 <= self.carry <= 1:
+                raise UserError(f"--evolving-carry {self.carry}: must be in [0, 1]")
+            if self.kernel < 1 or self.kernel % 2 == 0:
+                raise UserError(f"--evolving-kernel {self.kernel}: must be odd and at least 1")
+
+    neutral = {"evolving_on": "{on}", "evolving_carry": 0.0, "evolving_conv": "0"}
+    examples = (
+        {"evolving_on": "{on}", "evolving_conv": "0.4"},
+        {"evolving_on": "{on}", "evolving_conv": "0.4", "evolving_kernel": 5, "talking": "logits"},
+    )
+
+    @classmethod
+    def build(cls, settings: Settings, where: AttentionShape) -> Mechanism | None:
+        return cls(settings, where) if any(settings.ratios_at(where.component)) else None
+
+    def __init__(self, settings: Settings, where: AttentionShape) -> None:
+        super().__init__(settings, where)
+        self.component, self.kernel = where.component, settings.kernel
+        self.carry_ratio, self.conv_ratio = settings.ratios_at(where.component)
+        self.conv = nn.Conv2d(where.heads, where.heads, self.kernel) if self.conv_ratio > 0 else None
+
+    def logits(self, logits: Tensor, context: AttentionContext) -> Tensor:
+        """(B, H, T, S) -> (B, H, T, S); decoding keeps the k - 1 last rows, which the next steps read."""
+        weight, bias = (None, None) if self.conv is None else (self.conv.weight, self.conv.bias)
+        above, cells = None, context.cells
+        if context.memory is not None and weight is not None and self.component != "encoder" and self.kernel > 1:
+            above = context.memory.get(self.key)
+            rows = readable(logits, cells)
+            earlier = rows.new_zeros(*rows.shape[:2], self.kernel - 1, 0) if above is None else above
+            context.memory[self.key] = stack_rows(earlier, rows)[:, :, -(self.kernel - 1) :]
+        evolved = evolve_logits(
+            logits,
+            context.previous if self.carry_ratio else None,
+            weight,
+            bias,
+            self.component,
+            self.carry_ratio,
+            self.conv_ratio,
+            cells,
+            above,
+        )
+        context.carry = evolved if self.carry_ratio else None
+        return evolved

@@ -1,49 +1,79 @@
 """Routing-by-agreement in place of the output projection (Li et al., 2021, section 3.2)."""
 
+from dataclasses import dataclass
+
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
+from fairseq_diverse.attention.mechanism import AttentionShape, Mechanism, MechanismSettings, option, placement
+from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.errors import UserError
 
 
-class RoutedAggregation(nn.Module):
+@register_mechanism("routing")
+class RoutedAggregation(Mechanism):
     """Combine the heads by routing their votes.
 
         V = W2 ReLU(W1 LayerNorm(O) + b1) + b2,  O the concatenated head outputs,  V read as H x N x (d/N)
 
     Source: Li et al. (2021), Eqs. 8-9, in the form of the released code, which fits the parameter counts of Tables 3-5;
     the LayerNorm and the initial variances (2/d for W1, 1/d for W2) keep the gradient of the linear aggregation.
-
-    Args:
-        width: d.
-        heads: H.
-        kind: simple or em.
-        iterations: T, at least 1.
-        capsules: N, a divisor of d; 0 = d.
-        activation: learned or none (A = 1); em only.
     """
 
-    def __init__(self, width: int, heads: int, kind: str, iterations: int, capsules: int, activation: str) -> None:
-        super().__init__()
-        self.heads, self.capsules, self.kind, self.iterations = heads, capsules or width, kind, iterations
-        self.layer_norm = LayerNorm(width)
+    @dataclass(frozen=True)
+    class Settings(MechanismSettings):
+        kind: str = option("none", "aggregate heads by routing-by-agreement", choices=("none", "simple", "em"))
+        on: str = placement("encoder:1-2", "placement of the routed aggregation")
+        iterations: int = option(3, "routing iterations, at least 1")
+        capsules: int = option(
+            0,
+            "number of output capsules N, a divisor of the width; 0 = the width, as in the paper; fewer is "
+            "experimental",
+        )
+        activation: str = option("learned", "activation probability of EM routing", choices=("learned", "none"))
+
+        def check(self, where: AttentionShape) -> None:
+            if self.iterations < 1:
+                raise UserError(f"--routing-iterations {self.iterations}: must be at least 1")
+            if self.capsules < 0 or where.width % (self.capsules or where.width):
+                raise UserError(
+                    f"--routing-capsules {self.capsules}: must divide the width {where.width} (or be 0 for the width)"
+                )
+            if self.capsules == 1 and self.kind == "em" and self.activation == "learned":
+                raise UserError(
+                    "--routing-capsules 1: one capsule gets every share, its activation is 0 and nothing trains; "
+                    "take more, or --routing-activation none"
+                )
+
+    key = "aggregate"
+    examples = (
+        {"routing": "simple", "routing_on": "{on}"},
+        {"routing": "em", "routing_on": "{on}"},
+        {"routing": "em", "routing_on": "{on}", "routing_capsules": 6, "routing_activation": "none"},
+    )
+
+    def __init__(self, settings: Settings, where: AttentionShape) -> None:
+        super().__init__(settings, where)
+        width, self.votes_of = where.width, where.heads
+        self.kind, self.iterations, self.capsules = settings.kind, settings.iterations, settings.capsules or width
+        self.layer_norm = nn.LayerNorm(width)
         self.hidden = nn.Linear(width, width)
-        self.votes = nn.Linear(width, heads * width)
+        self.votes = nn.Linear(width, where.heads * width)
         nn.init.normal_(self.hidden.weight, std=(2 / width) ** 0.5)
         nn.init.normal_(self.votes.weight, std=(1 / width) ** 0.5)
         nn.init.zeros_(self.hidden.bias)
         nn.init.zeros_(self.votes.bias)
         self.beta_a = self.beta_u = None
-        if kind == "em" and activation == "learned":
+        if self.kind == "em" and settings.activation == "learned":
             self.beta_a = nn.Parameter(torch.zeros(self.capsules))
             self.beta_u = nn.Parameter(torch.zeros(self.capsules))
 
-    def forward(self, concatenated: Tensor) -> Tensor:
+    def combine(self, concatenated: Tensor) -> Tensor:
         """(..., d) concatenated heads -> (..., d) concatenated capsules."""
         votes = self.votes(F.relu(self.hidden(self.layer_norm(concatenated))))
-        votes = votes.unflatten(-1, (self.heads, self.capsules, -1))
+        votes = votes.unflatten(-1, (self.votes_of, self.capsules, -1))
         if self.kind == "simple":
             return simple_routing(votes, self.iterations)
         return em_routing(votes, self.beta_a, self.beta_u, self.iterations, activation=self.beta_a is not None)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairseq_diverse.config import Layers, Placement, resolve_placement
+from fairseq_diverse.attention.placements import Layers, Placement, resolve_placement
 from fairseq_diverse.errors import UserError
 
 TERMS = ("subspace", "position", "output")
@@ -29,18 +29,20 @@ class AttentionRequest:
         terms: disagreement terms, see ``TERMS``.
         on: placement of the attentions to measure.
         weights: placement of the attentions whose maps are returned; empty for none.
-        alignment: whether the caller reads ``extra["attn"]``, the map that fairseq's decoder makes by habit; a last
-            cross-attention that is measured or has a mechanism need not make it for a caller who does not.
+        inside: return the head outputs and the plain weights of every encoder layer.
+        alignment: whether the caller reads ``extra["attn"]``, the map that fairseq's decoder always makes; where it is
+            not read, a last cross-attention that is measured or has a mechanism does not make it.
         flag: the flag that errors name.
     """
 
     terms: tuple[str, ...] = ()
     on: str = ""
     weights: str = ""
+    inside: bool = False
     alignment: bool = True
     flag: str = "--disagreement-on"
 
-    def resolve(self, layers: Layers, heads: Mapping[str, int]) -> "Probe":
+    def resolve(self, layers: Layers, heads: Mapping[str, int]) -> "ResolvedRequest":
         """Check the request against a model's layers and heads.
 
         Raises:
@@ -50,16 +52,18 @@ class AttentionRequest:
         for component in on:
             if heads[component] < 2:
                 raise UserError(f"{self.flag} {self.on!r}: {component} attention has one head; needed are at least 2")
-        return Probe(self.terms, on, resolve_placement(self.flag, self.weights, layers), self.alignment)
+        weights = resolve_placement(self.flag, self.weights, layers)
+        return ResolvedRequest(self.terms, on, weights, self.inside, self.alignment)
 
 
 @dataclass(frozen=True)
-class Probe:
-    """A request resolved for one model; ``Probe()`` asks for nothing."""
+class ResolvedRequest:
+    """A request resolved for one model; ``NOTHING`` asks for nothing."""
 
     terms: tuple[str, ...]
     on: Placement
     weights: Placement
+    inside: bool = False
     alignment: bool = True
 
     def terms_at(self, component: str, layer: int) -> tuple[str, ...]:
@@ -69,4 +73,4 @@ class Probe:
         return layer in self.weights.get(component, ())
 
 
-NOTHING = Probe((), {}, {})
+NOTHING = ResolvedRequest((), {}, {})

@@ -1,0 +1,157 @@
+"""The body of an attention: the order of the stages, from projected queries, keys and values to head outputs."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
+from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_softmax
+from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, AttentionShape, Mechanism
+from fairseq_diverse.attention.plan import Placed
+from fairseq_diverse.errors import UserError
+
+SKIPPED = ("select", "bias", "logits", "weights", "output_bias", "attention")  # where one does the attention itself
+
+
+class BodyOutput(NamedTuple):
+    """What the stages give, before the output is combined."""
+
+    heads: Tensor  # (B, H, T, D), or wider where a mechanism makes it so
+    weights: Tensor | None  # (B, H, T, S), where a map was made
+    agreement: Tensor | None  # (K,) one figure a disagreement term
+
+
+def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[list[Mechanism], AttentionShape]:
+    """The modules of the mechanisms that are on at one attention, and the shape that they give it.
+
+    Raises:
+        UserError: a mechanism does the whole attention, and would leave out what another one does.
+    """
+    for mechanism, settings in placed:
+        if "project" in mechanism.stages():
+            shape = mechanism.project(settings, shape)  # type: ignore[attr-defined]
+    built = [made for mechanism, settings in placed if (made := mechanism.build(settings, shape)) is not None]
+    for whole in (made for made in built if "attention" in made.stages()):
+        for other in built:
+            left_out = [stage for stage in SKIPPED if stage in other.stages()] if other is not whole else []
+            if left_out:
+                place = f"{shape.component}:{shape.layer}"
+                raise UserError(
+                    f"{place} has {whole.name} and {other.name}, whose {left_out[0]} {whole.name} leaves out; place "
+                    "them apart"
+                )
+    return built, shape
+
+
+class StagedBody(nn.Module):
+    """The stages of an attention; a base of modules that have the projections."""
+
+    out_proj: Any
+
+    def add_mechanisms(self, mechanisms: Sequence[Mechanism]) -> None:
+        """Make the mechanisms submodules, under their keys.
+
+        Raises:
+            UserError: a key that the attention has already.
+        """
+        for mechanism in mechanisms:
+            if hasattr(self, mechanism.key):
+                raise UserError(f"mechanism {mechanism.name!r}: its key {mechanism.key!r} is taken by the attention")
+            setattr(self, mechanism.key, mechanism)
+        self.stage_keys = {stage: tuple(m.key for m in mechanisms if stage in m.stages()) for stage in STAGES}
+        self.gated = frozenset(name for m in mechanisms for name in m.gates)
+        self.needs_map = any(self.stage_keys[stage] for stage in ("logits", "weights", "output_bias"))
+        if self.stage_keys["combine"]:
+            self.out_proj = None
+
+    def mechanism(self, name: str) -> Any:
+        """The module of a mechanism; None where it is not on."""
+        return next((m for m in self.children() if isinstance(m, Mechanism) and m.name == name), None)
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether each head has a map of its own."""
+        return all(mechanism.has_maps for mechanism in self.stage("attention"))
+
+    def stage(self, name: str) -> list[Any]:
+        """The mechanisms that take part in a stage, in their order."""
+        return [getattr(self, key) for key in self.stage_keys[name]]
+
+    def run_stages(self, context: AttentionContext, need_weights: bool, terms: tuple[str, ...] = ()) -> BodyOutput:
+        """Everything between the projections.
+
+        The map of weights is made where a stage or the caller needs it; otherwise torch's fused kernel does the work.
+        """
+        q, k, v = context.q, context.k, context.v
+        whole = self.stage("attention")
+        need_weights = need_weights or "position" in terms
+        explicit = need_weights or self.needs_map
+
+        logits = q @ k.transpose(-1, -2) if not whole and (explicit or self.stage_keys["select"]) else None
+        for mechanism in self.stage("select"):
+            context.selected = mechanism.select(logits, context)  # (B, H)
+        bias = context.mask_bias
+        for mechanism in self.stage("bias"):
+            term = self._where_selected(mechanism, mechanism.bias(context), 0, context)
+            bias = term if bias is None else bias + term  # broadcast to (B, H, T, S)
+        context.visible = context.allowed
+        for mechanism in self.stage("visible"):
+            seen = self._where_selected(mechanism, mechanism.visible(context), True, context)
+            context.visible = attend_somewhere(seen if context.visible is None else seen & context.visible)
+
+        weights = None
+        if whole:
+            if "position" in terms and not whole[0].has_maps:
+                raise UserError(f"--disagreement position: heads with {whole[0].name} have no map of their own")
+            heads, weights = whole[0].attention(context, need_weights)
+        elif not explicit:
+            mask = context.visible if bias is None else additive_mask(bias, context.visible).type_as(q)
+            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=context.dropout, scale=1.0)
+        else:
+            assert logits is not None
+            logits = logits if bias is None else logits + bias
+            for mechanism in self.stage("logits"):
+                logits = mechanism.logits(logits, context)
+            weights = masked_softmax(logits, context.visible)
+            mixed = weights
+            for mechanism in self.stage("weights"):
+                mixed = mechanism.weights(mixed, context)
+            dropped = F.dropout(mixed.type_as(v), context.dropout) if context.dropout else mixed.type_as(v)
+            heads = dropped @ v  # (B, H, T, D)
+            for mechanism in self.stage("output_bias"):
+                heads = heads + self._where_selected(mechanism, mechanism.output_bias(dropped, context), 0, context)
+
+        for mechanism in self.stage("heads"):
+            heads = mechanism.heads(heads, context)
+        agreement = _measure(terms, context, heads, weights) if terms else None
+        for mechanism in self.stage("gate"):
+            heads = mechanism.gate(heads, context)
+        return BodyOutput(heads, weights, agreement)
+
+    def combine_heads(self, heads: Tensor) -> Tensor:
+        """(..., H D) concatenated heads -> (..., C)."""
+        combining = self.stage("combine")
+        return combining[0].combine(heads) if combining else self.out_proj(heads)
+
+    def _where_selected(self, mechanism: Mechanism, value: Tensor, otherwise: Any, context: AttentionContext) -> Tensor:
+        """``value`` for the heads that get what is gated, ``otherwise`` for the others."""
+        if context.selected is None or mechanism.name not in self.gated:
+            return value
+        return torch.where(context.selected[..., None, None], value, otherwise)
+
+
+def _measure(terms: tuple[str, ...], context: AttentionContext, heads: Tensor, weights: Tensor | None) -> Tensor:
+    """(K,) the agreement of the heads by each term, in the order given."""
+    figures = []
+    for term in terms:
+        if term == "subspace":
+            figures.append(subspace_agreement(context.v, context.valid_keys))
+        elif term == "position":
+            assert weights is not None
+            figures.append(position_agreement(weights, context.valid_queries))
+        else:
+            figures.append(output_agreement(heads, context.valid_queries))
+    return torch.stack(figures)

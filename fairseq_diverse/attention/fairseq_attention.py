@@ -1,0 +1,249 @@
+"""The one place where the body meets fairseq's attention."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.modules import MultiheadAttention
+from fairseq.modules.quant_noise import quant_noise
+from torch import Tensor, nn
+
+from fairseq_diverse.attention.body import StagedBody, build_mechanisms
+from fairseq_diverse.attention.functional.masking import attend_somewhere, masked_softmax
+from fairseq_diverse.attention.mechanism import AttentionContext, AttentionShape
+from fairseq_diverse.attention.plan import Placed
+from fairseq_diverse.attention.relations import Relations
+
+logger = logging.getLogger(__name__)
+
+IncrementalState = dict[str, dict[str, Tensor | None]]
+MEMORY = "mechanisms"  # of the incremental state: what mechanisms keep between steps
+
+
+class AttentionOutput(NamedTuple):
+    """What one attention gives its layer."""
+
+    value: Tensor  # (T, B, C)
+    weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; as the softmax gives them
+    agreement: Tensor | None  # (K,) one figure a disagreement term
+    redundant: Tensor | None = None  # (B, H) bool, where heads are enlivened
+    carry: Tensor | None = None  # (B, H, T, S) evolved logits for the next layer
+    heads: Tensor | None = None  # (B, H, T, D) what is combined, where it was asked for
+    plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k / sqrt(D))), likewise
+
+
+class StagedAttention(StagedBody, MultiheadAttention):
+    """fairseq's ``MultiheadAttention`` with mechanisms.
+
+    With no mechanism and nothing asked for, fairseq's forward runs: same parameters, same numbers, bit for bit.
+    Otherwise the stages of ``StagedBody.run_stages`` run between fairseq's projections.
+
+    Args:
+        placed: the mechanisms of this attention with their settings, from ``AttentionPlan.at``.
+        component: encoder, decoder or cross.
+        layer: from 1 at the bottom.
+        Others as fairseq's.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        placed: Sequence[Placed] = (),
+        component: str = "encoder",
+        layer: int = 1,
+        **options: Any,
+    ) -> None:
+        before = AttentionShape.of(component, layer, embed_dim, num_heads)
+        mechanisms, shape = build_mechanisms(placed, before)
+        MultiheadAttention.__init__(self, embed_dim, num_heads, **options)
+        self.dropout_module.module_name = "MultiheadAttention"  # as --retain-dropout-modules knows it
+        self.is_plain = not mechanisms and shape == before
+        noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
+        if shape.key_width != before.key_width:
+            self.scaling = shape.key_width**-0.5
+            self.q_proj = quant_noise(nn.Linear(embed_dim, num_heads * shape.key_width), *noise)
+            self.k_proj = quant_noise(nn.Linear(self.kdim, num_heads * shape.key_width), *noise)
+        if shape.out_width != before.out_width:
+            self.out_proj = quant_noise(nn.Linear(shape.out_width, embed_dim), *noise)
+        if shape != before:
+            self.reset_parameters()
+            self.out_proj.weight.data.mul_(shape.out_gain)
+        self.add_mechanisms(mechanisms)
+
+    def forward(self, *args, **kwargs) -> tuple[Tensor, Tensor | None]:  # type: ignore[no-untyped-def]
+        """As fairseq's ``MultiheadAttention.forward``."""
+        output = self.attend(*args, **kwargs)
+        return output.value, output.weights
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Tensor | None = None,
+        need_head_weights: bool = False,
+        query_padding_mask: Tensor | None = None,
+        terms: tuple[str, ...] = (),
+        relations: Relations | None = None,
+        previous: Tensor | None = None,
+        inside: bool = False,
+    ) -> AttentionOutput:
+        """One attention of the query over the keys.
+
+        Args:
+            query: (T, B, C).
+            key, value: (S, B, C); None where the cache holds them.
+            key_padding_mask: (B, S), True at padding.
+            query_padding_mask: (B, T), True at padding; only ``terms`` and mechanisms use it.
+            attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
+            need_weights, need_head_weights: return the weights averaged over heads, or of each head.
+            terms: disagreement terms to measure: subspace, position, output.
+            relations: of the source's trees; for mechanisms that need them.
+            previous: (B, H, T, S) what the layer before gave as ``carry``; None for none.
+            inside: return the head outputs, and the weights as they are without any mechanism.
+            Others as fairseq's.
+
+        Raises:
+            UserError: the position term of heads that have no map of their own.
+        """
+        need_weights = need_weights or need_head_weights
+        fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
+        if self.is_plain and not terms and not inside and not (need_head_weights and fused_in_fairseq):
+            plain, plain_weights = MultiheadAttention.forward(
+                self,
+                query,
+                key,
+                value,
+                key_padding_mask=key_padding_mask,
+                incremental_state=incremental_state,
+                need_weights=need_weights,
+                static_kv=static_kv,
+                attn_mask=attn_mask,
+                need_head_weights=need_head_weights,
+            )
+            return AttentionOutput(plain, plain_weights, None)
+
+        q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
+        context = AttentionContext(
+            query.transpose(0, 1),
+            q,
+            k,
+            v,
+            self.scaling,
+            self._dropout,
+            key_padding_mask,
+            query_padding_mask,
+            _allowed(key_padding_mask, attn_mask),
+            relations,
+            previous,
+            self._recall(incremental_state),
+        )
+        output = self.run_stages(context, need_weights, terms)
+        if context.memory:
+            self.set_incremental_state(incremental_state, MEMORY, context.memory)
+        value = self.combine_heads(output.heads.permute(2, 0, 1, 3).flatten(2))  # (T, B, C)
+        shown = None
+        if need_weights and output.weights is not None:
+            shown = output.weights.transpose(0, 1) if need_head_weights else output.weights.mean(1)
+        own = ()
+        if inside:
+            own = (output.heads, masked_softmax(q.detach() @ k.detach().transpose(-1, -2), context.allowed))
+        return AttentionOutput(value, shown, output.agreement, context.selected, context.carry, *own)
+
+    def _recall(self, state: IncrementalState | None) -> dict[str, Tensor] | None:
+        """What mechanisms kept at earlier steps; None where all positions are there at once."""
+        return None if state is None else dict(self.get_incremental_state(state, MEMORY) or {})
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> IncrementalState | None:
+        """As fairseq's, which leaves some caches of the source as they are; what mechanisms keep always moves."""
+        if memory := self._recall(incremental_state):
+            moved = {key: value.index_select(0, new_order) for key, value in memory.items()}
+            self.set_incremental_state(incremental_state, MEMORY, moved)
+        return super().reorder_incremental_state(incremental_state, new_order)
+
+    @property
+    def _dropout(self) -> float:
+        """Probability of dropping a weight now."""
+        dropping = self.training or self.dropout_module.apply_during_inference
+        return self.dropout_module.p if dropping else 0.0
+
+    def _project(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None,
+        incremental_state: IncrementalState | None,
+        static_kv: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """q (B, H, T, D), already scaled, k and v (B, H, S, D), and the padding of the keys (B, S), past the cache.
+
+        The cache has fairseq's key and format, so that fairseq's reordering of beams works on it.
+        """
+
+        def split(x: Tensor) -> Tensor:
+            return x.view(x.size(0), x.size(1), self.num_heads, -1).permute(1, 2, 0, 3)
+
+        q = split(self.q_proj(query) * self.scaling)
+        cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}
+        cached = "prev_key" in cache
+        if cached and static_kv:
+            k, v = cache["prev_key"], cache["prev_value"]
+        else:
+            assert key is not None and value is not None
+            k, v = split(self.k_proj(key)), split(self.v_proj(value))
+            if cached:
+                k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
+        assert k is not None and v is not None
+        if incremental_state is not None:
+            key_padding_mask = self._append_prev_key_padding_mask(
+                key_padding_mask, cache.get("prev_key_padding_mask"), k.size(0), k.size(2), static_kv
+            )
+            self._set_input_buffer(
+                incremental_state, {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
+            )
+        return q, k, v, key_padding_mask
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Warm start: a checkpoint without a mechanism of this attention leaves it at its initial values."""
+        super().upgrade_state_dict_named(state_dict, name)
+        own = self.state_dict(prefix=f"{name}.")
+        plain = {"q_proj": self.embed_dim, "k_proj": self.kdim, "out_proj": self.embed_dim}  # input widths
+        reshaped = [
+            projection
+            for projection, width in plain.items()
+            if (weight := own.get(f"{name}.{projection}.weight")) is not None
+            and weight.shape != state_dict.get(f"{name}.{projection}.weight", weight).shape == (self.embed_dim, width)
+        ]
+        new = {key: value for key, value in own.items() if key.removeprefix(f"{name}.").split(".")[0] in reshaped}
+        for mechanism in dict.fromkeys(key for keys in self.stage_keys.values() for key in keys):
+            its = {key: value for key, value in own.items() if key.startswith(f"{name}.{mechanism}.")}
+            if not any(key in state_dict for key in its):
+                new |= its
+        if new:
+            state_dict.update(new)
+            projection = (f"{name}.out_proj.weight", f"{name}.out_proj.bias") if self.out_proj is None else ()
+            dropped = [key for key in projection if state_dict.pop(key, None) is not None]
+            logger.warning(
+                f"warm start: new in this model: {', '.join(new)}; dropped: {', '.join(dropped) or 'nothing'}"
+            )
+
+
+def _allowed(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+    """(B or 1, 1, T or 1, S), True where a query may see a key; None where it may see all."""
+    allowed = None
+    if attn_mask is not None:
+        allowed = (attn_mask == 0)[None, None]
+    if key_padding_mask is not None:
+        real = ~key_padding_mask.bool()[:, None, None]
+        allowed = real if allowed is None else allowed & real
+    return None if allowed is None else attend_somewhere(allowed)

@@ -1,0 +1,83 @@
+"""Differential attention (Ye et al., 2025): each head is the difference of two attentions."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_diverse.attention.functional.masking import masked_softmax
+from fairseq_diverse.attention.precision import at_least_float32
+
+EPSILON = 1e-5  # of the RMSNorm
+
+
+def differential_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ratio: Tensor,
+    gain: Tensor,
+    initial_ratio: float,
+    allowed: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Each head's queries and keys are two halves, each half has its own map, and one map is taken from the other.
+
+        A = softmax(mask(Q_1 K_1^T scale)) - ratio softmax(mask(Q_2 K_2^T scale))
+        heads = (1 - initial_ratio) RMSNorm(A V),  RMSNorm(x) = gain x / sqrt(mean over D of x^2 + 1e-5)
+
+    Source: Ye et al. (2025), Eqs. 1 and 3; ``ratio`` is lambda, ``initial_ratio`` is lambda_init. Each of the two maps
+    has its own dropout. Without ``need_weights`` torch's fused attention does the work.
+
+    Args:
+        q: (B, H, T, Dk), Dk even.
+        k: (B, H, S, Dk)
+        v: (B, H, S, D)
+        ratio: scalar.
+        gain: (D,), shared by the heads.
+        initial_ratio: in [0, 1).
+        allowed: bool, broadcast to (B, H, T, S), True where a query may see a key, something in every row; None allows
+            everything.
+        dropout: probability of dropping a weight, in [0, 1).
+        scale: factor of Q K^T; None for 1 / sqrt(Dk / 2).
+
+    Returns:
+        (B, H, T, D) head outputs, and A (B, H, T, S) before dropout, at least float32, whose rows sum to 1 - ratio;
+        None unless ``need_weights``.
+
+    Raises:
+        ValueError: if Dk is odd.
+    """
+    if q.size(-1) % 2:
+        raise ValueError(f"queries and keys need an even width to be halved, not {q.size(-1)}")
+    scale = (q.size(-1) // 2) ** -0.5 if scale is None else scale
+    halves = [*zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)]
+    weights = None
+    if need_weights:
+        maps = [masked_softmax(a @ b.transpose(-1, -2) * scale, allowed) for a, b in halves]
+        weights = maps[0] - ratio * maps[1]
+        outputs = [(F.dropout(x, dropout) if dropout else x).type_as(v) @ v for x in maps]
+    else:
+        outputs = [F.scaled_dot_product_attention(a, b, v, allowed, dropout, scale=scale) for a, b in halves]
+    heads = at_least_float32(outputs[0]) - ratio * at_least_float32(outputs[1])
+    normed = F.rms_norm(heads, gain.shape, gain.type_as(heads), EPSILON)
+    return ((1 - initial_ratio) * normed).type_as(v), weights
+
+
+def differential_ratio(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], initial_ratio: float) -> Tensor:
+    """The share of the second map.
+
+        lambda = exp(q_1 . k_1) - exp(q_2 . k_2) + lambda_init
+
+    Source: Ye et al. (2025), Eq. 2.
+
+    Args:
+        first, second: two vectors (Dk / 2,) each.
+        initial_ratio: lambda_init.
+
+    Returns:
+        Scalar, at least float32.
+    """
+    one, two = (torch.exp(at_least_float32(a) @ at_least_float32(b)) for a, b in (first, second))
+    return one - two + initial_ratio

@@ -1,0 +1,23 @@
+"""Gated attention (Qiu et al., 2025)."""
+
+from torch import Tensor
+
+
+def gate_heads(heads: Tensor, query: Tensor, weight: Tensor) -> Tensor:
+    """Head outputs times a gate that the query's input opens.
+
+        heads'[b, h, t] = sigmoid(W_g x_t)[h] heads[b, h, t]            one gate a head, weight (H, C)
+        heads'[b, h, t, d] = sigmoid(W_g x_t)[h D + d] heads[b, h, t, d]  one a channel, weight (H D, C)
+
+    Source: Qiu et al. (2025), section 2.2, the gate after the attention.
+
+    Args:
+        heads: (B, H, T, D)
+        query: (B, T, C) the input of the query projection.
+        weight: (H, C) or (H D, C)
+
+    Returns:
+        (B, H, T, D)
+    """
+    gates = (query @ weight.t()).sigmoid()  # (B, T, H) or (B, T, H D)
+    return heads * gates.unflatten(-1, (heads.size(1), -1)).transpose(1, 2).type_as(heads)

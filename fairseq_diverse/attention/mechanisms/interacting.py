@@ -1,0 +1,68 @@
+"""Interacting heads (Li and Luo, 2022, section 3.3)."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from fairseq_diverse.attention.functional.interacting import interacting_attention, interacting_weights
+from fairseq_diverse.attention.mechanism import (
+    AttentionContext,
+    AttentionShape,
+    Mechanism,
+    MechanismSettings,
+    option,
+    placement,
+)
+from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.registry import register_mechanism
+
+
+@register_mechanism("interacting")
+class InteractingHeads(Mechanism):
+    """Every head's queries attend to every head's keys; see ``interacting_attention``.
+
+    W_o of Eq. 12 (``concat``, (H - 1) C^2 more parameters) is kept as H W_o, and what it multiplies is divided by H:
+    the same function, with the same initial values. O_1j, ..., O_Hj are nearly equal at first, so that the H blocks of
+    W_o that read them move together, and Adam, which changes every entry as much whatever its gradient, would move the
+    output H times too far.
+
+    Source: Li and Luo (2022), Eqs. 11-12.
+    """
+
+    @dataclass(frozen=True)
+    class Settings(MechanismSettings):
+        kind: str = option(
+            "none",
+            "every head's queries attend to every head's keys; the outputs are concatenated or, without more "
+            "parameters, summed",
+            choices=("none", "concat", "sum"),
+        )
+        on: str = placement(",".join(COMPONENTS), "placement of interacting heads")
+
+    refuses = {"*": "which is not defined for pairs of heads"}
+    works_with = ("qk-head-dim",)
+    has_maps = False
+    examples = (
+        {"interacting": "concat", "interacting_on": "{on}"},
+        {"interacting": "sum", "interacting_on": "{on}", "qk_head_dim": 5, "qk_head_dim_on": "{on}"},
+    )
+
+    def __init__(self, settings: Settings, where: AttentionShape) -> None:
+        super().__init__(settings, where)
+        self.combine_pairs = settings.kind
+
+    @classmethod
+    def project(cls, settings: Settings, where: AttentionShape) -> AttentionShape:
+        if settings.kind == "sum":
+            return where
+        return replace(where, out_width=where.heads * where.out_width, out_gain=where.heads)
+
+    def attention(self, context: AttentionContext, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        """(B, H, T, H D) or (B, H, T, D), and the mean over the keys' heads of the maps (B, H, T, S)."""
+        q, k, v = context.q, context.k, context.v
+        heads = q.size(1)
+        if self.combine_pairs == "concat":
+            v = v / heads
+        value = interacting_attention(q, k, v, context.allowed, self.combine_pairs, context.dropout, scale=1.0)
+        weights = interacting_weights(q, k, context.allowed, scale=1.0) if need_weights else None
+        return value.unflatten(-1, (heads, -1)).transpose(1, 2), weights

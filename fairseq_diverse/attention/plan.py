@@ -1,0 +1,85 @@
+"""Which mechanisms are on at which attention of one model."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fairseq_diverse.attention.mechanism import AttentionShape, Mechanism
+from fairseq_diverse.attention.placements import Placement, parse_placement, resolve_placement
+from fairseq_diverse.attention.registry import MECHANISMS, flag_name, read_settings
+from fairseq_diverse.errors import UserError
+
+Placed = tuple[type[Mechanism], Any]  # a mechanism and its settings
+
+
+class Component(NamedTuple):
+    """The attentions of one component of a model."""
+
+    layers: int
+    width: int
+    heads: int
+
+
+class AttentionPlan:
+    """The mechanisms of each attention of a model.
+
+    Args:
+        args: parsed arguments or fairseq's configuration of the model.
+        components: by name: encoder, decoder, cross.
+
+    Raises:
+        UserError: a placement, a value or a combination that this model cannot have.
+    """
+
+    def __init__(self, args: Any, components: Mapping[str, Component]) -> None:
+        self.components = components
+        self._settings: dict[str, Any] = {}
+        self._placements: dict[str, Placement] = {}
+        layers = {name: component.layers for name, component in components.items()}
+        for name, mechanism in MECHANISMS.items():
+            settings, flag = read_settings(args, name), flag_name(name, "on")
+            parse_placement(flag, settings.on)  # a typing error shows even while the mechanism is off
+            placement = resolve_placement(flag, settings.on, layers) if settings.active else {}
+            if settings.active and not placement:
+                raise UserError(f"{flag} '': names no attention; leave {flag_name(name, 'kind')} off instead")
+            for component in placement:
+                if component not in mechanism.components:
+                    known = " and ".join(mechanism.components)
+                    raise UserError(f"{flag} {settings.on!r}: {name} is defined for {known} self-attention only")
+                settings.check(self.shape(component, min(placement[component])))
+            self._settings[name], self._placements[name] = settings, placement
+        for component, count in layers.items():
+            for layer in range(1, count + 1):
+                self._check_together(component, layer)
+
+    def shape(self, component: str, layer: int) -> AttentionShape:
+        """An attention of the model, before any mechanism is in it."""
+        return AttentionShape.of(component, layer, self.components[component].width, self.components[component].heads)
+
+    def at(self, component: str, layer: int) -> list[Placed]:
+        """The mechanisms of one attention, with their settings, in the order in which they take part in a stage."""
+        return [
+            (MECHANISMS[name], self._settings[name])
+            for name, placement in self._placements.items()
+            if layer in placement.get(component, ())
+        ]
+
+    def anywhere(self, mechanism: str, component: str) -> bool:
+        """Whether the mechanism is on at any layer of the component."""
+        return bool(self._placements[mechanism].get(component))
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """The kinds of source trees that the model needs: dependency, constituency."""
+        needed = {kind for settings in self._settings.values() if settings.active for kind in settings.trees}
+        return tuple(kind for kind in ("dependency", "constituency") if kind in needed)
+
+    def _check_together(self, component: str, layer: int) -> None:
+        placed, place = self.at(component, layer), f"{component}:{layer}"
+        for mechanism, settings in placed:
+            others = {other.name: its for other, its in placed if other is not mechanism}
+            mechanism.check_together(settings, others, place)
+            reasons = {name: reason for name in others if (reason := mechanism.why_not_with(name))}
+            for reason in dict.fromkeys(reasons.values()):
+                names = ", ".join(name for name, why in reasons.items() if why == reason)
+                flag = flag_name(mechanism.name, "on")
+                raise UserError(f"{flag} {settings.on!r}: {place} has {names} too, {reason}; place them apart")

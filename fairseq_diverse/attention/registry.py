@@ -1,0 +1,216 @@
+"""The mechanisms that there are, and the flags made from their settings."""
+
+import argparse
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from fairseq_diverse.attention.mechanism import STAGES, Mechanism, MechanismSettings
+from fairseq_diverse.attention.placements import parse_placement
+from fairseq_diverse.errors import UserError
+
+MECHANISMS: dict[str, type[Mechanism]] = {}  # in the order in which they take part in a stage
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+MOVED_BY_FAIRSEQ = ("--encoder-", "--decoder-", "--quant-noise-")  # into its own nested configuration
+M = TypeVar("M", bound=type[Mechanism])
+
+
+def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]:
+    """Decorate a ``Mechanism``: its settings become flags, and it can be placed on any attention.
+
+    Args:
+        name: lower-case words joined by ``-``; the flags are ``--<name>`` (its ``kind``) and ``--<name>-<field>``.
+        before: the mechanism before which it takes part in a stage; by default it comes last.
+
+    Raises:
+        UserError: a name or flag that is taken, a stage that does not exist, or settings that are not a dataclass.
+    """
+
+    def register(cls: M) -> M:
+        if not NAME.fullmatch(name):
+            raise UserError(f"mechanism {name!r}: a name is lower-case words joined by '-', such as my-mechanism")
+        known = MECHANISMS.get(name)
+        if known is not None and not _same_class(known, cls):
+            raise UserError(f"mechanism {name!r}: the name is taken by {known.__module__}.{known.__qualname__}")
+        if before is not None and before not in MECHANISMS:
+            raise UserError(f"mechanism {name!r}: before={before!r}: there is no such mechanism: {_list(MECHANISMS)}")
+        _check_class(name, cls)
+        cls.name, cls.key = name, cls.__dict__.get("key", name.replace("-", "_"))
+        for other in MECHANISMS.values():
+            if other.name != name and (shared := {*_flags(other)} & {*_flags(cls)}):
+                raise UserError(f"mechanism {name!r}: {_list(shared)}: a flag of the mechanism {other.name!r}")
+            if other.name != name and other.key == cls.key:
+                raise UserError(f"mechanism {name!r}: its key {cls.key!r} is that of the mechanism {other.name!r}")
+        if known is not None:
+            MECHANISMS[name] = cls
+            return cls
+        rest = {}
+        if before is not None:
+            names = [*MECHANISMS]
+            rest = {later: MECHANISMS.pop(later) for later in names[names.index(before) :]}
+        MECHANISMS[name] = cls
+        MECHANISMS.update(rest)
+        return cls
+
+    return register
+
+
+def _list(names: Any) -> str:
+    return ", ".join(sorted(names))
+
+
+def _same_class(known: type, new: type) -> bool:
+    """Whether both are one class of one file, imported twice."""
+    try:
+        return known.__qualname__ == new.__qualname__ and inspect.getfile(known) == inspect.getfile(new)
+    except (OSError, TypeError):
+        return False
+
+
+def _check_class(name: str, cls: Any) -> None:
+    settings = getattr(cls, "Settings", None)
+    if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
+        raise UserError(f"mechanism {name!r}: {cls!r} is not a subclass of Mechanism")
+    if not (isinstance(settings, type) and issubclass(settings, MechanismSettings) and "on" in _fields(settings)):
+        raise UserError(f"mechanism {name!r}: its class Settings must be a dataclass made from MechanismSettings")
+    for f in dataclasses.fields(settings):
+        if f.default is dataclasses.MISSING or type(f.default) not in (str, int, float) or "help" not in f.metadata:
+            raise UserError(
+                f"mechanism {name!r}: Settings.{f.name}: give it option(default, help), the default a text, a whole "
+                "number or a number"
+            )
+        if (flag := _flag(name, f)).startswith(MOVED_BY_FAIRSEQ):
+            raise UserError(f"mechanism {name!r}: {flag}: fairseq moves flags that start so; take another name")
+    for attribute, value in vars(cls).items():
+        function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        takes_context = inspect.isfunction(function) and "context" in inspect.signature(function).parameters
+        if takes_context and attribute not in STAGES and not attribute.startswith("_"):
+            raise UserError(f"mechanism {name!r}: {attribute} is not a stage; stages are {', '.join(STAGES)}")
+    if not cls.stages():
+        raise UserError(f"mechanism {name!r}: it takes part in no stage; stages are {', '.join(STAGES)}")
+
+
+def _fields(settings: Any) -> dict[str, dataclasses.Field]:
+    return {f.name: f for f in dataclasses.fields(settings)} if dataclasses.is_dataclass(settings) else {}
+
+
+def _flag(mechanism: str, f: dataclasses.Field) -> str:
+    return f.metadata.get("flag", f"--{mechanism}" if f.name == "kind" else f"--{mechanism}-{f.name.replace('_', '-')}")
+
+
+def _flags(cls: type[Mechanism]) -> Iterator[str]:
+    return (_flag(cls.name, f) for f in dataclasses.fields(cls.Settings))
+
+
+def flag_name(mechanism: str, field_name: str) -> str:
+    """The command-line flag of a field of a mechanism's settings."""
+    return _flag(mechanism, _fields(MECHANISMS[mechanism].Settings)[field_name])
+
+
+def attribute_name(mechanism: str, field_name: str) -> str:
+    """The name of that flag in parsed arguments."""
+    return flag_name(mechanism, field_name).removeprefix("--").replace("-", "_")
+
+
+def add_flags(parser: Any) -> None:
+    """Add the flags of every mechanism; absent flags stay absent, so that an architecture can set them.
+
+    Raises:
+        UserError: the parser has a flag of this name already.
+    """
+    for name, cls in MECHANISMS.items():
+        for f in dataclasses.fields(cls.Settings):
+            options = {"type": type(f.default), "default": argparse.SUPPRESS, **f.metadata}
+            options.pop("flag", None)
+            options["help"] = f"{f.metadata['help']} (default: {f.default!r})".replace("%", "%%")
+            try:
+                parser.add_argument(flag_name(name, f.name), **options)
+            except argparse.ArgumentError as error:
+                raise UserError(
+                    f"mechanism {name!r}: {flag_name(name, f.name)} is a flag of fairseq; name the field otherwise, or "
+                    'give option(..., flag="--other-name")'
+                ) from error
+
+
+def read_settings(args: Any, mechanism: str) -> Any:
+    """A mechanism's settings in parsed arguments; flags that did not exist yet have their default."""
+    kind: Any = MECHANISMS[mechanism].Settings
+    values = {}
+    for f in dataclasses.fields(kind):
+        given = getattr(args, attribute_name(mechanism, f.name), f.default)
+        value = values[f.name] = _typed(flag_name(mechanism, f.name), given, type(f.default))
+        choices = f.metadata.get("choices", (value,))
+        if value not in choices:  # from --model-overrides or Python; argparse checks the command line
+            raise UserError(f"{flag_name(mechanism, f.name)} {value!r}: allowed are {', '.join(map(str, choices))}")
+    return kind(**values)
+
+
+def _typed(flag: str, value: Any, kind: type) -> Any:
+    """A flag's value in its type; --model-overrides and Python may give a number for a text or the other way round."""
+    try:
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            number = 0.0 if kind is str else float(value)
+            if kind is not int or number.is_integer():
+                return str(value) if kind is str else kind(number)
+    except ValueError:
+        pass
+    needed = {str: "a text", int: "a whole number", float: "a number"}
+    raise UserError(f"{flag} {value!r}: {needed[kind]} is needed")
+
+
+def active(args: Any) -> list[str]:
+    """The flags that switch on what ``args`` have on."""
+    settings = {mechanism: read_settings(args, mechanism) for mechanism in MECHANISMS}
+    return [flag_name(mechanism, its.switch) for mechanism, its in settings.items() if its.active]
+
+
+def without_effect(args: Any, usual: Any) -> list[str]:
+    """What ``args`` set otherwise than ``usual`` for mechanisms that are off, and how these are switched on."""
+    lines = []
+    for mechanism in MECHANISMS:
+        settings, before = read_settings(args, mechanism), read_settings(usual, mechanism)
+        for name, value in dataclasses.asdict(settings).items() if not settings.active else ():
+            if name != settings.switch and value != getattr(before, name):
+                lines.append(
+                    f"{flag_name(mechanism, name)} {value} has no effect: {mechanism} is off, "
+                    f"{flag_name(mechanism, settings.switch)} switches it on"
+                )
+    return lines
+
+
+def fill_defaults(args: Any) -> None:
+    """Write every mechanism's settings into the arguments, as fairseq's architecture functions do."""
+    for mechanism in MECHANISMS:
+        for name, value in dataclasses.asdict(read_settings(args, mechanism)).items():
+            setattr(args, attribute_name(mechanism, name), value)
+
+
+def place_by_default(args: Any, component: str) -> None:
+    """Put the mechanisms that are on more than one component by default on this one alone."""
+    for mechanism, cls in MECHANISMS.items():
+        name = attribute_name(mechanism, "on")
+        if not hasattr(args, name) and len(parse_placement(name, _fields(cls.Settings)["on"].default)) > 1:
+            setattr(args, name, component)
+
+
+def keep_layers(args: Any) -> None:
+    """Renumber the placements in ``args`` for the layers that fairseq's ``--*-layers-to-keep`` (from 0) leaves; a
+    mechanism that none of them has is switched off."""
+    sides = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
+    texts = {component: getattr(args, f"{side}_layers_to_keep", None) or "" for component, side in sides.items()}
+    for mechanism in MECHANISMS if any(texts.values()) else ():
+        settings = read_settings(args, mechanism)
+        parts = []
+        for component, chosen in parse_placement(flag_name(mechanism, "on"), settings.on).items():
+            if chosen is not None and texts[component]:
+                kept = sorted(map(int, texts[component].split(",")))
+                chosen = frozenset(new for new, old in enumerate(kept, 1) if old + 1 in chosen)
+            if chosen is None:
+                parts.append(component)
+            elif chosen:
+                parts.append(f"{component}:{'+'.join(map(str, sorted(chosen)))}")
+        setattr(args, attribute_name(mechanism, "on"), ",".join(parts))
+        if hasattr(settings, "kind") and not parts:
+            setattr(args, attribute_name(mechanism, "kind"), type(settings).kind)

@@ -1,0 +1,177 @@
+"""The attention for any PyTorch model: no fairseq."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_diverse.attention.body import StagedBody, build_mechanisms
+from fairseq_diverse.attention.functional.masking import attend_somewhere
+from fairseq_diverse.attention.mechanism import AttentionContext
+from fairseq_diverse.attention.plan import AttentionPlan, Component
+from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
+from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.errors import UserError
+
+
+class StandaloneOutput(NamedTuple):
+    """What ``StandaloneAttention.attend`` returns."""
+
+    value: Tensor  # (B, T, C)
+    weights: Tensor | None  # (B, H, T, S)
+    agreement: Tensor | None  # (K,) one figure a disagreement term
+    carry: Tensor | None  # (B, H, T, S) for the next layer
+
+
+class StandaloneAttention(StagedBody):
+    """Multi-head attention with mechanisms, called as ``torch.nn.MultiheadAttention``; batch first.
+
+    ``StandaloneAttention(512, 8, mechanisms={"evolving": {"conv": "0.2"}, "routing": {"kind": "em"}})``. The parameters
+    have the names and the initial distribution of fairseq's attention, so that a ``state_dict`` fits both.
+
+    Args:
+        embed_dim: C.
+        num_heads: H, a divisor of C.
+        dropout: probability of dropping a weight in training.
+        bias: whether the projections have one.
+        kdim, vdim: widths of keys and values, C by default.
+        mechanisms: name -> settings without ``on``, as the flags without their prefix.
+        component: encoder (sees everything), decoder (the caller masks the future) or cross.
+        layer: from 1 at the bottom, for mechanisms that read it.
+
+    Raises:
+        UserError: a ValueError; names and settings that this attention cannot have.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        *,
+        mechanisms: Mapping[str, Mapping[str, Any]] | None = None,
+        component: str = "encoder",
+        layer: int = 1,
+    ) -> None:
+        super().__init__()
+        if num_heads < 1 or embed_dim % num_heads:
+            raise UserError(f"num_heads {num_heads}: must divide embed_dim {embed_dim}")
+        args = Namespace()
+        for name, settings in (mechanisms or {}).items():
+            if name not in MECHANISMS:
+                raise UserError(f"mechanisms: {name!r} is not one of {', '.join(MECHANISMS)}")
+            for field, value in {**settings, "on": f"{component}:{layer}"}.items():
+                if field not in MECHANISMS[name].Settings.__dataclass_fields__:
+                    raise UserError(f"mechanisms: {name} has no setting {field!r}")
+                setattr(args, attribute_name(name, field), value)
+        plan = AttentionPlan(args, {component: Component(layer, embed_dim, num_heads)})
+        before = plan.shape(component, layer)
+        built, shape = build_mechanisms(plan.at(component, layer), before)
+        self.embed_dim, self.num_heads, self.dropout, self.trees = embed_dim, num_heads, dropout, plan.trees
+        self.scale = shape.key_width**-0.5
+        self.k_proj = nn.Linear(kdim or embed_dim, num_heads * shape.key_width, bias)
+        self.v_proj = nn.Linear(vdim or embed_dim, embed_dim, bias)
+        self.q_proj = nn.Linear(embed_dim, num_heads * shape.key_width, bias)
+        self.out_proj = nn.Linear(shape.out_width, embed_dim, bias)
+        same_width = kdim in (None, embed_dim) and vdim in (None, embed_dim)
+        for projection in (self.k_proj, self.v_proj, self.q_proj):
+            nn.init.xavier_uniform_(projection.weight, gain=2**-0.5 if same_width else 1.0)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        self.out_proj.weight.data.mul_(shape.out_gain)
+        if bias:
+            nn.init.zeros_(self.out_proj.bias)
+        self.add_mechanisms(built)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As ``torch.nn.MultiheadAttention`` with ``batch_first=True``; masks of either kind it takes."""
+        output = self.attend(query, key, value, key_padding_mask, need_weights, attn_mask)
+        weights = output.weights if need_weights else None
+        return output.value, weights.mean(1) if weights is not None and average_attn_weights else weights
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        *,
+        query_padding_mask: Tensor | None = None,
+        terms: tuple[str, ...] = (),
+        trees: Tensor | None = None,
+        previous: Tensor | None = None,
+    ) -> StandaloneOutput:
+        """As ``forward``, with what mechanisms take and give besides.
+
+        Args:
+            query: (B, T, C).
+            key, value: (B, S, kdim), (B, S, vdim).
+            key_padding_mask: (B, S), True (or -inf) at padding.
+            query_padding_mask: (B, T), True at padding; for ``terms`` and mechanisms that read other queries.
+            attn_mask: (T, S), (B, T, S) or (B H, T, S); True (or -inf) where a query may not see a key; finite numbers
+                are added to the logits.
+            terms: disagreement terms to measure: subspace, position, output.
+            trees: (B, T, 5) integers, see ``relate``; for mechanisms that need them.
+            previous: the ``carry`` of the layer before.
+
+        Raises:
+            UserError: trees are needed and absent.
+        """
+        if self.trees and trees is None:
+            raise UserError(f"this attention needs {' and '.join(self.trees)} trees: give attend(..., trees=...)")
+        q, k, v = (
+            projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        padding = None if key_padding_mask is None else _forbidden(key_padding_mask)
+        allowed = None if padding is None else ~padding[:, None, None]
+        bias = None
+        if attn_mask is not None:
+            mask = _by_head(attn_mask, len(q), self.num_heads)
+            seen = ~_forbidden(mask)
+            allowed = seen if allowed is None else seen & allowed
+            bias = mask.masked_fill(~seen, 0) if mask.is_floating_point() else None
+        context = AttentionContext(
+            query,
+            q * self.scale,
+            k,
+            v,
+            self.scale,
+            self.dropout if self.training else 0.0,
+            padding,
+            query_padding_mask,
+            None if allowed is None else attend_somewhere(allowed),
+            relate(trees, self.trees) if trees is not None else None,
+            previous,
+            mask_bias=bias,
+        )
+        heads, weights, agreement = self.run_stages(context, need_weights, terms)
+        return StandaloneOutput(self.combine_heads(heads.transpose(1, 2).flatten(2)), weights, agreement, context.carry)
+
+
+def _forbidden(mask: Tensor) -> Tensor:
+    """True where a boolean mask, or one that is added to the logits, forbids."""
+    return mask if mask.dtype == torch.bool else mask == -torch.inf
+
+
+def _by_head(mask: Tensor, batch: int, heads: int) -> Tensor:
+    """A mask (T, S), (B, T, S) or (B H, T, S), as (B or 1, H or 1, T, S)."""
+    if mask.dim() == 2:
+        return mask[None, None]
+    return mask.unsqueeze(1) if len(mask) == batch else mask.unflatten(0, (batch, heads))
