@@ -90,16 +90,20 @@ class StagedBody(nn.Module):
         need_weights = need_weights or "position" in terms
         explicit = need_weights or self.needs_map
 
+        bias_of: dict[bool, Any] = {True: None, False: context.mask_bias}  # of what is gated, and of the rest
+        for mechanism in self.stage("bias"):
+            gated, term = mechanism.name in self.gated, mechanism.bias(context)
+            bias_of[gated] = term if bias_of[gated] is None else bias_of[gated] + term
         logits = q @ k.transpose(-1, -2) if not whole and (explicit or self.stage_keys["select"]) else None
         for mechanism in self.stage("select"):
             context.selected = mechanism.select(logits, context)  # (B, H)
-        bias = context.mask_bias
-        for mechanism in self.stage("bias"):
-            term = self._where_selected(mechanism, mechanism.bias(context), 0, context)
-            bias = term if bias is None else bias + term  # broadcast to (B, H, T, S)
+        bias = None if bias_of[True] is None else _where_selected(bias_of[True], 0, context)
+        if bias_of[False] is not None:
+            bias = bias_of[False] if bias is None else bias + bias_of[False]  # broadcast to (B, H, T, S)
         context.visible = context.allowed
         for mechanism in self.stage("visible"):
-            seen = self._where_selected(mechanism, mechanism.visible(context), True, context)
+            seen = mechanism.visible(context)
+            seen = _where_selected(seen, True, context) if mechanism.name in self.gated else seen
             context.visible = attend_somewhere(seen if context.visible is None else seen & context.visible)
 
         weights = None
@@ -122,7 +126,8 @@ class StagedBody(nn.Module):
             dropped = F.dropout(mixed.type_as(v), context.dropout) if context.dropout else mixed.type_as(v)
             heads = dropped @ v  # (B, H, T, D)
             for mechanism in self.stage("output_bias"):
-                heads = heads + self._where_selected(mechanism, mechanism.output_bias(dropped, context), 0, context)
+                term = mechanism.output_bias(dropped, context)
+                heads = heads + (_where_selected(term, 0, context) if mechanism.name in self.gated else term)
 
         for mechanism in self.stage("heads"):
             heads = mechanism.heads(heads, context)
@@ -136,11 +141,10 @@ class StagedBody(nn.Module):
         combining = self.stage("combine")
         return combining[0].combine(heads) if combining else self.out_proj(heads)
 
-    def _where_selected(self, mechanism: Mechanism, value: Tensor, otherwise: Any, context: AttentionContext) -> Tensor:
-        """``value`` for the heads that get what is gated, ``otherwise`` for the others."""
-        if context.selected is None or mechanism.name not in self.gated:
-            return value
-        return torch.where(context.selected[..., None, None], value, otherwise)
+
+def _where_selected(term: Tensor, otherwise: Any, context: AttentionContext) -> Tensor:
+    """``term`` for the selected heads, ``otherwise`` for the others."""
+    return term if context.selected is None else torch.where(context.selected[..., None, None], term, otherwise)
 
 
 def _measure(terms: tuple[str, ...], context: AttentionContext, heads: Tensor, weights: Tensor | None) -> Tensor:

@@ -13,8 +13,8 @@ from fairseq_diverse.attention.relations import Relations
 # In the order in which the body of an attention comes to them.
 STAGES = {
     "project": "give queries, keys or the output projection another width",
-    "select": "choose the heads, sentence by sentence, that get what the mechanism ``gates``",
     "bias": "add a finite term to the logits",
+    "select": "choose the heads, sentence by sentence, that get what the mechanism ``gates``",
     "visible": "forbid keys",
     "logits": "change the logits, before the mask",
     "weights": "change the weights, after the softmax",
