@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -13,7 +14,7 @@ EXTRAS = {
 
 setup(
     name="fairseq-diverse",
-    version="0.1.0",
+    version=re.search(r'__version__ = "(.+)"', Path("fairseq_diverse/__init__.py").read_text(encoding="utf-8"))[1],
     description="Attention diversity for neural machine translation: a fairseq plugin",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -21,7 +22,11 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["fairseq_diverse", "fairseq_diverse.*"]), "fairseq_diverse.configs"],
     package_dir={"fairseq_diverse.configs": "configs"},
-    package_data={"fairseq_diverse.configs": ["*/*.yaml"], "fairseq_diverse.attention.kernels": ["*.c"]},
+    package_data={
+        "fairseq_diverse": ["py.typed"],
+        "fairseq_diverse.configs": ["*/*.yaml"],
+        "fairseq_diverse.attention.kernels": ["*.c"],
+    },
     install_requires=[
         "fairseq-fixed==0.12.3.1",
         "torch>=2.6",

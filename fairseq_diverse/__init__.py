@@ -6,6 +6,8 @@ the globals that fairseq's checkpoints hold with torch.
 
 import sys
 
+__version__ = "0.1.0"
+
 
 def register() -> None:
     """Register everything with fairseq and torch; repeating it does nothing."""
@@ -23,5 +25,5 @@ def register() -> None:
 
 
 # Without fairseq the attention core works all the same.
-if "fairseq" in sys.modules:
+if sys.modules.get("fairseq") is not None:
     register()

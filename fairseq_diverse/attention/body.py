@@ -62,7 +62,7 @@ class StagedBody(nn.Module):
                 raise UserError(f"mechanism {mechanism.name!r}: its key {mechanism.key!r} is taken by the attention")
             setattr(self, mechanism.key, mechanism)
         self.stage_keys = {stage: tuple(m.key for m in mechanisms if stage in m.stages()) for stage in STAGES}
-        self.gated = frozenset(name for m in mechanisms for name in m.gates)
+        self.gated_mechanisms = frozenset(name for m in mechanisms for name in m.gates)
         self.needs_map = any(self.stage_keys[stage] for stage in ("logits", "weights", "output_bias"))
         if self.stage_keys["combine"]:
             self.out_proj = None
@@ -92,7 +92,7 @@ class StagedBody(nn.Module):
 
         bias_of: dict[bool, Any] = {True: None, False: context.mask_bias}  # of what is gated, and of the rest
         for mechanism in self.stage("bias"):
-            gated, term = mechanism.name in self.gated, mechanism.bias(context)
+            gated, term = mechanism.name in self.gated_mechanisms, mechanism.bias(context)
             bias_of[gated] = term if bias_of[gated] is None else bias_of[gated] + term
         logits = q @ k.transpose(-1, -2) if not whole and (explicit or self.stage_keys["select"]) else None
         for mechanism in self.stage("select"):
@@ -103,7 +103,7 @@ class StagedBody(nn.Module):
         context.visible = context.allowed
         for mechanism in self.stage("visible"):
             seen = mechanism.visible(context)
-            seen = _where_selected(seen, True, context) if mechanism.name in self.gated else seen
+            seen = _where_selected(seen, True, context) if mechanism.name in self.gated_mechanisms else seen
             context.visible = attend_somewhere(seen if context.visible is None else seen & context.visible)
 
         weights = None
@@ -127,7 +127,7 @@ class StagedBody(nn.Module):
             heads = dropped @ v  # (B, H, T, D)
             for mechanism in self.stage("output_bias"):
                 term = mechanism.output_bias(dropped, context)
-                heads = heads + (_where_selected(term, 0, context) if mechanism.name in self.gated else term)
+                heads = heads + (_where_selected(term, 0, context) if mechanism.name in self.gated_mechanisms else term)
 
         for mechanism in self.stage("heads"):
             heads = mechanism.heads(heads, context)

@@ -26,6 +26,7 @@ COMMANDS = {
     "size": "parameters and FLOPs of an architecture",
     "heads": "what the encoder's heads do",
     "plot": "draw attention maps, learning curves, figures of a table",
+    "check": "check every property of a mechanism",
     "logic": "write data for logical inference",
     "accuracy": "accuracy of classifiers",
 }

@@ -4,7 +4,8 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
-from tests.cases import batch, build_model, dictionary
+from fairseq_diverse.testing import properties
+from tests.cases import CASES, batch, build_model, dictionary
 
 VARIANTS = [
     {},
@@ -42,6 +43,11 @@ def test_same_keys_parameters_and_outputs(flags):
             assert extra["attn"][0] is None
         else:
             assert torch.equal(expected_extra["attn"][0], extra["attn"][0])
+
+
+@pytest.mark.parametrize(("name", "flags"), CASES)
+def test_settings_of_a_mechanism_that_is_off_change_nothing(name, flags):
+    properties.off_is_absent(flags)
 
 
 def losses(model, updates):

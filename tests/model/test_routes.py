@@ -8,34 +8,22 @@ from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.mechanisms import interacting
 from fairseq_diverse.attention.request import TERMS, AttentionRequest
+from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, CASES, batch, build_model
 
 EVERYWHERE = "encoder,decoder,cross"
 
 
-def outputs(model, request):
-    model.zero_grad()
-    output, extra = model(**batch(), attention_request=request)
-    output.square().mean().backward()
-    return output, extra, [p.grad.clone() for p in model.parameters()]
-
-
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
 def test_routes_agree(name, flags):
-    model = build_model(flags).double()
-    fused, _, fused_gradients = outputs(model, AttentionRequest(("output",), EVERYWHERE))
-    plain, _, plain_gradients = outputs(model, None)
-    explicit, extra, gradients = outputs(model, AttentionRequest(weights=EVERYWHERE))
-    # fairseq's plain cross-attention computes its softmax in float32 even in a float64 model
-    for other in (fused, plain):
-        torch.testing.assert_close(other, explicit, rtol=1e-4, atol=1e-5)
-    for other in (fused_gradients, plain_gradients):
-        torch.testing.assert_close(other, gradients, rtol=1e-3, atol=1e-5)
-    assert len(extra["maps"]) == 2 + 3 + 3
-    for (component, _), weights in extra["maps"].items():
-        queries, keys = (8, 8) if component == "encoder" else (7, 7) if component == "decoder" else (7, 8)
-        assert weights.shape == (4, 3, queries, keys)
-        torch.testing.assert_close(weights.sum(-1), torch.ones(4, 3, queries).to(weights))
+    properties.routes_agree(flags)
+
+
+@pytest.mark.parametrize(("name", "flags"), [case for case in CASES if "differential_on" not in case[1]])
+def test_the_rows_of_maps_sum_to_1(name, flags):
+    _, extra = build_model(flags)(**batch(), attention_request=AttentionRequest(weights=EVERYWHERE))
+    for weights in extra["maps"].values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 
 
 @pytest.mark.parametrize("terms", [("output",), ("subspace",), ("position",), TERMS])

@@ -1,0 +1,87 @@
+"""Check every property of a mechanism, of the package or your own, at every component where it is defined.
+
+Prints a table, property by component: a tick, or what differs and by how much. The exit status is 1 if anything fails.
+A mechanism is checked with the settings that its class names as ``examples``; without them with every choice of its
+``kind``, or its defaults.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fairseq_diverse.user_dir import add_user_dir, register_with
+
+EXAMPLE = "fairseq-diverse check temperature --user-dir examples/temperature"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="of the mechanism, such as routing; all for every one there is")
+    add_user_dir(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    register_with(args.user_dir)
+    from fairseq_diverse.attention.registry import MECHANISMS
+
+    if args.name not in (*MECHANISMS, "all"):
+        raise ValueError(f"{args.name}: no such mechanism; there are {', '.join(MECHANISMS)}, or all")
+    logging.getLogger("fairseq_diverse").setLevel(logging.ERROR)  # warm starts announce themselves
+    failures = [check(name, args.user_dir) for name in (MECHANISMS if args.name == "all" else [args.name])]
+    return 1 if any(failures) else 0
+
+
+def check(name: str, user_dir: str | None) -> int:
+    """Print the table of one mechanism; returns how many of its checks failed."""
+    from fairseq_diverse.attention.registry import MECHANISMS
+    from fairseq_diverse.testing import properties
+    from fairseq_diverse.testing.models import at, components, examples
+
+    settings = examples(name)
+    columns = properties.defined_at(name)
+    print(f"{name}: {len(settings)} setting{'s' * (len(settings) > 1)} at {', '.join(columns)}", flush=True)
+    failed: list[str] = []
+    width = max(map(len, [*properties.PROPERTIES, "with every other mechanism"]))
+
+    def row(title: str, cell: Callable[[str], str]) -> None:
+        print(f"{title:{width}}  " + "  ".join(f"{cell(column):8}" for column in columns).rstrip(), flush=True)
+
+    def attempt(title: str, column: str, *checks: Callable[[], object]) -> str:
+        problems = []
+        for number, run in enumerate(checks, 1):
+            try:
+                run()
+            except Exception as error:  # a mechanism may raise anything
+                of = f", setting {number}" if len(checks) > 1 else ""
+                text = " ".join(str(error).split()) or "no message"
+                named = "" if isinstance(error, properties.PropertyFailed) else f"{type(error).__name__}: "
+                problems.append(f"{title} at {column}{of}: {named}{text}")
+        failed.extend(problems)
+        return "FAILED" if problems else "✓"
+
+    def over_settings(holds: Callable[[Any], None], column: str) -> list[Callable[[], None]]:
+        return [partial(holds, at(flags, column)) for flags in settings if column in components(flags)]
+
+    row("property", str)
+    for title, holds in properties.PROPERTIES.items():
+        row(title, lambda c, t=title, h=holds: attempt(t, c, *over_settings(h, c)))  # type: ignore[misc]
+    if MECHANISMS[name].neutral is not None:
+        neutral = partial(properties.neutral_is_the_baseline, name)
+        row("neutral setting = baseline", lambda c: attempt("neutral setting", c, partial(neutral, c)))
+    others = partial(properties.together, name)
+    row("with every other mechanism", lambda c: attempt("with others", c, partial(others, c)))
+    row("reload in a new process", lambda c: attempt("reload", c, lambda: _reload(name, c, user_dir)))
+    for problem in failed:
+        print(f"  {problem}")
+    print(f"{name}: {'every property holds' if not failed else f'{len(failed)} failed'}\n", flush=True)
+    return len(failed)
+
+
+def _reload(name: str, column: str, user_dir: str | None) -> None:
+    from fairseq_diverse.testing import properties
+    from fairseq_diverse.testing.models import at, components, examples
+
+    flags = [at(flags, column) for flags in examples(name) if column in components(flags)]
+    differences = properties.reload(flags, user_dir)
+    properties.require(max(differences) <= 1e-6, f"outputs differ by {max(differences):.2g}")

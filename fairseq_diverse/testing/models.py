@@ -1,0 +1,156 @@
+"""Tiny models and batches on which a mechanism's properties are checked."""
+
+import dataclasses
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+import fairseq_diverse
+from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
+from fairseq_diverse.attention.request import TERMS
+
+fairseq_diverse.register()
+
+Flags = dict[str, Any]  # attributes of parsed arguments
+
+TINY = {
+    "encoder_embed_dim": 24,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_layers": 3,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_embed_dim": 28,
+    "share_all_embeddings": True,
+    "dropout": 0.0,
+    "max_source_positions": 64,
+    "max_target_positions": 64,
+}
+
+
+def placed(flags: Flags) -> list[str]:
+    """The mechanisms that ``flags`` switch on."""
+    return [name for name in MECHANISMS if read_settings(Namespace(**flags), name).active]
+
+
+def examples(name: str) -> list[Flags]:
+    """The settings with which a mechanism is checked; "{on}" is the component.
+
+    Those that its class names, or else every choice of its ``kind``, or else its defaults.
+    """
+    cls: Any = MECHANISMS[name]
+    if cls.examples:
+        return [dict(flags) for flags in cls.examples]
+    on = {attribute_name(name, "on"): "{on}"}
+    kind = cls.Settings.__dataclass_fields__.get("kind")
+    if kind is None:
+        return [on]
+    choices = [choice for choice in kind.metadata.get("choices", ()) if choice != kind.default]
+    return [{attribute_name(name, "kind"): choice, **on} for choice in choices]
+
+
+def components(flags: Flags) -> tuple[str, ...]:
+    """Where all the mechanisms are defined that ``flags`` put "{on}" a component."""
+    names = [name for name in MECHANISMS if flags.get(attribute_name(name, "on")) == "{on}"]
+    return tuple(c for c in COMPONENTS if all(c in MECHANISMS[name].components for name in names))
+
+
+def at(flags: Flags, component: str) -> Flags:
+    """``flags`` on one component."""
+    return {name: component if value == "{on}" else value for name, value in flags.items()}
+
+
+def settings_by_name(flags: Flags) -> dict[str, dict[str, Any]]:
+    """The settings of every mechanism that is on, as ``StandaloneAttention`` takes them."""
+    found = {name: dataclasses.asdict(read_settings(Namespace(**flags), name)) for name in placed(flags)}
+    return {name: {field: value for field, value in its.items() if field != "on"} for name, its in found.items()}
+
+
+def terms(flags: Flags) -> tuple[str, ...]:
+    """The disagreement terms that heads have with these flags."""
+    whole = [name for name in placed(flags) if not MECHANISMS[name].has_maps]
+    return tuple(term for term in TERMS if term != "position" or not whole)
+
+
+def cases(names: list[str] | None = None) -> list[tuple[str, Flags]]:
+    """Every example of the mechanisms at every component where it is defined, with a name."""
+    found = []
+    for name in names or MECHANISMS:
+        for number, flags in enumerate(all_examples := examples(name), 1):
+            label = f"{name}-{number}" if len(all_examples) > 1 else name
+            found += [(f"{label}-{component}", at(flags, component)) for component in components(flags)]
+    return found
+
+
+def dictionary(words: int = 30) -> Dictionary:
+    """A dictionary of ``words`` words beside fairseq's four symbols."""
+    made = Dictionary()
+    for word in range(words):
+        made.add_symbol(f"w{word}")
+    return made
+
+
+def task(words: int = 30) -> Any:
+    """What a model needs of a task."""
+    made = dictionary(words)
+    return SimpleNamespace(source_dictionary=made, target_dictionary=made)
+
+
+def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:
+    """A tiny model of an architecture with ``flags`` on top."""
+    torch.manual_seed(seed)
+    args = Namespace(arch=arch, **{**TINY, **(flags or {})})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task())
+
+
+def trees(subwords: int, generator: torch.Generator) -> Tensor:
+    """(subwords + 1, 5) of a sentence and its EOS: every third subword goes on with the word before it."""
+
+    def random(below: int) -> int:
+        return int(torch.randint(below, (), generator=generator))
+
+    word = [i - (i + 1) // 3 for i in range(subwords)]
+    rows = []
+    for w in range(word[-1] + 1):
+        start, end = max(0, w - random(3)), min(word[-1] + 1, w + 1 + random(3))
+        rows.append([w, random(w) if w else w, start, end, 1 + random(5)])
+    eos = word[-1] + 1
+    return torch.tensor([rows[w] for w in word] + [[eos, eos, eos, eos + 1, 0]])
+
+
+def batch(
+    source: tuple[int, ...] = (7, 4, 5),
+    target: tuple[int, ...] = (5, 6, 3),
+    seed: int = 0,
+    parsed: bool = True,
+    sides: tuple[str, str] = ("left", "right"),
+) -> dict[str, Tensor]:
+    """``net_input`` of sentences with these lengths (without EOS), source and target padded on these sides."""
+    generator = torch.Generator().manual_seed(seed)
+    words = dictionary()
+    src = torch.full((len(source), max(source) + 1), words.pad())
+    tgt = torch.full((len(target), max(target) + 1), words.pad())
+    starts = {
+        side: [0 if at == "right" else max(of_side) - length for length in of_side]
+        for side, of_side, at in zip(("source", "target"), (source, target), sides, strict=True)
+    }
+    for row, (s, t) in enumerate(zip(source, target, strict=True)):
+        first, start = starts["source"][row], starts["target"][row]
+        src[row, first : first + s] = torch.randint(4, len(words), (s,), generator=generator)
+        src[row, first + s] = words.eos()
+        tgt[row, start] = words.eos()
+        tgt[row, start + 1 : start + 1 + t] = torch.randint(4, len(words), (t,), generator=generator)
+    sample = {"src_tokens": src, "src_lengths": torch.tensor(source) + 1, "prev_output_tokens": tgt}
+    if parsed:
+        sample["source_trees"] = torch.tensor([-1, -1, 0, 0, 0]).repeat(*src.shape, 1)
+        for row, length in enumerate(source):
+            first = starts["source"][row]
+            sample["source_trees"][row, first : first + length + 1] = trees(length, generator)
+    return sample

@@ -1,0 +1,345 @@
+"""What holds for every mechanism, at every component; each function takes flags and raises ``PropertyFailed``."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_diverse.attention.fairseq_attention import StagedAttention
+from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
+from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.testing.models import Flags, at, batch, build_model, components, dictionary, examples, terms
+
+EVERYWHERE = "encoder,cross,decoder"
+SIDES = (("left", "right"), ("right", "right"), ("left", "left"))  # where source and target are padded
+
+
+class PropertyFailed(AssertionError):
+    """A property does not hold; the text says what differs, and by how much."""
+
+
+def require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise PropertyFailed(problem)
+
+
+def require_close(got: Tensor, expected: Tensor, what: str, error: float = 1e-5) -> None:
+    """Raise unless the tensors are equal within ``error``, absolute or relative."""
+    require(got.shape == expected.shape, f"{what}: {tuple(got.shape)}, not {tuple(expected.shape)}")
+    got, expected = got.detach().double(), expected.detach().double()
+    require(bool(got.isfinite().all()), f"{what}: not finite")
+    if not torch.allclose(got, expected, rtol=error, atol=error):
+        raise PropertyFailed(f"{what}: differs by {(got - expected).abs().max():.2g}, allowed {error:g}")
+
+
+def attention_at(model: Any, component: str) -> StagedAttention:
+    """The first attention of a component."""
+    layer = model.encoder.layers[0] if component == "encoder" else model.decoder.layers[0]
+    return layer.encoder_attn if component == "cross" else layer.self_attn
+
+
+def where_placed(flags: Flags) -> str:
+    """A component on which ``flags`` put a mechanism."""
+    names = [attribute_name(name, "on") for name in MECHANISMS]
+    return next((flags[name].split(",")[0].split(":")[0] for name in names if flags.get(name)), "encoder")
+
+
+def off_is_absent(flags: Flags) -> None:
+    """Without the switches the model has the keys and the numbers of fairseq's ``transformer``."""
+    switches = {attribute_name(name, MECHANISMS[name].Settings(on="").switch) for name in MECHANISMS}
+    settings = {name: value for name, value in flags.items() if name not in switches}
+    theirs, ours = build_model({}, "transformer"), build_model(settings)
+    require(list(theirs.state_dict()) == list(ours.state_dict()), "the model that is off has other parameters")
+    for mode in (True, False):
+        expected, got = (model.train(mode)(**batch(parsed=False))[0] for model in (theirs, ours))
+        require(torch.equal(expected, got), "the model that is off has other outputs")
+
+
+def neutral_is_the_baseline(name: str, component: str) -> None:
+    """At its neutral setting the mechanism changes nothing."""
+    mechanism = MECHANISMS[name]
+    assert mechanism.neutral is not None
+    baseline, model = build_model().eval(), build_model(at(dict(mechanism.neutral), component)).eval()
+    model.load_state_dict(baseline.state_dict(), strict=False)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if key.endswith(tuple(f".{mechanism.key}.{zero}" for zero in mechanism.neutral_zeros)):
+                parameter.zero_()
+        require_close(model(**batch())[0], baseline(**batch())[0], "outputs")
+
+
+def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bool = False) -> dict[str, Tensor]:
+    model = build_model({**flags, "checkpoint_activations": checkpointing})
+    output, extra = model(**batch(), attention_request=request)
+    loss = output.float().square().mean()
+    if request is not None:
+        loss = loss + extra["agreement"].sum()
+    loss.backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def gradients(flags: Flags, disagreement: bool = False) -> None:
+    """Every parameter has a finite gradient other than 0, the same with activation checkpointing."""
+    request = AttentionRequest(terms(flags), EVERYWHERE) if disagreement else None
+    plain = _gradients(flags, request)
+    for parameter, gradient in plain.items():
+        require(gradient is not None, f"{parameter}: no gradient")
+        require(bool(gradient.isfinite().all()), f"{parameter}: a gradient that is not finite")
+        if not parameter.endswith("k_proj.bias"):  # softmax ignores what is added to every key
+            require(bool(gradient.abs().max() > 0), f"{parameter}: its gradient is 0")
+    for parameter, gradient in _gradients(flags, request, checkpointing=True).items():
+        require(gradient is not None, f"{parameter}: no gradient with --checkpoint-activations")
+        require_close(gradient, plain[parameter], f"{parameter}, with --checkpoint-activations")
+
+
+def gradients_in_float64(flags: Flags) -> None:
+    """The gradients of an attention are those of finite differences."""
+    component = where_placed(flags)
+    attention = attention_at(build_model(flags), component).double()
+    sample = batch((4, 3), (1, 1))
+    related = relate(sample["source_trees"], ("dependency", "constituency"))
+    padding = sample["src_tokens"] == dictionary().pad()
+    x, keys = (torch.randn(5, 2, 24, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    parameters = [p for p in attention.parameters() if p.requires_grad]
+
+    def attend(x: Tensor, keys: Tensor, *_: Tensor) -> Tensor:
+        source = keys if component == "cross" else x
+        return (
+            attention.eval()
+            .attend(x, source, source, padding, query_padding_mask=padding, relations=related, need_head_weights=True)
+            .value[:, :, ::5]
+        )
+
+    try:
+        torch.autograd.gradcheck(attend, (x, keys, *parameters), fast_mode=True)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:120]
+        raise PropertyFailed(f"gradients are not those of finite differences: {reason}") from None
+
+
+def layerdrop(flags: Flags) -> None:
+    """Training runs with any subset of the layers."""
+    model = build_model({**flags, "encoder_layerdrop": 0.6, "decoder_layerdrop": 0.6})
+    for seed in range(8):
+        torch.manual_seed(seed)
+        output, extra = model(**batch(), attention_request=AttentionRequest(terms(flags), EVERYWHERE))
+        (output.float().mean() + extra["agreement"].sum()).backward()
+        require(bool(output.isfinite().all()), "an output that is not finite")
+        require(bool(((extra["agreement"] >= 0) & (extra["agreement"] <= 1)).all()), "an agreement outside [0, 1]")
+    finite = all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    require(finite, "a gradient that is not finite")
+
+
+def causality(flags: Flags) -> None:
+    """No output at target position t depends on a target token after t."""
+    model = build_model(flags).eval()
+    sample = batch(target=(6, 6, 6))
+    with torch.no_grad():
+        before, _ = model(**sample)
+        for position in range(1, 7):
+            changed = {**sample, "prev_output_tokens": sample["prev_output_tokens"].clone()}
+            changed["prev_output_tokens"][:, position:] = 4 + (changed["prev_output_tokens"][:, position:] + 7) % 26
+            after, _ = model(**changed)
+            require_close(after[:, :position], before[:, :position], f"outputs before position {position}", 1e-6)
+            require(not torch.allclose(after[:, position:], before[:, position:]), "later outputs do not change")
+
+
+def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
+    """A sentence alone has the outputs that it has in a padded batch."""
+    model = build_model(flags).eval()
+    pad = dictionary().pad()
+    for padded_on in sides:
+        sample = batch(sides=padded_on)
+        with torch.no_grad():
+            together, _ = model(**sample)
+            for row in range(3):
+                src, tgt = sample["src_tokens"][row], sample["prev_output_tokens"][row]
+                trees = sample["source_trees"][row][src != pad][None]
+                real = tgt != pad
+                src, tgt = src[src != pad][None], tgt[real][None]
+                alone, _ = model(src, torch.tensor([src.size(1)]), tgt, source_trees=trees)
+                require_close(together[row, real], alone[0], "a sentence alone, compared with a batch")
+
+
+def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
+    """One step at a time, with beams reordered at random, gives the numbers of the full pass."""
+    model = build_model(flags).eval()
+    sample = batch(sides=(side, "right"))
+    generator = torch.Generator().manual_seed(beam)
+    sentences, steps = 3, 6
+    rows = torch.arange(sentences).repeat_interleave(beam)
+    with torch.no_grad():
+        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
+        encoded = model.encoder.reorder_encoder_out(encoded, rows)
+        state: dict = {}
+        tokens = torch.full((sentences * beam, 1), 2)
+        for step in range(1, steps + 1):
+            one, _ = model.decoder(tokens, encoded, incremental_state=state)
+            full, _ = model.decoder(tokens, encoded)
+            require_close(one[:, -1], full[:, -1], f"step {step} with a beam of {beam}, compared with the full pass")
+            # reorder within each sentence's beam, as beam search does, then extend
+            order = (torch.randint(beam, rows.shape, generator=generator) + rows * beam).long()
+            model.decoder.reorder_incremental_state_scripting(state, order)
+            encoded = model.encoder.reorder_encoder_out(encoded, order)
+            tokens = torch.cat([tokens[order], torch.randint(4, 30, (len(rows), 1), generator=generator)], 1)
+
+
+def finished_sentences_leave(flags: Flags) -> None:
+    """A batch that shrinks while it is translated keeps the numbers of the full pass."""
+    model = build_model(flags).eval()
+    sample = batch()
+    with torch.no_grad():
+        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
+        state: dict = {}
+        tokens = torch.full((3, 1), 2)
+        model.decoder(tokens, encoded, incremental_state=state)
+        keep = torch.tensor([0, 2])
+        model.decoder.reorder_incremental_state_scripting(state, keep)
+        encoded = model.encoder.reorder_encoder_out(encoded, keep)
+        tokens = torch.cat([tokens[keep], torch.tensor([[5], [6]])], 1)
+        one, _ = model.decoder(tokens, encoded, incremental_state=state)
+        full, _ = model.decoder(tokens, encoded)
+    require_close(one[:, -1], full[:, -1], "a step after a sentence has left, compared with the full pass")
+
+
+def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: bool = False) -> None:
+    """Outputs and gradients are finite in half types, also where a sentence is nothing but padding.
+
+    In plain fairseq such a row is NaN, forward and backward; an attention with mechanisms keeps it finite.
+    """
+    attention = attention_at(build_model(flags).to(dtype), where_placed(flags))
+    x = torch.randn(5, 3, 24, dtype=dtype)
+    pads = torch.zeros(3, 5, dtype=torch.bool)
+    pads[1] = True
+    trees = batch((4, 4, 4))["source_trees"].masked_fill(pads.unsqueeze(-1), -1)
+    out = attention.attend(
+        x,
+        x,
+        x,
+        pads,
+        query_padding_mask=pads,
+        relations=relate(trees, ("dependency", "constituency")),
+        need_head_weights=need_weights,
+        terms=terms(flags) if need_weights else ("output",),
+    )
+    (out.value.float().sum() + out.agreement.sum()).backward()
+    require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
+    require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
+    finite = all(p.grad.isfinite().all() for p in attention.parameters())
+    require(finite, f"{dtype}: a gradient that is not finite")
+
+
+def routes_agree(flags: Flags) -> None:
+    """Outputs and gradients do not depend on whether maps are asked for."""
+
+    def run(request: AttentionRequest | None) -> tuple[Tensor, dict[str, Any], list[Tensor]]:
+        model.zero_grad()
+        output, extra = model(**batch(), attention_request=request)
+        output.square().mean().backward()
+        return output, extra, [p.grad.clone() for p in model.parameters()]
+
+    model = build_model(flags).double()
+    explicit, extra, gradients = run(AttentionRequest(weights=EVERYWHERE))
+    for request in (AttentionRequest(("output",), EVERYWHERE), None):
+        output, _, others = run(request)
+        # fairseq's plain cross-attention computes its softmax in float32 even in a float64 model
+        require_close(output, explicit, "outputs without maps, compared with those with maps")
+        for other, gradient in zip(others, gradients, strict=True):
+            require_close(other, gradient, "gradients without maps, compared with those with maps")
+    require(len(extra["maps"]) == 2 + 3 + 3, "maps are missing")
+    for (component, _), weights in extra["maps"].items():
+        queries, keys = (8, 8) if component == "encoder" else (7, 7) if component == "decoder" else (7, 8)
+        require(tuple(weights.shape) == (4, 3, queries, keys), f"{component}: a map of {tuple(weights.shape)}")
+
+
+WIDTHS = {"share_all_embeddings": False, "decoder_embed_dim": 48, "decoder_output_dim": 48}
+
+
+def warm_start(flags: Flags) -> None:
+    """A plain model's parameters start one with the mechanism; what is new keeps its initial values."""
+    plain, model = (build_model({**WIDTHS, **more}, seed=seed).state_dict() for more, seed in (({}, 1), (flags, 2)))
+    started = build_model({**WIDTHS, **flags}, seed=2)
+    started.load_state_dict(dict(plain))
+    for key, value in started.state_dict().items():
+        its = plain[key] if key in plain and plain[key].shape == value.shape else model[key]
+        require(torch.equal(value, its), f"{key}: neither the plain model's nor its initial value")
+
+
+RELOAD = """
+import sys, torch
+from argparse import Namespace
+from fairseq import utils
+utils.import_user_module(Namespace(user_dir=sys.argv[1]))
+from fairseq_diverse.testing.models import batch, build_model
+for flags, state, expected in torch.load(sys.argv[2], weights_only=True):
+    model = build_model(flags, seed=9)
+    model.load_state_dict(state)
+    with torch.no_grad():
+        print(float((model.eval()(**batch())[0] - expected).abs().max()))
+"""
+
+
+def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
+    """How far the outputs of models differ that a new process has loaded from a file, one number a case."""
+    package = Path(__file__).resolve().parents[1]
+    models = [build_model(flags).eval() for flags in cases]
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        file = Path(folder, "models.pt")
+        kept = zip(cases, models, strict=True)
+        torch.save([(flags, model.state_dict(), model(**batch())[0]) for flags, model in kept], file)
+        command = [sys.executable, "-c", RELOAD, user_dir or str(package), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PropertyFailed(f"cannot be loaded: {done.stderr.strip().splitlines()[-1]}")
+    return [float(line) for line in done.stdout.split()]
+
+
+def together(name: str, component: str) -> None:
+    """It trains and decodes with every other mechanism that neither of the two refuses, at the same attention."""
+    for other in (other for other in MECHANISMS if other != name and component in MECHANISMS[other].components):
+        flags = {**at(examples(other)[0], component), **at(examples(name)[0], component)}
+        try:
+            build_model(flags)
+        except UserError:
+            continue
+        try:
+            gradients(flags)
+            padding(flags, SIDES[:1])
+            if component != "encoder":
+                causality(flags)
+                step_by_step(flags)
+        except PropertyFailed as error:
+            raise PropertyFailed(f"with {other}: {error}") from None
+
+
+Property = Callable[[Flags], None]
+
+# what `check` shows, for each setting at each component
+PROPERTIES: dict[str, Property] = {
+    "off = absent": off_is_absent,
+    "gradients, also with activation checkpointing": gradients,
+    "gradients with disagreement": lambda flags: gradients(flags, disagreement=True),
+    "gradients = finite differences (float64)": gradients_in_float64,
+    "causality": causality,
+    "alone = in a padded batch": padding,
+    "step by step = full pass, beam 1": lambda flags: step_by_step(flags, beam=1),
+    "step by step = full pass, beam 5 reordered": step_by_step,
+    "finished sentences leave the batch": finished_sentences_leave,
+    "bfloat16 finite": lambda flags: (half_types(flags), half_types(flags, need_weights=True))[0],
+    "float16 finite": lambda flags: half_types(flags, torch.float16, need_weights=True),
+    "with maps = without": routes_agree,
+    "LayerDrop": layerdrop,
+    "warm start from a plain model": warm_start,
+}
+
+
+def defined_at(name: str) -> tuple[str, ...]:
+    """The components where the checks can place a mechanism."""
+    return tuple(dict.fromkeys(component for flags in examples(name) for component in components(flags)))

@@ -1,0 +1,33 @@
+"""A user's own folder of mechanisms (``--user-dir``), for the commands of this package."""
+
+import argparse
+from argparse import Namespace
+from pathlib import Path
+
+
+def add_user_dir(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--user-dir``."""
+    parser.add_argument(
+        "--user-dir", metavar="DIR", help="folder of a Python package that registers mechanisms of your own"
+    )
+
+
+def register_with(user_dir: str | None) -> None:
+    """Register the package with fairseq, and import a user's folder as ``fairseq-train --user-dir`` does.
+
+    Raises:
+        ValueError: no such folder, or one that fairseq cannot import.
+    """
+    from fairseq import utils
+
+    from fairseq_diverse import register
+
+    register()
+    if user_dir is None:
+        return
+    if not Path(user_dir, "__init__.py").is_file():
+        raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
+    try:
+        utils.import_user_module(Namespace(user_dir=user_dir))
+    except ImportError as error:
+        raise ValueError(f"--user-dir {user_dir}: {error}") from error

@@ -1,0 +1,123 @@
+"""Differential and gated attention equal their formulas with loops."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from fairseq_diverse.attention.functional import differential_attention, differential_ratio, gate_heads
+from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.errors import UserError
+from tests.cases import batch, build_model
+from tests.reference import differential as reference
+
+B, H, T, S, DK, D, C = 3, 4, 5, 7, 6, 8, 9
+ALLOWED = torch.rand(B, 1, T, S, generator=torch.Generator().manual_seed(1)) > 0.3
+ALLOWED[..., 0] = True
+
+
+def qkv():
+    return [torch.randn(B, H, *shape, dtype=torch.float64, requires_grad=True) for shape in ((T, DK), (S, DK), (S, D))]
+
+
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
+def test_differential_attention_is_its_formula(need_weights):
+    (q, k, v), gain = qkv(), torch.rand(D, dtype=torch.float64)
+    ratio = torch.tensor(0.3, dtype=torch.float64)
+    heads, weights = differential_attention(q, k, v, ratio, gain, 0.2, ALLOWED, need_weights=need_weights)
+    for b in range(B):
+        for h in range(H):
+            rows = (x[b, h].tolist() for x in (q, k, v))
+            out, maps = reference.differential_attention(*rows, ALLOWED[b, 0].tolist(), 0.3, gain.tolist(), 0.2)
+            torch.testing.assert_close(heads[b, h], torch.tensor(out, dtype=torch.float64))
+            if weights is not None:
+                torch.testing.assert_close(weights[b, h], torch.tensor(maps, dtype=torch.float64))
+    assert (weights is not None) == need_weights
+    if weights is not None:
+        torch.testing.assert_close(weights.sum(-1), torch.full((B, H, T), 0.7, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
+def test_gradients_and_dropout_of_differential_attention(need_weights):
+    (q, k, v), gain = qkv(), torch.rand(D, dtype=torch.float64, requires_grad=True)
+    ratio = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+
+    def attend(*x, dropout=0.0):
+        torch.manual_seed(2)
+        return differential_attention(*x, 0.2, ALLOWED, dropout, need_weights=need_weights)[0]
+
+    assert gradcheck(attend, (q, k, v, ratio, gain), fast_mode=True)
+    assert not torch.allclose(attend(q, k, v, ratio, gain, dropout=0.5), attend(q, k, v, ratio, gain))
+
+
+def test_an_odd_width_cannot_be_halved():
+    q = torch.zeros(1, 1, 2, 3)
+    with pytest.raises(ValueError, match="even width to be halved, not 3"):
+        differential_attention(q, q, q, torch.tensor(0.1), torch.ones(3), 0.2)
+    with pytest.raises(UserError, match="--differential-on 'encoder': the width of each head's queries and keys, 5"):
+        build_model({"differential_on": "encoder", "qk_head_dim": 5})
+
+
+def test_the_share_of_the_second_map():
+    vectors = [torch.randn(3, dtype=torch.float64) for _ in range(4)]
+    got = differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2)
+    expected = reference.differential_ratio(*(x.tolist() for x in vectors), 0.2)
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_model_has_the_share_of_its_layer():
+    model = build_model({"differential_on": "encoder,decoder,cross"})
+    for number, layer in enumerate(model.decoder.layers, 1):
+        own = layer.encoder_attn.differential
+        assert own.initial_ratio == pytest.approx(0.8 - 0.6 * math.exp(-0.3 * (number - 1)))
+        assert [tuple(p.shape) for p in own.parameters()] == [(3,)] * 4 + [(6,)]
+        assert torch.equal(own.gain, torch.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({"talking": "both", "talking_on": "encoder"}, "talking"),
+        ({"evolving_on": "encoder"}, "evolving"),
+        ({"relative_on": "encoder"}, "relative"),
+        ({"localness_on": "encoder"}, "localness"),
+        ({"syntax": "phrase"}, "--syntax phrase"),
+        ({"syntax": "dependency", "enliven": "enliven"}, "enliven"),
+    ],
+)
+def test_what_differential_attention_refuses(flags, names):
+    with pytest.raises(UserError, match=f"encoder:1 has {names} too, which is not defined for the difference of two"):
+        build_model({"differential_on": "encoder", **flags})
+    build_model({"differential_on": "decoder", **flags})
+
+
+def test_interacting_heads_refuse_differential_attention():
+    with pytest.raises(UserError, match="encoder:1 has differential too, which is not defined for pairs of heads"):
+        build_model({"differential_on": "encoder", "interacting": "sum", "interacting_on": "encoder"})
+
+
+def test_dependencies_and_routing_go_with_differential_attention():
+    flags = {"differential_on": "encoder", "syntax": "dependency", "routing": "em", "gated": "head"}
+    output, _ = build_model(flags)(**batch())
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize("gates", [H, H * D], ids=["head", "element"])
+def test_gates_are_their_formula(gates):
+    heads = torch.randn(B, H, T, D, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(B, T, C, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(gates, C, dtype=torch.float64, requires_grad=True)
+    got = gate_heads(heads, x, weight)
+    for b in range(B):
+        expected = reference.gate_heads(heads[b].tolist(), x[b].tolist(), weight.tolist())
+        torch.testing.assert_close(got[b], torch.tensor(expected, dtype=torch.float64))
+    assert gradcheck(gate_heads, (heads, x, weight), fast_mode=True)
+
+
+def test_disagreement_is_measured_before_the_gate():
+    model = build_model({"gated": "element", "gated_on": "encoder"}).eval()
+    request = AttentionRequest(("output",), "encoder:1")
+    before = model(**batch(), attention_request=request)[1]["agreement"]
+    torch.nn.init.normal_(model.encoder.layers[0].self_attn.gated.projection.weight, std=3)
+    torch.testing.assert_close(model(**batch(), attention_request=request)[1]["agreement"], before)

@@ -1,0 +1,184 @@
+"""Mechanisms of a user: what the registry takes, and the one line with which it refuses the rest."""
+
+import argparse
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_diverse.attention import (
+    MECHANISMS,
+    Mechanism,
+    MechanismSettings,
+    option,
+    placement,
+    register_mechanism,
+)
+from fairseq_diverse.attention.registry import add_flags
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.testing import properties
+from tests.cases import batch, build_model
+
+
+@pytest.fixture(autouse=True)
+def registered_again():
+    before = dict(MECHANISMS)
+    yield
+    MECHANISMS.clear()
+    MECHANISMS.update(before)
+
+
+@dataclass(frozen=True)
+class On(MechanismSettings):
+    on: str = placement("", "placement; empty = off")
+
+
+def mechanism(settings=On, **members):
+    members.setdefault("logits", lambda self, logits, context: logits)
+    return type("Own", (Mechanism,), {"Settings": settings, **members})
+
+
+def settings(**fields):
+    made = {name: option(value, "help") for name, value in fields.items()}
+    return dataclass(frozen=True)(
+        type("Settings", (On,), {"__annotations__": {k: type(v) for k, v in fields.items()}, **made})
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "options", "message"),
+    [
+        ("routing", mechanism(), {}, "'routing': the name is taken by .*RoutedAggregation"),
+        ("My_own", mechanism(), {}, "'My_own': a name is lower-case words joined by '-'"),
+        ("own", mechanism(), {"before": "nothing"}, "before='nothing': there is no such mechanism: "),
+        (
+            "own",
+            mechanism(logit=lambda self, logits, context: logits),
+            {},
+            "'own': logit is not a stage; stages are pro",
+        ),
+        ("own", type("Own", (Mechanism,), {"Settings": On}), {}, "'own': it takes part in no stage"),
+        ("own", mechanism(settings=int), {}, "its class Settings must be a dataclass"),
+        ("own", int, {}, "is not a subclass of Mechanism"),
+        ("encoder-own", mechanism(), {}, "--encoder-own-on: fairseq moves flags that start so"),
+        ("own", mechanism(key="talking"), {}, "its key 'talking' is that of the mechanism 'talking'"),
+        ("qk-head", mechanism(settings(dim=1)), {}, "--qk-head-dim: a flag of the mechanism 'qk-head-dim'"),
+        ("own", mechanism(settings(values=())), {}, "Settings.values: give it option"),
+    ],
+)
+def test_one_line_says_what_is_wrong(name, cls, options, message):
+    before = dict(MECHANISMS)
+    with pytest.raises(UserError, match=message) as error:
+        register_mechanism(name, **options)(cls)
+    assert "\n" not in str(error.value) and before == MECHANISMS
+
+
+def test_a_flag_of_fairseq_is_refused():
+    register_mechanism("dropout")(mechanism(settings(kind=0)))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dropout")
+    with pytest.raises(UserError, match="'dropout': --dropout is a flag of fairseq"):
+        add_flags(parser)
+
+
+def test_a_key_of_the_attention_is_refused():
+    register_mechanism("own")(mechanism(key="k_proj"))
+    with pytest.raises(UserError, match="'own': its key 'k_proj' is taken by the attention"):
+        build_model({"own_on": "encoder"})
+
+
+def test_its_place_in_the_order():
+    register_mechanism("first", before="talking")(mechanism())
+    register_mechanism("last")(mechanism())
+    names = [*MECHANISMS]
+    assert names.index("first") == names.index("talking") - 1 and names[-1] == "last"
+
+
+def test_a_mechanism_that_does_the_whole_attention_leaves_nothing_out_silently():
+    register_mechanism("own")(mechanism())
+    for whole, message in (("differential", "leaves out"), ("interacting", "not defined for pairs")):
+        flags = {"interacting": "sum", "interacting_on": "encoder"} if whole == "interacting" else {}
+        flags = flags or {"differential_on": "encoder"}
+        with pytest.raises(UserError, match=message):
+            build_model({**flags, "own_on": "encoder"})
+
+
+class ReadsTheFuture(Mechanism):
+    """Adds the mean of all logits of a row, later keys among them."""
+
+    Settings = On
+
+    def logits(self, logits, context):
+        return logits + logits.flip(-1)
+
+
+class ForgetsThePadding(Mechanism):
+    """Divides by the number of keys, padding among them."""
+
+    Settings = On
+
+    def heads(self, heads, context):
+        return heads / context.k.size(2)
+
+
+class KeepsStateOnItself(Mechanism):
+    """What it keeps between the steps of decoding is not reordered with the beams."""
+
+    Settings = On
+
+    def __init__(self, settings, where):
+        super().__init__(settings, where)
+        self.step, self.mean = nn.Parameter(torch.ones(1)), None
+
+    def gate(self, heads, context):
+        if context.memory is None:
+            before = heads.roll(1, 2)
+            before[:, :, 0] = 0
+        else:
+            before = torch.zeros_like(heads) if self.mean is None or self.mean.shape != heads.shape else self.mean
+            self.mean = heads.detach()
+        return heads + self.step * before
+
+
+@pytest.mark.parametrize(
+    ("cls", "holds", "component", "message"),
+    [
+        (ReadsTheFuture, properties.causality, "decoder", "outputs before position 2: differs by"),
+        (ForgetsThePadding, properties.padding, "encoder", "a sentence alone, compared with a batch: differs by"),
+        (KeepsStateOnItself, properties.step_by_step, "decoder", "compared with the full pass: differs by"),
+    ],
+)
+def test_a_broken_mechanism_is_caught(cls, holds, component, message):
+    register_mechanism("own")(cls)
+    holds({})
+    with pytest.raises(properties.PropertyFailed, match=message):
+        holds({"own_on": component})
+
+
+def test_without_reordering_only_the_beam_matters():
+    register_mechanism("own")(KeepsStateOnItself)
+    properties.step_by_step({"own_on": "decoder"}, beam=1)
+
+
+def test_memory_is_reordered_without_its_doing():
+    class Keeps(KeepsStateOnItself):
+        def gate(self, heads, context):
+            if context.memory is None:
+                before = heads.roll(1, 2)
+                before[:, :, 0] = 0
+            else:
+                before = context.memory.get("own", torch.zeros_like(heads))
+                context.memory["own"] = heads
+            return heads + self.step * before
+
+    register_mechanism("own")(Keeps)
+    properties.step_by_step({"own_on": "decoder,cross"})
+    properties.finished_sentences_leave({"own_on": "decoder,cross"})
+
+
+def test_a_stage_that_nobody_takes_part_in_is_fairseqs_attention():
+    register_mechanism("own")(mechanism(build=classmethod(lambda cls, settings, where: None)))
+    model = build_model({"own_on": "encoder"})
+    assert all(layer.self_attn.is_plain for layer in model.encoder.layers)
+    assert torch.equal(model.eval()(**batch())[0], build_model().eval()(**batch())[0])

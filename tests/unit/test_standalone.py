@@ -1,0 +1,129 @@
+"""The attention without fairseq: the numbers of fairseq's side, of torch's module, and no import of fairseq."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_diverse.attention import StandaloneAttention
+from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.errors import UserError
+from fairseq_diverse.testing.models import at, settings_by_name
+from tests.cases import CASES, batch, build_model
+
+B, T, S, C, H = 3, 8, 6, 24, 4
+
+
+def test_off_it_is_torchs_attention():
+    theirs, ours = nn.MultiheadAttention(C, H, batch_first=True), StandaloneAttention(C, H)
+    projections = zip((ours.q_proj, ours.k_proj, ours.v_proj), theirs.in_proj_weight.chunk(3), strict=True)
+    with torch.no_grad():
+        for projection, weight in projections:
+            projection.weight.copy_(weight)
+            projection.bias.normal_()
+        theirs.in_proj_bias.copy_(torch.cat([ours.q_proj.bias, ours.k_proj.bias, ours.v_proj.bias]))
+        theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
+    x, keys = torch.randn(B, T, C), torch.randn(B, S, C)
+    padding = torch.arange(S) >= torch.tensor([[6], [4], [5]])
+    future = torch.ones(T, S).triu(2).bool()
+    added = torch.zeros(T, S).masked_fill(future, -torch.inf)
+    biased = torch.where(future, -torch.inf, torch.randn(T, S))
+    for options in (
+        {},
+        {"key_padding_mask": padding},
+        {"attn_mask": future},
+        {"attn_mask": added},
+        {"attn_mask": biased},
+        {"attn_mask": biased.expand(B * H, T, S)},
+        {"key_padding_mask": padding, "attn_mask": future, "average_attn_weights": False},
+        {"key_padding_mask": padding, "need_weights": False},
+    ):
+        (value, weights), (expected, expected_weights) = (m(x, keys, keys, **options) for m in (ours, theirs))
+        torch.testing.assert_close(value, expected)
+        if expected_weights is None:
+            assert weights is None
+        else:
+            torch.testing.assert_close(weights, expected_weights)
+
+
+class Block(nn.Module):
+    """A post-norm encoder layer, as torch's and fairseq's."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.attention, self.norm_1, self.norm_2 = attention, nn.LayerNorm(C), nn.LayerNorm(C)
+        self.fc1, self.fc2 = nn.Linear(C, 20), nn.Linear(20, C)
+
+    def forward(self, x, padding, trees, previous):
+        attended = self.attention.attend(x, x, x, padding, query_padding_mask=padding, trees=trees, previous=previous)
+        x = self.norm_1(x + attended.value)
+        return self.norm_2(x + self.fc2(self.fc1(x).relu())), attended.carry
+
+
+@pytest.mark.parametrize(("name", "flags"), [case for case in CASES if case[0].endswith("-encoder")])
+def test_a_block_around_it_is_fairseqs_layer(name, flags):
+    model = build_model(flags).eval()
+    sample = batch()
+    padding = sample["src_tokens"] == 1
+    related = relate(sample["source_trees"], ("dependency", "constituency"))
+    x = torch.randn(*padding.shape, C)
+    carried = other_carried = None
+    expected, got = x.transpose(0, 1), x
+    for number, layer in enumerate(model.encoder.layers, 1):
+        attention = StandaloneAttention(C, H, mechanisms=settings_by_name(at(flags, "encoder")), layer=number).eval()
+        attention.load_state_dict(layer.self_attn.state_dict())
+        block = Block(attention)
+        block.norm_1, block.norm_2, block.fc1, block.fc2 = (
+            layer.self_attn_layer_norm, layer.final_layer_norm, layer.fc1, layer.fc2
+        )  # fmt: skip
+        out = layer(expected, padding, relations=related, previous=carried)
+        expected, carried = out.x, out.carry
+        got, other_carried = block(got, padding, sample["source_trees"], other_carried)
+        torch.testing.assert_close(got[~padding], expected.transpose(0, 1)[~padding])
+        assert (carried is None) == (other_carried is None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mechanisms": {"nothing": {}}}, "'nothing' is not one of"),
+        ({"mechanisms": {"routing": {"rounds": 3}}}, "routing has no setting 'rounds'"),
+        ({"mechanisms": {"routing": {"kind": "EM"}}}, "--routing 'EM': allowed are none, simple, em"),
+        ({"mechanisms": {"localness": {}}, "component": "decoder"}, "localness is defined for encoder"),
+        ({"mechanisms": {"interacting": {"kind": "sum"}, "talking": {"kind": "both"}}}, "encoder:1 has talking too"),
+        ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
+    ],
+)
+def test_one_line_says_what_is_wrong(options, message):
+    with pytest.raises(UserError, match=message):
+        StandaloneAttention(**{"embed_dim": C, "num_heads": H, **options})
+
+
+def test_trees_that_are_missing_are_named():
+    x = torch.randn(B, T, C)
+    with pytest.raises(UserError, match="this attention needs dependency trees"):
+        StandaloneAttention(C, H, mechanisms={"syntax": {"kind": "dependency"}})(x, x, x)
+
+
+WITHOUT_FAIRSEQ = """
+import sys
+sys.modules["fairseq"] = None  # as if it were not installed
+import torch
+before = set(sys.modules)
+from fairseq_diverse.attention.functional import em_routing
+from fairseq_diverse.attention import StandaloneAttention
+import fairseq_diverse
+heavy = {name.split(".")[0] for name in set(sys.modules) - before} & {"fairseq", "omegaconf", "hydra", "sacrebleu"}
+assert not heavy - {"fairseq"}, heavy
+x = torch.randn(2, 3, 8)
+mechanisms = {"evolving": {}, "routing": {"kind": "em"}}
+assert StandaloneAttention(8, 2, mechanisms=mechanisms)(x, x, x)[0].shape == x.shape
+assert fairseq_diverse.__version__
+"""
+
+
+def test_it_needs_torch_alone_and_prints_nothing():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FAIRSEQ], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
