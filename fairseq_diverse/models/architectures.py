@@ -50,6 +50,8 @@ SYSTEMS: dict[str, dict[str, object]] = {
     "li2022_talking": {"talking": "both"},
     "li2022_interacting": {"interacting": "concat"},
     "wang2021_evolving": {"evolving_on": ",".join(COMPONENTS)},
+    "ye2025_differential": {"differential_on": ",".join(COMPONENTS)},
+    "qiu2025_gated": {"gated": "element"},
 }
 
 

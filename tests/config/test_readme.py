@@ -1,5 +1,6 @@
 """What README and docs tell a user to type is accepted, and the README's main job runs as it stands there."""
 
+import dataclasses
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import pytest
 from fairseq import options
 
 import fairseq_diverse
+from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +62,19 @@ def test_every_command_and_mechanism_file_is_in_the_readme():
         assert f"fairseq-diverse {command}" in text, command
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link
+
+
+def test_every_flag_of_a_mechanism_is_in_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, mechanism in MECHANISMS.items():
+        for field in dataclasses.fields(mechanism.Settings):
+            assert f"`{flag_name(name, field.name)}`" in text, (name, field.name)
+
+
+def test_the_worked_example_is_the_file():
+    text = (ROOT / "docs/adding-a-mechanism.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(@register_mechanism.*?)```", text, re.DOTALL)[1]
+    assert (ROOT / "examples/temperature/__init__.py").read_text(encoding="utf-8").endswith(block)
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/results.md"])

@@ -25,7 +25,6 @@ from fairseq_diverse.evaluation.attention_maps import (
     head_panels,
 )
 from fairseq_diverse.evaluation.head_map import draw_head_map, mean_heads, similarity
-from fairseq_diverse.evaluation.heads import encoder_heads
 from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
 from fairseq_diverse.evaluation.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.report import from_results
@@ -230,10 +229,10 @@ def test_the_head_map_is_of_means_over_real_tokens_and_layers():
         alone["src_tokens"] = alone["src_tokens"][:, -length:]
         if "source_trees" in alone:
             alone["source_trees"] = alone["source_trees"][:, -length:]
-        with encoder_heads(model.eval()) as outputs, torch.no_grad():
-            model(**alone, attention_request=AttentionRequest(weights="encoder"))
-        sums = sums + sum(output[:, 0].view(length, 4, -1).sum(0) for output in outputs)
-        count += length * len(outputs)
+        with torch.no_grad():
+            inside = model.eval()(**alone, attention_request=AttentionRequest(inside=True))[1]["inside"]
+        sums = sums + sum(outputs[0].sum(1) for outputs, _ in inside.values())
+        count += length * len(inside)
     heads = mean_heads(model, [{"net_input": both}], model.encoder.padding_idx)
     torch.testing.assert_close(heads, sums / count)
     unit = heads / heads.norm(dim=1, keepdim=True)
