@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,8 @@ class MechanismSettings:
     ``kind`` is off; without a ``kind`` an empty placement (``on``) is.
     """
 
-    on: str
+    if TYPE_CHECKING:  # every mechanism declares it, after its kind
+        on: str
 
     @property
     def switch(self) -> str:

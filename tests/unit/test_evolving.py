@@ -99,7 +99,7 @@ def test_beta_zero_makes_no_convolution_in_that_component():
     names = {name.rsplit(".", 1)[0] for name, _ in model.named_parameters() if ".evolving." in name}
     assert names == {f"decoder.layers.{n}.encoder_attn.evolving.conv" for n in (0, 1, 2)}
     assert model.decoder.layers[1].self_attn.is_plain
-    assert [layer.self_attn.evolving.carries for layer in model.encoder.layers] == [True, True]
+    assert [layer.self_attn.evolving.carry_ratio for layer in model.encoder.layers] == [0.5, 0.5]
     model.eval()
     changed = build_model({**flags, "evolving_carry": 0.0}).eval()
     changed.load_state_dict(model.state_dict())
@@ -123,12 +123,24 @@ def test_alpha_of_the_lite_size():
         assert (args.evolving_carry, args.evolving_conv, args.evolving_kernel) == (carry, "0.1", 3)
 
 
+def spy(evolving, look):
+    """Let ``look`` see the logits, the carried map and the result of every call of the stage."""
+    stage = evolving.logits
+
+    def logits(logits, context):
+        out = stage(logits, context)
+        look(logits, context.previous, out)
+        return out
+
+    evolving.logits = logits
+
+
 def test_the_carried_map_is_that_of_the_last_layer_that_ran():
     """Under LayerDrop; nothing reaches the first that runs."""
     model = build_model({"encoder_layers": 4, "evolving_on": "encoder", "encoder_layerdrop": 0.5}).eval()
     ran, counts = [], set()
     for layer in model.encoder.layers:
-        layer.self_attn.evolving.register_forward_hook(lambda module, inputs, out: ran.append((inputs[1], out)))
+        spy(layer.self_attn.evolving, lambda logits, previous, out: ran.append((previous, out)))
     model.train()
     for _ in range(12):
         ran.clear()
@@ -145,9 +157,7 @@ def test_the_carried_map_goes_to_the_next_placed_layer():
     seen = {}
     for number in (0, 2):
         attention = model.encoder.layers[number].self_attn
-        attention.evolving.register_forward_hook(
-            lambda module, inputs, out, n=number: seen.__setitem__(n, (*inputs[:2], out))
-        )
+        spy(attention.evolving, lambda *figures, n=number: seen.__setitem__(n, figures))
     model(**batch())
     assert seen[0][1] is None and seen[2][1] is seen[0][2]
     torch.testing.assert_close(seen[2][2], (seen[2][0] + seen[2][1]) / 2)
@@ -159,7 +169,7 @@ def test_no_infinity_reaches_the_convolution(extra):
     model = build_model({"evolving_on": "encoder,decoder,cross", "syntax_on": "encoder", **extra})
     largest = []
     for layer in model.encoder.layers:
-        layer.self_attn.evolving.register_forward_hook(lambda module, inputs, out: largest.append(out.abs().max()))
+        spy(layer.self_attn.evolving, lambda logits, previous, out: largest.append(out.abs().max()))
     model(**batch())[0].sum().backward()
     assert len(largest) == 2 and all(x.isfinite() and x < 1e3 for x in largest)
     assert all(p.grad.isfinite().all() for p in model.parameters())

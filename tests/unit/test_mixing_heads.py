@@ -207,7 +207,7 @@ def test_what_a_padded_key_holds_moves_no_talking_head():
 
 
 def test_position_disagreement_of_interacting_heads_is_refused():
-    with pytest.raises(UserError, match="--disagreement position: heads that interact"):
+    with pytest.raises(UserError, match="--disagreement position: heads with interacting have no map"):
         build_model({"interacting": "sum"})(
             **batch(), attention_request=AttentionRequest(("output", "position"), "cross")
         )
