@@ -301,9 +301,10 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def together(name: str, component: str) -> None:
+def together(name: str, component: str, others: Iterable[str] | None = None) -> None:
     """It trains and decodes with every other mechanism that neither of the two refuses, at the same attention."""
-    for other in (other for other in MECHANISMS if other != name and component in MECHANISMS[other].components):
+    others = [other for other in MECHANISMS if other != name] if others is None else others
+    for other in (other for other in others if component in MECHANISMS[other].components):
         flags = {**at(examples(other)[0], component), **at(examples(name)[0], component)}
         try:
             build_model(flags)

@@ -16,6 +16,7 @@ from fairseq_diverse.attention import (
     register_mechanism,
 )
 from fairseq_diverse.attention.registry import add_flags
+from fairseq_diverse.cli import main
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.testing import properties
 from tests.cases import batch, build_model
@@ -182,3 +183,19 @@ def test_a_stage_that_nobody_takes_part_in_is_fairseqs_attention():
     model = build_model({"own_on": "encoder"})
     assert all(layer.self_attn.is_plain for layer in model.encoder.layers)
     assert torch.equal(model.eval()(**batch())[0], build_model().eval()(**batch())[0])
+
+
+def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys):
+    register_mechanism("own")(ReadsTheFuture)
+    few = {title: properties.PROPERTIES[title] for title in ("off = absent", "causality")}
+    monkeypatch.setattr(properties, "PROPERTIES", few)
+    monkeypatch.setattr(properties, "together", lambda *_: None)
+    monkeypatch.setattr(properties, "reload", lambda *_: [0.0])
+    assert main(["check", "own"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line[:28].strip(): line[28:].split() for line in lines if line and not line.startswith(" ")}
+    assert rows["property"] == ["encoder", "decoder", "cross"]
+    assert rows["off = absent"] == rows["reload in a new process"] == ["✓", "✓", "✓"]
+    assert rows["causality"] == ["✓", "FAILED", "✓"]
+    assert any(line.startswith("  causality at decoder: outputs before position 2: differs by") for line in lines)
+    assert lines[-2] == "own: 1 failed"

@@ -1,0 +1,50 @@
+"""A mechanism of a user's own folder, through the command line."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_diverse.checkpoints import load_checkpoint
+from tests.integration.commands import TINY, make_data
+
+pytestmark = pytest.mark.integration
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "temperature"
+
+
+def command(module, *args):
+    command = [sys.executable, "-m", module, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    data = make_data(folder)
+    flags = [*TINY.split(), "--user-dir", FOLDER, "--temperature-on", "encoder,cross:1", "--temperature-initial", "2"]
+    done = command("fairseq_cli.train", data, *flags, "--max-update", 3, "--save-dir", folder / "checkpoints")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return data, folder / "checkpoints" / "checkpoint_last.pt"
+
+
+def test_it_trains_and_its_parameters_are_saved(trained):
+    _, checkpoint = trained
+    own = {key: value for key, value in load_checkpoint(checkpoint)["model"].items() if ".temperature." in key}
+    assert {key.rsplit(".", 3)[0] for key in own} >= {"encoder.layers.0", "decoder.layers.0"}
+    assert all((value - 0.6931).abs().max() > 1e-4 for value in own.values())  # log 2, trained
+
+
+def test_fairseq_generate_translates_with_it(trained):
+    data, checkpoint = trained
+    flags = ["--path", checkpoint, "--beam", 2, "--cpu", "--max-len-b", 5]
+    done = command("fairseq_cli.generate", data, "--user-dir", FOLDER, *flags)
+    assert done.returncode == 0 and len(re.findall(r"^H-\d+", done.stdout, re.MULTILINE)) == 8, done.stderr[-2000:]
+
+
+def test_size_counts_it(trained):
+    flags = ["--arch", "diverse_transformer_tiny", "--vocabulary", 100, "--temperature-on", "encoder", "--json"]
+    done = command("fairseq_diverse.cli", "size", *flags, "--user-dir", FOLDER)
+    assert done.returncode == 0 and json.loads(done.stdout)["parameters"]["added"] == 2 * 2, done.stderr

@@ -1,0 +1,21 @@
+"""Mechanisms at the same attention: every pair that neither refuses trains, decodes and ignores padding."""
+
+import pytest
+
+from fairseq_diverse.attention.registry import MECHANISMS
+from fairseq_diverse.testing import properties
+from tests.cases import ALL_ON, CASES
+
+NAMES = [*MECHANISMS]
+
+
+@pytest.mark.parametrize(
+    ("name", "component"), [(name, component) for name in NAMES[:-1] for component in MECHANISMS[name].components]
+)
+def test_each_with_every_other(name, component):
+    properties.together(name, component, NAMES[NAMES.index(name) + 1 :])
+
+
+def test_a_new_process_loads_them_all():
+    differences = properties.reload([flags for _, flags in [*CASES, ALL_ON]])
+    assert len(differences) == len(CASES) + 1 and max(differences) <= 1e-6
