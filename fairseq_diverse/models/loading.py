@@ -29,10 +29,13 @@ def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) 
     except RuntimeError as error:  # its last line names a parameter
         mismatch = str(error).splitlines()[-1].strip()
         raise UserError(f"{names}: was it trained on other data than {data}? It does not fit: {mismatch}") from error
+    except (MemoryError, UserError):
+        raise
     except Exception as error:
-        if type(error) is not Exception:
-            raise
-        raise UserError(f"{data}: is it a folder of prepared data for {names}? {error}") from error  # fairseq's words
+        if type(error) is Exception:  # fairseq's words
+            raise UserError(f"{data}: is it a folder of prepared data for {names}? {error}") from error
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{names}: no model can be made of its settings ({problem})") from error
 
 
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:
@@ -43,7 +46,7 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     Raises:
         UserError: as ``load_models``, or another kind of model.
     """
-    (model,), cfg, task = load_models([path], data)
+    (model,), cfg, task = load_models([path], data, from_checkpoint="", checkpoint_data="")  # of no other checkpoint
     if type(model) is TransformerModel:
         plain = model
         model = DiverseTransformerModel.build_model(Namespace(**vars(cfg.model)), task)
