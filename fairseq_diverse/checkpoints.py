@@ -45,8 +45,8 @@ EVALUATED = re.compile(  # by fairseq
 )
 # What an expression may consist of in any other setting: "a.b/c-d" is text, and evaluated it would call nothing.
 TEXT_NODES = (ast.Expression, ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict)
-TEXT_NODES += (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare)
-TEXT_NODES += (ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
+TEXT_NODES += (ast.BoolOp, ast.BinOp, ast.UnaryOp)
+TEXT_NODES += (ast.boolop, ast.operator, ast.unaryop, ast.expr_context)
 # Files that fairseq reads to initialize parameters, which a checkpoint replaces.
 NOT_READ = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
 
@@ -136,7 +136,7 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
     torch.serialization.add_safe_globals(SAFE_GLOBALS)
     try:
         with warnings.catch_warnings(action="ignore"):  # what they say is said below, in one line
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and zipfile.is_zipfile(path))
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
         if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
             raise UserError(f'{path}: no fairseq checkpoint: a torch file without a "model" entry')
         _check_settings(path, state)
@@ -201,12 +201,19 @@ def _reason(path: Path, error: Exception) -> str:
         head = f.read(4)
     if not head:
         return "empty file; the checkpoint was never written to the end"
-    if head == b"PK\3\4" and not zipfile.is_zipfile(path):
+    if head == b"PK\3\4" and not _is_zip(path):
         return "truncated: the end of the file is missing; copy it again or use an earlier checkpoint"
     if head != b"PK\3\4" and not head.startswith(b"\x80"):
         return "not a checkpoint: torch.save did not write this file"
     first_sentence = re.split(r"\. |\n", str(error.__context__ or error))[0]
     return f"damaged or not a checkpoint ({type(error).__name__}: {first_sentence})"
+
+
+def _is_zip(path: str | Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # a damaged end
+        return False
 
 
 def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
@@ -245,7 +252,7 @@ def _check_records(path: str | Path) -> None:
 
     A file in which every one is wrong was written without (``torch.serialization.set_crc32_options``).
     """
-    if not zipfile.is_zipfile(path):
+    if not _is_zip(path):
         return  # of torch < 1.6
     with zipfile.ZipFile(path) as archive:
         records = [record for record in archive.infolist() if record.file_size]
@@ -301,10 +308,10 @@ def _is_text(value: str) -> bool:
         return False  # too deeply nested to tell
 
 
-def _printable(text: str) -> str:
+def _printable(text: str, longest: int = 100) -> str:
     """Text of a file that is not trusted, short and without control characters."""
     text = text.encode("unicode_escape").decode()
-    return text if len(text) <= 100 else f"{text[:100]}..."
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def _guarded(load: Any) -> Any:
@@ -325,27 +332,41 @@ def _guarded(load: Any) -> Any:
 
 
 def _naming(load: Any) -> Any:
-    """fairseq's ``load_model_ensemble_and_task``, with errors that name the file, and reading no other checkpoints.
-
-    A ``FileNotFoundError`` is about the data; for an absent checkpoint fairseq raises a plain ``OSError``.
-    """
+    """fairseq's ``load_model_ensemble_and_task``, with errors that name the file, and reading no other checkpoints."""
 
     @functools.wraps(load)
     def load_model_ensemble_and_task(
         filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        for path in filenames:
-            if not path:
-                raise UserError("the path of the checkpoint is empty; name a file")
+        if not all(filenames):
+            raise UserError("the path of the checkpoint is empty; name a file")
+        settings = {**(arg_overrides or {}), **dict.fromkeys(NOT_READ)}
         try:
-            return load(filenames, {**(arg_overrides or {}), **dict.fromkeys(NOT_READ)}, *args, **kwargs)
-        except OSError as error:
-            text = str(error)
-            if isinstance(error, FileNotFoundError) and error.filename:
-                text = f"{error.filename}: missing; is {Path(error.filename).parent} a folder of prepared data?"
-            raise UserError(text) from error
+            return load(filenames, settings, *args, **kwargs)
+        except (MemoryError, UserError):
+            raise
+        except Exception as error:
+            data = settings.get("data", "the data given")
+            raise UserError(_why_no_model(", ".join(filenames), data, error)) from error
 
     return load_model_ensemble_and_task
+
+
+def _why_no_model(names: str, data: str, error: Exception) -> str:
+    """What is wrong with checkpoints that could be read, or with the folder of data."""
+    lines = [_printable(line.strip(), 300) for line in str(error).splitlines()] or [""]
+    match error:
+        case FileNotFoundError(filename=str(missing)):  # for an absent checkpoint fairseq raises a plain OSError
+            return f"{missing}: missing; is {Path(missing).parent} a folder of prepared data?"
+        case OSError():
+            return lines[0]
+        case AssertionError() | IndexError():  # fairseq fails while it words its message about the model
+            return f"{names}: a task or model that neither fairseq nor this package has"
+        case RuntimeError() if "state_dict" in lines[0]:  # its last line names a parameter
+            return f"{names}: was it trained on other data than {data}? It does not fit: {lines[-1]}"
+    if type(error) is Exception:  # fairseq's words
+        return f"{data}: is it a folder of prepared data for {names}? {lines[0]}"
+    return f"{names}: no model can be made of its settings ({type(error).__name__}: {lines[0]})"
 
 
 def _without_config(broadcast: Any) -> Any:

@@ -30,9 +30,6 @@ FAIRSEQ = {
         r"\1: it is of a model with other flags or data; give these, or another --save-dir or --restore-file"
     ),
     r"AssertionError: (Must specify batch size .*)": r"\1",
-    r"RuntimeError: Error\(s\) in loading state_dict for \w+:(?s:.*)\n\s*(\S.*)": (
-        r"the checkpoint is of a model with other flags or data than these: \1"
-    ),
 }
 
 

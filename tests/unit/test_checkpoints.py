@@ -311,6 +311,8 @@ def damaged_files(folder: Path) -> dict[str, str]:
     whole = (folder / "whole.pt").read_bytes()
     (folder / "truncated.pt").write_bytes(whole[:-100])
     (folder / "start.pt").write_bytes(whole[:10])
+    locator = whole.rindex(b"PK\6\7") + 4
+    (folder / "disk.pt").write_bytes(whole[:locator] + b"\1" + whole[locator + 1 :])
     (folder / "text.pt").write_text("no checkpoint\n" * 100)
     (folder / "empty.pt").touch()
     (folder / "folder.pt").mkdir()
@@ -321,6 +323,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
     return {
         "truncated.pt": "truncated",
         "start.pt": "truncated",
+        "disk.pt": "truncated",
         "text.pt": "not a checkpoint",
         "empty.pt": "empty file",
         "folder.pt": "cannot be read",
@@ -381,7 +384,9 @@ def test_fairseq_reads_no_file_to_initialize_what_it_loads(tmp_path):
     state = checkpoint(**flags, **absent)
     state["cfg"]["task"] = task
     torch.save(state, tmp_path / "embedded.pt")
-    with pytest.raises(RuntimeError, match="Missing key"):  # the model was made
+    with pytest.raises(
+        UserError, match=r"embedded\.pt: was it trained on other data .* Unexpected key"
+    ):  # the model was made
         checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "embedded.pt")])
     with pytest.raises(UserError, match="the path of the checkpoint is empty"):
         checkpoint_utils.load_model_ensemble_and_task([""])
