@@ -201,8 +201,11 @@ def _reason(path: Path, error: Exception) -> str:
         head = f.read(4)
     if not head:
         return "empty file; the checkpoint was never written to the end"
-    if head == b"PK\3\4" and not _is_zip(path):
-        return "truncated: the end of the file is missing; copy it again or use an earlier checkpoint"
+    if head == b"PK\3\4":
+        try:
+            zipfile.ZipFile(path).close()
+        except Exception:  # BadZipFile, or one that no one thought of
+            return "truncated: the end of the file is missing or damaged; copy it again or use an earlier checkpoint"
     if head != b"PK\3\4" and not head.startswith(b"\x80"):
         return "not a checkpoint: torch.save did not write this file"
     first_sentence = re.split(r"\. |\n", str(error.__context__ or error))[0]
@@ -210,10 +213,9 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _is_zip(path: str | Path) -> bool:
-    try:
-        return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # a damaged end
-        return False
+    """Whether torch >= 1.6 wrote the file; its end may be damaged or missing."""
+    with open(path, "rb") as f:
+        return f.read(4) == b"PK\3\4"
 
 
 def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
