@@ -399,3 +399,39 @@ def test_fairseq_reads_no_file_to_initialize_what_it_loads(tmp_path):
     with pytest.raises(UserError, match=r"bare\.pt: damaged or not a checkpoint \(KeyError"):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "bare.pt"))
     assert not marker.exists()
+
+
+def test_resumed_half_precision_has_the_weights_that_were_trained():
+    """The float32 copy survives, but not where the model's weights are others."""
+    from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
+
+    from fairseq_diverse import register
+
+    register()
+
+    class Inner:
+        def state_dict(self):
+            return {"state": {}}
+
+        def load_state_dict(self, state, overrides=None):
+            assert state == {"state": {}}
+
+    def optimizer(weights: list, flat: bool):
+        mixed = _FP16OptimizerMixin()
+        mixed.fp16_params = [torch.nn.Parameter(weight.bfloat16()) for weight in weights]
+        copies = [torch.nn.Parameter(weight.bfloat16().float()) for weight in weights]
+        mixed.fp32_params = dict(enumerate(copies)) if flat else copies
+        mixed.fp32_optimizer, mixed.scaler = Inner(), None
+        return mixed, copies
+
+    weights = [torch.randn(3, 2), torch.randn(5)]
+    for flat in (True, False):
+        trained, copies = optimizer(weights, flat)
+        for copy, weight in zip(copies, weights, strict=True):
+            copy.data = weight
+        saved = trained.state_dict()
+        resumed, copies = optimizer([weights[0], weights[1] + 1], flat)
+        resumed.load_state_dict(saved)
+        assert torch.equal(copies[0], weights[0])
+        assert torch.equal(copies[1], (weights[1] + 1).bfloat16().float())
+        resumed.load_state_dict({"state": {}})  # of fairseq without the plugin
