@@ -26,9 +26,6 @@ FAIRSEQ = {
         "no batch is left: every sentence is too long (--max-source-positions, --max-target-positions, --max-tokens), "
         "or fewer are left than --required-batch-size-multiple"
     ),
-    r"Exception: (Cannot load model parameters from checkpoint .*); please ensure.*": (
-        r"\1: it is of a model with other flags or data; give these, or another --save-dir or --restore-file"
-    ),
     r"AssertionError: (Must specify batch size .*)": r"\1",
 }
 
@@ -40,14 +37,14 @@ class UserError(ValueError):
 def show_user_errors_in_one_line() -> None:
     """Let a process that dies of a user's mistake print one line; every other exception is shown as before.
 
-    A ``UserError`` is one, and so is what fairseq says in the words of ``FAIRSEQ``.
+    A ``UserError`` is one, and so is what fairseq says in the words of ``FAIRSEQ`` or raises as a plain ``Exception``.
     """
     shown_before = sys.excepthook
     if hasattr(shown_before, "shows_user_errors"):
         return
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        line = str(error) if issubclass(kind, UserError) else _in_one_line(f"{kind.__name__}: {error}")
+        line = str(error) if issubclass(kind, UserError) else _in_one_line(kind, error)
         if line is None:
             shown_before(kind, error, trace)
         else:
@@ -58,12 +55,16 @@ def show_user_errors_in_one_line() -> None:
     sys.excepthook = show
 
 
-def _in_one_line(text: str) -> str | None:
-    """The line for the last one of a stack trace; None where it is not known as a user's mistake."""
+def _in_one_line(kind: type[BaseException], error: BaseException) -> str | None:
+    """What an exception says, where it is known as a user's mistake; None for any other."""
+    text = str(error).strip()
     for pattern, line in FAIRSEQ.items():
-        if found := re.search(rf"^{pattern}$", text.strip(), re.MULTILINE):
+        if found := re.search(rf"^{pattern}$", f"{kind.__name__}: {text}", re.MULTILINE):
             return found.expand(line)
-    return None
+    if kind is not Exception or not text:  # fairseq raises a plain Exception for what its user did
+        return None
+    cause = str(error.__context__ or "").strip()
+    return text.splitlines()[0] + (f" ({cause.splitlines()[-1].strip()[:300]})" if cause else "")
 
 
 def refuse_positions_that_were_not_learned() -> None:

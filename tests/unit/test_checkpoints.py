@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints import EVALUATED, literal, load_checkpoint, register_safe_globals
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.errors import UserError, show_user_errors_in_one_line
 
 NUMBERS = [
     np.array([3, 0, 1], dtype=np.int64),
@@ -435,3 +435,74 @@ def test_resumed_half_precision_has_the_weights_that_were_trained():
         assert torch.equal(copies[0], weights[0])
         assert torch.equal(copies[1], (weights[1] + 1).bfloat16().float())
         resumed.load_state_dict({"state": {}})  # of fairseq without the plugin
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UserError("a line"), "a line"),
+        (
+            FileNotFoundError(2, "No such file or directory", "data/dict.en.txt"),
+            "data/dict.en.txt: no such file or folder",
+        ),
+        (FileNotFoundError("Dataset not found: valid (data)"), "data: no split valid of these languages; see --source"),
+        (Exception("Could not infer language pair, please"), "the data folder holds no prepared pair of languages"),
+        (
+            Exception(
+                "Size of sample #4 is invalid (=(7, 7)) since max_positions=(6, 5), skip this example with --skip"
+            ),
+            "sentence 4 (counted from 0) is longer than the (6, 5) positions of model and task: raise --max-source",
+        ),
+        (Exception("The dataset is empty. This"), "no batch is left: every sentence is too long"),
+        (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
+        (
+            RuntimeError("\n-- Process 0 terminated:\nTraceback\nfairseq_diverse.errors.UserError: --flag: wrong\n"),
+            "--flag: wrong",
+        ),
+        (Exception("--a goes with --b\nmore"), "--a goes with --b"),
+        (FileNotFoundError("another"), None),
+        (Exception(), None),
+        (KeyError("x"), None),
+        (RuntimeError("Exception without meaning"), None),
+    ],
+    ids=str,
+)
+def test_what_a_user_did_wrong_is_one_line(capsys, monkeypatch, error, line):
+    """And what a bug did is shown as before."""
+    shown: list = []
+    monkeypatch.setattr(sys, "excepthook", lambda *parts: shown.append(parts))
+    show_user_errors_in_one_line()
+    sys.excepthook(type(error), error, None)
+    printed = capsys.readouterr().err
+    assert len(shown) == (line is None)
+    assert line is None or (printed.startswith(f"error: {line}") and printed.count("\n") == 1)
+
+
+def test_the_cause_of_a_failed_resumption_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", None)
+    show_user_errors_in_one_line()
+    try:
+        try:
+            raise RuntimeError("Error(s) in loading state_dict for Model:\n\tsize mismatch for a.weight")
+        except RuntimeError:
+            raise Exception("Cannot load model parameters from checkpoint a.pt")  # noqa: B904  as fairseq does
+    except Exception as error:
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == (
+        "error: Cannot load model parameters from checkpoint a.pt (size mismatch for a.weight)\n"
+    )
+
+
+def test_a_sentence_beyond_the_learned_positions_is_one_line():
+    from fairseq.modules import LearnedPositionalEmbedding
+
+    from fairseq_diverse import register
+
+    register()
+    positions = LearnedPositionalEmbedding(4 + 2, 3, padding_idx=1)  # for 4 subwords
+    words = torch.tensor([[1, 1, 5, 5, 5, 5], [1, 1, 1, 1, 1, 5]])
+    assert positions(words).shape == (2, 6, 3)  # wider than the positions only by padding
+    with pytest.raises(UserError, match="a sentence has 6 subwords, but the model has learned positions for 4: leave"):
+        positions(torch.full((1, 6), 5))
+    with pytest.raises(UserError, match="has 5 subwords"):
+        positions(torch.full((1, 5), 5), incremental_state={})
