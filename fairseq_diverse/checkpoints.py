@@ -44,9 +44,10 @@ EVALUATED = re.compile(  # by fairseq
     r"|project_input|gated_attention|downsample"
 )
 # What an expression may consist of in any other setting: "a.b/c-d" is text, and evaluated it would call nothing.
-TEXT_NODES = (ast.Expression, ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict)
-TEXT_NODES += (ast.BoolOp, ast.BinOp, ast.UnaryOp)
-TEXT_NODES += (ast.boolop, ast.operator, ast.unaryop, ast.expr_context)
+TEXT_NODES = (
+    *(ast.Expression, ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict),
+    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.boolop, ast.operator, ast.unaryop, ast.expr_context),
+)
 # Files that fairseq reads to initialize parameters, which a checkpoint replaces.
 NOT_READ = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
 
@@ -155,7 +156,7 @@ def checksum(model: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in model.items():
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
