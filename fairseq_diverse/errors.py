@@ -26,7 +26,7 @@ FAIRSEQ = {
         "no batch is left: every sentence is too long (--max-source-positions, --max-target-positions, --max-tokens), "
         "or fewer are left than --required-batch-size-multiple"
     ),
-    r"AssertionError: (Must specify batch size .*)": r"\1",
+    r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
 }
 
 

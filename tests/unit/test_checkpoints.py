@@ -459,6 +459,8 @@ def test_resumed_half_precision_has_the_weights_that_were_trained():
             RuntimeError("\n-- Process 0 terminated:\nTraceback\nfairseq_diverse.errors.UserError: --flag: wrong\n"),
             "--flag: wrong",
         ),
+        (AssertionError("--path required for generation!"), "--path required for generation!"),
+        (AssertionError("shapes differ"), None),
         (Exception("--a goes with --b\nmore"), "--a goes with --b"),
         (FileNotFoundError("another"), None),
         (Exception(), None),
@@ -506,3 +508,18 @@ def test_a_sentence_beyond_the_learned_positions_is_one_line():
         positions(torch.full((1, 6), 5))
     with pytest.raises(UserError, match="has 5 subwords"):
         positions(torch.full((1, 5), 5), incremental_state={})
+
+
+def test_a_model_is_loaded_from_no_other_checkpoint_than_its_own(monkeypatch):
+    """A probing checkpoint may name itself, and would be loaded for ever."""
+    from fairseq_diverse.models import loading
+
+    asked: dict = {}
+    monkeypatch.setattr(
+        loading.checkpoint_utils,
+        "load_model_ensemble_and_task",
+        lambda _, settings: asked.update(settings) or ([], 0, 0),
+    )
+    with pytest.raises(ValueError, match="unpack"):
+        loading.load_model("checkpoint.pt", "data")
+    assert asked == {"data": "data", "from_checkpoint": "", "checkpoint_data": ""}
