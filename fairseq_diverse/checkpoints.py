@@ -8,13 +8,17 @@ are the only ones added here:
   the flags of ``dtype('O')`` and then have an array of object pointers filled from bytes of its choice. The names are
   therefore bound to stand-ins that accept numbers only.
 
-fairseq also calls ``eval`` on strings of a checkpoint's configuration (``adaptive_softmax_cutoff``, for example), so
-that a checkpoint whose configuration holds a call is refused as well.
+fairseq also calls ``eval`` on strings of a checkpoint's configuration (``adaptive_softmax_cutoff``, for example). Its
+modules are given `literal` in place of ``eval``, and a checkpoint in which such a setting is not a literal is refused.
+
+Files are checked as well: the checksums that torch wrote, those of averages, and the size of every weight.
 """
 
 import ast
 import functools
+import hashlib
 import re
+import sys
 import warnings
 import zipfile
 from argparse import Namespace
@@ -25,12 +29,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairseq_diverse.errors import UserError
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+LARGEST = 65504.0  # of float16: no trained model has a weight of this magnitude, a flipped bit makes 1e30 of one
 # Names in a configuration whose values are paths or free text: "runs (2)" is no call. None is evaluated by fairseq.
 FREE_TEXT = re.compile(r"data|.*(dir|file|path|project|from_model|from|prefix|suffix)")
+EVALUATED = re.compile(  # by fairseq
+    r"adaptive_(input|softmax)_cutoff|(adam|adamax|lamb)_betas|adafactor_eps|left_pad_(source|target)|wer_args"
+    r"|(encoder_|decoder_)?xformers_att_config|pipeline_((encoder|decoder)_)?(balance|devices)|feature_encoder_spec"
+    r"|character_filters|conv_(feature|aggregator)_layers|(encoder|decoder)_(layers|attention)|pretrained|self_attention"
+    r"|project_input|gated_attention|downsample"
+)
+# What an expression may consist of in any other setting: "a.b/c-d" is text, and evaluated it would call nothing.
+TEXT_NODES = (
+    *(ast.Expression, ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict),
+    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.boolop, ast.operator, ast.unaryop, ast.expr_context),
+)
+# Files that fairseq reads to initialize parameters, which a checkpoint replaces.
+NOT_READ = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
 
 
 class _Number:
@@ -99,30 +118,73 @@ def register_safe_globals() -> None:
         checkpoint_utils.load_checkpoint_to_cpu = _guarded(checkpoint_utils.load_checkpoint_to_cpu)
         checkpoint_utils.load_model_ensemble_and_task = _naming(checkpoint_utils.load_model_ensemble_and_task)
         distributed_utils.broadcast_object = _without_config(distributed_utils.broadcast_object)
+    for name, module in [*sys.modules.items()]:
+        if name.split(".")[0] == "fairseq":
+            vars(module)["eval"] = literal
 
 
-def load_checkpoint(path: str | Path, mmap: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -> dict[str, Any]:
     """The dictionary that fairseq saved, on the CPU: ``model``, ``cfg`` or ``args``, ``extra_state``, ...
 
     Args:
         mmap: leave the tensors in the file until they are used (files written by torch >= 1.6).
+        verify: read the whole file and compare its checksums; see that every weight is a number below 65504.
 
     Raises:
-        UserError: a ValueError; the file is missing, truncated, no fairseq checkpoint, or refused because it
+        UserError: a ValueError; the file is missing, truncated, damaged, no fairseq checkpoint, or refused because it
             names something that could run code. Nothing in the file is run.
     """
     torch.serialization.add_safe_globals(SAFE_GLOBALS)
     try:
         with warnings.catch_warnings(action="ignore"):  # what they say is said below, in one line
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and zipfile.is_zipfile(path))
-    except MemoryError:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
+        if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
+            raise UserError(f'{path}: no fairseq checkpoint: a torch file without a "model" entry')
+        _check_settings(path, state)
+        if verify:
+            _check_weights(path, state)
+            _check_records(path)
+    except (MemoryError, UserError):
         raise
     except Exception as error:
         raise UserError(f"{path}: {_reason(Path(path), error)}") from error
-    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
-        raise UserError(f'{path}: no fairseq checkpoint: a torch file without a "model" entry')
-    _refuse_calls(path, state)
     return state
+
+
+def checksum(model: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the parameters: their names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, value in model.items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def literal(text: str) -> Any:
+    """``eval`` for fairseq's settings: a literal, or lists of literals added and repeated (``[(512, 3)] * 20``).
+
+    Raises:
+        UserError: ``text`` is another expression.
+        TypeError: it is not a string; ``eval`` raises that too, and fairseq catches it.
+    """
+    if not isinstance(text, str):
+        raise TypeError("literal() arg 1 must be a string")
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        return _lists(node) if isinstance(node, ast.BinOp) else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise UserError(f"the setting {_printable(repr(text))} is not a literal, such as (0.9, 0.98)") from None
+
+
+def _lists(node: ast.expr) -> list:
+    match node:
+        case ast.BinOp(left, ast.Add(), right):
+            return _lists(left) + _lists(right)
+        case ast.BinOp(ast.List() as left, ast.Mult(), ast.Constant(int(times))) if len(left.elts) * times <= 10_000:
+            return ast.literal_eval(left) * times
+        case ast.List():
+            return ast.literal_eval(node)
+    raise ValueError
 
 
 def _refusal(name: str) -> UnpicklingError:
@@ -140,91 +202,174 @@ def _reason(path: Path, error: Exception) -> str:
         head = f.read(4)
     if not head:
         return "empty file; the checkpoint was never written to the end"
-    if head == b"PK\3\4" and not zipfile.is_zipfile(path):
-        return "truncated: the end of the file is missing; copy it again or use an earlier checkpoint"
+    if head == b"PK\3\4":
+        try:
+            zipfile.ZipFile(path).close()
+        except Exception:  # BadZipFile, or one that no one thought of
+            return "truncated: the end of the file is missing or damaged; copy it again or use an earlier checkpoint"
     if head != b"PK\3\4" and not head.startswith(b"\x80"):
         return "not a checkpoint: torch.save did not write this file"
     first_sentence = re.split(r"\. |\n", str(error.__context__ or error))[0]
     return f"damaged or not a checkpoint ({type(error).__name__}: {first_sentence})"
 
 
-def _refuse_calls(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Refuse a configuration with a string that would run code in ``eval``: a call, or an interpolation of one."""
-    config = state.get("cfg") if state.get("args") is None else state["args"]  # with "args", "cfg" is made from it
-    for name, value in _strings(config):
-        if not FREE_TEXT.fullmatch(name) and _may_call(value):
+def _is_zip(path: str | Path) -> bool:
+    """Whether torch >= 1.6 wrote the file; its end may be damaged or missing."""
+    with open(path, "rb") as f:
+        return f.read(4) == b"PK\3\4"
+
+
+def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Refuse a configuration with a string that would run code in ``eval``, or be replaced by something else."""
+    for name, value in _strings([state.get("args"), state.get("cfg")]):
+        problem = ""
+        if EVALUATED.fullmatch(name) and not _is_literal(value):
+            problem = "is not a literal, and fairseq evaluates it"
+        elif not isinstance(value, str) or "${" in value or not (FREE_TEXT.fullmatch(name) or _is_text(value)):
+            problem = "is an expression that would be run if it were evaluated"
+        if problem:
             setting = _printable(f"{name} = {value!r}")
-            raise UserError(f"{path}: refused: its setting {setting} would be run by fairseq; nothing was run")
+            raise UserError(f"{path}: refused: its setting {setting} {problem}; nothing was run")
 
 
-def _strings(config: Any, name: str = "") -> Iterator[tuple[str, str | bytes | bytearray]]:
-    """Every string in a configuration, with the name of the setting that holds it."""
-    if isinstance(config, str | bytes | bytearray):
-        yield name, config
-    elif isinstance(config, Namespace):
-        yield from _strings(vars(config), name)
-    elif isinstance(config, Mapping):
-        for key, value in config.items():
-            yield from _strings(value, str(key))
-    elif isinstance(config, list | tuple):
-        for value in config:
-            yield from _strings(value, name)
+def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Refuse weights that are not numbers or larger than those of any trained model, and a wrong checksum."""
+    for name, value in state["model"].items():
+        private = str(name).rpartition(".")[2].startswith("_")  # fairseq's _float_tensor is never filled
+        if private or not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
+            continue
+        low, high = (bound.item() for bound in torch.aminmax(value.detach()))
+        if not -LARGEST <= low <= high <= LARGEST:
+            worst = low if -low > high else high
+            raise UserError(
+                f"{path}: {_printable(str(name))} holds {worst:.3g}, but trained weights are numbers up to "
+                f"{LARGEST:.0f}: the file is damaged or training diverged; copy it again or use an earlier checkpoint"
+            )
+    extra = state.get("extra_state")
+    if isinstance(extra, Mapping) and "checksum" in extra and extra["checksum"] != checksum(state["model"]):
+        raise UserError(f"{path}: its parameters are not those that average wrote (other checksum); write it again")
 
 
-def _may_call(value: str | bytes | bytearray) -> bool:
-    if not isinstance(value, str) or "${" in value:
-        return True  # fairseq writes neither; eval takes bytes, too
-    if "(" not in value:
-        return False
+def _check_records(path: str | Path) -> None:
+    """Compare the checksums that torch wrote into a file, which it does not read itself.
+
+    A file in which every one is wrong was written without (``torch.serialization.set_crc32_options``).
+    """
+    if not _is_zip(path):
+        return  # of torch < 1.6
+    with zipfile.ZipFile(path) as archive:
+        records = [record for record in archive.infolist() if record.file_size]
+        wrong = [record.filename for record in records if not _is_whole(archive, record)]
+    if wrong and len(wrong) < len(records):
+        raise UserError(
+            f"{path}: damaged: {_printable(wrong[0])} in it is not what was written (other checksum); copy it again or "
+            "use an earlier checkpoint"
+        )
+
+
+def _is_whole(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> bool:
     try:
-        return any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(value.lstrip(" \t"), mode="eval")))
+        with archive.open(record) as f:
+            while f.read(1 << 20):
+                pass
+        return True
+    except zipfile.BadZipFile:
+        return False
+
+
+def _strings(config: Any) -> Iterator[tuple[str, str | bytes | bytearray]]:
+    """Every string in a configuration, with the name of the setting that holds it."""
+    todo, seen = [("", config)], set()
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, str | bytes | bytearray):
+            yield name, value
+        elif (name, id(value)) not in seen:
+            seen.add((name, id(value)))  # a pickle may hold a list that holds itself
+            if isinstance(value, Namespace | Mapping):
+                settings = vars(value) if isinstance(value, Namespace) else value
+                todo += [(str(key), setting) for key, setting in settings.items()]
+            elif isinstance(value, list | tuple | set):
+                todo += [(name, part) for part in value]
+
+
+def _is_literal(value: str | bytes | bytearray) -> bool:
+    try:
+        literal(value)  # type: ignore[arg-type]
+    except (UserError, TypeError):
+        return False
+    return True
+
+
+def _is_text(value: str) -> bool:
+    """Whether ``eval`` would do no more than look names up and combine them."""
+    try:
+        return all(isinstance(node, TEXT_NODES) for node in ast.walk(ast.parse(value.lstrip(" \t"), mode="eval")))
     except (SyntaxError, ValueError):
-        return False  # eval would not run it either
+        return True  # eval would not run it either
     except (RecursionError, MemoryError):
-        return True  # too deeply nested to tell
+        return False  # too deeply nested to tell
 
 
-def _printable(text: str) -> str:
+def _printable(text: str, longest: int = 100) -> str:
     """Text of a file that is not trusted, short and without control characters."""
     text = text.encode("unicode_escape").decode()
-    return text if len(text) <= 100 else f"{text[:100]}..."
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def _guarded(load: Any) -> Any:
-    """fairseq's ``load_checkpoint_to_cpu``, with the checks and messages of `load_checkpoint`."""
-    from omegaconf import OmegaConf
+    """fairseq's ``load_checkpoint_to_cpu``, after the checks of `load_checkpoint` and with its messages."""
+    from fairseq.file_io import PathManager
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        load_checkpoint(PathManager.get_local_path(path), mmap=True)
         try:
-            state = load(path, *args, **kwargs)
-        except Exception:
-            load_checkpoint(path)  # says what is wrong with the file, if anything is
+            return load(path, *args, **kwargs)
+        except (MemoryError, UserError):
             raise
-        config = OmegaConf.to_container(state["cfg"]) if OmegaConf.is_config(state.get("cfg")) else None  # as written
-        _refuse_calls(path, {"args": state.get("args"), "cfg": config})
-        return state
+        except Exception as error:
+            raise UserError(f"{path}: {_reason(Path(path), error)}") from error
 
     return load_checkpoint_to_cpu
 
 
 def _naming(load: Any) -> Any:
-    """fairseq's ``load_model_ensemble_and_task``, whose ``OSError`` about an absent file is the user's to mend.
-
-    A ``FileNotFoundError`` is about the data; for an absent checkpoint fairseq raises a plain ``OSError``.
-    """
+    """fairseq's ``load_model_ensemble_and_task``, with errors that name the file, and reading no other checkpoints."""
 
     @functools.wraps(load)
-    def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
+    def load_model_ensemble_and_task(
+        filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not all(filenames):
+            raise UserError("the path of the checkpoint is empty; name a file")
+        settings = {**(arg_overrides or {}), **dict.fromkeys(NOT_READ)}
         try:
-            return load(*args, **kwargs)
-        except OSError as error:
-            text = str(error)
-            if isinstance(error, FileNotFoundError) and error.filename:
-                text = f"{error.filename}: missing; is {Path(error.filename).parent} a folder of prepared data?"
-            raise UserError(text) from error
+            return load(filenames, settings, *args, **kwargs)
+        except (MemoryError, UserError):
+            raise
+        except Exception as error:
+            data = settings.get("data", "the data given")
+            raise UserError(_why_no_model(", ".join(filenames), data, error)) from error
 
     return load_model_ensemble_and_task
+
+
+def _why_no_model(names: str, data: str, error: Exception) -> str:
+    """What is wrong with checkpoints that could be read, or with the folder of data."""
+    lines = [_printable(line.strip(), 300) for line in str(error).splitlines()] or [""]
+    match error:
+        case FileNotFoundError(filename=str(missing)):  # for an absent checkpoint fairseq raises a plain OSError
+            return f"{missing}: missing; is {Path(missing).parent} a folder of prepared data?"
+        case OSError():
+            return lines[0]
+        case AssertionError() | IndexError():  # fairseq fails while it words its message about the model
+            return f"{names}: a task or model that neither fairseq nor this package has"
+        case RuntimeError() if "state_dict" in lines[0]:  # its last line names a parameter
+            return f"{names}: was it trained on other data than {data}? It does not fit: {lines[-1]}"
+    if type(error) is Exception:  # fairseq's words
+        return f"{data}: is it a folder of prepared data for {names}? {lines[0]}"
+    return f"{names}: no model can be made of its settings ({type(error).__name__}: {lines[0]})"
 
 
 def _without_config(broadcast: Any) -> Any:

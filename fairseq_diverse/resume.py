@@ -1,8 +1,11 @@
-"""Training that is resumed in a later epoch goes on with the batches that it had.
+"""Training that is resumed is the training that was interrupted: the same batches, and the same weights.
 
 fairseq-fixed makes the batches once, in a random order drawn from ``seed + epoch`` of the epoch in which the process
-started. A process that resumes in epoch 3 would hence go on with other batches than one that was never interrupted, and
+started. A process that resumes in epoch 3 would hence see other batches than one that was never interrupted, and
 see some pairs twice and others not at all in that epoch; fairseq itself (0.12.2) draws from ``seed`` alone.
+
+In half precision fairseq trains a float32 copy of the weights, which it does not save: what is resumed are rounded
+weights.
 """
 
 import functools
@@ -33,3 +36,41 @@ def _from_first_epoch(make: Any) -> Any:
         return iterator
 
     return get_batch_iterator
+
+
+def keep_precision_when_resumed() -> None:
+    """Save the float32 copy of half-precision weights with the optimizer's state; called again, it changes nothing.
+
+    It is used where it rounds to the weights of the model. fairseq without the plugin leaves it unread.
+    """
+    from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin as Optimizer
+
+    if not hasattr(Optimizer.state_dict, "__wrapped__"):
+        Optimizer.state_dict = _with_copy(Optimizer.state_dict)
+        Optimizer.load_state_dict = _from_copy(Optimizer.load_state_dict)
+
+
+def _copies(optimizer: Any) -> list[Any]:
+    """The float32 copy: a tensor for each parameter, or one for each device."""
+    copies = optimizer.fp32_params
+    return [copy.data for copy in (copies.values() if isinstance(copies, dict) else copies)]
+
+
+def _with_copy(state_dict: Any) -> Any:
+    @functools.wraps(state_dict)
+    def with_copy(self: Any) -> dict[str, Any]:
+        return {**state_dict(self), "fp32_params": _copies(self)}
+
+    return with_copy
+
+
+def _from_copy(load: Any) -> Any:
+    @functools.wraps(load)
+    def from_copy(self: Any, state_dict: dict[str, Any], *args: Any, **flags: Any) -> None:
+        load(self, {key: value for key, value in state_dict.items() if key != "fp32_params"}, *args, **flags)
+        half = self.fp16_params[0].dtype
+        for rounded, saved in zip(_copies(self), state_dict.get("fp32_params", ()), strict=False):
+            if saved.to(rounded.device, half).float().equal(rounded):
+                rounded.copy_(saved)
+
+    return from_copy

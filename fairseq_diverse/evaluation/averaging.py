@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.checkpoints import checksum, load_checkpoint
 from fairseq_diverse.files import atomic_write
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
@@ -100,7 +100,7 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
     by_update: dict[Any, Checkpoint] = {}
     higher: bool | None = None
     for path in files:
-        state = load_checkpoint(path, mmap=True)
+        state = load_checkpoint(path, mmap=True, verify=False)  # what is chosen is verified when it is averaged
         if "averaged" in (state.get("extra_state") or {}):
             continue
         value, maximized = _metric(path, state, metric)
@@ -121,13 +121,14 @@ def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -
     Everything else is that of the last checkpoint, without the optimizer's state and moving averages. In memory are
     one checkpoint and a sum: in float64, of half precision in float32; the mean has the checkpoints' type. Integers
     are the last checkpoint's. Tensors that share memory (tied embeddings) are averaged once and share it in ``out``.
+    The checksum of the parameters is in ``extra_state`` and is compared whenever the file is loaded.
 
     Args:
         paths: at least one checkpoint.
         quiet: no progress bar.
 
     Raises:
-        ValueError: a checkpoint cannot be loaded, or its model has other parameters than that of the first.
+        ValueError: a checkpoint cannot be loaded, is damaged, or its model has other parameters than the first.
         OSError: ``out`` cannot be written.
     """
     from tqdm import tqdm
@@ -155,7 +156,7 @@ def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -
     for key in ("last_optimizer_state", "optimizer"):
         state.pop(key, None)
     extra = {key: value for key, value in (state.get("extra_state") or {}).items() if not key.startswith("ema")}
-    state["extra_state"] = {**extra, "averaged": [path.name for path in paths]}
+    state["extra_state"] = {**extra, "averaged": [path.name for path in paths], "checksum": checksum(model)}
     try:
         with atomic_write(out, "wb") as f:
             torch.save(state, f)

@@ -1,4 +1,4 @@
-"""Models from checkpoints, with errors a user can mend."""
+"""Models from checkpoints, with errors a user can fix."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -21,18 +21,7 @@ def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) 
     Raises:
         UserError: a file that is no checkpoint or absent, or dictionaries that are absent or do not fit.
     """
-    names = ", ".join(map(str, paths))
-    try:
-        return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data), **settings})
-    except (AssertionError, IndexError) as error:  # fairseq fails while it words its message about the model
-        raise UserError(f"{names}: a task or model that neither fairseq nor this package has") from error
-    except RuntimeError as error:  # its last line names a parameter
-        mismatch = str(error).splitlines()[-1].strip()
-        raise UserError(f"{names}: was it trained on other data than {data}? It does not fit: {mismatch}") from error
-    except Exception as error:
-        if type(error) is not Exception:
-            raise
-        raise UserError(f"{data}: is it a folder of prepared data for {names}? {error}") from error  # fairseq's words
+    return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data), **settings})
 
 
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:
@@ -43,7 +32,7 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     Raises:
         UserError: as ``load_models``, or another kind of model.
     """
-    (model,), cfg, task = load_models([path], data)
+    (model,), cfg, task = load_models([path], data, from_checkpoint="", checkpoint_data="")  # of no other checkpoint
     if type(model) is TransformerModel:
         plain = model
         model = DiverseTransformerModel.build_model(Namespace(**vars(cfg.model)), task)

@@ -49,16 +49,24 @@ def unloadable(model, tmp_path_factory) -> dict[str, tuple[Path, str]]:
     """Files that must not load, and what is said about each."""
     folder = tmp_path_factory.mktemp("unloadable")
     whole, marker = model / "checkpoint1.pt", folder / "marker"
-    truncated, hostile, setting = (folder / f"{name}.pt" for name in ("truncated", "hostile", "setting"))
+    truncated, hostile, setting, flipped = (
+        folder / f"{name}.pt" for name in ("truncated", "hostile", "setting", "flipped")
+    )
     truncated.write_bytes(whole.read_bytes()[:-1000])
     state = load_checkpoint(whole)
     torch.save({**state, "extra_state": Payload(marker)}, hostile)
-    state["cfg"]["model"].adaptive_softmax_cutoff = f"open({str(marker)!r}, 'w')"
+    weights = state["model"]["encoder.layers.0.fc1.weight"].numpy().tobytes()
+    data = bytearray(whole.read_bytes())
+    data[data.index(weights) + 3] ^= 0x40  # the largest bit of the exponent
+    flipped.write_bytes(data)
+    call = f"[argparse.Namespace['touch {marker}'] for argparse.Namespace.__class_getitem__ in [os.system]]"
+    state["cfg"]["model"].adaptive_softmax_cutoff = call
     torch.save(state, setting)
     return {
         "truncated": (truncated, "truncated: the end of the file is missing"),
         "hostile": (hostile, "refused: it names posix.system"),
         "setting": (setting, "refused: its setting adaptive_softmax_cutoff"),
+        "flipped": (flipped, "encoder.layers.0.fc1.weight holds "),
     }
 
 
@@ -88,14 +96,14 @@ def test_resume_in_two_processes_and_then_in_one(data, model):
     assert "checkpoint_last.pt (epoch 3 @" in alone.stdout + alone.stderr
 
 
-@pytest.mark.parametrize("name", ["truncated", "hostile", "setting"])
+@pytest.mark.parametrize("name", ["truncated", "hostile", "setting", "flipped"])
 def test_generate_says_in_one_line_why_not(data, unloadable, name):
     path, reason = unloadable[name]
     result = run("generate", data, "--path", path, "--cpu", check=False)
     check_refusal(result, path, reason)
 
 
-@pytest.mark.parametrize("name", ["truncated", "hostile"])
+@pytest.mark.parametrize("name", ["truncated", "hostile", "flipped"])
 def test_resume_says_in_one_line_why_not(data, unloadable, tmp_path, name):
     path, reason = unloadable[name]
     result = run("train", data, *TRAIN, "--max-epoch", 1, "--save-dir", tmp_path, "--restore-file", path, check=False)

@@ -98,6 +98,32 @@ def test_average_of_one_and_of_equal_checkpoints_is_exact(three, tmp_path):
             assert torch.equal(value, parameters(1)[key])
 
 
+def test_an_average_that_was_changed_is_refused(three, tmp_path):
+    out = tmp_path / "average.pt"
+    average_checkpoints(three, out, quiet=True)
+    for key in parameters(1):
+        state = load_checkpoint(out)
+        if state["model"][key].numel():
+            state["model"][key] = torch.zeros_like(state["model"][key])
+        else:
+            del state["model"][key]
+        torch.save(state, tmp_path / "changed.pt")
+        with pytest.raises(ValueError, match=r"changed\.pt: its parameters are not those that average wrote"):
+            load_checkpoint(tmp_path / "changed.pt")
+    average_checkpoints([out], tmp_path / "again.pt", quiet=True)
+    assert load_checkpoint(tmp_path / "again.pt")["extra_state"]["averaged"] == ["average.pt"]
+
+
+def test_a_flipped_bit_is_not_averaged(three, tmp_path, capsys):
+    state = load_checkpoint(three[1])
+    state["model"]["encoder.first"][0, 0] = 7e37
+    torch.save(state, three[1])
+    out = tmp_path / "average.pt"
+    assert main(["average", "--checkpoints", *map(str, three), "--out", str(out)]) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert f"{three[1]}: encoder.first holds 7e+37, but" in printed[-1] and not out.exists()
+
+
 def test_one_checkpoint_is_in_memory_at_a_time(three, tmp_path, monkeypatch):
     """When one is loaded, those before the one just used are gone."""
     loaded: list[weakref.ref] = []

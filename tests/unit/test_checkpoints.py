@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import zipfile
 from argparse import Namespace
 from collections import OrderedDict
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_diverse.checkpoints import load_checkpoint, register_safe_globals
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.checkpoints import EVALUATED, literal, load_checkpoint, register_safe_globals
+from fairseq_diverse.errors import UserError, show_user_errors_in_one_line
 
 NUMBERS = [
     np.array([3, 0, 1], dtype=np.int64),
@@ -128,6 +129,13 @@ def test_allowed_names_hold_only_numbers_and_flags(tmp_path, payload):
 @pytest.mark.parametrize(
     "value",
     [
+        "[argparse.Namespace['true'] for argparse.Namespace.__class_getitem__ in [os.system]]",
+        "os.system",
+        "a[0]",
+        "lambda: 0",
+        "f'{x}'",
+        "1 if x else 2",
+        "not a literal",
         "__import__('os').system('true')",
         " \t f()",
         "[x() for x in (1,)]",
@@ -152,12 +160,159 @@ def test_setting_that_fairseq_would_evaluate_is_refused(tmp_path, value, legacy)
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("unknown", "[a.b['true'] for a.b.__class_getitem__ in [c.d]]"),
+        ("unknown", "(x := y)"),
+        ("unknown", b"text"),
+        ("unknown", {"f()"}),
+        ("restore_file", "${oc.env:HOME}"),
+    ],
+)
+def test_expression_in_any_other_setting_is_refused(tmp_path, name, value):
+    path = tmp_path / "hostile.pt"
+    torch.save(checkpoint(**{name: value}), path)
+    with pytest.raises(UserError, match=rf"hostile\.pt: refused: its setting {name} = "):
+        load_checkpoint(path)
+
+
+def test_text_and_lists_that_hold_themselves_load(tmp_path):
+    circle: list = [
+        "en-de,de-en",
+        "checkpoints/average.pt",
+        "not set",
+        "@@ ",
+        '{"beam": 1, "nested": [true]}',
+        "7 words",
+    ]
+    circle.append(circle)
+    torch.save(checkpoint(unknown=circle, text="a (b", finetune_from_model="f(x)"), tmp_path / "checkpoint.pt")
+    load_checkpoint(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1000,2000",
+        "[3, 7]",
+        "(0.9, 0.98)",
+        "(1e-30, 1e-3)",
+        "True",
+        "None",
+        "-1",
+        "{'name': 'x', 'drop': 0.1}",
+        " [(1, 2)]\n",
+    ],
+)
+def test_literals_are_what_eval_makes_of_them(text):
+    assert literal(text) == eval(text.strip())
+
+
+@pytest.mark.parametrize(
+    "text", ["[(512, 3)] * 20", "[(512, 3)] * 9 + [(1024, 3)] * 4", "[(5, 1)] + [(8, 2), (4, 2)] * 3"]
+)
+def test_architectures_of_convolutions_are_lists_repeated_and_added(text):
+    assert literal(text) == eval(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["[0] * 10**9", "[0] * 100000", "[[0] * 9] * 9", "([0] * 99) * 99", "2 * 3", "'a' * 3", "", "a\0"]
+)
+def test_nothing_else_is_computed(text):
+    with pytest.raises(UserError, match=r"is not a literal"):
+        literal(text)
+
+
+def fairseq_sources() -> dict[str, str]:
+    """The loaded modules of fairseq and their text."""
+    register_safe_globals()
+    found = {
+        name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("fairseq.")
+    }
+    return {name: Path(file).read_text() for name, file in found.items() if file and file.endswith(".py")}
+
+
+def test_fairseq_evaluates_nothing_else():
+    """In every module of fairseq that calls ``eval``, whatever the setting is called."""
+    calls = re.compile(r"(?<!def )(?<![\w.])eval\(")
+    evaluating = [name for name, text in fairseq_sources().items() if calls.search(text)]
+    assert len(evaluating) > 10
+    assert all(vars(sys.modules[name])["eval"] is literal for name in evaluating)
+    from fairseq import utils
+
+    with pytest.raises(UserError, match=r"setting 'os\.getcwd' is not a literal"):
+        utils.eval_str_list("os.getcwd", type=str)
+    assert utils.eval_str_list("1,2", type=int) == [1, 2] and utils.eval_bool("False") is False
+    assert utils.eval_bool(True, default=None) is None  # as with Python's
+
+
+def test_the_settings_that_fairseq_evaluates_are_known():
+    """Those that a call in its source names; by another name they meet ``literal``."""
+    call = re.compile(r"(?<![\w.])(?:utils\.)?eval(?:_str_list|_str_dict|_bool)?\(\s*(?:self\.)?(?:cfg|args)\.(\w+)")
+    names = {name for text in fairseq_sources().values() for name in call.findall(text)}
+    assert "adaptive_softmax_cutoff" in names
+    assert [name for name in names if not EVALUATED.fullmatch(name)] == []
+
+
+def save_model(path: Path, **parameters) -> Path:
+    torch.save({**checkpoint(), "model": OrderedDict(parameters)}, path)
+    return path
+
+
+@pytest.mark.parametrize("value", [7e37, -65536, float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_weight_that_no_model_has_is_refused(tmp_path, value, dtype):
+    weight = torch.ones(3, 2)
+    weight[1, 1] = value
+    path = save_model(tmp_path / "flipped.pt", fine=torch.ones(1), bad=weight.to(dtype))
+    with pytest.raises(UserError, match=r"flipped\.pt: bad holds \S+, but trained weights are numbers up to 65504"):
+        load_checkpoint(path, mmap=True)
+    load_checkpoint(path, verify=False)
+
+
+def test_what_is_not_a_weight_may_hold_anything(tmp_path):
+    anything = {
+        "version": torch.tensor([10**9]),
+        "embed._float_tensor": torch.tensor([float("nan")]),
+        "no": torch.zeros(0),
+    }
+    load_checkpoint(save_model(tmp_path / "checkpoint.pt", most=torch.tensor([65504.0, -65504.0]), **anything))
+
+
+def test_a_flipped_bit_is_found(tmp_path):
+    """Also where the number it makes could be a weight, in the optimizer's state and in the configuration."""
+    whole, flipped = tmp_path / "whole.pt", tmp_path / "flipped.pt"
+    state = {**checkpoint(), "last_optimizer_state": torch.full((9,), 3.25)}
+    torch.save(state, whole)
+    load_checkpoint(whole)
+    for found in (torch.arange(4.0).numpy().tobytes(), torch.full((9,), 3.25).numpy().tobytes(), b"adam_betas"):
+        data = bytearray(whole.read_bytes())
+        data[data.index(found) + 5] ^= 1
+        flipped.write_bytes(data)
+        with pytest.raises(UserError, match=r"flipped\.pt: damaged: \S+ in it is not what was written"):
+            load_checkpoint(flipped, mmap=True)
+
+
+def test_a_file_written_without_checksums_loads(tmp_path):
+    try:
+        torch.serialization.set_crc32_options(False)
+        torch.save(checkpoint(), tmp_path / "checkpoint.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    load_checkpoint(tmp_path / "checkpoint.pt")
+    torch.save(checkpoint(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    load_checkpoint(tmp_path / "old.pt")
+
+
 def damaged_files(folder: Path) -> dict[str, str]:
     """Files that are no checkpoint, with what the error has to say about each."""
     torch.save(checkpoint(), folder / "whole.pt")
     whole = (folder / "whole.pt").read_bytes()
     (folder / "truncated.pt").write_bytes(whole[:-100])
     (folder / "start.pt").write_bytes(whole[:10])
+    locator = whole.rindex(b"PK\6\7") + 4
+    (folder / "disk.pt").write_bytes(whole[:locator] + b"\1" + whole[locator + 1 :])
     (folder / "text.pt").write_text("no checkpoint\n" * 100)
     (folder / "empty.pt").touch()
     (folder / "folder.pt").mkdir()
@@ -168,6 +323,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
     return {
         "truncated.pt": "truncated",
         "start.pt": "truncated",
+        "disk.pt": "truncated",
         "text.pt": "not a checkpoint",
         "empty.pt": "empty file",
         "folder.pt": "cannot be read",
@@ -211,3 +367,159 @@ def test_fairseq_loads_through_the_same_checks(tmp_path):
     missing = f"{tmp_path}/dict.en.txt: missing; is {tmp_path} a folder of prepared data?"
     with pytest.raises(UserError, match=re.escape(missing)):
         checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "translation.pt")])
+
+
+def test_fairseq_reads_no_file_to_initialize_what_it_loads(tmp_path):
+    """Nor runs a setting of any kind of checkpoint; damaged states are one line."""
+    from fairseq import checkpoint_utils
+
+    register_safe_globals()
+    marker = tmp_path / "marker"
+    for name in ("en", "de"):
+        (tmp_path / f"dict.{name}.txt").write_text("w1 1\n")
+    task = {"_name": "translation", "data": str(tmp_path), "source_lang": "en", "target_lang": "de"}
+    flags = {"encoder_layers": 1, "decoder_layers": 1, "encoder_embed_dim": 4, "decoder_embed_dim": 4}
+    flags |= {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "_name": "transformer"}
+    absent = {"encoder_embed_path": str(tmp_path / "absent"), "decoder_embed_path": str(tmp_path / "absent")}
+    state = checkpoint(**flags, **absent)
+    state["cfg"]["task"] = task
+    torch.save(state, tmp_path / "embedded.pt")
+    with pytest.raises(
+        UserError, match=r"embedded\.pt: was it trained on other data .* Unexpected key"
+    ):  # the model was made
+        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "embedded.pt")])
+    with pytest.raises(UserError, match="the path of the checkpoint is empty"):
+        checkpoint_utils.load_model_ensemble_and_task([""])
+    call = f"[x.y['touch {marker}'] for x.y in [os.system]]"
+    for hostile in (Namespace(arch="transformer", lr=call), Namespace(arch="transformer", adam_betas="1 +")):
+        torch.save({**checkpoint(), "args": hostile}, tmp_path / "hostile.pt")
+        with pytest.raises(UserError, match=r"hostile\.pt: refused"):
+            checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "hostile.pt")])
+    torch.save({"model": {}, "cfg": {}}, tmp_path / "bare.pt")
+    with pytest.raises(UserError, match=r"bare\.pt: damaged or not a checkpoint \(KeyError"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "bare.pt"))
+    assert not marker.exists()
+
+
+def test_resumed_half_precision_has_the_weights_that_were_trained():
+    """The float32 copy survives, but not where the model's weights are others."""
+    from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
+
+    from fairseq_diverse import register
+
+    register()
+
+    class Inner:
+        def state_dict(self):
+            return {"state": {}}
+
+        def load_state_dict(self, state, overrides=None):
+            assert state == {"state": {}}
+
+    def optimizer(weights: list, flat: bool):
+        mixed = _FP16OptimizerMixin()
+        mixed.fp16_params = [torch.nn.Parameter(weight.bfloat16()) for weight in weights]
+        copies = [torch.nn.Parameter(weight.bfloat16().float()) for weight in weights]
+        mixed.fp32_params = dict(enumerate(copies)) if flat else copies
+        mixed.fp32_optimizer, mixed.scaler = Inner(), None
+        return mixed, copies
+
+    weights = [torch.randn(3, 2), torch.randn(5)]
+    for flat in (True, False):
+        trained, copies = optimizer(weights, flat)
+        for copy, weight in zip(copies, weights, strict=True):
+            copy.data = weight
+        saved = trained.state_dict()
+        resumed, copies = optimizer([weights[0], weights[1] + 1], flat)
+        resumed.load_state_dict(saved)
+        assert torch.equal(copies[0], weights[0])
+        assert torch.equal(copies[1], (weights[1] + 1).bfloat16().float())
+        resumed.load_state_dict({"state": {}})  # of fairseq without the plugin
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UserError("a line"), "a line"),
+        (
+            FileNotFoundError(2, "No such file or directory", "data/dict.en.txt"),
+            "data/dict.en.txt: no such file or folder",
+        ),
+        (FileNotFoundError("Dataset not found: valid (data)"), "data: no split valid of these languages; see --source"),
+        (Exception("Could not infer language pair, please"), "the data folder holds no prepared pair of languages"),
+        (
+            Exception(
+                "Size of sample #4 is invalid (=(7, 7)) since max_positions=(6, 5), skip this example with --skip"
+            ),
+            "sentence 4 (counted from 0) is longer than the (6, 5) positions of model and task: raise --max-source",
+        ),
+        (Exception("The dataset is empty. This"), "no batch is left: every sentence is too long"),
+        (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
+        (
+            RuntimeError("\n-- Process 0 terminated:\nTraceback\nfairseq_diverse.errors.UserError: --flag: wrong\n"),
+            "--flag: wrong",
+        ),
+        (AssertionError("--path required for generation!"), "--path required for generation!"),
+        (AssertionError("shapes differ"), None),
+        (Exception("--a goes with --b\nmore"), "--a goes with --b"),
+        (FileNotFoundError("another"), None),
+        (Exception(), None),
+        (KeyError("x"), None),
+        (RuntimeError("Exception without meaning"), None),
+    ],
+    ids=str,
+)
+def test_what_a_user_did_wrong_is_one_line(capsys, monkeypatch, error, line):
+    """And what a bug did is shown as before."""
+    shown: list = []
+    monkeypatch.setattr(sys, "excepthook", lambda *parts: shown.append(parts))
+    show_user_errors_in_one_line()
+    sys.excepthook(type(error), error, None)
+    printed = capsys.readouterr().err
+    assert len(shown) == (line is None)
+    assert line is None or (printed.startswith(f"error: {line}") and printed.count("\n") == 1)
+
+
+def test_the_cause_of_a_failed_resumption_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", None)
+    show_user_errors_in_one_line()
+    try:
+        try:
+            raise RuntimeError("Error(s) in loading state_dict for Model:\n\tsize mismatch for a.weight")
+        except RuntimeError:
+            raise Exception("Cannot load model parameters from checkpoint a.pt")  # noqa: B904  as fairseq does
+    except Exception as error:
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == (
+        "error: Cannot load model parameters from checkpoint a.pt (size mismatch for a.weight)\n"
+    )
+
+
+def test_a_sentence_beyond_the_learned_positions_is_one_line():
+    from fairseq.modules import LearnedPositionalEmbedding
+
+    from fairseq_diverse import register
+
+    register()
+    positions = LearnedPositionalEmbedding(4 + 2, 3, padding_idx=1)  # for 4 subwords
+    words = torch.tensor([[1, 1, 5, 5, 5, 5], [1, 1, 1, 1, 1, 5]])
+    assert positions(words).shape == (2, 6, 3)  # wider than the positions only by padding
+    with pytest.raises(UserError, match="a sentence has 6 subwords, but the model has learned positions for 4: leave"):
+        positions(torch.full((1, 6), 5))
+    with pytest.raises(UserError, match="has 5 subwords"):
+        positions(torch.full((1, 5), 5), incremental_state={})
+
+
+def test_a_model_is_loaded_from_no_other_checkpoint_than_its_own(monkeypatch):
+    """A probing checkpoint may name itself, and would be loaded for ever."""
+    from fairseq_diverse.models import loading
+
+    asked: dict = {}
+    monkeypatch.setattr(
+        loading.checkpoint_utils,
+        "load_model_ensemble_and_task",
+        lambda _, settings: asked.update(settings) or ([], 0, 0),
+    )
+    with pytest.raises(ValueError, match="unpack"):
+        loading.load_model("checkpoint.pt", "data")
+    assert asked == {"data": "data", "from_checkpoint": "", "checkpoint_data": ""}
