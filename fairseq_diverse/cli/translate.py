@@ -50,6 +50,11 @@ def main(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1 is needed")
     if args.nbest > args.beam:
         raise ValueError(f"--nbest {args.nbest}: at most the beam, {args.beam}")
+    for name, low, high in (("max_len_a", 0, 1e6), ("max_len_b", 0, 1e9), ("lenpen", -100, 100)):
+        if not low <= getattr(args, name) <= high:  # nor what is not a number
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: from {low} to {high:,.0f}")
+    if args.max_len_a + args.max_len_b < 1:
+        raise ValueError(f"--max-len-a {args.max_len_a} --max-len-b {args.max_len_b}: together at least 1 is needed")
     from tqdm import tqdm
 
     from fairseq_diverse import register
@@ -80,7 +85,8 @@ class Translator:
 
         from fairseq_diverse.models.loading import load_models
         from fairseq_diverse.preparation import Preprocessing
-        from fairseq_diverse.syntax.parsers import KINDS
+        from fairseq_diverse.preparation.pipeline import FILE
+        from fairseq_diverse.syntax.parsers import KINDS, located, recorded_parsers
 
         self.args = args
         self.preprocessing = Preprocessing.load(args.data)
@@ -105,16 +111,29 @@ class Translator:
         needed = dict.fromkeys(
             kind for m in self.models for kind in getattr(getattr(m.encoder, "plan", None), "trees", ())
         )
+        for kind in KINDS:
+            for flag in (kind, f"{kind}_model"):
+                if (value := getattr(args, flag)) and kind not in needed:
+                    raise ValueError(
+                        f"--{flag.replace('_', '-')} {value}: this model uses no {kind} trees; leave it out"
+                    )
+            if getattr(args, kind) and getattr(args, f"{kind}_model"):
+                raise ValueError(f"--{kind} and --{kind}-model: give one, the trees or a parser")
         self.trees = None
         if needed:
             from fairseq_diverse.syntax.live import LiveTrees
 
             files = {kind: path for kind in KINDS if (path := getattr(args, kind))}
-            parsers = dict(self.preprocessing.record.get("parsers", {}))
+            where = f"{Path(args.data) / FILE}"
+            recorded = recorded_parsers(self.preprocessing.record, where)
+            parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
             for kind in KINDS:
                 if model := getattr(args, f"{kind}_model"):
-                    parsers[kind] = {"parser": KINDS[kind], "model": model, "language": self.preprocessing.source}
+                    how = {"parser": KINDS[kind], "model": located(model), "language": self.preprocessing.source}
+                    parsers[kind] = how | {"given": f"--{kind}-model"}
             self.trees = LiveTrees(list(needed), parsers, files, self.preprocessing.record["bpe"]["kind"])
+            for kind, parser in self.trees.parsers.items():
+                print(f"{kind} trees: {KINDS[kind]} {parser.path} ({parsers[kind]['given']})", file=sys.stderr)
         self.count = 0
         self.noticed: dict[str, list[int]] = {"too long, not translated": [], "without a usable tree": []}
 

@@ -19,7 +19,7 @@ class LiveTrees:
 
     Args:
         needed: kinds of trees that the model needs.
-        parsers: by kind, what ``parse`` recorded: parser, model, language.
+        parsers: by kind, how to load one: parser, model, language, and what gave the model.
         files: by kind, files with ready trees, read sentence by sentence as lines come; they go before parsers.
         subwords: how pieces make words, see ``words_of``.
 
@@ -42,7 +42,7 @@ class LiveTrees:
                 self.ready[kind] = (read_conllu if kind == "dependency" else read_brackets)(files[kind])
             else:
                 how = parsers[kind]
-                self.parsers[kind] = load_parser(how["parser"], how["model"], how["language"])
+                self.parsers[kind] = load_parser(how["parser"], how["model"], how["language"], how["given"])
 
     def __call__(self, tokenized: Sequence[str], pieces: Sequence[str]) -> tuple[list[Tensor], list[int]]:
         """(T, 5) of each line's subwords, and which lines (from 0) have no usable tree."""
