@@ -7,6 +7,7 @@ penalty, as fairseq-generate's), text.
 """
 
 import argparse
+import io
 import itertools
 import math
 import os
@@ -20,6 +21,8 @@ from fairseq_diverse.cli import first_lines
 from fairseq_diverse.files import atomic_write, decode_lines, iterate_lines
 
 EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
+
+CHARACTERS = 20  # a subword, at most on average: longer lines are not even segmented, which takes the square of a word
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,20 +147,22 @@ class Translator:
 
         from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
+        longest = min(model.max_positions()[0] for model in self.models)
+        endless = {n for n, line in enumerate(lines) if len("".join(line.split())) > CHARACTERS * longest}
+        lines = ["" if n in endless else line for n, line in enumerate(lines)]
         side = self.preprocessing.tokens["source"], self.preprocessing.subwords["source"]
         tokenized = [side[0].tokenize(line) for line in lines]
         pieces = [side[1].segment(line) for line in tokenized]
         trees: list[Any] = []
         if self.trees:
-            trees, unparsed = self.trees(tokenized, pieces)
+            trees, unparsed = self.trees(tokenized, pieces, endless)
             self.noticed["without a usable tree"] += [self.count + n + 1 for n in unparsed if tokenized[n]]
         words = self.task.source_dictionary
         ids = [words.encode_line(line, add_if_not_exist=False).long() for line in pieces]  # closes with </s>
-        longest = min(model.max_positions()[0] for model in self.models)
         results: list[list[tuple[float, str]]] = [[(0.0, "")] for _ in lines]
         todo = []
         for n, one in enumerate(ids):
-            if len(one) > longest:
+            if n in endless or len(one) > longest:
                 self.noticed["too long, not translated"].append(self.count + n + 1)
             elif len(one) > 1:
                 todo.append(n)
@@ -184,5 +189,8 @@ class Translator:
 
 @contextmanager
 def _output(path: str | None) -> Iterator[IO[str]]:
+    """A file, or stdout; UTF-8 whatever the locale, as the input."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     with atomic_write(path) if path else nullcontext(sys.stdout) as out:
         yield out
