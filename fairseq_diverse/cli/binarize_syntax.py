@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> None:
         args.target_lang = args.target_lang or entry(args.data, record, "target")
         args.subwords = args.subwords or entry(args.data, record, "bpe", "kind")
         args.text = args.text or str(args.data / "text" / f"bpe.{{split}}.{args.source_lang}")
-    parsers = {}
+    parsers: dict[str, dict[str, str]] = {}
     for split in splits:
         text, dependency, constituency = (
             Path(pattern.replace("{split}", split)) if pattern else None

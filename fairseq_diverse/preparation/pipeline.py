@@ -83,7 +83,7 @@ class Preprocessing:
         """
         data_dir = Path(data_dir)
         record = read_record(data_dir)
-        languages = [entry(data_dir, record, side) for side in ("source", "target")]
+        source, target = (entry(data_dir, record, side) for side in ("source", "target"))
         try:
             config, bpe = record["config"], record["bpe"]
             tokens, subwords = {}, {}
@@ -96,7 +96,7 @@ class Preprocessing:
                     vocabulary and _inside(data_dir, vocabulary),
                     bpe["threshold"],
                 )
-            return cls(*languages, record["hash"], record, tokens, subwords)
+            return cls(source, target, record["hash"], record, tokens, subwords)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{data_dir / FILE}: incomplete ({error}); {AGAIN}") from None
         except OSError as error:

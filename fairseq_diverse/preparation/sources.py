@@ -75,7 +75,7 @@ class Sources:
 
 def _archives(given: Mapping[str, Any], key: str, checks: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Addresses by file name; what is known of an archive goes into ``checks``."""
-    addresses = {}
+    addresses: dict[str, Any] = {}
     for name, value in _mapping(given, key, None).items():
         where = f"sources: {key}: {name}"
         if name != PurePosixPath(name).name:
