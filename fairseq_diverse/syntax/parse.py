@@ -25,6 +25,8 @@ from fairseq_diverse.syntax.escapes import without_moses
 CHUNK = 500  # lines parsed and kept at a time
 CHUNKS_A_PROCESS = 200  # a parser's memory grows; a fresh process is a few seconds
 EMPTY = "empty line"
+WORDS, CHARACTERS = 20_000, 1_000  # in a line, in a word: more takes a parser gigabytes
+ENDLESS = f"more than {WORDS:,} words, or {CHARACTERS:,} characters in a word"
 
 
 @dataclass(frozen=True)
@@ -194,11 +196,15 @@ def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
 def parse_lines(parser: parsers.Parser, kind: str, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Text of each line's tree, and why it has none; the parser sees the sentences by length."""
     sentences = [[without_moses(token) for token in line.split()] for line in lines]
-    order = sorted((n for n, words in enumerate(sentences) if words), key=lambda n: len(sentences[n]))
+    endless = {
+        n for n, words in enumerate(sentences) if len(words) > WORDS or max(map(len, words), default=0) > CHARACTERS
+    }
+    usual = (n for n, words in enumerate(sentences) if words and n not in endless)
+    order = sorted(usual, key=lambda n: len(sentences[n]))
     parsed = dict(zip(order, parsers.parse_safely(parser, [sentences[n] for n in order]), strict=True))
     results = []
     for n, words in enumerate(sentences):
-        tree, reason = parsed.get(n, (None, EMPTY))
+        tree, reason = parsed.get(n, (None, ENDLESS if n in endless else EMPTY))
         if kind == "dependency":
             rows = tree or "".join(f"{i}\t{word}" + "\t_" * 8 + "\n" for i, word in enumerate(words, 1))
             results.append((f"{f'# unparsed = {reason}' if reason else '# parsed = yes'}\n{rows}\n", reason))

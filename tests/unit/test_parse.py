@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import signal
 import sys
 
 import pytest
@@ -62,6 +63,13 @@ def test_a_failure_costs_its_batch_a_few_calls_not_one_a_sentence():
     parser = Fake("constituency")
     results = parse_lines(parser, "constituency", ["a b"] * 500 + ["bad"] + ["a b"] * 523)
     assert sum(bool(reason) for _, reason in results) == 1 and parser.calls <= 25
+
+
+@pytest.mark.parametrize("line", ["x " * 20_001, "a " + "x" * 1_001])
+def test_endless_lines_never_reach_a_parser(line):
+    parser = Fake("constituency")
+    assert parse_lines(parser, "constituency", ["a", line]) == [("(S (X a))\n", ""), ("\n", parse.ENDLESS)]
+    assert parser.calls == 1
 
 
 def test_two_processes_do_not_write_the_same_trees(tmp_path):
@@ -220,6 +228,14 @@ def test_stopped_at_any_file_the_trees_appear_last(step, tmp_path, monkeypatch):
     assert (tmp_path / "out").read_text() == "(S (X a))\n\n" and (
         tmp_path / "out.unparsed"
     ).read_text() == "2\tempty line\n"
+
+
+def test_a_parser_that_dies_is_one_line(monkeypatch):
+    monkeypatch.setattr(parse, "_work", signal.raise_signal)
+    with pytest.raises(
+        UserError, match=r"^a parser's process died, out of memory\?; what is done is kept: start again"
+    ):
+        list(parse._results({0: signal.SIGKILL}, ("dependency", "spacy", "m", "en"), 1))
 
 
 @pytest.mark.parametrize("name", ["job.json", "0000000000.json"])
