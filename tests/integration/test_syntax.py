@@ -222,6 +222,15 @@ def test_lengths_and_penalties_out_of_range_are_one_line(flags, message, capsys)
     assert capsys.readouterr().err == f"fairseq-diverse translate: {message}\n"
 
 
+def test_flags_that_name_nothing_are_one_line(capsys):
+    for arguments, message in (
+        ("heads --checkpoint x --data y --sentences 0", "heads: --sentences 0: at least 1 is needed"),
+        ("parse --kind dependency --input x{split} --out y{split} --splits ,", "parse: --splits ',': names none"),
+    ):
+        assert main(arguments.split()) == 2
+        assert capsys.readouterr().err == f"fairseq-diverse {message}\n"
+
+
 def test_endless_lines_are_left_out_and_keep_their_place(data, checkpoint, tmp_path, capsys):
     """Of a million characters or words, before they are tokenized; their trees are skipped."""
     raw = data.parent / "raw"
