@@ -55,7 +55,7 @@ def word_by_word_score(corpus: Path) -> str:
     """BLEU and chrF (sacreBLEU, detokenized, cased) of word-by-word translations of the test split."""
     import sacrebleu
 
-    from fairseq_diverse.toy.word_by_word import word_by_word
+    from fairseq_diverse.toy.corpus import word_by_word
 
     train, test = (
         list(zip(read_lines(corpus / f"{split}.en"), read_lines(corpus / f"{split}.de"), strict=True))

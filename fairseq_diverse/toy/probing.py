@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fairseq_diverse.files import atomic_write
 from fairseq_diverse.probing import TASKS
-from fairseq_diverse.toy.derivation import Derivation, sentence_pair
+from fairseq_diverse.toy.corpus import sentence_pair
+from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, dependencies
 
 FEWEST = 10  # sentences of a task, so that every split has some
