@@ -13,7 +13,7 @@ EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder for the files; made if need be")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the files; created if missing")
     parser.add_argument("--sentences", type=int, default=20000, help="training sentences (default: %(default)s)")
     parser.add_argument("--valid", type=int, default=500, help="validation sentences (default: %(default)s)")
     parser.add_argument("--test", type=int, default=500, help="test sentences (default: %(default)s)")
@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="also write OUT/probing: ten probing tasks in the files of SentEval, N sentences each",
+        help="also write OUT/probing: ten probing tasks in the format of SentEval, N sentences each",
     )
     parser.add_argument(
         "--word-by-word",
         action="store_true",
-        help="also score the test split translated word by word, with a lexicon learned from the training split",
+        help="also score a word-by-word translation of the test split, with a lexicon learned from the training split",
     )
 
 

@@ -1,4 +1,4 @@
-"""Abstract syntax: what a sentence says in both languages, before either of them puts it into words.
+"""Abstract syntax: the structure of a sentence that both languages share, before inflection and word order.
 
 ``english.py`` and ``german.py`` are the concrete syntaxes (Ranta 2004, Grammatical Framework).
 """
@@ -12,7 +12,7 @@ from fairseq_diverse.toy.lexicon import Adjective, FixedTime, Modal, Noun, Verb
 
 
 class Agreement:
-    """What a verb governs, and agrees with."""
+    """Features of a subject or object: agreement, and what may follow it."""
 
     person = 3
     plural = False
@@ -20,25 +20,25 @@ class Agreement:
 
     @property
     def closed(self) -> bool:
-        """Whether it ends without a relative clause, to which what follows could belong."""
+        """Whether it has no relative clause, to which the words after it could belong."""
         return True
 
     @property
     def negatable(self) -> bool:
-        """Whether German negates it with kein."""
+        """Whether German negates it with kein instead of nicht."""
         return False
 
 
 @dataclass
 class Gap(Agreement):
-    """The place in a relative clause or question that its pronoun has left; it agrees as the pronoun does."""
+    """The empty place of a relative pronoun or question word, which is at the front; it agrees like the pronoun."""
 
     plural: bool = False
 
 
 @dataclass
 class Pronoun(Agreement):
-    """``word``: the form of the English subject. "it" has the German gender of its antecedent; ``thing``: no animal."""
+    """``word``: the English subject form; "it" has the gender of its German antecedent; ``thing``: not an animal."""
 
     word: str
     gender: str = ""
@@ -62,7 +62,7 @@ class Name(Agreement):
 class Common(Agreement):
     """Determiner ("" for none), number, adjectives with degrees, first part of a compound, noun, modifiers.
 
-    ``content``: what is in a cup or glass, "of" in English and nothing in German.
+    ``content``: what is in a cup or glass, with "of" in English and without a preposition in German.
     """
 
     noun: Noun
@@ -150,7 +150,7 @@ Time = FixedTime | Ago | Duration | Year
 
 @dataclass
 class Clause:
-    """A subject, a verb with its objects, and what surrounds them.
+    """A subject, a verb with its objects, and adjuncts.
 
     ``verb`` is None for "be" with a ``predicate`` and for "there is" (``existential``). ``tense``: present, past,
     perfect, pluperfect or progressive. ``objects`` belong to ``verb.objects``, one by one. ``complement``: English and
@@ -181,7 +181,7 @@ class Clause:
 
     @property
     def past(self) -> bool:
-        """Whether the finite verb is."""
+        """Whether the finite verb is in the past tense."""
         return self.tense in ("past", "pluperfect")
 
     @property
@@ -194,7 +194,7 @@ class Clause:
 
     @property
     def closed(self) -> bool:
-        """Whether what follows the objects cannot belong to a clause within them."""
+        """Whether no object has a relative clause, to which the words after it could belong."""
         return all(item.closed for item in self.objects)
 
     @property

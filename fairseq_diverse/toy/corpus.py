@@ -1,4 +1,4 @@
-"""The toy corpus: sentence pairs, their files, and word-by-word translation, which must not solve it."""
+"""The toy corpus: sentence pairs, their files, and word-by-word translation as a lower bound."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, conllu
 
 SUFFIXES = ("en", "de", "en.conllu", "en.ptb")
-RECORD = "toy.json"  # of what made the files
+RECORD = "toy.json"  # sizes and seed, and the sign that this program wrote the files beside it
 ROUNDS = 8  # of EM
 
 
@@ -28,14 +28,14 @@ def sentence_pair(derivation: Derivation) -> tuple[Tree, str]:
 
 
 def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed: int = 1) -> None:
-    """Write ``{train,valid,test}.{en,de,en.conllu,en.ptb}``, line by line (sentence by sentence) the same.
+    """Write ``{train,valid,test}.{en,de,en.conllu,en.ptb}``: in each split, the same sentences in the same order.
 
-    No source sentence of valid or test stands elsewhere. The three splits are drawn one after the other, valid and test
-    first: more training sentences from the same seed begin with the same ones, and leave valid and test as they are.
-    The sizes and the seed are written to ``toy.json``.
+    No source sentence of valid or test occurs in another split. Valid and test are drawn first: a larger training split
+    of the same seed leaves them as they are, and begins with the sentences of the smaller one. The sizes and the seed
+    are written to ``toy.json``.
 
     Raises:
-        ValueError: a size below 1, a negative seed, ``out`` is a file, or holds such files of another origin.
+        ValueError: a size below 1, a negative seed, ``out`` is a file or has files of these names but no ``toy.json``.
     """
     sizes = {"valid": valid, "test": test, "train": train}
     for flag, size in {"sentences": train, "valid": valid, "test": test}.items():
@@ -48,7 +48,7 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
     refuse_foreign(out, [f"{split}.{suffix}" for split in sizes for suffix in SUFFIXES], RECORD)
     derivation = Derivation(seed)
     held_out: set[str] = set()
-    with ExitStack() as stack:  # every file is put in place at the very end
+    with ExitStack() as stack:  # all files are renamed into place at the very end
         progress = stack.enter_context(
             tqdm(total=sum(sizes.values()), unit=" sentences", desc="toy corpus", disable=None)
         )
@@ -76,12 +76,12 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
 
 
 def word_by_word(sources: Iterable[str], pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Each source word replaced by its most probable translation, in the source's order.
+    """Replace each source word by its most probable translation, in the order of the source.
 
     The probabilities t(target word | source word) are those of IBM model 1 (Brown et al. 1993, with the empty source
-    word) estimated on ``pairs`` of training sentences. Unlike the paper, a source word is translated by the maximum of
-    t alone. The first word of a sentence is in lower case, on both sides. Unknown words are copied; punctuation is
-    attached and the first letter made a capital.
+    word) estimated on ``pairs`` of training sentences. Unlike in the paper, only t decides how a source
+    word is translated. The first word of a sentence is in lower case, on both sides. Unknown words are copied.
+    The output has a capital first letter and no space before punctuation.
     """
     lexicon = translation_table([split(source) for source, _ in pairs], [split(target) for _, target in pairs])
     return [join([lexicon.get(word, word) for word in split(source)]) for source in sources]

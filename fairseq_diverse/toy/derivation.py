@@ -45,7 +45,7 @@ SINGULAR = ["the", "a", "this", "my", "his", "her", "every", "our", "your", "the
 PLURAL = ["the", "", "my", "some", "these", "many", "all", "his", "her", "few", "our", "their", "your"]
 PRONOUNS = ["he", "she", "I", "they", "we", "you", "someone", "everyone", "nobody"]
 ASKED = (("if", "ob"), ("whether", "ob"), ("why", "warum"), ("when", "wann"), ("where", "wo"))
-# Frame of the verb, number of its objects, share. The second table only where there is room for one more clause.
+# Frame of the verb, number of its objects, share. The second table is used where one more clause may be embedded.
 FRAMES = (
     ("", 1, 0.42), ("", 0, 0.12), ("copula", 0, 0.12), ("", 2, 0.08), ("go", 0, 0.07), ("passive", 1, 0.06),
     ("put", 1, 0.05), ("at", 0, 0.05),
@@ -58,11 +58,11 @@ SHARES = {table: lexicon.cumulated(share for _, _, share in table) for table in 
 
 
 class Derivation:
-    """Draws sentences. All chance comes from ``random.Random.random``, whose values are the same on every Python.
+    """Draws sentences. The only source of randomness is ``random.Random.random``, which is the same on every Python.
 
-    ``depth`` is how many levels of clauses and phrases what is drawn may still contain. ``barred`` are the kinds of
-    tool that a verb before the noun would claim: no "with" such a tool may modify the noun. ``it`` is the antecedent of
-    an "it". ``subject``: the phrase comes before the verb. ``closed``: it has no relative clause.
+    ``depth``: how many levels of clauses and phrases may be embedded. ``barred``: the kinds of tool that belong to a
+    verb before the noun; no "with" such a tool may modify the noun. ``it``: the antecedent of an "it". ``subject``: the
+    phrase comes before the verb. ``closed``: it has no relative clause.
     """
 
     def __init__(self, seed: int):
@@ -104,7 +104,7 @@ class Derivation:
         return Statement(first)
 
     def second_predicate(self, first: Clause) -> Clause | None:
-        """What the same subject does as well, in the same tense; None if that would be ambiguous."""
+        """A second verb phrase of the same subject in the same tense; None if it would be ambiguous."""
         plain = first.tense in ("present", "past") and not first.modal and not first.passive and first.closed
         if not plain or not first.verb or first.verb.subject_case != "nom":
             return None
@@ -146,7 +146,7 @@ class Derivation:
         return Question(clause, (word, translation))
 
     def object_question(self) -> Question:
-        """ "Whom" in the case that the German verb governs, or "what"."""
+        """A question with "whom" or "what"; the German verb governs the case of the pronoun."""
         verb = self.weighted(*lexicon.verbs_to_ask())
         slot = verb.objects[0]
         thing = "P" not in slot.kinds or (slot.case == "acc" and slot.kinds != "P" and self.chance(0.3))
@@ -164,14 +164,14 @@ class Derivation:
         barred: str = "",
         past: bool | None = None,
     ) -> Clause:
-        """A declarative clause; with ``subject``, of that ``kind``, its verb is chosen to fit."""
+        """A declarative clause; with a ``subject`` of that ``kind``, a verb that fits it."""
         table = DEEP_FRAMES if depth and not subject else FRAMES
         frame, objects, _ = self.weighted(table, SHARES[table])
         if frame == "copula":
             return self.finish(self.copula(depth, subject, kind, it), depth, past)
         choice = lexicon.passive_verbs(kind) if frame == "passive" else lexicon.verbs(frame, objects, kind)
         verb = self.any_of(choice)
-        if verb is None:  # no such verb takes such a subject: another frame
+        if verb is None:  # the frame has no verb for such a subject: draw another
             return self.clause(depth, subject, kind, it, barred, past)
         if frame == "weather":
             return self.finish(Clause(Pronoun("it", "n"), verb), depth, past)
@@ -215,7 +215,7 @@ class Derivation:
         return clause
 
     def finish(self, clause: Clause, depth: int, past: bool | None = None) -> Clause:
-        """Tense, negation, adverbials and the verb's complement; ``past`` binds the tense."""
+        """Tense, negation, adverbials and the verb's complement; ``past`` fixes the tense if it is not None."""
         frame = clause.frame
         self.set_tense(clause, self.chance(0.5) if past is None else past)
         said_no = any(denies(item) for item in [clause.subject, *clause.objects])
@@ -253,21 +253,21 @@ class Derivation:
             clause.tense = "progressive"
 
     def avoid_ambiguous_tense(self, clause: Clause) -> None:
-        """ "They put" is always the present, although it could be the past."""
+        """Use the present where an English form is ambiguous: "they put" is always translated as the present."""
         verb, agent = clause.verb, clause.subject
         unclear = verb and verb.english in lexicon.SAME_PAST and (agent.plural or agent.person != 3)
         if unclear and clause.tense == "past" and not (clause.passive or clause.modal or clause.negated):
             clause.tense, clause.time = "present", None
 
     def places(self, clause: Clause) -> Places:
-        """Which table of places fits what is there."""
+        """The table of places that fits the thing or person there."""
         kind = kind_of(clause.objects[0] if clause.objects else clause.subject)
         if kind == "H":
             return PLACES["on-walls"]
         return PLACES["of-things" if kind in PORTABLE + "F" else "anywhere"]
 
     def add_adverbials(self, clause: Clause, verb: Verb) -> None:
-        """Means, company, manner and place, where nothing before them could claim them."""
+        """Means, company, manner and place, where they cannot belong to a phrase before them."""
         by_vehicle = verb.english in ("go", "travel") and clause.place and clause.place.word in ("to", "from")
         if by_vehicle and self.chance(0.3):
             clause.means.append(Prepositional("by", "mit", "dat", Vehicle(self.weighted(*lexicon.nouns("V")))))
@@ -293,7 +293,7 @@ class Derivation:
         return ("whether", "ob", inner) if answered else (word, translation, inner)
 
     def infinitive(self, controller: Argument) -> Clause:
-        """What someone tries, or is asked, to do; nothing but its verb, objects and places."""
+        """The infinitive clause after "try" or "ask": only its verb, objects and place."""
         frame, objects = self.zipf((("", 1), ("", 0), ("go", 0), ("put", 1), ("", 2)), 2)
         verb = self.any_of(lexicon.verbs(frame, objects, kind_of(controller)))
         if verb is None or verb.subject_case != "nom" or "stative" in verb.flags:
@@ -341,7 +341,7 @@ class Derivation:
         subject: bool = False,
         closed: bool = False,
     ) -> NounPhrase:
-        """A phrase of one of the kinds; ``it`` is what "it" would stand for."""
+        """A phrase of one of the kinds; ``it``: the possible antecedent of "it"."""
         if it and it.noun.kind in kinds and self.chance(0.6):
             return Pronoun("it", it.noun.gender, it.noun.kind != "A")
         if "P" in kinds:
@@ -388,7 +388,7 @@ class Derivation:
         return result
 
     def attach(self, head: Common, depth: int, barred: str, subject: bool, closed: bool) -> None:
-        """Hang a prepositional phrase or a relative clause on the noun, or nothing."""
+        """Attach a prepositional phrase or a relative clause to the noun, or nothing."""
         draw = self.random()
         if draw < 0.16:
             fitting = [row for row in ATTACHMENTS if head.noun.kind in row[0] and (subject or "!" not in row[0])]
@@ -428,7 +428,7 @@ class Derivation:
 
 
 def modal_fits(modal: Modal, past: bool, willing: bool) -> bool:
-    """Full verbs such as "want to" have both tenses but need someone who wants."""
+    """Full verbs such as "want to" have both tenses but need a person as the subject."""
     return (willing or modal.english == "have to") if " to" in modal.english else modal.past == past
 
 
@@ -442,7 +442,7 @@ def denies(item: Argument) -> bool:
 
 
 def kind_of(item: Argument, it: Common | None = None) -> str:
-    """The kind of noun that the phrase is or stands for; "it" stands for ``it``."""
+    """The kind of the phrase's noun or, for "it", of the antecedent ``it``."""
     if is_it(item) and it:
         return it.noun.kind
     if isinstance(item, Coordination):
@@ -451,7 +451,7 @@ def kind_of(item: Argument, it: Common | None = None) -> str:
 
 
 def it_of(clause: Clause) -> Common | None:
-    """The one thing or animal among subject and objects, which "it" in the next clause stands for."""
+    """The antecedent of "it" in the next clause: the only thing or animal among subject and objects, or None."""
     nouns = [item for item in [clause.subject, *clause.objects] if isinstance(item, Common)]
     found = [item for item in nouns if not item.plural and item.noun.kind != "P"]
     return found[0] if len(found) == 1 else None

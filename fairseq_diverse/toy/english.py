@@ -203,7 +203,7 @@ def sentence(item: Sentence) -> Tree:
 
 
 def clause(c: Clause) -> Tree:
-    """The declarative (S ...), without a full stop; of a clause with a Gap, what is left of it."""
+    """The declarative (S ...), without a full stop; of a clause with a Gap, the rest of it."""
     return phrase("S", *clause_parts(c))
 
 
@@ -264,7 +264,7 @@ def verb_phrase(c: Clause, finite: bool = True) -> Tree:
 
 
 def verb_leaves(c: Clause, finite: bool = True, question: bool = False) -> list[tuple[str, Tree]]:
-    """The verbs from the finite one down to the main verb, each with its kind."""
+    """The verbs from the finite verb to the main verb, each with its kind."""
     chain = [("main", c.verb.english) if c.verb and not c.copular else ("copula", "be")]
     if c.passive:
         chain.insert(0, ("passive", "be"))
@@ -283,7 +283,7 @@ def verb_leaves(c: Clause, finite: bool = True, question: bool = False) -> list[
 
 
 def verb_leaf(c: Clause, kind: str, lemma: str, governor: str) -> Tree:
-    """A verb in the form that the verb before it asks for."""
+    """A verb in the form that the verb before it (``governor``) requires."""
     _, past, participle = principal_parts(lemma)
     universal = "VERB" if kind in LEXICAL else "AUX"
     if kind == "modal":

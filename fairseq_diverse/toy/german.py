@@ -28,7 +28,7 @@ Declension = dict[str, list[str]]
 
 
 def declension(*genders: str) -> Declension:
-    """Forms in the order of CASES, - for no ending, of masculine, feminine, neuter and of the plural of all genders."""
+    """Forms of masculine, feminine, neuter and the plural of all genders, in the order of CASES; - for no ending."""
     return {gender: forms.replace("-", "").split(" ") for gender, forms in zip("mfnp", genders, strict=True)}
 
 
@@ -249,7 +249,7 @@ def sentence(item: Sentence) -> str:
 
 
 def main(c: Clause, elided: bool = False) -> list[str]:
-    """Verb second, after the subject or what is fronted; ``elided``: the subject was said before."""
+    """Verb second, after the subject or the fronted phrases; ``elided``: without the subject."""
     finite, rest = verbs(c)
     first = [
         word
@@ -265,7 +265,7 @@ def main(c: Clause, elided: bool = False) -> list[str]:
 
 
 def subordinate(c: Clause, subordinator: str, elided: bool = False) -> list[str]:
-    """Verb last, and a separable prefix joined to it."""
+    """Verb last, joined with its separable prefix."""
     finite, rest = verbs(c)
     if c.verb and rest == [c.verb.prefix]:
         finite, rest = c.verb.prefix + finite, []
@@ -280,7 +280,7 @@ def question(c: Clause, asked: list[str]) -> list[str]:
 
 
 def infinitive(c: Clause, controller: Argument) -> list[str]:
-    """With zu, which goes between a separable prefix and its verb."""
+    """Infinitive with zu, which comes between a separable prefix and its verb."""
     assert c.verb
     bare = c.verb.german[0]
     verb = [f"{c.verb.prefix}zu{bare}"] if c.verb.prefix else ["zu", bare]
@@ -298,7 +298,7 @@ def nominative(c: Clause) -> Argument:
 
 
 def verbs(c: Clause) -> tuple[str, list[str]]:
-    """The finite verb, and the words of the right bracket in their order before it in a subordinate clause."""
+    """The finite verb, and the words of the right bracket, which precede it in a subordinate clause."""
     agent = nominative(c)
     person, plural = (3, False) if c.existential else (agent.person, agent.plural)
     parts = GEBEN if c.existential else c.verb.german if c.verb else SEIN
@@ -364,7 +364,7 @@ def reflexive(controller: Argument) -> str:
 
 
 def last(c: Clause) -> list[str]:
-    """The clauses behind the right bracket."""
+    """The clauses after the right bracket."""
     words: list[str] = []
     if c.complement:
         _, word, inner = c.complement
@@ -375,7 +375,7 @@ def last(c: Clause) -> list[str]:
 
 
 def spell(tokens: Iterable[str]) -> str:
-    """Words to text: one comma, and none at the start or end; punctuation attached; a capital first."""
+    """Words to text: no comma twice, at the start or at the end; no space before punctuation; a capital at the start."""
     kept: list[str] = []
     for token in tokens:
         if token == "," and (not kept or kept[-1] == ","):

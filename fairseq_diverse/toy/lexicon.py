@@ -1,4 +1,4 @@
-"""The words of both languages, read from ``words.yaml``, which explains their notation, and how often each is drawn."""
+"""The words of both languages, read from ``words.yaml``, which explains their notation, and their frequencies."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -72,7 +72,7 @@ class Verb(NamedTuple):
 
     @property
     def plain_object(self) -> bool:
-        """Whether its first object has no preposition in either language, and a case that "whom" or "what" can show."""
+        """Whether its first object has no preposition in either language and a case that fits "whom" or "what"."""
         slot = self.objects[0]
         return (
             not slot.english and not slot.german and (slot.case == "acc" or (slot.case == "dat" and "P" in slot.kinds))
@@ -244,7 +244,7 @@ def verbs(frame: str, objects: int, subject: str = "") -> Weighted[Verb]:
 
 @cache
 def passive_verbs(kind: str) -> Weighted[Verb]:
-    """Verbs with a passive that has a subject of this kind ("" for any) and is done by a person."""
+    """Verbs with a passive whose subject is of this kind ("" for any) and whose agent is a person."""
     found = [
         v
         for v in verbs("", 1)[0]
@@ -263,7 +263,7 @@ def verbs_with_object(kind: str) -> Weighted[Verb]:
 
 @cache
 def verbs_to_ask() -> Weighted[Verb]:
-    """Verbs whose object can be asked for: without it, no other verb of one object has the same English words."""
+    """Verbs of one object for a question about it: no other such verb has the same English words."""
     transitive = verbs("", 1)[0]
     english = [(v.english, v.particle) for v in transitive]
     found = [v for v in transitive if v.plain_object and english.count((v.english, v.particle)) == 1]

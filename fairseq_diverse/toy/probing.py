@@ -1,7 +1,4 @@
-"""Ten miniature probing tasks in SentEval's files, their labels computed from the grammar's trees.
-
-They are those of Conneau et al. (2018), as far as the grammar goes.
-"""
+"""The ten probing tasks of Conneau et al. (2018) in SentEval's format, labelled by the grammar's trees."""
 
 import itertools
 import random
@@ -15,13 +12,13 @@ from fairseq_diverse.toy.corpus import sentence_pair
 from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, dependencies
 
-FEWEST = 10  # sentences of a task, so that every split has some
+FEWEST = 10  # sentences of a task, so that no split is empty
 SHARES = {"tr": 0.8, "va": 0.1, "te": 0.1}
-LENGTHS = (7, 9, 12, 16, 22)  # of words; a class begins at each of them, and one below
-DEPTHS = (4, 10)  # of a tree; what is beyond counts as these
+LENGTHS = (7, 9, 12, 16, 22)  # in words: the least of each class but the first
+DEPTHS = (4, 10)  # of a tree: lower and higher ones count as these
 CONTENT_WORDS = 20  # of word_content
-TOP_SEQUENCES = 9  # of top_constituents; the others are one class more
-DRAWN = 3000  # sentences that words and sequences are chosen from
+TOP_SEQUENCES = 9  # of top_constituents; all others are one more class
+DRAWN = 3000  # sentences from which words and sequences are chosen
 NOUNS, VERBS = ("NN", "NNS"), ("VB", "VBD", "VBZ", "VBP")
 FINITE = {"VBD": "PAST", "VBZ": "PRES", "VBP": "PRES"}
 
@@ -84,8 +81,8 @@ def make_probes(seed: int) -> dict[str, Probe]:
         return (sequence if sequence in tops else "OTHER"), text(tree)
 
     def bigram_shift(tree: Tree) -> Example | None:
-        order = words(tree)[:-1]  # the mark at the end stays
-        # the first word's capital would tell
+        order = words(tree)[:-1]  # the final punctuation stays
+        # the capital of the first word would show the shift
         places = [i for i, pair in enumerate(itertools.pairwise(order)) if i and pair[0] != pair[1]]
         if not places or numbers.random() < 0.5:
             return "O", text(tree)
@@ -156,7 +153,7 @@ def past_present(tree: Tree) -> Example | None:
 
 
 def _number(tree: Tree, relation: str) -> Example | None:
-    """Of the main clause's one noun in that relation; nothing where several are joined by "and"."""
+    """Number of the main clause's noun in that relation; None where several are joined by "and"."""
     heads, relations = dependencies(tree)
     arcs, root = list(zip(heads, relations, strict=True)), heads.index(0) + 1
     found = [number for number, arc in enumerate(arcs, start=1) if arc == (root, relation)]
@@ -167,7 +164,7 @@ def _number(tree: Tree, relation: str) -> Example | None:
 
 
 def _content_words(trees: Sequence[Tree]) -> set[str]:
-    """Nouns and verbs of middling frequency."""
+    """Nouns and verbs of medium frequency."""
     counts = Counter(
         leaf.word.lower()
         for tree in trees
@@ -184,7 +181,7 @@ def _top_sequences(trees: Sequence[Tree]) -> set[str]:
 
 
 def _words_by_tag(trees: Sequence[Tree]) -> dict[str, list[str]]:
-    """The words of each part of speech, as often as they occur."""
+    """The words of each part of speech, each as often as it occurs."""
     found: dict[str, list[str]] = {tag: [] for tag in NOUNS + VERBS}
     for tree in trees:
         for leaf in tree.leaves():
