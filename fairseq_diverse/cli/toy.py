@@ -41,6 +41,8 @@ def main(args: argparse.Namespace) -> None:
     if args.probing and args.probing < FEWEST:
         raise UserError(f"--probing {args.probing}: at least {FEWEST}, or 0 for none")
     if args.probing:
+        if (args.out / "probing").is_file():
+            raise UserError(f"--out {args.out}: has a file named probing; move it, or give another --out")
         refuse_foreign(args.out, [f"probing/{task}.txt" for task in TASKS], RECORD)
     write_corpus(args.out, args.sentences, args.valid, args.test, args.seed)
     print(f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences")

@@ -375,7 +375,7 @@ def last(c: Clause) -> list[str]:
 
 
 def spell(tokens: Iterable[str]) -> str:
-    """Words to text: no comma twice, at the start or at the end; no space before punctuation; a capital at the start."""
+    """Words to text: no comma twice, at the start or the end; no space before punctuation; a capital at the start."""
     kept: list[str] = []
     for token in tokens:
         if token == "," and (not kept or kept[-1] == ","):

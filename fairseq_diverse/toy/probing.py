@@ -4,6 +4,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fairseq_diverse.files import atomic_write
@@ -26,9 +27,7 @@ Example = tuple[str, str]  # label, sentence
 Probe = Callable[[Tree], Example | None]  # None where a sentence does not suit the task
 
 
-def write_probing(
-    out: Path, sentences: int, seed: int = 1, done: Callable[[], object] = lambda: None
-) -> dict[str, Counter[str]]:
+def write_probing(out: Path, sentences: int, seed: int = 1) -> dict[str, Counter[str]]:
     """Write ``<task>.txt`` for the ten tasks: split (tr, va, te), label and sentence, separated by tabs.
 
     Of every task 80% of the sentences are for training, 10% for validation and 10% for testing; none occurs twice, and
@@ -36,33 +35,29 @@ def write_probing(
 
     Args:
         sentences: of each task.
-        done: called after every task.
 
     Returns:
         How often each label occurs, by task.
     """
-    out.mkdir(parents=True, exist_ok=True)
     mix = {}
-    for task, probe in make_probes(seed).items():
-        derivation = Derivation(seed + TASKS.index(task))
-        examples: dict[str, str] = {}
-        counts: Counter[str] = Counter()
-        while len(examples) < sentences:
-            tree, _ = sentence_pair(derivation)
-            example = probe(tree)
-            if example is not None and example[1] not in examples:
-                label, sentence = example
-                examples[sentence] = label
-                counts[label] += 1
-        firsts = {label: sentence for sentence, label in reversed(examples.items())}
-        ordered = sorted(examples.items(), key=lambda example: firsts[example[1]] != example[0])
-        starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
-        with atomic_write(out / f"{task}.txt") as file:
+    with ExitStack() as stack:  # all files are renamed into place at the very end
+        for task, probe in make_probes(seed).items():
+            derivation = Derivation(seed + TASKS.index(task))
+            examples: dict[str, str] = {}
+            while len(examples) < sentences:
+                tree, _ = sentence_pair(derivation)
+                example = probe(tree)
+                if example is not None:
+                    label, sentence = example
+                    examples.setdefault(sentence, label)
+            firsts = {label: sentence for sentence, label in reversed(examples.items())}
+            ordered = sorted(examples.items(), key=lambda example: firsts[example[1]] != example[0])
+            starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
+            file = stack.enter_context(atomic_write(out / f"{task}.txt"))
             for number, (sentence, label) in enumerate(ordered):
                 split = "tr" if number < starts[0] else "va" if number < starts[1] else "te"
                 file.write(f"{split}\t{label}\t{sentence}\n")
-        mix[task] = counts
-        done()
+            mix[task] = Counter(examples.values())
     return mix
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_diverse.cli import main as cli
 from fairseq_diverse.cli.toy import word_by_word_score
-from fairseq_diverse.toy import corpus, english, german, lexicon
+from fairseq_diverse.toy import corpus, english, german, lexicon, probing
 from fairseq_diverse.toy.abstract_syntax import (
     Clause,
     Common,
@@ -513,6 +513,12 @@ def test_files_depend_on_sizes_and_seed_alone(toy, tmp_path):
     assert lines(tmp_path / "other" / "valid.en") != lines(toy / "valid.en")
 
 
+def test_equal_seeds_give_equal_files_in_every_version(toy):
+    """Data hashes of users depend on it: a change here is a change of all their corpora."""
+    files = b"".join(path.read_bytes() for path in sorted(toy.iterdir()))
+    assert hashlib.sha256(files).hexdigest() == "207aac17d1debd7dae65bfbbf87eb540f25d0fa424733852a53190c77cd49aaf"
+
+
 def test_nothing_is_written_when_generation_stops(tmp_path, monkeypatch):
     drawn = iter(range(5))
 
@@ -524,6 +530,17 @@ def test_nothing_is_written_when_generation_stops(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "sentence_pair", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_corpus(tmp_path, 10, 2, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_probing_task_is_written_when_one_stops(tmp_path, monkeypatch):
+    def interrupted(tree):
+        raise KeyboardInterrupt
+
+    tasks = {"sentence_length": lambda tree: ("0", probing.text(tree)), "word_content": interrupted}
+    monkeypatch.setattr(probing, "make_probes", lambda seed: tasks)
+    with pytest.raises(KeyboardInterrupt):
+        probing.write_probing(tmp_path, 10)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -546,6 +563,14 @@ def test_out_is_a_file(tmp_path, capsys):
     assert cli(["toy", "--out", str(tmp_path / "file"), "--sentences", "5"]) == 2
     assert capsys.readouterr().err == f"fairseq-diverse toy: --out {tmp_path / 'file'}: is a file; name a folder\n"
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_file_named_probing_is_in_the_way(tmp_path, capsys):
+    (tmp_path / "probing").write_text("mine")
+    assert cli(["toy", "--out", str(tmp_path), "--sentences", "5", "--probing", "10"]) == 2
+    complaint = f"--out {tmp_path}: has a file named probing; move it, or give another --out"
+    assert capsys.readouterr().err == f"fairseq-diverse toy: {complaint}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["probing"]
 
 
 def test_only_its_own_files_are_overwritten(tmp_path, capsys):
