@@ -21,7 +21,11 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["fairseq_diverse", "fairseq_diverse.*"]), "fairseq_diverse.configs"],
     package_dir={"fairseq_diverse.configs": "configs"},
-    package_data={"fairseq_diverse.configs": ["*/*.yaml"], "fairseq_diverse.attention.kernels": ["*.c"]},
+    package_data={
+        "fairseq_diverse.configs": ["*/*.yaml"],
+        "fairseq_diverse.attention.kernels": ["*.c"],
+        "fairseq_diverse.toy": ["words.yaml"],
+    },
     install_requires=[
         "fairseq-fixed==0.12.3.1",
         "torch>=2.6",
