@@ -9,6 +9,7 @@ is kept, counted, and has everything related to everything.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from fairseq_diverse.cli import first_lines
 from fairseq_diverse.files import atomic_write
@@ -40,24 +41,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation.pipeline import FILE, read_record
+    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
     from fairseq_diverse.syntax.binary import binarize
     from fairseq_diverse.syntax.parse import record_path
+    from fairseq_diverse.syntax.parsers import recorded_parsers
 
     if not args.dependency and not args.constituency:
         raise ValueError("--dependency or --constituency FILES are needed")
     splits = [split for split in args.splits.split(",") if split]
+    if not splits:
+        raise ValueError(f"--splits {args.splits!r}: names none")
     for flag in ("dependency", "constituency", "text"):
         pattern = getattr(args, flag)
         if pattern and "{split}" not in pattern and len(splits) > 1:
             raise ValueError(f"--{flag} {pattern}: must contain {{split}}, which becomes each of {args.splits}")
     if not (args.source_lang and args.target_lang and args.text and args.subwords):
         record = read_record(args.data)
-        args.source_lang = args.source_lang or record["source"]
-        args.target_lang = args.target_lang or record["target"]
-        args.subwords = args.subwords or record["bpe"]["kind"]
+        args.source_lang = args.source_lang or entry(args.data, record, "source")
+        args.target_lang = args.target_lang or entry(args.data, record, "target")
+        args.subwords = args.subwords or entry(args.data, record, "bpe", "kind")
         args.text = args.text or str(args.data / "text" / f"bpe.{{split}}.{args.source_lang}")
-    parsers = {}
+    parsers: dict[str, dict[str, str]] = {}
     for split in splits:
         text, dependency, constituency = (
             Path(pattern.replace("{split}", split)) if pattern else None
@@ -65,14 +69,22 @@ def main(args: argparse.Namespace) -> None:
         )
         assert text is not None
         prefix = args.data / f"{split}.{args.source_lang}-{args.target_lang}.{args.source_lang}"
-        counts = binarize(prefix, text, dependency, constituency, args.subwords)
         for kind, path in (("dependency", dependency), ("constituency", constituency)):
             if path and record_path(path).exists():
-                parsers[kind] = json.loads(record_path(path).read_text(encoding="utf-8"))
+                parsers |= recorded_parsers({"parsers": {kind: _read(record_path(path))}}, str(record_path(path)))
+        counts = binarize(prefix, text, dependency, constituency, args.subwords)
         for kind, lines in counts.unparsed.items():
             some = f": lines {first_lines(lines)}" if lines else ""
             print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
     if parsers and (args.data / FILE).exists():  # so that new text can be parsed alike
         record = read_record(args.data)
+        before = recorded_parsers(record, str(args.data / FILE))
         with atomic_write(args.data / FILE) as file:
-            json.dump(record | {"parsers": record.get("parsers", {}) | parsers}, file, indent=2, ensure_ascii=False)
+            json.dump(record | {"parsers": before | parsers}, file, indent=2, ensure_ascii=False)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{path}: damaged; parse again, or delete it") from None

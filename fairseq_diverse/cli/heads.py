@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     if args.out:
         check_name(args.out)
+    if args.sentences is not None and args.sentences < 1:
+        raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
     from fairseq_diverse import register
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
     from fairseq_diverse.evaluation.heads import FIGURES, draw_figures, inspect_heads

@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 
 from fairseq_diverse.cli import first_lines
-from fairseq_diverse.files import atomic_write
 
 EXAMPLE = (
     "fairseq-diverse parse --kind dependency --input 'data/multi30k_en_de/text/tok.{split}.en' "
@@ -34,23 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.syntax.parse import parse_file
-    from fairseq_diverse.syntax.parsers import KINDS, MODELS
+    from fairseq_diverse.syntax.parsers import KINDS, MODELS, located
 
     name = args.parser or KINDS[args.kind]
     if name != KINDS[args.kind]:
         raise ValueError(f"--parser {name}: makes no {args.kind} trees; take {KINDS[args.kind]}")
-    model = args.model or MODELS.get((name, args.language))
+    model = located(args.model) if args.model else MODELS.get((name, args.language))
     if not model:
         raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model NAME_OR_FOLDER")
-    if Path(model).is_dir():
-        model = str(Path(model).resolve())  # it is recorded, and found from any folder
     workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
     if workers < 1:
         raise ValueError(f"--workers {workers}: at least 1 is needed")
     shard = _shard(args.shard)
     if ("{split}" in args.input) != ("{split}" in args.out):
         raise ValueError("--input and --out: {split} must be in both or in neither")
-    for split in args.splits.split(",") if "{split}" in args.input else [""]:
+    splits = [split for split in args.splits.split(",") if split]
+    if not splits:
+        raise ValueError(f"--splits {args.splits!r}: names none")
+    for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         if args.shard:
             out = out.with_name(f"{out.name}.{shard[0]}-of-{shard[1]}")
@@ -63,9 +63,6 @@ def main(args: argparse.Namespace) -> None:
         for reason, times in reasons.most_common():
             lines = [one.line for one in unparsed if one.reason == reason]
             print(f"  {times} x {reason}: line {first_lines(lines)}")
-        if unparsed:
-            with atomic_write(f"{out}.unparsed") as file:
-                file.writelines(f"{one.line}\t{one.reason}\n" for one in unparsed)
 
 
 def _shard(text: str | None) -> tuple[int, int]:

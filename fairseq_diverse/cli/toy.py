@@ -13,7 +13,7 @@ EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder for the files; made if need be")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the files; created if missing")
     parser.add_argument("--sentences", type=int, default=20000, help="training sentences (default: %(default)s)")
     parser.add_argument("--valid", type=int, default=500, help="validation sentences (default: %(default)s)")
     parser.add_argument("--test", type=int, default=500, help="test sentences (default: %(default)s)")
@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="also write OUT/probing: ten probing tasks in the files of SentEval, N sentences each",
+        help="also write OUT/probing: ten probing tasks in the format of SentEval, N sentences each",
     )
     parser.add_argument(
         "--word-by-word",
         action="store_true",
-        help="also score the test split translated word by word, with a lexicon learned from the training split",
+        help="also score a word-by-word translation of the test split, with a lexicon learned from the training split",
     )
 
 
@@ -41,6 +41,8 @@ def main(args: argparse.Namespace) -> None:
     if args.probing and args.probing < FEWEST:
         raise UserError(f"--probing {args.probing}: at least {FEWEST}, or 0 for none")
     if args.probing:
+        if (args.out / "probing").is_file():
+            raise UserError(f"--out {args.out}: has a file named probing; move it, or give another --out")
         refuse_foreign(args.out, [f"probing/{task}.txt" for task in TASKS], RECORD)
     write_corpus(args.out, args.sentences, args.valid, args.test, args.seed)
     print(f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences")
@@ -55,7 +57,7 @@ def word_by_word_score(corpus: Path) -> str:
     """BLEU and chrF (sacreBLEU, detokenized, cased) of word-by-word translations of the test split."""
     import sacrebleu
 
-    from fairseq_diverse.toy.word_by_word import word_by_word
+    from fairseq_diverse.toy.corpus import word_by_word
 
     train, test = (
         list(zip(read_lines(corpus / f"{split}.en"), read_lines(corpus / f"{split}.de"), strict=True))

@@ -7,6 +7,7 @@ penalty, as fairseq-generate's), text.
 """
 
 import argparse
+import io
 import itertools
 import math
 import os
@@ -20,6 +21,8 @@ from fairseq_diverse.cli import first_lines
 from fairseq_diverse.files import atomic_write, decode_lines, iterate_lines
 
 EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
+
+CHARACTERS = 20  # a subword, at most on average: longer lines are not even segmented, which takes the square of a word
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +53,11 @@ def main(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1 is needed")
     if args.nbest > args.beam:
         raise ValueError(f"--nbest {args.nbest}: at most the beam, {args.beam}")
+    for name, low, high in (("max_len_a", 0, 1e6), ("max_len_b", 0, 1e9), ("lenpen", -100, 100)):
+        if not low <= getattr(args, name) <= high:  # nor what is not a number
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: from {low} to {high:,.0f}")
+    if args.max_len_a + args.max_len_b < 1:
+        raise ValueError(f"--max-len-a {args.max_len_a} --max-len-b {args.max_len_b}: together at least 1 is needed")
     from tqdm import tqdm
 
     from fairseq_diverse import register
@@ -80,7 +88,8 @@ class Translator:
 
         from fairseq_diverse.models.loading import load_models
         from fairseq_diverse.preparation import Preprocessing
-        from fairseq_diverse.syntax.parsers import KINDS
+        from fairseq_diverse.preparation.pipeline import FILE
+        from fairseq_diverse.syntax.parsers import KINDS, located, recorded_parsers
 
         self.args = args
         self.preprocessing = Preprocessing.load(args.data)
@@ -105,16 +114,29 @@ class Translator:
         needed = dict.fromkeys(
             kind for m in self.models for kind in getattr(getattr(m.encoder, "plan", None), "trees", ())
         )
+        for kind in KINDS:
+            for flag in (kind, f"{kind}_model"):
+                if (value := getattr(args, flag)) and kind not in needed:
+                    raise ValueError(
+                        f"--{flag.replace('_', '-')} {value}: this model uses no {kind} trees; leave it out"
+                    )
+            if getattr(args, kind) and getattr(args, f"{kind}_model"):
+                raise ValueError(f"--{kind} and --{kind}-model: give one, the trees or a parser")
         self.trees = None
         if needed:
             from fairseq_diverse.syntax.live import LiveTrees
 
             files = {kind: path for kind in KINDS if (path := getattr(args, kind))}
-            parsers = dict(self.preprocessing.record.get("parsers", {}))
+            where = f"{Path(args.data) / FILE}"
+            recorded = recorded_parsers(self.preprocessing.record, where)
+            parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
             for kind in KINDS:
                 if model := getattr(args, f"{kind}_model"):
-                    parsers[kind] = {"parser": KINDS[kind], "model": model, "language": self.preprocessing.source}
+                    how = {"parser": KINDS[kind], "model": located(model), "language": self.preprocessing.source}
+                    parsers[kind] = how | {"given": f"--{kind}-model"}
             self.trees = LiveTrees(list(needed), parsers, files, self.preprocessing.record["bpe"]["kind"])
+            for kind, parser in self.trees.parsers.items():
+                print(f"{kind} trees: {KINDS[kind]} {parser.path} ({parsers[kind]['given']})", file=sys.stderr)
         self.count = 0
         self.noticed: dict[str, list[int]] = {"too long, not translated": [], "without a usable tree": []}
 
@@ -125,20 +147,22 @@ class Translator:
 
         from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
+        longest = min(model.max_positions()[0] for model in self.models)
+        endless = {n for n, line in enumerate(lines) if len("".join(line.split())) > CHARACTERS * longest}
+        lines = ["" if n in endless else line for n, line in enumerate(lines)]
         side = self.preprocessing.tokens["source"], self.preprocessing.subwords["source"]
         tokenized = [side[0].tokenize(line) for line in lines]
         pieces = [side[1].segment(line) for line in tokenized]
         trees: list[Any] = []
         if self.trees:
-            trees, unparsed = self.trees(tokenized, pieces)
+            trees, unparsed = self.trees(tokenized, pieces, endless)
             self.noticed["without a usable tree"] += [self.count + n + 1 for n in unparsed if tokenized[n]]
         words = self.task.source_dictionary
         ids = [words.encode_line(line, add_if_not_exist=False).long() for line in pieces]  # closes with </s>
-        longest = min(model.max_positions()[0] for model in self.models)
         results: list[list[tuple[float, str]]] = [[(0.0, "")] for _ in lines]
         todo = []
         for n, one in enumerate(ids):
-            if len(one) > longest:
+            if n in endless or len(one) > longest:
                 self.noticed["too long, not translated"].append(self.count + n + 1)
             elif len(one) > 1:
                 todo.append(n)
@@ -165,5 +189,8 @@ class Translator:
 
 @contextmanager
 def _output(path: str | None) -> Iterator[IO[str]]:
+    """A file, or stdout; UTF-8 whatever the locale, as the input."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     with atomic_write(path) if path else nullcontext(sys.stdout) as out:
         yield out

@@ -1,24 +1,38 @@
-"""Archives to raw parallel files: one line a sentence, all of a data set or nothing."""
+"""Archives to raw parallel files: one line a sentence, all of a data set or nothing.
 
+Archives are read to their ends through readers that compare checksums: of gzip, bzip2, xz and of every wanted member of
+a zip. A plain .tar has none.
+"""
+
+import bz2
+import errno
 import gzip
+import io
+import itertools
 import json
+import lzma
 import os
 import re
 import shutil
+import struct
+import sys
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import unescape
 
 from tqdm import tqdm
 
+from fairseq_diverse.errors import UserError
 from fairseq_diverse.files import atomic_write, decode_lines
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.progress import INTERVAL
@@ -26,7 +40,16 @@ from fairseq_diverse.preparation.sources import Sources
 
 STAMP = "sources.json"
 ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError)
+COMPRESSED: dict[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, ValueError, OverflowError, LookupError, MemoryError),
+)
+RATIO = 100  # text takes less than a hundredth only where it says the same again and again
+ALWAYS = 1 << 28  # bytes that any archive may hold
+LONGEST = 1 << 24  # bytes of a line
+CHUNK = 1 << 20
+ZIP_END = 22 + (1 << 16)  # bytes of a zip's last record and its comment
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
 ABOUT_THE_TALK = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b")  # not its words
 TITLE = re.compile(r"</?(title|description)>")
@@ -39,6 +62,7 @@ def is_extracted(config: DataConfig, archives: Path, raw: Path) -> bool:
         now = {name: _identity(archives / name) for name in stamp["archives"] if (archives / name).exists()}
         return (
             stamp["files"] == _wanted(config)
+            and stamp.get("checks", {}) == _sources(config).checks
             and stamp["archives"] == stamp["archives"] | now
             and all((raw / name).stat().st_size == size for name, size in stamp["sizes"].items())
         )
@@ -54,10 +78,13 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
     and descriptions.
 
     Raises:
-        ValueError: an archive is damaged or lacks a member, a text is not UTF-8, or two sides are unequally long.
+        ValueError: an archive is damaged, not the one that the configuration describes, or lacks a member; it holds far
+            more than its size allows; a text is not UTF-8, or two sides are unequally long.
     """
     sources = _sources(config)
     languages = config.languages
+    for name in _used(sources):
+        _check(archives / name, **sources.checks.get(name, {}))
     unpacked = {name: _unpack(config, archives / name, raw / "parts") for name in _used(sources)}
     lines: dict[str, list[int]] = {}
     for prefix, parts in sources.files.items():
@@ -78,6 +105,7 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
     names = [f"{prefix}.{language}" for prefix in sources.files for language in languages]
     stamp = {
         "files": _wanted(config),
+        "checks": sources.checks,
         "archives": {name: _identity(archives / name) for name in _used(sources)},
         "lines": lines,
         "sizes": {name: (raw / name).stat().st_size for name in names},
@@ -119,7 +147,56 @@ def _identity(path: Path) -> list[int]:
     return [state.st_size, state.st_mtime_ns]
 
 
+def _check(archive: Path, bytes: int | None = None, sha256: str | None = None) -> None:
+    """Compare an archive with what is known of it."""
+    if archive.suffix == ".tar" and sha256 is None:
+        print(f"{archive}: a plain .tar has no checksum; sources can name its sha256", file=sys.stderr)
+    size = archive.stat().st_size
+    if bytes is not None and size != bytes:
+        raise UserError(f"{archive}: {size:,} bytes, {bytes:,} are expected; delete it and get it again")
+    if sha256 is not None:
+        with open(archive, "rb") as f:
+            found = file_digest(f, "sha256").hexdigest()
+        if found != sha256:
+            raise UserError(f"{archive}: its SHA-256 is {found}, {sha256} is expected; delete it and get it again")
+
+
 # --- out of one archive ---
+
+
+class _Limited(io.RawIOBase):
+    """What a stream holds, as long as all streams with the same ``room`` hold no more than that."""
+
+    def __init__(self, stream: Any, room: list[int]) -> None:
+        self.stream, self.room = stream, room
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.stream.read(len(buffer))
+        buffer[: len(data)] = data
+        self.room[0] -= len(data)
+        if self.room[0] < 0:
+            raise Bomb
+        return len(data)
+
+
+class Bomb(Exception):
+    """An archive holds more than it may."""
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header; tarfile takes a damaged one for the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> "_Header":
+        try:
+            return super().fromtarfile(tar)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
 
 
 def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
@@ -139,58 +216,112 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
         return made
     work = folder / f".{key}.{os.getpid()}.tmp"
     work.mkdir(parents=True)
+    size = archive.stat().st_size
+    limit = max(ALWAYS, RATIO * size)
+    other = "unpack it yourself and use --raw"
     try:
         with (
             open(archive, "rb") as opened,
-            tqdm.wrapattr(
-                opened, "read", archive.stat().st_size, desc=f"extract {archive.name}", mininterval=INTERVAL
-            ) as f,
+            tqdm.wrapattr(opened, "read", size, desc=f"extract {archive.name}", mininterval=INTERVAL) as f,
         ):
-            for name, stream in _members(f, archive.name, patterns):
-                with open(work / quote(name, safe=""), "w", encoding="utf-8", newline="\n") as out:
+            for name, stream in _members(f, archive.name, patterns, [limit], work):
+                with open(work / _quoted(name), "w", encoding="utf-8", newline="\n") as out:
                     out.writelines(f"{line}\n" for line in _lines(stream, name, f"{archive}: {name}"))
         for pattern in patterns:
             if not _matching(work, pattern):
-                raise ValueError(f"{archive}: no member {pattern}")
+                raise UserError(f"{archive}: no member {pattern}")
         work.replace(made)
-    except DAMAGED as error:
-        raise ValueError(f"{archive}: damaged ({error}); delete it and get it again") from None
+    except UserError:
+        raise
+    except Bomb:
+        raise UserError(
+            f"{archive}: holds more than {limit:,} bytes, the limit for its {size:,} bytes; if it should, {other}"
+        ) from None
+    except RuntimeError as error:  # encrypted, or a compression that zipfile does not know
+        raise UserError(f"{archive}: cannot be read ({error}); {other}") from None
+    except (OSError, *DAMAGED) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        raise UserError(f"{archive}: damaged ({error}); delete it and get it again") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return made
 
 
-def _members(opened: IO[bytes], name: str, patterns: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Paths and contents of the members that a pattern fits, in the archive's order; read each before the next."""
-    for path, content in _zip(opened) if name.endswith(".zip") else _tar(opened):
+def _quoted(name: str) -> str:
+    """A member's path as the name of a file."""
+    return quote(name, safe="", errors="surrogateescape").replace(".", "%2E")
+
+
+def _members(opened: Any, name: str, patterns: list[str], room: list[int], folder: Path) -> Iterator[tuple[str, Any]]:
+    """Paths and contents of the members that a pattern fits, in the archive's order; read each before the next.
+
+    Args:
+        opened: the archive.
+        name: its path.
+        patterns: members that are wanted.
+        room: how many bytes may still come out of it.
+        folder: for archives that cannot be read where they are.
+    """
+    for path, content in _zip(opened, room) if name.endswith(".zip") else _tar(opened, room):
         path = path.removeprefix("./")
         if any(fnmatchcase(path, pattern) for pattern in patterns):
-            yield path, content()
+            yield path, _limited(gzip.GzipFile(fileobj=content()), room) if path.endswith(".gz") else content()
         elif path.endswith(ARCHIVES):
             inside = [pattern.removeprefix(f"{path}/") for pattern in patterns if pattern.startswith(f"{path}/")]
-            for inner, stream in _members(content(), path, inside) if inside else ():
-                yield f"{path}/{inner}", stream
+            if inside:
+                within = _held(content(), folder) if path.endswith(".zip") else content()
+                for inner, stream in _members(within, path, inside, room, folder):
+                    yield f"{path}/{inner}", stream
 
 
-def _tar(opened: IO[bytes]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    with tarfile.open(fileobj=opened, mode="r|*") as archive:
+def _held(stream: Any, folder: Path) -> IO[bytes]:
+    """A copy in a file without name: zipfile jumps back and forth."""
+    held = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+    shutil.copyfileobj(stream, held)
+    held.seek(0)
+    return held
+
+
+def _limited(stream: Any, room: list[int]) -> Any:
+    return io.BufferedReader(_Limited(stream, room), CHUNK)
+
+
+def _plain(stream: Any, room: list[int]) -> Any:
+    """What is compressed in a stream, or the stream."""
+    start = stream.peek(6)
+    for magic, opener in COMPRESSED.items():
+        if start.startswith(magic):
+            return _limited(opener(stream), room)
+    return stream
+
+
+def _tar(opened: Any, room: list[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    plain = _plain(opened, room)
+    with tarfile.open(fileobj=plain, mode="r|", tarinfo=_Header) as archive:
         for member in archive:
             if member.isfile():
                 yield member.name, partial(archive.extractfile, member)
+    while plain.read(CHUNK):  # checksums come last
+        pass
 
 
-def _zip(opened: IO[bytes]) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _zip(opened: Any, room: list[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
     with zipfile.ZipFile(opened) as archive:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - ZIP_END))
+        end = opened.read()
+        (count,) = struct.unpack_from("<H", end, end.rfind(b"PK\5\6") + 10)  # as written; zipfile does not compare it
+        if count not in (0xFFFF, len(archive.infolist()) & 0xFFFF):
+            raise zipfile.BadZipFile(f"{len(archive.infolist())} members, {count} are expected")
         for member in archive.infolist():
-            yield member.filename, partial(archive.open, member)
+            with suppress(RuntimeError):  # of members that are not wanted
+                archive.open(member).close()  # compares the directory's name with that at the member
+            yield member.filename, lambda member=member: _limited(archive.open(member), room)
 
 
-def _lines(stream: IO[bytes], name: str, where: str) -> Iterator[str]:
-    if name.endswith(".gz"):
-        with gzip.open(stream) as plain:
-            yield from _lines(cast(IO[bytes], plain), name.removesuffix(".gz"), where)
-        return
-    lines = decode_lines(stream, where)
+def _lines(stream: Any, name: str, where: str) -> Iterator[str]:
+    name = name.removesuffix(".gz")
+    lines = _decoded(stream, where)
     if name.endswith(".sgm"):
         yield from _segments(lines, where)
     elif name.endswith(".xml"):  # of IWSLT; the apostrophe as in fairseq's recipe
@@ -201,13 +332,31 @@ def _lines(stream: IO[bytes], name: str, where: str) -> Iterator[str]:
         yield from lines
 
 
+def _decoded(stream: Any, where: str) -> Iterator[str]:
+    """The lines of a text."""
+    try:
+        yield from decode_lines(_raw_lines(stream, where), where)
+    except ValueError as error:  # it names the line
+        raise UserError(str(error)) from None
+
+
+def _raw_lines(stream: Any, where: str) -> Iterator[bytes]:
+    for number in itertools.count(1):
+        line = stream.readline(LONGEST + 1)
+        if len(line) > LONGEST:
+            raise UserError(f"{where}, line {number}: longer than {LONGEST:,} bytes, not text")
+        if not line:
+            return
+        yield line
+
+
 def _segments(lines: Iterable[str], where: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         found = SEGMENT.search(line)
         if found:
             yield unescape(found[1].strip(), {"&quot;": '"', "&apos;": "'"})
         elif "<seg" in line.lower():
-            raise ValueError(f"{where}, line {number}: a segment without end")
+            raise UserError(f"{where}, line {number}: a segment without end")
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:

@@ -11,6 +11,7 @@ from fairseq_diverse.preparation.tokens import Tokens
 FILE = "preprocess.json"
 FORMAT = "fairseq-diverse preprocessing"
 SCHEMA = 1
+AGAIN = "prepare the data again (with --overwrite)"
 
 
 def read_record(data_dir: str | Path) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
             f"{path}: cannot be read ({error.strerror}); is {data_dir} a directory made by `fairseq-diverse prepare`?"
         ) from None
     except ValueError:
-        raise ValueError(f"{path}: truncated or not JSON; prepare the data again (with --overwrite)") from None
+        raise ValueError(f"{path}: truncated or not JSON; {AGAIN}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("schema"), int):
         raise ValueError(f"{path}: not written by `fairseq-diverse prepare`")
     if record["schema"] > SCHEMA:
@@ -41,7 +42,22 @@ def lowercased(data_dir: str | Path) -> bool:
     Raises:
         ValueError: as ``read_record``.
     """
-    return read_record(data_dir)["config"]["sides"]["target"]["lowercase"]
+    return entry(data_dir, read_record(data_dir), "config", "sides", "target", "lowercase")
+
+
+def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
+    """What stands in a prepared directory's record under nested keys.
+
+    Raises:
+        ValueError: a key is missing, or a language is none; names the file.
+    """
+    for key in keys:
+        if not isinstance(record, dict) or key not in record:
+            raise ValueError(f"{Path(data_dir) / FILE}: incomplete ({key}); {AGAIN}")
+        record = record[key]
+    if keys[-1] in ("source", "target") and not (isinstance(record, str) and record.isidentifier()):
+        raise ValueError(f"{Path(data_dir) / FILE}: {keys[-1]}: {record!r} is not a language; {AGAIN}")
+    return record
 
 
 @dataclass(frozen=True)
@@ -67,20 +83,22 @@ class Preprocessing:
         """
         data_dir = Path(data_dir)
         record = read_record(data_dir)
+        source, target = (entry(data_dir, record, side) for side in ("source", "target"))
         try:
             config, bpe = record["config"], record["bpe"]
             tokens, subwords = {}, {}
             for side in ("source", "target"):
                 truecaser, vocabulary = record["truecaser"][side], bpe["vocabulary"][side]
-                tokens[side] = Tokens(config["sides"][side], truecaser and data_dir / truecaser)
+                tokens[side] = Tokens(config["sides"][side], truecaser and _inside(data_dir, truecaser))
                 subwords[side] = Subwords(
-                    bpe["kind"], data_dir / bpe["model"][side], vocabulary and data_dir / vocabulary, bpe["threshold"]
+                    bpe["kind"],
+                    _inside(data_dir, bpe["model"][side]),
+                    vocabulary and _inside(data_dir, vocabulary),
+                    bpe["threshold"],
                 )
-            return cls(record["source"], record["target"], record["hash"], record, tokens, subwords)
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{data_dir / FILE}: incomplete ({error}); prepare the data again (with --overwrite)"
-            ) from None
+            return cls(source, target, record["hash"], record, tokens, subwords)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{data_dir / FILE}: incomplete ({error}); {AGAIN}") from None
         except OSError as error:
             raise ValueError(f"{error.filename}: cannot be read ({error.strerror}); {FILE} names it") from None
 
@@ -91,3 +109,10 @@ class Preprocessing:
     def decode(self, line: str, side: str = "target") -> str:
         """Subwords as ``fairseq-generate`` prints them, with or without BPE marks, to detokenized text."""
         return self.tokens[side].detokenize(self.subwords[side].join(line.strip()))
+
+
+def _inside(data_dir: Path, name: str) -> Path:
+    """A file that the record names, which lies in its directory."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"{data_dir / FILE}: {name!r} is outside the directory; {AGAIN}")
+    return data_dir / name

@@ -3,8 +3,10 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import IO
 
 SPACE_MARK = "\u2581"  # what sentencepiece writes for a space
 
@@ -17,6 +19,10 @@ class Subwords:
         model: the merges or the model.
         vocabulary: subwords allowed (subword-nmt); others are split further. None: all.
         threshold: how often a subword must stand in ``vocabulary`` to be allowed.
+
+    Raises:
+        ValueError: a file is damaged or of another kind.
+        OSError: a file cannot be read.
     """
 
     def __init__(self, kind: str, model: Path, vocabulary: Path | None = None, threshold: int = 0):
@@ -24,16 +30,19 @@ class Subwords:
         if kind == "sentencepiece":
             from sentencepiece import SentencePieceProcessor
 
-            self.pieces = SentencePieceProcessor(model_proto=model.read_bytes())
+            with readable(model, "model of sentencepiece"):
+                self.pieces = SentencePieceProcessor(model_proto=model.read_bytes())
         else:
             from subword_nmt.apply_bpe import BPE, read_vocabulary
 
             allowed = None
             if vocabulary:
-                with open(vocabulary, encoding="utf-8", newline="\n") as f:
+                with readable(vocabulary, "vocabulary of subword-nmt"), _text(vocabulary) as f:
                     allowed = read_vocabulary(f, threshold)
-            with open(model, encoding="utf-8", newline="\n") as f:
+            with readable(model, "file of merges of subword-nmt"), _text(model) as f:
                 self.bpe = BPE(f, vocab=allowed)
+                if self.bpe.version not in ((0, 1), (0, 2)):
+                    raise ValueError("unknown version")
 
     def segment(self, line: str) -> str:
         if self.kind == "sentencepiece":
@@ -45,6 +54,24 @@ class Subwords:
         if self.kind == "sentencepiece":
             return line.replace(" ", "").replace(SPACE_MARK, " ").strip() if SPACE_MARK in line else line
         return re.sub("@@( |$)", "", line)
+
+
+def _text(path: Path) -> IO[str]:
+    return open(path, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def readable(path: Path, what: str) -> Iterator[None]:
+    """One line for whatever a library makes of a damaged file.
+
+    Raises:
+        ValueError: names the file.
+    """
+    try:
+        with redirect_stderr(io.StringIO()):  # subword-nmt says why there, and exits
+            yield
+    except (ValueError, RuntimeError, SystemExit):
+        raise ValueError(f"{path}: damaged, or not a {what}") from None
 
 
 def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> None:

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.preparation.subwords import readable
+
 # Whatever Python, fairseq or an editor may take for the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
@@ -30,7 +32,10 @@ class Tokens:
         self.normalizer = sacremoses.MosesPunctNormalizer(language) if steps["normalize"] else None
         self.moses = sacremoses.MosesTokenizer(language) if steps["tokenizer"] == "moses" else None
         self.detokenizer = sacremoses.MosesDetokenizer(language)
-        self.truecaser = sacremoses.MosesTruecaser(str(truecaser)) if truecaser else None
+        self.truecaser = None
+        if truecaser:
+            with readable(truecaser, "model of a truecaser"):
+                self.truecaser = sacremoses.MosesTruecaser(str(truecaser))
         self.detruecaser = sacremoses.MosesDetruecaser()
         if steps["tokenizer"] == "jieba":
             _jieba()

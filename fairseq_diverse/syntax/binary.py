@@ -1,12 +1,15 @@
 """Trees beside fairseq's binarized data: five integers per word, memory-mapped, aligned with the source's subwords.
 
 ``<split>.<src>-<tgt>.<src>.syntax.{bin,idx}`` is one of fairseq's memory-mapped data sets whose sequences are rows of
-``ROW``; ``.syntax.json`` beside it says which kinds of trees there are and which source they belong to.
+``ROW``; ``.syntax.json`` beside it says which kinds of trees there are and which source they belong to. It is removed
+before the two others are replaced and written after them: whatever stops that, no set passes for one of another kind.
 """
 
 import hashlib
 import json
 import os
+import shutil
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder, _code_to_dtype
 from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.files import atomic_write, iterate_lines
 from fairseq_diverse.preparation.subwords import SPACE_MARK
+from fairseq_diverse.processes import locked
 from fairseq_diverse.syntax.escapes import comparable
 from fairseq_diverse.syntax.trees import Dependencies, local_phrases, read_brackets, read_conllu
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from nltk import Tree
 
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
+KINDS = ("dependency", "constituency")
 END = object()
 EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # word, head, start, end, layer of every token of a sentence without its trees
 
@@ -76,38 +81,42 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
         subwords: see ``words_of``.
 
     Raises:
-        ValueError: names file and line where the trees are not of this text, or the text is not of this data.
+        ValueError: names file and line where the trees are not of this text, or the text is not of this data; another
+            process is writing them.
     """
     kinds = [kind for kind, path in (("dependency", dependency), ("constituency", constituency)) if path]
     unparsed: dict[str, list[int]] = {kind: [] for kind in kinds}
-    sizes = _source_sizes(prefix)
+    sizes = _sizes(prefix)
     lengths, digest = [], hashlib.sha256()
-    files = [Path(f"{prefix}.syntax.{ending}") for ending in ("bin", "idx")]
-    temporary = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files]
-    try:
-        builder = MMapIndexedDatasetBuilder(str(temporary[0]), dtype=np.int32)
-        sentences = _rows(text, dependency, constituency, subwords)
-        for line, rows in enumerate(tqdm(sentences, prefix.name, len(sizes), unit=" sentences", disable=None), 1):
-            lengths.append(int(rows[:, 0].sum()) + 1)
-            digest.update(rows.tobytes())
-            if line > len(sizes) or lengths[-1] != sizes[line - 1]:
-                expected = sizes[line - 1] - 1 if line <= len(sizes) else "no more lines"
-                raise ValueError(f"{text}:{line}: {lengths[-1] - 1} subwords, but {prefix}.bin has {expected} there")
-            for kind, column, missing in (("dependency", 1, -1), ("constituency", 3, 0)):
-                if kind in unparsed and (not len(rows) or rows[0, column] == missing):
-                    unparsed[kind].append(line)
-            builder.add_item(torch.from_numpy(rows.reshape(-1)))
-        if len(lengths) != len(sizes):
-            raise ValueError(f"{text}: {len(lengths)} lines, but {prefix}.bin has {len(sizes)} sentences")
-        builder.finalize(str(temporary[1]))
-        for source, target in zip(temporary, files, strict=True):
-            os.replace(source, target)
-    finally:
-        for path in temporary:
-            path.unlink(missing_ok=True)
-    with atomic_write(f"{prefix}.syntax.json") as file:
-        record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths), "unparsed": unparsed}
-        json.dump(record | {"digest": digest.hexdigest()}, file)
+    work = prefix.with_name(f".{prefix.name}.syntax.part")
+    with locked(work):
+        try:
+            builder = MMapIndexedDatasetBuilder(str(work / "bin"), dtype=np.int32)
+            sentences = _rows(text, dependency, constituency, subwords)
+            for line, rows in enumerate(tqdm(sentences, prefix.name, len(sizes), unit=" sentences", disable=None), 1):
+                lengths.append(int(rows[:, 0].sum()) + 1)
+                digest.update(rows.tobytes())
+                if line > len(sizes) or lengths[-1] != sizes[line - 1]:
+                    expected = sizes[line - 1] - 1 if line <= len(sizes) else "no more lines"
+                    raise ValueError(
+                        f"{text}:{line}: {lengths[-1] - 1} subwords, but {prefix}.bin has {expected} there"
+                    )
+                for kind, column, missing in (("dependency", 1, -1), ("constituency", 3, 0)):
+                    if kind in unparsed and (not len(rows) or rows[0, column] == missing):
+                        unparsed[kind].append(line)
+                builder.add_item(torch.from_numpy(rows.reshape(-1)))
+            if len(lengths) != len(sizes):
+                raise ValueError(f"{text}: {len(lengths)} lines, but {prefix}.bin has {len(sizes)} sentences")
+            builder.finalize(str(work / "idx"))
+            description = Path(f"{prefix}.syntax.json")
+            description.unlink(missing_ok=True)
+            for ending in ("bin", "idx"):
+                os.replace(work / ending, f"{prefix}.syntax.{ending}")
+            with atomic_write(description) as file:
+                record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths)}
+                json.dump(record | {"unparsed": unparsed, "digest": digest.hexdigest()}, file)
+        finally:
+            shutil.rmtree(work)
     return Counts(len(lengths), unparsed)
 
 
@@ -171,24 +180,68 @@ def _check(kind: str, parsed: Sequence[str], words: Sequence[str]) -> None:
         raise Mismatch(kind, parsed, words)
 
 
-def _source_sizes(prefix: Path) -> np.ndarray:
-    """Subwords of every source sentence, </s> included."""
-    if not MMapIndexedDataset.exists(str(prefix)):
-        raise ValueError(
-            f"{prefix}.idx: missing or not memory-mapped; run fairseq-preprocess (--dataset-impl mmap) first"
-        )
-    source = MMapIndexedDataset(str(prefix))
-    return np.array(source.sizes)  # a copy: the file is unmapped when the data set goes
+def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
+    """The lengths of a memory-mapped data set's sequences; of a source, subwords of every sentence, </s> included.
+
+    Args:
+        prefix: of its ``.bin`` and ``.idx``.
+        dtype: of its numbers; None: any.
+
+    Raises:
+        UserError: it is missing, of another format, or damaged; names the file.
+    """
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    magic = MMapIndexedDataset.Index._HDR_MAGIC
+    if not (index.exists() and data.exists()) or (content := index.read_bytes())[: len(magic)] != magic:
+        raise UserError(f"{index}: missing or not memory-mapped; run fairseq-preprocess (--dataset-impl mmap) first")
+    try:
+        version, code, count = struct.unpack_from("<QBQ", content, len(magic))
+        numbers = _code_to_dtype[code]
+        start = len(magic) + struct.calcsize("<QBQ")
+        sizes = np.frombuffer(content, np.int32, count, start)
+        pointers = np.frombuffer(content, np.int64, count, start + sizes.nbytes)
+    except (struct.error, KeyError, ValueError, OverflowError):
+        raise UserError(f"{index}: damaged; make it again") from None
+    ends = np.append(0, np.cumsum(sizes, dtype=np.int64) * np.dtype(numbers).itemsize)
+    if (
+        version != 1
+        or (dtype and numbers is not dtype)
+        or len(content) != start + sizes.nbytes + pointers.nbytes
+        or (sizes < 0).any()
+        or (pointers != ends[:-1]).any()
+    ):
+        raise UserError(f"{index}: damaged; make it again")
+    if data.stat().st_size != ends[-1]:
+        raise UserError(f"{data}: {data.stat().st_size:,} bytes, {ends[-1]:,} in {index.name}; make both again")
+    return sizes
 
 
 def _fingerprint(lengths: Sequence[int] | np.ndarray) -> int:
     return zlib.crc32(np.asarray(lengths, dtype=np.int32).tobytes())
 
 
+def _description(prefix: Path | str) -> dict[str, Any]:
+    """``.syntax.json`` of the trees beside a source; the same for every file that is not one."""
+    try:
+        record = json.loads(Path(f"{prefix}.syntax.json").read_text(encoding="utf-8"))
+        kinds, lengths, digest = record["kinds"], record["lengths"], record.get("digest")
+    except FileNotFoundError:
+        return {"kinds": []}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        kinds = lengths = digest = None
+    known = isinstance(kinds, list) and kinds and all(kind in KINDS for kind in kinds)
+    if not known or type(lengths) is not int or not isinstance(digest, str | None):
+        raise UserError(f"{prefix}.syntax.json: damaged, or not of fairseq-diverse binarize-syntax; run it again")
+    return record
+
+
 def kinds_beside(prefix: Path) -> list[str]:
-    """The kinds of trees that there are beside a binarized source."""
-    path = Path(f"{prefix}.syntax.json")
-    return json.loads(path.read_text(encoding="utf-8"))["kinds"] if path.exists() else []
+    """The kinds of trees that there are beside a binarized source.
+
+    Raises:
+        UserError: their description is damaged.
+    """
+    return _description(prefix)["kinds"]
 
 
 class SyntaxDataset(torch.utils.data.Dataset):
@@ -199,7 +252,7 @@ class SyntaxDataset(torch.utils.data.Dataset):
         needed: the kinds of trees that the model needs; a sentence that lacks one of them has everything related.
 
     Raises:
-        UserError: there are no trees, not of a needed kind, or of another source.
+        UserError: there are no trees, not of a needed kind, of another source, or they are damaged.
     """
 
     def __init__(self, prefix: str, needed: Sequence[str]) -> None:
@@ -208,19 +261,17 @@ class SyntaxDataset(torch.utils.data.Dataset):
         command = f"fairseq-diverse binarize-syntax --data {path.parent}"
         if (split := path.name.split(".")[0]) not in ("train", "valid", "test"):
             command += f" --splits {split}"
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            flags = " ".join(f"--{kind} FILES" for kind in needed)
-            raise UserError(
-                f"{path}: missing, and this model needs {' and '.join(needed)} trees: {command} {flags}"
-            ) from None
+        record = _description(prefix)
         if missing := [kind for kind in needed if kind not in record["kinds"]]:
-            has = " and ".join(record["kinds"])
+            has = f"has {' and '.join(record['kinds'])} trees only;" if record["kinds"] else "missing, and"
             flags = " ".join(f"--{kind} FILES" for kind in missing)
-            raise UserError(f"{path}: has {has} trees only; this model needs {' and '.join(needed)}: {command} {flags}")
-        if record["lengths"] != _fingerprint(_source_sizes(Path(prefix))):
+            raise UserError(f"{path}: {has} this model needs {' and '.join(needed)} trees: {command} {flags}")
+        if record["lengths"] != _fingerprint(_sizes(prefix)):
             raise UserError(f"{path}: belongs to another source than {prefix}.bin: {command}, on the present text")
+        _sizes(f"{prefix}.syntax", np.int32)
+        with open(f"{prefix}.syntax.bin", "rb") as file:  # sets of the first versions have no digest
+            if record.get("digest") not in (None, hashlib.file_digest(file, "sha256").hexdigest()):
+                raise UserError(f"{prefix}.syntax.bin: damaged, or not the trees of {path.name}; {command} again")
         self.rows = MMapIndexedDataset(f"{prefix}.syntax")
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """Trees of new sentences, parsed on the fly or given, as the model reads them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ class LiveTrees:
 
     Args:
         needed: kinds of trees that the model needs.
-        parsers: by kind, what ``parse`` recorded: parser, model, language.
+        parsers: by kind, how to load one: parser, model, language, and what gave the model.
         files: by kind, files with ready trees, read sentence by sentence as lines come; they go before parsers.
         subwords: how pieces make words, see ``words_of``.
 
@@ -42,14 +42,22 @@ class LiveTrees:
                 self.ready[kind] = (read_conllu if kind == "dependency" else read_brackets)(files[kind])
             else:
                 how = parsers[kind]
-                self.parsers[kind] = load_parser(how["parser"], how["model"], how["language"])
+                self.parsers[kind] = load_parser(how["parser"], how["model"], how["language"], how["given"])
 
-    def __call__(self, tokenized: Sequence[str], pieces: Sequence[str]) -> tuple[list[Tensor], list[int]]:
-        """(T, 5) of each line's subwords, and which lines (from 0) have no usable tree."""
+    def __call__(
+        self, tokenized: Sequence[str], pieces: Sequence[str], left_out: Collection[int] = ()
+    ) -> tuple[list[Tensor], list[int]]:
+        """(T, 5) of each line's subwords, and which lines (from 0) have no usable tree.
+
+        Args:
+            tokenized, pieces: the lines in tokens and in subwords.
+            left_out: empty lines in the place of others, to which the files' trees belong.
+        """
         found = {kind: self._trees(kind, tokenized) for kind in self.needed}
         trees, unparsed = [], []
         for n, line in enumerate(pieces):
-            graph, tree = (found[kind][n] if kind in found else None for kind in ("dependency", "constituency"))
+            known = found if n not in left_out else {}
+            graph, tree = (known[kind][n] if kind in known else None for kind in ("dependency", "constituency"))
             try:
                 rows = sentence_rows(line.split(), self.subwords, graph, tree)
             except Mismatch as other:

@@ -25,6 +25,8 @@ from fairseq_diverse.syntax.escapes import without_moses
 CHUNK = 500  # lines parsed and kept at a time
 CHUNKS_A_PROCESS = 200  # a parser's memory grows; a fresh process is a few seconds
 EMPTY = "empty line"
+WORDS, CHARACTERS = 20_000, 1_000  # in a line, in a word: more takes a parser gigabytes
+ENDLESS = f"more than {WORDS:,} words, or {CHARACTERS:,} characters in a word"
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,14 @@ def parse_file(
     parts = out.with_name(f"{out.name}.parts")
     with locked(parts):
         _take_over(parts, job)
-        unparsed = _parse(lines, out, parts, job, workers)
-        with atomic_write(record_path(out)) as file:
-            json.dump({"kind": kind, "parser": parser, "model": model, "language": language}, file)
+        paths = _parse(lines, out, parts, job, workers)
+        unparsed = _join(paths, out, {"kind": kind, "parser": parser, "model": model, "language": language})
         shutil.rmtree(parts)
     return last - first, unparsed
 
 
-def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> list[Unparsed]:
-    """Make the parts that are not there yet and join them to ``out``."""
+def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> dict[int, Path]:
+    """Make the parts that are not there yet; returns all, by their first line."""
     first, last = job.first, job.last
     chunks = {start: lines[start : min(start + CHUNK, last)] for start in range(first, last, CHUNK)}
     paths = {start: parts / f"{start:010d}.json" for start in chunks}
@@ -97,14 +98,32 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> 
             with atomic_write(paths[start]) as file:
                 json.dump(results, file)
             bar.update(words[start])
+    return paths
+
+
+def _join(paths: dict[int, Path], out: Path, record: dict[str, str]) -> list[Unparsed]:
+    """Write ``out``, last of its files: where it is, the others are."""
     unparsed = []
     with atomic_write(out) as file:
-        for start in chunks:
-            for line, (tree, reason) in enumerate(json.loads(paths[start].read_text(encoding="utf-8")), start + 1):
+        for start, path in paths.items():
+            for line, (tree, reason) in enumerate(_read(path), start + 1):
                 file.write(tree)
                 if reason:
                     unparsed.append(Unparsed(line, reason))
+        Path(f"{out}.unparsed").unlink(missing_ok=True)
+        if unparsed:
+            with atomic_write(f"{out}.unparsed") as listed:
+                listed.writelines(f"{one.line}\t{one.reason}\n" for one in unparsed)
+        with atomic_write(record_path(out)) as described:
+            json.dump(record, described)
     return unparsed
+
+
+def _read(part: Path) -> Any:
+    try:
+        return json.loads(part.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(f"{part}: damaged; delete it and start again") from None
 
 
 def record_path(out: Path) -> Path:
@@ -115,7 +134,7 @@ def record_path(out: Path) -> Path:
 def _take_over(parts: Path, job: Job) -> None:
     """Make the folder of parts, or see that those in it are this job's."""
     record = parts / "job.json"
-    if any(parts.glob("0*.json")) and record.exists() and json.loads(record.read_text(encoding="utf-8")) != asdict(job):
+    if any(parts.glob("0*.json")) and record.exists() and _read(record) != asdict(job):
         raise UserError(f"{parts}: holds parts of another text, parser or shard; delete it, or give another --out")
     with atomic_write(record) as file:
         json.dump(asdict(job), file)
@@ -177,11 +196,15 @@ def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
 def parse_lines(parser: parsers.Parser, kind: str, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Text of each line's tree, and why it has none; the parser sees the sentences by length."""
     sentences = [[without_moses(token) for token in line.split()] for line in lines]
-    order = sorted((n for n, words in enumerate(sentences) if words), key=lambda n: len(sentences[n]))
+    endless = {
+        n for n, words in enumerate(sentences) if len(words) > WORDS or max(map(len, words), default=0) > CHARACTERS
+    }
+    usual = (n for n, words in enumerate(sentences) if words and n not in endless)
+    order = sorted(usual, key=lambda n: len(sentences[n]))
     parsed = dict(zip(order, parsers.parse_safely(parser, [sentences[n] for n in order]), strict=True))
     results = []
     for n, words in enumerate(sentences):
-        tree, reason = parsed.get(n, (None, EMPTY))
+        tree, reason = parsed.get(n, (None, ENDLESS if n in endless else EMPTY))
         if kind == "dependency":
             rows = tree or "".join(f"{i}\t{word}" + "\t_" * 8 + "\n" for i, word in enumerate(words, 1))
             results.append((f"{f'# unparsed = {reason}' if reason else '# parsed = yes'}\n{rows}\n", reason))

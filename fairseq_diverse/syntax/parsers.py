@@ -1,8 +1,16 @@
-"""spaCy and benepar behind one interface: sentences as lists of words in, their trees as text out."""
+"""spaCy and benepar behind one interface: sentences as lists of words in, their trees as text out.
 
+A folder is data: what asks for code of its own is refused. A name is that of an installed package (spaCy) or a
+downloaded model (benepar), never of a folder that happens to be here.
+"""
+
+import json
 import os
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,11 +24,15 @@ MODELS = {
     ("benepar", "en"): "benepar_en3",
     ("benepar", "de"): "benepar_de2",
 }
+NAME = re.compile(r"\w[\w-]*", re.ASCII)
+CODE = ("auto_map", "trust_remote_code")  # keys with which a model brings or allows code
 SUBBATCH_TOKENS = 500  # of benepar: larger subbatches are slower on a CPU, and take gigabytes for long sentences
 
 
 class Parser(Protocol):
     """A loaded parser; words are given, never split or joined."""
+
+    path: str  # where it was loaded from
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
         """One tree a sentence, in their order; any exception fails all of them."""
@@ -31,25 +43,29 @@ class Spacy:
 
     Args:
         model: name of an installed model, or a folder.
+        given: what gave the model, for errors.
 
     Raises:
-        UserError: spaCy or the model is missing.
+        UserError: spaCy or the model is missing, or the model is damaged or brings code.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, given: str) -> None:
         try:
             import spacy
         except ImportError:
             raise UserError("--parser spacy: not installed; run: pip install 'fairseq-diverse[syntax]'") from None
-        try:
-            self.nlp = spacy.load(model, exclude=["ner", "lemmatizer", "textcat"])
-        except (OSError, ValueError) as error:
-            hint = f"get it with: python -m spacy download {model}, or give the folder of a spaCy model"
-            raise UserError(
-                f"--model {model}: spaCy cannot load it ({_first_line(error)}); {_or_folder(model, hint)}"
-            ) from None
+        hint = f"get it with: python -m spacy download {model}, or give the folder of a spaCy model"
+        with _loading("spaCy", model, given, hint):
+            source: str | Path = model
+            if not NAME.fullmatch(model):
+                source = Path(model)
+                _refuse_code(spacy.util.load_config(source / "config.cfg"), f"{given} {source / 'config.cfg'}")
+            elif not entry_points(group="spacy_models", name=model):  # spaCy would import any package of this name
+                raise LookupError("no such model is installed")
+            self.nlp = spacy.load(source, exclude=["ner", "lemmatizer", "textcat"])
         if "parser" not in self.nlp.pipe_names:
-            raise UserError(f"--model {model}: has no dependency parser, only {', '.join(self.nlp.pipe_names)}")
+            raise UserError(f"{given} {model}: has no dependency parser, only {', '.join(self.nlp.pipe_names)}")
+        self.path = str(self.nlp.path)
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
         from spacy.tokens import Doc
@@ -73,25 +89,28 @@ class Benepar:
     Args:
         model: name of a downloaded model, or a folder.
         language: of the text.
+        given: what gave the model, for errors.
 
     Raises:
-        UserError: benepar or the model is missing.
+        UserError: benepar or the model is missing, or the model is damaged or brings code.
     """
 
-    def __init__(self, model: str, language: str) -> None:
+    def __init__(self, model: str, language: str, given: str) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         warnings.filterwarnings("ignore", message=".*arg_constraints.*")
         try:
             import benepar
+            import nltk
+            from transformers import dynamic_module_utils
         except ImportError:
             raise UserError("--parser benepar: not installed; run: pip install 'fairseq-diverse[syntax]'") from None
-        try:
-            self.parser = benepar.Parser(model, language_code=language)
-        except (LookupError, OSError, ValueError) as error:
-            hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
-            raise UserError(
-                f"--model {model}: benepar cannot load it ({_first_line(error)}); {_or_folder(model, hint)}"
-            ) from None
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # else it asks whether to run a model's code
+        hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
+        with _loading("benepar", model, given, hint):
+            self.path = nltk.data.find(f"models/{model}").path if NAME.fullmatch(model) else model
+            for path in sorted(Path(self.path).glob("*config*.json")):
+                _refuse_code(json.loads(path.read_text(encoding="utf-8")), f"{given} {path}")
+            self.parser = benepar.Parser(self.path, language_code=language)
         self.sentence = benepar.InputSentence
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
@@ -112,12 +131,65 @@ class Benepar:
         return [" ".join(tree.pformat(margin=10**9).split()) + "\n" for tree in trees]
 
 
-def load_parser(name: str, model: str, language: str) -> Parser:
+def load_parser(name: str, model: str, language: str, given: str = "--model") -> Parser:
     """The parser, in this process, with one thread."""
     import torch
 
     torch.set_num_threads(1)
-    return Spacy(model) if name == "spacy" else Benepar(model, language)
+    return Spacy(model, given) if name == "spacy" else Benepar(model, language, given)
+
+
+def located(model: str) -> str:
+    """A model that a user gave: a folder as its absolute path, so that it is found from anywhere, or else its name."""
+    return str(Path(model).resolve()) if Path(model).exists() else model
+
+
+def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, str]]:
+    """By kind, the parser that a record names: parser, model, language.
+
+    Raises:
+        UserError: it is damaged, or names a folder that depends on where the command is called.
+    """
+    found = record.get("parsers", {})
+    for kind, how in found.items() if isinstance(found, dict) else [("", found)]:
+        keys = ("parser", "model", "language")
+        if not isinstance(how, dict) or not all(isinstance(how.get(key), str) for key in keys):
+            raise UserError(f"{where}: parser {kind}: not an object of {', '.join(keys)}; parse again, or remove it")
+        if KINDS.get(kind) != how["parser"]:
+            raise UserError(f"{where}: parser {kind}: {how['parser']!r} makes no such trees")
+        if not Path(how["model"]).is_absolute() and not NAME.fullmatch(how["model"]):
+            raise UserError(f"{where}: parser {kind}: {how['model']!r} is neither a name nor an absolute path")
+    return found
+
+
+@contextmanager
+def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
+    """One line for whatever a missing or damaged model raises."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        other = (
+            "the folder holds another parser's model, or a part of one" if Path(model).exists() else "no such folder"
+        )
+        todo = hint if NAME.fullmatch(model) else other
+        raise UserError(f"{given} {model}: {program} cannot load it ({_first_line(error)}); {todo}") from None
+
+
+def _refuse_code(config: Any, where: str) -> None:
+    """See that no nested mapping of a model's configuration asks for code or for kernels from the network."""
+    todo = [config]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            for key, one in value.items():
+                if key in CODE or ("attn_implementation" in key and "/" in str(one)):
+                    raise UserError(
+                        f"{where}: {key} asks for code from elsewhere, which is never run; take another model"
+                    )
+        if isinstance(value, dict | list):
+            todo += value.values() if isinstance(value, dict) else value
 
 
 def parse_safely(parser: Parser, sentences: Sequence[list[str]]) -> list[tuple[str | None, str]]:
@@ -128,15 +200,11 @@ def parse_safely(parser: Parser, sentences: Sequence[list[str]]) -> list[tuple[s
         return [(tree, "") for tree in parser.parse(sentences)]
     except Exception as error:  # a parser may raise anything for one sentence of many
         if len(sentences) == 1:
-            return [(None, f"{type(error).__name__}: {_first_line(error)}")]
+            return [(None, _first_line(error))]
     half = len(sentences) // 2
     return parse_safely(parser, sentences[:half]) + parse_safely(parser, sentences[half:])
 
 
-def _or_folder(model: str, hint: str) -> str:
-    """What to do about a model that cannot be loaded."""
-    return "the folder holds another parser's model, or a part of one" if Path(model).exists() else hint
-
-
 def _first_line(error: Exception) -> str:
-    return " ".join(str(error).strip().split("\n")[0].split())[:150] or "no message"
+    text = next((line for line in str(error).split("\n") if line.strip(" *")), "no message")
+    return f"{type(error).__name__}: {' '.join(text.split())[:150]}"

@@ -6,6 +6,7 @@ is empty.
 """
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,10 @@ from fairseq_diverse.files import iterate_lines
 
 if TYPE_CHECKING:
     from nltk import Tree
+
+NOT_A_WORD = re.compile(r"[0-9]+(-|\.)[0-9]+")  # CoNLL-U's multiword ranges and empty nodes
+HEAD = re.compile(r"[0-9]{1,9}")
+BACKSLASH = "\udc5c"  # in no text; NLTK takes a backslash at a word's end for an escape of the bracket behind it
 
 Phrases = tuple[list[int], list[int], list[int]]
 
@@ -50,7 +55,7 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
         columns = line.split("\t")
         if len(columns) != 10:
             raise ValueError(f"{path}:{number}: a CoNLL-U word has 10 columns between tabs, not {len(columns)}")
-        if "-" in columns[0] or "." in columns[0]:
+        if NOT_A_WORD.fullmatch(columns[0]):
             continue
         if columns[0] != str(len(words) + 1):
             raise ValueError(f"{path}:{number}: word {len(words) + 1} of the sentence is numbered {columns[0]!r}")
@@ -60,15 +65,15 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
 
 def usable_heads(heads: list[str]) -> list[int] | None:
     """CoNLL-U's heads (from 1, 0 at the root) as indices from 0, the root's its own; None unless they make one tree."""
-    if not heads or not all(head.isdecimal() and int(head) <= len(heads) for head in heads) or heads.count("0") != 1:
+    if not all(HEAD.fullmatch(head) and int(head) <= len(heads) for head in heads) or heads.count("0") != 1:
         return None
     indices = [int(head) - 1 if int(head) else i for i, head in enumerate(heads)]
     root = heads.index("0")
     reaches = {root}
     for word in range(len(indices)):
-        path = []
+        path = set()
         while word not in reaches and word not in path:
-            path.append(word)
+            path.add(word)
             word = indices[word]
         if word not in reaches:
             return None
@@ -91,13 +96,18 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["T
 
     for number, line in enumerate(iterate_lines(path) if lines is None else lines, 1):
         try:
-            roots = list(Tree.fromstring(f"(LINE {line})"))
+            marked = line.replace("\\", BACKSLASH)
+            roots = list(Tree.fromstring(f"(LINE {marked})", read_node=_unmarked, read_leaf=_unmarked))
             if words := [root for root in roots if isinstance(root, str)]:
                 raise ValueError(f"{words[0]!r} stands outside the brackets")
             yield roots[0] if len(roots) == 1 and roots[0].leaves() else None
         except ValueError as error:
-            reason = " ".join(str(error).split())
+            reason = " ".join(_unmarked(str(error)).split())
             raise ValueError(f"{path}:{number}: not one bracketed tree: {reason}") from None
+
+
+def _unmarked(text: str) -> str:
+    return text.replace(BACKSLASH, "\\")
 
 
 def local_phrases(tree: "Tree") -> Phrases:

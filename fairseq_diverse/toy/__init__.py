@@ -1,1 +1,1 @@
-"""A synchronous grammar of an English-like and a German-like language, and the corpus that it derives."""
+"""A synchronous grammar of an English-like and a German-like language, and a corpus drawn from it."""

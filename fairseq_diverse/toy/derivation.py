@@ -1,20 +1,51 @@
-"""Random clauses and sentences: what they are made of, and how often."""
+"""Derivations of the synchronous grammar: random sentences as abstract syntax."""
 
-from dataclasses import replace
+import random
+from bisect import bisect
+from collections.abc import Sequence
+from typing import TypeVar
 
-from fairseq_diverse.toy import english_order, german, german_order, lexicon, words
-from fairseq_diverse.toy.clauses import MODALS, Clause, Gap, Modal, Predicate
-from fairseq_diverse.toy.lexicon import ANY, Adjective, Verb, entries, pairs
-from fairseq_diverse.toy.nominals import DEGREES, Nominals
-from fairseq_diverse.toy.phrases import Argument, Common, Coordination, Prepositional, Pronoun, Vehicle
-from fairseq_diverse.toy.relative import Relative
-from fairseq_diverse.toy.trees import Tree, leaf, phrase
+from fairseq_diverse.toy import lexicon
+from fairseq_diverse.toy.abstract_syntax import (
+    Ago,
+    Argument,
+    Clause,
+    Common,
+    Coordination,
+    Duration,
+    Gap,
+    Name,
+    NounPhrase,
+    Predicate,
+    Prepositional,
+    Pronoun,
+    Question,
+    Relative,
+    Sentence,
+    Statement,
+    Time,
+    Vehicle,
+    Year,
+)
+from fairseq_diverse.toy.lexicon import ANY, MODALS, PORTABLE, WORDS, Adjective, Modal, Verb, Weighted, split
 
-OFTEN, MANNERS = pairs(words.OFTEN), pairs(words.MANNERS)
-SUBORDINATORS = [tuple(entry.split("=")) for entry in entries(words.SUBORDINATORS)]
-PREDICATES = pairs(words.PREDICATES)
+T = TypeVar("T")
+Places = Sequence[tuple[str, ...]]
+
+FIRST_NAMES, LAST_NAMES, STEMS = WORDS["first-names"], WORDS["last-names"], WORDS["stems"]
+FAMILY_ENDINGS, CITY_ENDINGS, SYLLABLES = WORDS["family-endings"], WORDS["city-endings"], WORDS["syllables"]
+CITIES = split(WORDS["cities"], "/")
+TITLES, COMPOUNDS, PREDICATES = split(WORDS["titles"]), split(WORDS["compounds"]), split(WORDS["predicates"])
+OFTEN, MANNERS = split(WORDS["frequency-adverbs"]), split(WORDS["manner-adverbs"])
+DEGREES = split(WORDS["degree-adverbs"])
+ATTACHMENTS = split(WORDS["attachments"], "/")
+PLACES = {name: split(table, "/") for name, table in WORDS["places"].items()}
+SUBORDINATORS = split(WORDS["subordinators"], " = ")
+SINGULAR = ["the", "a", "this", "my", "his", "her", "every", "our", "your", "their"]
+PLURAL = ["the", "", "my", "some", "these", "many", "all", "his", "her", "few", "our", "their", "your"]
+PRONOUNS = ["he", "she", "I", "they", "we", "you", "someone", "everyone", "nobody"]
 ASKED = (("if", "ob"), ("whether", "ob"), ("why", "warum"), ("when", "wann"), ("where", "wo"))
-# Frame of the verb, number of its objects, share. The second table only where there is room for one more clause.
+# Frame of the verb, number of its objects, share. The second table is used where one more clause may be embedded.
 FRAMES = (
     ("", 1, 0.42), ("", 0, 0.12), ("copula", 0, 0.12), ("", 2, 0.08), ("go", 0, 0.07), ("passive", 1, 0.06),
     ("put", 1, 0.05), ("at", 0, 0.05),
@@ -23,13 +54,104 @@ DEEP_FRAMES = (
     *FRAMES, ("that", 0, 0.06), ("inf", 0, 0.06), ("inf", 1, 0.03), ("if", 0, 0.02), ("if", 1, 0.02), ("that", 1, 0.02),
     ("at", 1, 0.01), ("weather", 0, 0.01),
 )  # fmt: skip
-FINAL = ("punct", leaf(".", "."))
-ASKING = ("punct", leaf(".", "?"))
-COMMA = ("punct", leaf(",", ","))
+SHARES = {table: lexicon.cumulated(share for _, _, share in table) for table in (FRAMES, DEEP_FRAMES)}
 
 
-class Derivation(Nominals):
-    """Draws sentences; see Nominals for ``depth`` and ``barred``."""
+class Derivation:
+    """Draws sentences. The only source of randomness is ``random.Random.random``, which is the same on every Python.
+
+    ``depth``: how many levels of clauses and phrases may be embedded. ``barred``: the kinds of tool that belong to a
+    verb before the noun; no "with" such a tool may modify the noun. ``it``: the antecedent of an "it". ``subject``: the
+    phrase comes before the verb. ``closed``: it has no relative clause.
+    """
+
+    def __init__(self, seed: int):
+        self.random = random.Random(seed).random
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def weighted(self, items: Sequence[T], cumulated: Sequence[float]) -> T:
+        return items[min(bisect(cumulated, self.random() * cumulated[-1]), len(items) - 1)]
+
+    def zipf(self, items: Sequence[T], offset: int = 3) -> T:
+        """An item with a probability inverse to its rank plus ``offset``."""
+        return self.weighted(items, lexicon.zipf_weights(len(items), offset))
+
+    def any_of(self, choice: Weighted[T]) -> T | None:
+        return self.weighted(*choice) if choice[0] else None
+
+    # -- sentences -----------------------------------------------------------------------------------------------------
+
+    def sentence(self) -> Sentence:
+        draw = self.random()
+        if draw < 0.1:
+            return self.question()
+        first = self.existential() if draw < 0.15 else self.clause(2)
+        if not first.complement and draw > 0.86:
+            conjunction = self.zipf((("and", "und"), ("but", "aber"), ("or", "oder")), 1)
+            return Statement(first, conjunction, self.clause(1, it=it_of(first), past=first.past))
+        if not first.complement and draw > 0.64:
+            english, german = self.zipf(SUBORDINATORS)
+            front = self.chance(0.35)
+            other = self.clause(1, it=None if front else it_of(first), past=first.past)
+            first.adjuncts.append((english, "als" if english == "when" and other.past else german, other, front))
+        elif not first.complement and draw > 0.57:
+            first.also = self.second_predicate(first)
+        if first.verb and not any(front for *_, front in first.adjuncts):
+            first.time_first = first.time is not None and self.chance(0.4)
+            first.place_first = bool(first.place and not first.time_first and not first.frame and self.chance(0.2))
+        return Statement(first)
+
+    def second_predicate(self, first: Clause) -> Clause | None:
+        """A second verb phrase of the same subject in the same tense; None if it would be ambiguous."""
+        plain = first.tense in ("present", "past") and not first.modal and not first.passive and first.closed
+        if not plain or not first.verb or first.verb.subject_case != "nom":
+            return None
+        other = self.clause(0, first.subject, kind_of(first.subject), past=first.past)
+        if not other.verb or other.verb.subject_case != "nom" or other.passive:
+            return None
+        other.tense, other.modal, other.negated, other.time = first.tense, None, False, None
+        self.avoid_ambiguous_tense(other)
+        return other if other.tense == first.tense else None
+
+    def existential(self) -> Clause:
+        subject = self.common(ANY, 1, closed=True)
+        mass = subject.plural or subject.noun.kind in "DY"
+        subject.determiner = "" if mass else self.zipf(("a", "no"), 1)
+        clause = Clause(subject, None, existential=True, tense=self.zipf(("present", "past"), 2))
+        clause.place = self.where(PLACES["anywhere"])
+        clause.negated = subject.plural and subject.negatable and self.chance(0.2)
+        return clause
+
+    def question(self) -> Question:
+        kind = self.zipf(("yes", "adverb", "who", "object"), 2)
+        if kind == "who":
+            who = Pronoun("who")
+            return Question(self.clause(1, who, "P"), who)
+        if kind == "object":
+            return self.object_question()
+        clause = self.clause(1)
+        if clause.complement or clause.frame == "weather":
+            return self.question()
+        if kind == "yes":
+            return Question(clause)
+        word, translation = self.zipf((("why", "warum"), ("when", "wann"), ("where", "wo"), ("how", "wie")), 1)
+        if word == "where" and clause.frame == "go":
+            translation, clause.place = "wohin", None
+        elif word == "where" and (clause.place or not clause.verb):
+            word, translation = "why", "warum"
+        clause.time = None if word == "when" else clause.time
+        clause.manner = None if word == "how" else clause.manner
+        return Question(clause, (word, translation))
+
+    def object_question(self) -> Question:
+        """A question with "whom" or "what"; the German verb governs the case of the pronoun."""
+        verb = self.weighted(*lexicon.verbs_to_ask())
+        slot = verb.objects[0]
+        thing = "P" not in slot.kinds or (slot.case == "acc" and slot.kinds != "P" and self.chance(0.3))
+        clause = self.finish(Clause(self.noun_phrase(verb.subject, subject=True), verb, [Gap()]), 0)
+        return Question(clause, Pronoun("what" if thing else "who"))
 
     # -- clauses -------------------------------------------------------------------------------------------------------
 
@@ -42,18 +164,14 @@ class Derivation(Nominals):
         barred: str = "",
         past: bool | None = None,
     ) -> Clause:
-        """A declarative clause; with ``subject``, of that ``kind``, its verb is chosen to fit."""
+        """A declarative clause; with a ``subject`` of that ``kind``, a verb that fits it."""
         table = DEEP_FRAMES if depth and not subject else FRAMES
-        frame, objects, _ = self.weighted(table, lexicon.cumulated(row[2] for row in table))
+        frame, objects, _ = self.weighted(table, SHARES[table])
         if frame == "copula":
             return self.finish(self.copula(depth, subject, kind, it), depth, past)
-        if frame == "passive":
-            found = [verb for verb in lexicon.verbs("", 1)[0] if passive(verb, kind)]
-            verb = self.zipf(found, 5) if found else None
-        else:
-            choice = lexicon.verbs(frame, objects, kind)
-            verb = self.weighted(*choice) if choice[0] else None
-        if verb is None:  # nothing that such a subject does: another frame
+        choice = lexicon.passive_verbs(kind) if frame == "passive" else lexicon.verbs(frame, objects, kind)
+        verb = self.any_of(choice)
+        if verb is None:  # the frame has no verb for such a subject: draw another
             return self.clause(depth, subject, kind, it, barred, past)
         if frame == "weather":
             return self.finish(Clause(Pronoun("it", "n"), verb), depth, past)
@@ -97,7 +215,7 @@ class Derivation(Nominals):
         return clause
 
     def finish(self, clause: Clause, depth: int, past: bool | None = None) -> Clause:
-        """Tense, negation, adverbials and the verb's complement; ``past`` binds the tense."""
+        """Tense, negation, adverbials and the verb's complement; ``past`` fixes the tense if it is not None."""
         frame = clause.frame
         self.set_tense(clause, self.chance(0.5) if past is None else past)
         said_no = any(denies(item) for item in [clause.subject, *clause.objects])
@@ -109,11 +227,11 @@ class Derivation(Nominals):
             clause.time = self.time(clause.past)
         if frame == "put":
             hung = clause.verb and clause.verb.english == "hang"
-            clause.place = self.where(words.TARGETS_ON_WALLS if hung else words.TARGETS)
+            clause.place = self.where(PLACES["targets-on-walls" if hung else "targets"])
         elif frame == "at":
             clause.place = self.where(self.places(clause))
         elif frame == "go":
-            clause.place = self.where(words.DIRECTIONS)
+            clause.place = self.where(PLACES["directions"])
         if clause.verb and clause.closed and frame not in ("that", "if", "inf", "weather"):
             self.add_adverbials(clause, clause.verb)
         if frame in ("that", "if", "inf"):
@@ -135,26 +253,26 @@ class Derivation(Nominals):
             clause.tense = "progressive"
 
     def avoid_ambiguous_tense(self, clause: Clause) -> None:
-        """ "They put" is always the present, although it could be the past."""
+        """Use the present where an English form is ambiguous: "they put" is always translated as the present."""
         verb, agent = clause.verb, clause.subject
         unclear = verb and verb.english in lexicon.SAME_PAST and (agent.plural or agent.person != 3)
         if unclear and clause.tense == "past" and not (clause.passive or clause.modal or clause.negated):
             clause.tense, clause.time = "present", None
 
-    def places(self, clause: Clause) -> str:
-        """Which table of places fits what is there."""
+    def places(self, clause: Clause) -> Places:
+        """The table of places that fits the thing or person there."""
         kind = kind_of(clause.objects[0] if clause.objects else clause.subject)
         if kind == "H":
-            return words.PLACES_ON_WALLS
-        return words.PLACES_OF_THINGS if kind in lexicon.PORTABLE + "F" else words.PLACES
+            return PLACES["on-walls"]
+        return PLACES["of-things" if kind in PORTABLE + "F" else "anywhere"]
 
     def add_adverbials(self, clause: Clause, verb: Verb) -> None:
-        """Means, company, manner and place, where nothing before them could claim them."""
+        """Means, company, manner and place, where they cannot belong to a phrase before them."""
         by_vehicle = verb.english in ("go", "travel") and clause.place and clause.place.word in ("to", "from")
         if by_vehicle and self.chance(0.3):
             clause.means.append(Prepositional("by", "mit", "dat", Vehicle(self.weighted(*lexicon.nouns("V")))))
             if verb.english == "go":  # on wheels: fahren
-                clause.verb = replace(verb, german=lexicon.german_parts("fahren"))
+                clause.verb = verb._replace(german=lexicon.GERMAN["fahren"])
         elif verb.tool and self.chance(0.35):
             clause.means.append(Prepositional("with", "mithilfe", "gen", self.common(verb.tool)))
         elif "P" in verb.subject and not clause.passive and self.chance(0.06):
@@ -162,7 +280,7 @@ class Derivation(Nominals):
         if "stative" not in verb.flags and "P" in verb.subject and self.chance(0.14):
             clause.manner = self.zipf(MANNERS)
         if "stative" not in verb.flags and not verb.frame and self.chance(0.16):
-            clause.place = self.where(words.PLACES)
+            clause.place = self.where(PLACES["anywhere"])
 
     def complement(self, clause: Clause, depth: int) -> tuple[str, str, Clause]:
         if clause.frame == "inf":
@@ -175,10 +293,9 @@ class Derivation(Nominals):
         return ("whether", "ob", inner) if answered else (word, translation, inner)
 
     def infinitive(self, controller: Argument) -> Clause:
-        """What someone tries, or is asked, to do; nothing but its verb, objects and places."""
+        """The infinitive clause after "try" or "ask": only its verb, objects and place."""
         frame, objects = self.zipf((("", 1), ("", 0), ("go", 0), ("put", 1), ("", 2)), 2)
-        choice = lexicon.verbs(frame, objects, kind_of(controller))
-        verb = self.weighted(*choice) if choice[0] else None
+        verb = self.any_of(lexicon.verbs(frame, objects, kind_of(controller)))
         if verb is None or verb.subject_case != "nom" or "stative" in verb.flags:
             return self.infinitive(controller)
         clause = Clause(controller, verb)
@@ -192,127 +309,126 @@ class Derivation(Nominals):
         gap = Gap(head.plural)
         if self.chance(0.55):
             return Relative(self.clause(depth, gap, kind, barred=barred), False, kind == "P")
-        found = [verb for verb in lexicon.verbs("", 1)[0] if kind in verb.objects[0].kinds]
-        if not found:
+        verb = self.any_of(lexicon.verbs_with_object(kind))
+        if verb is None:
             return None
-        verb = self.zipf(found, 4)
         clause = Clause(self.noun_phrase(verb.subject, subject=True), verb, [gap])
         return Relative(self.finish(clause, depth), True, kind == "P")
 
-    # -- sentences -----------------------------------------------------------------------------------------------------
+    # -- phrases -------------------------------------------------------------------------------------------------------
 
-    def sentence(self) -> tuple[Tree, list[str]]:
-        """English tree and German words, both with their final punctuation mark."""
+    def person(self) -> Name:
+        first = "".join(map(self.zipf, SYLLABLES)) if self.chance(0.25) else self.zipf(FIRST_NAMES)
+        last = self.zipf(STEMS) + self.zipf(FAMILY_ENDINGS) if self.chance(0.5) else self.zipf(LAST_NAMES)
+        form = self.random()
+        if form < 0.75:
+            name = [first] if form < 0.55 else [first, last]
+            return Name(name, name)
+        title, translation = self.zipf(TITLES)
+        return Name([title, last], [translation, last])
+
+    def city(self) -> Name:
+        made = [self.zipf(STEMS) + self.zipf(CITY_ENDINGS)]
+        native, *english = made if self.chance(0.4) else self.zipf(CITIES)
+        return Name(english or [native], [native])
+
+    def noun_phrase(
+        self,
+        kinds: str,
+        depth: int = 0,
+        it: Common | None = None,
+        barred: str = "",
+        subject: bool = False,
+        closed: bool = False,
+    ) -> NounPhrase:
+        """A phrase of one of the kinds; ``it``: the possible antecedent of "it"."""
+        if it and it.noun.kind in kinds and self.chance(0.6):
+            return Pronoun("it", it.noun.gender, it.noun.kind != "A")
+        if "P" in kinds:
+            draw = self.random() * (1 if kinds == "P" else 1.5)
+            if draw < (0.3 if subject else 0.14):
+                return Pronoun(self.zipf(PRONOUNS if subject else PRONOUNS[:7], 2))
+            if draw < (0.48 if subject else 0.34):
+                return self.person()
+        first = self.common(kinds, depth, barred, subject, closed)
+        if (
+            depth
+            and first.closed
+            and not first.attachments
+            and first.determiner not in ("", "no")
+            and self.chance(0.08)
+        ):
+            second = self.common(first.noun.kind)
+            if second.determiner and second.noun is not first.noun:
+                return Coordination(first, second)
+        return first
+
+    def common(
+        self, kinds: str, depth: int = 0, barred: str = "", subject: bool = False, closed: bool = False
+    ) -> Common:
+        noun = self.weighted(*lexicon.nouns(kinds))
+        mass = noun.kind in "DY"
+        plural = not mass and self.chance(0.28)
+        determiners = ["", "the"] if mass else PLURAL if plural else [*SINGULAR, "no"] if subject else SINGULAR
+        result = Common(noun, self.zipf(determiners, 1), plural)
+        if plural and result.determiner in ("the", "", "my", "his", "her") and self.chance(0.2):
+            small = 2 + self.zipf(range(98), 1)
+            result.count = small if self.chance(0.9) else 100 + int(self.random() * 900)
+        if noun.kind in PORTABLE + "ZVJB" and self.chance(0.14):
+            result.modifier = self.zipf(COMPOUNDS, 5)
+        for _ in range(self.weighted((0, 1, 2), (0.6, 0.88, 1.0))):
+            adjective = self.weighted(*lexicon.adjectives(noun.kind))
+            plain = result.determiner not in ("a", "") or result.adjectives or not self.chance(0.12)
+            if adjective.english not in [other.english for _, other in result.adjectives]:
+                result.adjectives.append((("", "") if plain else self.zipf(DEGREES), adjective))
+        if noun.singular in ("bottle", "glass", "cup") and not plural and self.chance(0.5):
+            result.content = self.weighted(*lexicon.nouns("D"))
+        elif depth:
+            self.attach(result, depth - 1, barred, subject, closed)
+        return result
+
+    def attach(self, head: Common, depth: int, barred: str, subject: bool, closed: bool) -> None:
+        """Attach a prepositional phrase or a relative clause to the noun, or nothing."""
         draw = self.random()
-        if draw < 0.1:
-            return self.question()
-        first = self.existential() if draw < 0.15 else self.clause(2)
-        if not first.complement and draw > 0.86:
-            return self.two_clauses(first)
-        if not first.complement and draw > 0.64:
-            english, translation = self.zipf(SUBORDINATORS)
-            front = self.chance(0.35)
-            other = self.clause(1, it=None if front else it_of(first), past=first.past)
-            translation = "als" if english == "when" and other.past else translation
-            first.adjuncts.append((english, translation, other, front))
-        elif not first.complement and draw > 0.57:
-            first.also = self.second_predicate(first)
-        if first.verb and not any(front for *_, front in first.adjuncts):
-            first.time_first = first.time is not None and self.chance(0.4)
-            first.place_first = bool(first.place and not first.time_first and not first.frame and self.chance(0.2))
-        return phrase("S", *english_order.clause_parts(first), FINAL), [*german_order.main(first), "."]
+        if draw < 0.16:
+            fitting = [row for row in ATTACHMENTS if head.noun.kind in row[0] and (subject or "!" not in row[0])]
+            if not fitting:
+                return
+            _, word, translation, case, kinds = self.zipf(fitting, 2)
+            if kinds == "city":
+                inner: NounPhrase = self.city()
+            elif kinds == "Y":
+                inner = Common(self.weighted(*lexicon.nouns("Y")), "")
+            else:
+                kinds = "".join(kind for kind in kinds if word != "with" or kind not in barred)
+                inner = self.noun_phrase(kinds, depth, None, barred, closed=closed)
+            if not inner.pronoun:
+                head.attachments.append(Prepositional(word, translation, case, inner))
+        elif draw < 0.28 and not closed:
+            head.relative = self.relative(head, depth, barred)
 
-    def two_clauses(self, first: Clause) -> tuple[Tree, list[str]]:
-        english, translation = self.zipf((("and", "und"), ("but", "aber"), ("or", "oder")), 1)
-        second = self.clause(1, it=it_of(first), past=first.past)
-        parts = (("head", english_order.clause(first)), COMMA, ("cc", leaf("CC", english)))
-        tree = phrase("S", *parts, ("conj", english_order.clause(second)), FINAL)
-        between = [",", translation] if translation == "aber" else [translation]
-        return tree, [*german_order.main(first), *between, *german_order.main(second), "."]
+    def where(self, table: Places) -> Prepositional:
+        """A preposition from a table of places, and a place."""
+        word, translation, case, kinds = self.zipf(table, 2)
+        return Prepositional(word, translation, case, self.city() if kinds == "city" else self.located(kinds))
 
-    def second_predicate(self, first: Clause) -> Clause | None:
-        """What the same subject does as well, in the same tense; None if that would be ambiguous."""
-        plain = first.tense in ("present", "past") and not first.modal and not first.passive and first.closed
-        if not plain or not first.verb or first.verb.subject_case != "nom":
-            return None
-        other = self.clause(0, first.subject, kind_of(first.subject), past=first.past)
-        if not other.verb or other.verb.subject_case != "nom" or other.passive:
-            return None
-        other.tense, other.modal, other.negated, other.time = first.tense, None, False, None
-        self.avoid_ambiguous_tense(other)
-        return other if other.tense == first.tense else None
+    def located(self, kinds: str) -> NounPhrase:
+        return self.person() if kinds == "P" and self.chance(0.3) else self.common(kinds)
 
-    def existential(self) -> Clause:
-        subject = self.common(ANY, 1, closed=True)
-        mass = subject.plural or subject.noun.kind in "DY"
-        subject.determiner = "" if mass else self.zipf(("a", "no"), 1)
-        clause = Clause(subject, None, existential=True, tense=self.zipf(("present", "past"), 2))
-        clause.place = self.where(words.PLACES)
-        clause.negated = subject.plural and subject.negatable and self.chance(0.2)
-        return clause
-
-    def question(self) -> tuple[Tree, list[str]]:
-        kind = self.zipf(("yes", "adverb", "who", "object"), 2)
-        if kind == "who":
-            clause = self.clause(1, Pronoun("who"), "P")
-            inner = phrase("SQ", ("head", english_order.verb_phrase(clause)))
-            return phrase("SBARQ", *english_order.subject(clause), ("head", inner), ASKING), [
-                *german_order.main(clause),
-                "?",
-            ]
-        if kind == "object":
-            return self.object_question()
-        clause = self.clause(1)
-        if clause.complement or clause.frame == "weather":
-            return self.question()
-        if kind == "yes":
-            tree = english_order.question(clause)
-            return phrase("SQ", *tree.children, ASKING), [*german_order.question(clause, []), "?"]
-        word, translation = self.zipf((("why", "warum"), ("when", "wann"), ("where", "wo"), ("how", "wie")), 1)
-        if word == "where" and clause.frame == "go":
-            translation, clause.place = "wohin", None
-        elif word == "where" and (clause.place or not clause.verb):
-            word, translation = "why", "warum"
-        clause.time = None if word == "when" else clause.time
-        clause.manner = None if word == "how" else clause.manner
-        front = ("advmod", phrase("WHADVP", ("head", leaf("WRB", word))))
-        tree = phrase("SBARQ", front, ("head", english_order.question(clause)), ASKING)
-        return tree, [*german_order.question(clause, [translation]), "?"]
-
-    def object_question(self) -> tuple[Tree, list[str]]:
-        """ "Whom" in the case that the German verb governs, or "what"."""
-        verb = self.zipf(ASKABLE, 4)
-        slot = verb.objects[0]
-        thing = "P" not in slot.kinds or (slot.case == "acc" and slot.kinds != "P" and self.chance(0.3))
-        asked = Pronoun("what" if thing else "who")
-        clause = self.finish(Clause(self.noun_phrase(verb.subject, subject=True), verb, [Gap()]), 0)
-        tree = phrase("SBARQ", ("obj", asked.english()), ("head", english_order.question(clause)), ASKING)
-        return tree, [*german_order.question(clause, asked.german(slot.case)), "?"]
-
-
-def plain_object(verb: Verb) -> bool:
-    """Whether its one object has no preposition in either language, and a case that "whom" or "what" can show."""
-    slot = verb.objects[0]
-    return not slot.english and not slot.german and (slot.case == "acc" or (slot.case == "dat" and "P" in slot.kinds))
-
-
-def readings(verb: Verb) -> int:
-    """How many verbs of one object share its English words, so that only an object would tell them apart."""
-    return [(v.english, v.particle) for v in lexicon.verbs("", 1)[0]].count((verb.english, verb.particle))
-
-
-ASKABLE = [verb for verb in lexicon.verbs("", 1)[0] if plain_object(verb) and readings(verb) == 1]
-
-
-def passive(verb: Verb, kind: str) -> bool:
-    """Whether the verb has a passive with a subject of this kind ("" for any), done by a person."""
-    slot = verb.objects[0]
-    able = plain_object(verb) and slot.case == "acc" and not verb.reflexive and "stative" not in verb.flags
-    return able and kind in slot.kinds and "P" in verb.subject
+    def time(self, past: bool) -> Time:
+        draw = self.random()
+        count = 2 + self.zipf(range(60), 1)
+        if draw < 0.12 and past:
+            return Ago(count, self.zipf(lexicon.TIME_UNITS))
+        if draw < 0.2:
+            return Duration(count, self.zipf(lexicon.TIME_UNITS))
+        if draw < 0.25 and past:
+            return Year(1700 + int(self.random() * 320))
+        return self.zipf([time for time in lexicon.TIMES if time.tense in ("bc" if past else "ac")])
 
 
 def modal_fits(modal: Modal, past: bool, willing: bool) -> bool:
-    """Full verbs such as "want to" have both tenses but need someone who wants."""
+    """Full verbs such as "want to" have both tenses but need a person as the subject."""
     return (willing or modal.english == "have to") if " to" in modal.english else modal.past == past
 
 
@@ -326,7 +442,7 @@ def denies(item: Argument) -> bool:
 
 
 def kind_of(item: Argument, it: Common | None = None) -> str:
-    """The kind of noun that the phrase is or stands for; "it" stands for ``it``."""
+    """The kind of the phrase's noun or, for "it", of the antecedent ``it``."""
     if is_it(item) and it:
         return it.noun.kind
     if isinstance(item, Coordination):
@@ -335,15 +451,7 @@ def kind_of(item: Argument, it: Common | None = None) -> str:
 
 
 def it_of(clause: Clause) -> Common | None:
-    """The one thing or animal among subject and objects, which "it" in the next clause stands for."""
+    """The antecedent of "it" in the next clause: the only thing or animal among subject and objects, or None."""
     nouns = [item for item in [clause.subject, *clause.objects] if isinstance(item, Common)]
     found = [item for item in nouns if not item.plural and item.noun.kind != "P"]
     return found[0] if len(found) == 1 else None
-
-
-def sentence_pair(derivation: Derivation) -> tuple[Tree, str]:
-    """One English tree of 3 to 40 words and its German translation."""
-    while True:
-        tree, translation = derivation.sentence()
-        if 3 <= sum(1 for _ in tree.leaves()) <= 40:
-            return tree.capitalized(), german.finish(translation)

@@ -1,48 +1,44 @@
-"""German inflection and spelling: articles, adjectives, pronouns, verbs, numbers, contractions, punctuation."""
+"""German concrete syntax: inflection, word order (verb second, first or last) and spelling."""
 
 from collections.abc import Iterable
 
-from fairseq_diverse.toy import words
-from fairseq_diverse.toy.lexicon import CASES
+from fairseq_diverse.toy.abstract_syntax import (
+    Ago,
+    Argument,
+    Clause,
+    Common,
+    Coordination,
+    Duration,
+    Gap,
+    Name,
+    NounPhrase,
+    Predicate,
+    Prepositional,
+    Pronoun,
+    Question,
+    Relative,
+    Sentence,
+    Time,
+    Year,
+)
+from fairseq_diverse.toy.lexicon import VOWELS, WORDS, Adjective, FixedTime, Noun
 
-# Endings in the order of CASES; p is the plural of every gender.
-STRONG = {
-    "m": ("er", "en", "em", "en"),
-    "f": ("e", "e", "er", "er"),
-    "n": ("es", "es", "em", "en"),
-    "p": ("e", "e", "en", "er"),
-}
-MIXED = {
-    "m": ("er", "en", "en", "en"),
-    "f": ("e", "e", "en", "en"),
-    "n": ("es", "es", "en", "en"),
-    "p": ("en", "en", "en", "en"),
-}
-WEAK = {
-    "m": ("e", "en", "en", "en"),
-    "f": ("e", "e", "en", "en"),
-    "n": ("e", "e", "en", "en"),
-    "p": ("en", "en", "en", "en"),
-}
-DEFINITE = {
-    "m": ("der", "den", "dem", "des"),
-    "f": ("die", "die", "der", "der"),
-    "n": ("das", "das", "dem", "des"),
-    "p": ("die", "die", "den", "der"),
-}
-DIES = {
-    "m": ("er", "en", "em", "es"),
-    "f": ("e", "e", "er", "er"),
-    "n": ("es", "es", "em", "es"),
-    "p": ("e", "e", "en", "er"),
-}
-EIN = {"m": ("", "en", "em", "es"), "f": ("e", "e", "er", "er"), "n": ("", "", "em", "es"), "p": ("e", "e", "en", "er")}
-RELATIVE = {
-    "m": ("der", "den", "dem"),
-    "f": ("die", "die", "der"),
-    "n": ("das", "das", "dem"),
-    "p": ("die", "die", "denen"),
-}
+CASES = ("nom", "acc", "dat", "gen")
+Declension = dict[str, list[str]]
+
+
+def declension(*genders: str) -> Declension:
+    """Forms of masculine, feminine, neuter and the plural of all genders, in the order of CASES; - for no ending."""
+    return {gender: forms.replace("-", "").split(" ") for gender, forms in zip("mfnp", genders, strict=True)}
+
+
+STRONG = declension("er en em en", "e e er er", "es es em en", "e e en er")
+MIXED = declension("er en en en", "e e en en", "es es en en", "en en en en")
+WEAK = declension("e en en en", "e e en en", "e e en en", "en en en en")
+DIES = declension("er en em es", "e e er er", "es es em es", "e e en er")
+EIN = declension("- en em es", "e e er er", "- - em es", "e e en er")
+DEFINITE = declension("der den dem des", "die die der der", "das das dem des", "die die den der")
+RELATIVE = declension("der den dem", "die die der", "das das dem", "die die denen")
 
 # English determiner -> German stem and declension. "" is the bare plural.
 DETERMINERS = {
@@ -69,25 +65,18 @@ IRREGULAR_PRESENT = {
     "werden": ("werde", "wirst", "wird", "werden"),
     "wissen": ("weiß", "weißt", "weiß", "wissen"),
 }
-UNITS = words.GERMAN_UNITS.split()
-TENS = words.GERMAN_TENS.split()
+HABEN = ("haben", "hat", "hatte", "gehabt")
+SEIN = ("sein", "ist", "war", "gewesen")
+WERDEN = ("werden", "wird", "wurde", "worden")
+GEBEN = ("geben", "gibt", "gab", "gegeben")
+UNITS, TENS = WORDS["numbers"]["german-units"], WORDS["numbers"]["german-tens"]
 
 
-def determiner(english: str, gender: str, case: str) -> list[str]:
-    if not english:
-        return []
-    stem, endings, _ = DETERMINERS[english]
-    return [stem + endings[gender][CASES.index(case)]]
-
-
-def adjective_ending(english: str, gender: str, case: str) -> str:
-    """The ending that an adjective takes after an English determiner ("" for none or a number)."""
-    declension = DETERMINERS[english][2] if english else STRONG
-    return declension[gender][CASES.index(case)]
+# -- inflection ------------------------------------------------------------------------------------------------------
 
 
 def number(n: int) -> str:
-    """A German number word: 23 is dreiundzwanzig; from 100 on digits."""
+    """A number word: 23 is dreiundzwanzig; from 100 on digits."""
     if n < 20:
         return UNITS[n]
     if n >= 100:
@@ -96,13 +85,51 @@ def number(n: int) -> str:
     return f"{UNITS[unit]}und{ten}" if unit else ten
 
 
-def conjugate(parts: tuple[str, str, str, str], past: bool, person: int, plural: bool) -> str:
-    """The finite form of the verb with these principal parts."""
-    infinitive, third, preterite, _ = parts
-    if not past and infinitive in IRREGULAR_PRESENT:
-        return IRREGULAR_PRESENT[infinitive][3 if plural else person - 1]
+def inflect(noun: Noun, case: str, plural: bool) -> str:
+    """A noun's form: -n in the dative plural, -(e)s in the genitive, -(e)n for weak masculines."""
     if plural:
-        return (preterite + ("n" if preterite.endswith("e") else "en")) if past else infinitive
+        return noun.german_plural + ("n" if case == "dat" and noun.german_plural[-1] not in "ns" else "")
+    if noun.weak and case != "nom":
+        return noun.german_plural
+    word = noun.german
+    if case != "gen" or noun.gender == "f":
+        return word
+    lower = word.lower()
+    syllables = sum(a in VOWELS and b not in VOWELS for a, b in zip(lower, lower[1:] + "-", strict=True))
+    long = word[-1] in "sßxz" or (syllables == 1 and word[-1] not in VOWELS + "h")
+    return word + ("ses" if word.endswith("nis") else "es" if long else "s")
+
+
+def stem(adjective: Adjective) -> str:
+    """The part of an adjective before its endings: teuer, teur-; dunkel, dunkl-; müde, müd-; hoch, hoh-."""
+    word = adjective.german
+    if word.endswith(("euer", "auer")):
+        return word[:-2] + "r"
+    if word.endswith("el"):
+        return word[:-2] + "l"
+    return "hoh" if word == "hoch" else word.removesuffix("e")
+
+
+def determiner(english: str, gender: str, case: str) -> list[str]:
+    if not english:
+        return []
+    before, endings, _ = DETERMINERS[english]
+    return [before + endings[gender][CASES.index(case)]]
+
+
+def adjective_ending(english: str, gender: str, case: str) -> str:
+    """The ending that an adjective takes after an English determiner ("" for none or a number)."""
+    endings = DETERMINERS[english][2] if english else STRONG
+    return endings[gender][CASES.index(case)]
+
+
+def conjugate(parts: tuple[str, ...], past: bool, person: int, plural: bool) -> str:
+    """The finite form of the verb with these principal parts."""
+    base, third, preterite, _ = parts
+    if not past and base in IRREGULAR_PRESENT:
+        return IRREGULAR_PRESENT[base][3 if plural else person - 1]
+    if plural:
+        return (preterite + ("n" if preterite.endswith("e") else "en")) if past else base
     if past:
         return preterite + second_ending(preterite) if person == 2 else preterite
     if person == 3:
@@ -110,17 +137,245 @@ def conjugate(parts: tuple[str, str, str, str], past: bool, person: int, plural:
     if not third.endswith("t"):  # modals: ich kann, du kannst
         return third if person == 1 else third + second_ending(third)
     if person == 1:
-        return infinitive.removesuffix("n").removesuffix("e") + "e"
-    stem = third.removesuffix("t")
-    return stem + ("t" if stem[-1] in "sßz" else "st")
+        return base.removesuffix("n").removesuffix("e") + "e"
+    before = third.removesuffix("t")
+    return before + ("t" if before[-1] in "sßz" else "st")
 
 
-def second_ending(stem: str) -> str:
-    return "t" if stem[-1] in "sßz" else "est" if stem[-1] in "td" else "st"
+def second_ending(before: str) -> str:
+    return "t" if before[-1] in "sßz" else "est" if before[-1] in "td" else "st"
 
 
-def finish(tokens: Iterable[str]) -> str:
-    """Words to text: one comma, and none at the start or end; punctuation attached; a capital first."""
+# -- noun phrases, prepositional phrases, times ----------------------------------------------------------------------
+
+
+def noun_phrase(item: Argument, case: str, negative: bool = False) -> list[str]:
+    """The words in a case; ``negative`` turns "ein" or no article into "kein"."""
+    match item:
+        case Gap():
+            return []
+        case Pronoun(word, gender):
+            return [PRONOUNS[f"{word} {gender}".strip()][CASES.index(case)]]
+        case Name(translation=words):  # the title is the only part that inflects
+            return ["Herrn" if word == "Herr" and case != "nom" else word for word in words]
+        case Common():
+            return common(item, case, negative)
+        case Coordination(one, other):
+            return [*common(one, case), "und", *common(other, case)]
+
+
+def common(item: Common, case: str, negative: bool = False) -> list[str]:
+    gender = "p" if item.plural else item.noun.gender
+    article = "no" if negative and item.negatable else item.determiner
+    words = determiner(article, gender, case)
+    words += [number(item.count)] if item.count else []
+    ending = adjective_ending(article, gender, case)
+    for degree, adjective in item.adjectives:
+        words += [*degree[1].split(), stem(adjective) + ending]
+    noun = inflect(item.noun, case, item.plural)
+    words.append(item.modifier[1] + noun.lower() if item.modifier else noun)
+    words += [item.content.german] if item.content else []
+    words += [word for part in item.attachments for word in prepositional(part)]
+    return words + (relative(item.relative, gender) if item.relative else [])
+
+
+def genitive(item: NounPhrase) -> list[str]:
+    """German for "of" this: the genitive where an article can show it, else von."""
+    if isinstance(item, Common) and item.determiner:
+        return common(item, "gen")
+    return ["von", *noun_phrase(item, "dat")]
+
+
+def prepositional(item: Prepositional) -> list[str]:
+    """A preposition and the "it" of a thing become one word (darauf).
+
+    So do some prepositions and the definite article (im), unless a relative clause follows.
+    """
+    words = item.translation.split()
+    if item.case == "gen":
+        return words + genitive(item.phrase)
+    *before, last = words
+    if isinstance(item.phrase, Pronoun) and item.phrase.thing:
+        return [*before, f"da{'r' if last[0] in VOWELS else ''}{last}"]
+    first, *rest = noun_phrase(item.phrase, item.case)
+    joined = CONTRACTIONS.get((last, first))
+    if joined and isinstance(item.phrase, Common) and item.phrase.determiner == "the" and not item.phrase.relative:
+        return [*before, joined, *rest]
+    return [*words, first, *rest]
+
+
+def relative(item: Relative, gender: str) -> list[str]:
+    """The pronoun takes its gender (p: plural) from the antecedent and its case from the verb."""
+    verb = item.clause.verb
+    case, before = verb.subject_case if verb else "nom", ""
+    if item.of_object and verb:
+        case, before = verb.objects[0].case, verb.objects[0].german
+    pronoun = RELATIVE[gender][CASES.index(case)]
+    return [",", *before.split(), pronoun, *subordinate(item.clause, ""), ","]
+
+
+def time(item: Time) -> list[str]:
+    match item:
+        case FixedTime(german=words):
+            return words.split()
+        case Ago(count, unit):
+            return ["vor", number(count), inflect(unit, "dat", True)]
+        case Duration(count, unit):
+            return [number(count), unit.german_plural, "lang"]
+        case Year(n):
+            return ["im", "Jahr", str(n)]
+
+
+# -- clauses ---------------------------------------------------------------------------------------------------------
+
+
+def sentence(item: Sentence) -> str:
+    """The text, with its final punctuation mark."""
+    c = item.clause
+    if isinstance(item, Question):
+        if item.asked is None or item.asked is c.subject:
+            words = question(c, []) if item.asked is None else main(c)
+        elif isinstance(item.asked, Pronoun):
+            assert c.verb
+            words = question(c, noun_phrase(item.asked, c.verb.objects[0].case))
+        else:
+            words = question(c, [item.asked[1]])
+        return spell([*words, "?"])
+    if item.second is None:
+        return spell([*main(c), "."])
+    conjunction = item.conjunction[1]
+    between = [",", conjunction] if conjunction == "aber" else [conjunction]
+    return spell([*main(c), *between, *main(item.second), "."])
+
+
+def main(c: Clause, elided: bool = False) -> list[str]:
+    """Verb second, after the subject or the fronted phrases; ``elided``: without the subject."""
+    finite, rest = verbs(c)
+    first = [
+        word
+        for _, subordinator, inner, front in c.adjuncts
+        if front
+        for word in [*subordinate(inner, subordinator), ","]
+    ]
+    first += time(c.time) if c.time and c.time_first else []
+    first += prepositional(c.place) if c.place and c.place_first else []
+    said = [] if elided else subject(c)
+    start = [*first, finite, *said] if first else [*said, finite]
+    return [*start, *middle(c), *rest, *last(c), *(["und", *main(c.also, elided=True)] if c.also else [])]
+
+
+def subordinate(c: Clause, subordinator: str, elided: bool = False) -> list[str]:
+    """Verb last, joined with its separable prefix."""
+    finite, rest = verbs(c)
+    if c.verb and rest == [c.verb.prefix]:
+        finite, rest = c.verb.prefix + finite, []
+    words = [*subordinator.split(), *([] if elided else subject(c)), *middle(c), *rest, finite, *last(c)]
+    return words + (["und", *subordinate(c.also, "", elided=True)] if c.also else [])
+
+
+def question(c: Clause, asked: list[str]) -> list[str]:
+    """Verb first, or second after the words ``asked``."""
+    finite, rest = verbs(c)
+    return [*asked, finite, *subject(c), *middle(c), *rest, *last(c)]
+
+
+def infinitive(c: Clause, controller: Argument) -> list[str]:
+    """Infinitive with zu, which comes between a separable prefix and its verb."""
+    assert c.verb
+    bare = c.verb.german[0]
+    verb = [f"{c.verb.prefix}zu{bare}"] if c.verb.prefix else ["zu", bare]
+    return [*middle(c, controller), *verb, *last(c)]
+
+
+def subject(c: Clause) -> list[str]:
+    return ["es"] if c.existential else noun_phrase(c.subject, c.verb.subject_case if c.verb else "nom")
+
+
+def nominative(c: Clause) -> Argument:
+    """What the verb agrees with: the object of a verb such as "miss" (fehlen), else the subject."""
+    slots = zip(c.verb.objects if c.verb else (), c.objects, strict=False)
+    return next((item for slot, item in slots if slot.case == "nom"), c.subject)
+
+
+def verbs(c: Clause) -> tuple[str, list[str]]:
+    """The finite verb, and the words of the right bracket, which precede it in a subordinate clause."""
+    agent = nominative(c)
+    person, plural = (3, False) if c.existential else (agent.person, agent.plural)
+    parts = GEBEN if c.existential else c.verb.german if c.verb else SEIN
+    prefix = c.verb.prefix if c.verb else ""
+    participle = prefix + parts[3]
+    if c.modal and c.modal.infinitive:
+        forms = (*c.modal[1:4], "")
+        finite = conjugate(forms, c.past or c.modal.past, person, plural)
+        return finite, [participle, "werden"] if c.passive else [prefix + parts[0]]
+    if c.tense in ("perfect", "pluperfect"):
+        being = c.passive or not c.verb or c.verb.auxiliary == "sein"
+        finite = conjugate(SEIN if being else HABEN, c.past, person, plural)
+        return finite, [participle, "worden"] if c.passive else [participle]
+    if c.passive:
+        return conjugate(WERDEN, c.past, person, plural), [participle]
+    return conjugate(parts, c.past, person, plural), [prefix] if prefix else []
+
+
+def middle(c: Clause, controller: Argument | None = None) -> list[str]:
+    """Between subject and right bracket: pronouns, time, dative, accusative, nicht, manner, means, place, predicate.
+
+    An indefinite accusative or predicate noun is negated by kein, and nicht is left out.
+    """
+    pronouns: dict[str, list[str]] = {"nom": [], "acc": [], "dat": []}
+    nouns: dict[str, list[str]] = {"dat": [], "acc": [], "nom": []}
+    governed: list[str] = []
+    negated = c.negated
+    for slot, item in zip(c.verb.objects if c.verb else (), c.objects, strict=False):
+        if slot.german and not isinstance(item, Gap):
+            governed += prepositional(Prepositional("", slot.german, slot.case, item))
+            continue
+        kein = negated and item.negatable and slot.case == "acc"
+        negated = negated and not kein
+        (pronouns if item.pronoun else nouns)[slot.case] += noun_phrase(item, slot.case, kein)
+    indefinite = c.subject if c.existential else c.predicate.noun if c.predicate else None
+    kein = negated and indefinite is not None and indefinite.negatable
+    words = [reflexive(controller or c.subject)] if c.verb and c.verb.reflexive else []
+    words += pronouns["nom"] + pronouns["acc"] + pronouns["dat"]
+    words += ["gerade"] if c.tense == "progressive" else []
+    words += [c.often[1]] if c.often else []
+    words += time(c.time) if c.time and not c.time_first else []
+    words += nouns["dat"] + nouns["acc"] + nouns["nom"]
+    words += noun_phrase(c.subject, "acc", kein) if c.existential else []
+    words += ["nicht"] if negated and not kein else []
+    words += ["gern"] if c.modal and not c.modal.infinitive else []
+    words += [c.manner[1]] if c.manner else []
+    words += [word for item in c.means for word in prepositional(item)]
+    words += governed
+    words += prepositional(c.place) if c.place and not c.place_first else []
+    return words + (predicate(c.predicate, kein) if c.predicate else [])
+
+
+def predicate(item: Predicate, negative: bool) -> list[str]:
+    if not item.adjective:
+        assert item.noun
+        return noun_phrase(item.noun, "nom", negative)
+    complement = prepositional(item.complement) if item.complement else []
+    return [*complement, *item.degree[1].split(), item.adjective.german]
+
+
+def reflexive(controller: Argument) -> str:
+    return REFLEXIVE.get(controller.word, "sich") if isinstance(controller, Pronoun) else "sich"
+
+
+def last(c: Clause) -> list[str]:
+    """The clauses after the right bracket."""
+    words: list[str] = []
+    if c.complement:
+        _, word, inner = c.complement
+        words += [",", *(infinitive(inner, c.controller) if word == "zu" else subordinate(inner, word)), ","]
+    for _, word, inner, front in c.adjuncts:
+        words += [] if front else [",", *subordinate(inner, word), ","]
+    return words
+
+
+def spell(tokens: Iterable[str]) -> str:
+    """Words to text: no comma twice, at the start or the end; no space before punctuation; a capital at the start."""
     kept: list[str] = []
     for token in tokens:
         if token == "," and (not kept or kept[-1] == ","):

@@ -1,26 +1,25 @@
-"""Ten miniature probing tasks in SentEval's files, their labels computed from the grammar's trees.
-
-They are those of Conneau et al. (2018), as far as the grammar goes.
-"""
+"""The ten probing tasks of Conneau et al. (2018) in SentEval's format, labelled by the grammar's trees."""
 
 import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fairseq_diverse.files import atomic_write
 from fairseq_diverse.probing import TASKS
-from fairseq_diverse.toy.derivation import Derivation, sentence_pair
+from fairseq_diverse.toy.corpus import sentence_pair
+from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, dependencies
 
-FEWEST = 10  # sentences of a task, so that every split has some
+FEWEST = 10  # sentences of a task, so that no split is empty
 SHARES = {"tr": 0.8, "va": 0.1, "te": 0.1}
-LENGTHS = (7, 9, 12, 16, 22)  # of words; a class begins at each of them, and one below
-DEPTHS = (4, 10)  # of a tree; what is beyond counts as these
+LENGTHS = (7, 9, 12, 16, 22)  # in words: the least of each class but the first
+DEPTHS = (4, 10)  # of a tree: lower and higher ones count as these
 CONTENT_WORDS = 20  # of word_content
-TOP_SEQUENCES = 9  # of top_constituents; the others are one class more
-DRAWN = 3000  # sentences that words and sequences are chosen from
+TOP_SEQUENCES = 9  # of top_constituents; all others are one more class
+DRAWN = 3000  # sentences from which words and sequences are chosen
 NOUNS, VERBS = ("NN", "NNS"), ("VB", "VBD", "VBZ", "VBP")
 FINITE = {"VBD": "PAST", "VBZ": "PRES", "VBP": "PRES"}
 
@@ -28,9 +27,7 @@ Example = tuple[str, str]  # label, sentence
 Probe = Callable[[Tree], Example | None]  # None where a sentence does not suit the task
 
 
-def write_probing(
-    out: Path, sentences: int, seed: int = 1, done: Callable[[], object] = lambda: None
-) -> dict[str, Counter[str]]:
+def write_probing(out: Path, sentences: int, seed: int = 1) -> dict[str, Counter[str]]:
     """Write ``<task>.txt`` for the ten tasks: split (tr, va, te), label and sentence, separated by tabs.
 
     Of every task 80% of the sentences are for training, 10% for validation and 10% for testing; none occurs twice, and
@@ -38,33 +35,29 @@ def write_probing(
 
     Args:
         sentences: of each task.
-        done: called after every task.
 
     Returns:
         How often each label occurs, by task.
     """
-    out.mkdir(parents=True, exist_ok=True)
     mix = {}
-    for task, probe in make_probes(seed).items():
-        derivation = Derivation(seed + TASKS.index(task))
-        examples: dict[str, str] = {}
-        counts: Counter[str] = Counter()
-        while len(examples) < sentences:
-            tree, _ = sentence_pair(derivation)
-            example = probe(tree)
-            if example is not None and example[1] not in examples:
-                label, sentence = example
-                examples[sentence] = label
-                counts[label] += 1
-        firsts = {label: sentence for sentence, label in reversed(examples.items())}
-        ordered = sorted(examples.items(), key=lambda example: firsts[example[1]] != example[0])
-        starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
-        with atomic_write(out / f"{task}.txt") as file:
+    with ExitStack() as stack:  # all files are renamed into place at the very end
+        for task, probe in make_probes(seed).items():
+            derivation = Derivation(seed + TASKS.index(task))
+            examples: dict[str, str] = {}
+            while len(examples) < sentences:
+                tree, _ = sentence_pair(derivation)
+                example = probe(tree)
+                if example is not None:
+                    label, sentence = example
+                    examples.setdefault(sentence, label)
+            firsts = {label: sentence for sentence, label in reversed(examples.items())}
+            ordered = sorted(examples.items(), key=lambda example: firsts[example[1]] != example[0])
+            starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
+            file = stack.enter_context(atomic_write(out / f"{task}.txt"))
             for number, (sentence, label) in enumerate(ordered):
                 split = "tr" if number < starts[0] else "va" if number < starts[1] else "te"
                 file.write(f"{split}\t{label}\t{sentence}\n")
-        mix[task] = counts
-        done()
+            mix[task] = Counter(examples.values())
     return mix
 
 
@@ -83,8 +76,8 @@ def make_probes(seed: int) -> dict[str, Probe]:
         return (sequence if sequence in tops else "OTHER"), text(tree)
 
     def bigram_shift(tree: Tree) -> Example | None:
-        order = words(tree)[:-1]  # the mark at the end stays
-        # the first word's capital would tell
+        order = words(tree)[:-1]  # the final punctuation stays
+        # the capital of the first word would show the shift
         places = [i for i, pair in enumerate(itertools.pairwise(order)) if i and pair[0] != pair[1]]
         if not places or numbers.random() < 0.5:
             return "O", text(tree)
@@ -155,7 +148,7 @@ def past_present(tree: Tree) -> Example | None:
 
 
 def _number(tree: Tree, relation: str) -> Example | None:
-    """Of the main clause's one noun in that relation; nothing where several are joined by "and"."""
+    """Number of the main clause's noun in that relation; None where several are joined by "and"."""
     heads, relations = dependencies(tree)
     arcs, root = list(zip(heads, relations, strict=True)), heads.index(0) + 1
     found = [number for number, arc in enumerate(arcs, start=1) if arc == (root, relation)]
@@ -166,7 +159,7 @@ def _number(tree: Tree, relation: str) -> Example | None:
 
 
 def _content_words(trees: Sequence[Tree]) -> set[str]:
-    """Nouns and verbs of middling frequency."""
+    """Nouns and verbs of medium frequency."""
     counts = Counter(
         leaf.word.lower()
         for tree in trees
@@ -183,7 +176,7 @@ def _top_sequences(trees: Sequence[Tree]) -> set[str]:
 
 
 def _words_by_tag(trees: Sequence[Tree]) -> dict[str, list[str]]:
-    """The words of each part of speech, as often as they occur."""
+    """The words of each part of speech, each as often as it occurs."""
     found: dict[str, list[str]] = {tag: [] for tag in NOUNS + VERBS}
     for tree in trees:
         for leaf in tree.leaves():

@@ -1,4 +1,4 @@
-"""One tree for both analyses: constituents carry labels, and every child its relation to the head child.
+"""One tree for both analyses: constituents carry labels, and every child has a relation to the head child.
 
 The head of a constituent is the head of the one child whose relation is ``head``, so that brackets and dependencies are
 two views of one derivation, and dependencies are projective.
@@ -54,7 +54,7 @@ def phrase(label: str, *children: tuple[str, Tree]) -> Tree:
 
 
 def dependencies(tree: Tree) -> tuple[list[int], list[str]]:
-    """Head (from 1; 0 for the root) and relation of every leaf. A conjunction hangs on the conjunct after it."""
+    """Head (from 1; 0 for the root) and relation of every leaf. A conjunction depends on the conjunct after it."""
     heads: list[int] = []
     relations: list[str] = []
 

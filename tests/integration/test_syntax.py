@@ -1,15 +1,19 @@
 """Trees from files to training and translation, through the commands a user types."""
 
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from fairseq.tasks.translation import TranslationConfig
 
+from fairseq_diverse.cli import main
+from fairseq_diverse.cli.translate import _output
 from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
 from tests.integration.commands import TINY, run
@@ -124,10 +128,16 @@ def test_long_sentences_are_left_out_with_their_trees(data, tmp_path):
     assert re.search(r"\d+ samples have invalid sizes and will be skipped", train(data, tmp_path, system).stderr)
 
 
-def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path):
+def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path, capsys):
+    """But says so of trees that are given to ``translate``."""
     bare = tmp_path / "bare"
     shutil.copytree(data, bare, ignore=shutil.ignore_patterns("*.syntax.*"))
     train(bare, tmp_path / "model", TASK, 1)
+    common = ["translate", "--checkpoint", str(tmp_path / "model/checkpoint_last.pt"), "--data", str(bare), "--cpu"]
+    for flag, kind in (("--dependency", "dependency"), ("--constituency-model", "constituency")):
+        assert main([*common, flag, "given"]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said == f"fairseq-diverse translate: {flag} given: this model uses no {kind} trees; leave it out"
 
 
 def test_what_is_missing_or_impossible_is_one_line(data, checkpoint, tmp_path):
@@ -196,6 +206,58 @@ def test_mistakes_of_translate_are_one_line(data, checkpoint, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--max-len-b=0", "--max-len-a 0.0 --max-len-b 0: together at least 1 is needed"),
+        ("--max-len-b=-5", "--max-len-b -5: from 0 to 1,000,000,000"),
+        ("--max-len-a=-3", "--max-len-a -3.0: from 0 to 1,000,000"),
+        ("--max-len-a=inf", "--max-len-a inf: from 0 to 1,000,000"),
+        ("--lenpen=nan", "--lenpen nan: from -100 to 100"),
+        ("--lenpen=1e300", "--lenpen 1e+300: from -100 to 100"),
+    ],
+)
+def test_lengths_and_penalties_out_of_range_are_one_line(flags, message, capsys):
+    assert main(["translate", "--checkpoint", "x", "--data", "y", flags]) == 2
+    assert capsys.readouterr().err == f"fairseq-diverse translate: {message}\n"
+
+
+def test_flags_that_name_nothing_are_one_line(capsys):
+    for arguments, message in (
+        ("heads --checkpoint x --data y --sentences 0", "heads: --sentences 0: at least 1 is needed"),
+        ("parse --kind dependency --input x{split} --out y{split} --splits ,", "parse: --splits ',': names none"),
+    ):
+        assert main(arguments.split()) == 2
+        assert capsys.readouterr().err == f"fairseq-diverse {message}\n"
+
+
+def test_endless_lines_are_left_out_and_keep_their_place(data, checkpoint, tmp_path, capsys):
+    """Of a million characters or words, before they are tokenized; their trees are skipped."""
+    raw = data.parent / "raw"
+    first = (raw / "test.en").read_text().splitlines()[0]
+    (tmp_path / "text").write_text(f"{'a. ' * 500_000}\n{first}\n{'x' * 1_000_000}\n")
+    row = "1\tz" + "\t_" * 4 + "\t0" + "\t_" * 3 + "\n\n"
+    (tmp_path / "conllu").write_text(row + (raw / "test.en.conllu").read_text().split("\n\n")[0] + "\n\n" + row)
+    (tmp_path / "ptb").write_text(f"(S (X z))\n{(raw / 'test.en.ptb').read_text().splitlines()[0]}\n(S (X z))\n")
+    flags = ["--checkpoint", str(checkpoint), "--data", str(data), "--cpu", "--max-len-b=12"]
+    flags += ["--dependency", str(tmp_path / "conllu"), "--constituency", str(tmp_path / "ptb")]
+    began = time.process_time()
+    assert main(["translate", *flags, "--input", str(tmp_path / "text")]) == 0
+    assert time.process_time() - began < 20
+    said = capsys.readouterr()
+    assert said.err.endswith("2 lines too long, not translated: 1, 3\n")
+    assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False]
+
+
+def test_translations_are_utf8_whatever_the_locale(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with _output(None) as out:
+        out.write("läuft\n")
+        out.flush()
+    assert stdout.buffer.getvalue() == "läuft\n".encode()
+
+
 @needs_models
 def test_translate_parses_what_comes_from_stdin(data, checkpoint, tmp_path):
     """In the input's order; an empty line stays one, a line that no parser takes is translated without a tree.
@@ -215,7 +277,11 @@ def test_translate_parses_what_comes_from_stdin(data, checkpoint, tmp_path):
     assert done.returncode == 0, done.stderr
     said = done.stdout.split("\n")
     assert len(said) == 5 and said[0] and not said[1] and said[3] and not said[4]
-    assert done.stderr == "1 lines too long, not translated: 3\n1 lines without a usable tree: 3\n"
+    assert done.stderr == (
+        f"dependency trees: spacy {model.resolve()} ({prepared}/preprocess.json: model)\n"
+        f"constituency trees: benepar {MODELS['constituency'].resolve()} (--constituency-model)\n"
+        "1 lines too long, not translated: 3\n1 lines without a usable tree: 3\n"
+    )
 
 
 def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):

@@ -1,6 +1,7 @@
 """Archives: the configuration's section, download, extraction."""
 
 import gzip
+import hashlib
 import http.server
 import io
 import tarfile
@@ -73,6 +74,13 @@ def test_every_archive_that_a_configuration_names_is_used(name):
         ({"files": SPLITS | {"train": [{"archive": "a.tgz", "member": "x", "lines": "2"}]}}, ("lines", "'2'")),
         ({"files": SPLITS | {"train": [{"archive": "a.tgz", "members": "x"}]}}, ("members", "member, lines")),
         ({"files": SPLITS | {"train": "a.tgz"}}, ("files", "list")),
+        ({"archives": {"../a.tgz": "x"}}, ("archives", "../a.tgz", "without folders")),
+        ({"archives": {"a.tgz": 5}}, ("a.tgz", "address", "5")),
+        ({"archives": {"a.tgz": {"url": "x"}}}, ("a.tgz", "url", "address, bytes, sha256")),
+        ({"archives": {"a.tgz": {"bytes": 5}}}, ("a.tgz", "address", "5")),
+        ({"archives": {"a.tgz": {"address": "x", "bytes": "5"}}}, ("a.tgz", "bytes", "'5'")),
+        ({"by-hand": {"a.tgz": {"address": "x", "sha256": "A" * 64}}}, ("by-hand: a.tgz", "sha256", "64 digits")),
+        ({"files": SPLITS | {"../../x": SPLITS["train"]}}, ("files", "../../x", "not in the folder")),
         ({"hold-out": 1}, ("hold-out", "1")),
         ({"hold-out": 5}, ("validation", "held out")),
         ({"counts": {"dev": 1}}, ("counts", "dev", "valid")),
@@ -240,6 +248,155 @@ def test_members_that_a_pattern_fits_are_joined_in_order(archives, tmp_path):
     extract(data_config(files=SPLITS | {"train": [part]}), archives, tmp_path / "raw")
     assert text(tmp_path / "raw/train.en") == ["B10 cn", "B1 cn", "B2 cn", ""]
     assert text(tmp_path / "raw/train.de") == ["B10 en", "B1 en", "B2 en", ""]
+
+
+def flipped(path: Path, text: bytes) -> None:
+    """Another letter in what is stored, as a failing disk leaves it."""
+    content = path.read_bytes()
+    assert content.count(text) == 1
+    path.write_bytes(content.replace(text, text[:-1] + bytes([text[-1] ^ 1])))
+
+
+def stored(members: dict[str, bytes]) -> bytes:
+    """A .tar.gz that is not compressed, so that its text can be found."""
+    inner, made = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    with gzip.GzipFile(fileobj=made, mode="wb", compresslevel=0) as f:
+        f.write(inner.getvalue())
+    return made.getvalue()
+
+
+def test_text_that_changed_inside_an_archive_is_noticed(archives, tmp_path):
+    members = {"a/train.en": b"one\ntwo\n", "a/train.de": b"eins\nzwei\n", "z/not-wanted": b"?" * 50_000}
+    raw = tmp_path / "raw"
+    (archives / "a.tgz").write_bytes(stored(members))
+    extract(data_config(), archives, raw)
+    flipped(archives / "a.tgz", b"zwei")
+    with pytest.raises(ValueError, match=r"a\.tgz: damaged \(CRC check failed"):
+        extract(data_config(), archives, raw)
+    inside = "in/a.tar.gz/a/train.{language}"
+    part = {"archive": "a.tgz", "member": inside}
+    (archives / "a.tgz").write_bytes(stored({"in/a.tar.gz": stored(members)}))
+    extract(data_config(files=SPLITS | {"train": [part]}), archives, raw)
+    assert text(raw / "train.de") == ["eins", "zwei", ""]
+    flipped(archives / "a.tgz", b"zwei")
+    with pytest.raises(ValueError, match=r"a\.tgz: damaged \(CRC check failed"):
+        extract(data_config(files=SPLITS | {"train": [part]}), archives, raw)
+
+
+def test_a_damaged_header_does_not_end_an_archive(archives, tmp_path, capsys):
+    """A plain .tar has no other checksum, which is said."""
+    members = {f"a/{n}.{language}": b"x\n" for n in (1, 2) for language in ("en", "de")}
+    made = gzip.decompress(stored(members))
+    (archives / "a.tar").write_bytes(made)
+    part = {"archive": "a.tar", "member": "a/*.{language}"}
+    config = data_config(archives={"a.tar": "", "b.zip": ""}, files=SPLITS | {"train": [part]})
+    extract(config, archives, tmp_path / "raw")
+    assert text(tmp_path / "raw/train.en") == ["x", "x", ""]
+    assert "a.tar: a plain .tar has no checksum; sources can name its sha256\n" in capsys.readouterr().err
+    for content in (made.replace(b"a/2.en\0", b"a/2.ex\0"), made[: 4 * 512]):
+        (archives / "a.tar").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.tar: damaged \((bad checksum|empty header)\); delete it"):
+            extract(config, archives, tmp_path / "raw")
+
+
+def test_a_zip_that_lost_members_is_noticed(archives, tmp_path):
+    """The length of one's comment, changed, swallows the next."""
+    content = bytearray((archives / "b.zip").read_bytes())
+    first = content.index(b"PK\1\2")
+    second = content.index(b"PK\1\2", first + 1)
+    content[first + 32 : first + 34] = (content.index(b"PK\1\2", second + 1) - second).to_bytes(2, "little")
+    (archives / "b.zip").write_bytes(content)
+    with pytest.raises(ValueError, match=r"b\.zip: damaged \(3 members, 4 are expected\)"):
+        extract(data_config(), archives, tmp_path / "raw")
+
+
+@pytest.mark.parametrize("where", ["tgz", "gz in a zip", "zip", "zip in a tgz", "bzip2"])
+def test_an_archive_that_holds_far_too_much_is_refused_before_the_disk_is_full(where, archives, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "ALWAYS", 1 << 20)
+    bomb = b"bomb\n" * 1_000_000
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/train.en", bomb)
+        archive.writestr("a/train.de", bomb)
+        archive.writestr("a/packed.gz", gzip.compress(bomb))
+    member, name = "a/train.{language}", "a.zip" if "zip" in where else "a.tgz"
+    if where == "zip in a tgz":
+        member, name = "a.zip/a/train.{language}", "a.tgz"
+        tar(archives / name, {"a.zip": zipped.getvalue()})
+    elif where in ("zip", "gz in a zip"):
+        member = "a/packed.gz" if where == "gz in a zip" else member
+        (archives / name).write_bytes(zipped.getvalue())
+    elif where == "bzip2":
+        name = "a.tgz"
+        with tarfile.open(archives / name, "w:bz2") as archive:
+            (tmp_path / "bomb").write_bytes(bomb)
+            archive.add(tmp_path / "bomb", "a/train.en")
+    else:
+        tar(archives / name, {"not/wanted": bomb})
+    config = data_config(
+        archives={name: "", "b.zip": ""}, files=SPLITS | {"train": [{"archive": name, "member": member}]}
+    )
+    with pytest.raises(ValueError) as caught:
+        extract(config, archives, tmp_path / "raw")
+    size = (archives / name).stat().st_size
+    assert str(caught.value) == (
+        f"{archives / name}: holds more than {max(1 << 20, 100 * size):,} bytes, the limit for its {size:,} bytes; "
+        "if it should, unpack it yourself and use --raw"
+    )
+    assert not list((tmp_path / "raw").rglob("*.tmp"))
+
+
+def test_a_line_that_is_no_text_is_refused(archives, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "LONGEST", 1000)
+    tar(archives / "a.tgz", {"a/train.en": "one\n" + "ä" * 500 + "\n", "a/train.de": "eins\nzwei\n"})
+    with pytest.raises(ValueError, match=r"a\.tgz: a/train\.en, line 2: longer than 1,000 bytes, not text"):
+        extract(data_config(), archives, tmp_path / "raw")
+
+
+@pytest.mark.parametrize(("place", "value", "words"), [(6, 1, "encrypted"), (8, 97, "compression")])
+def test_a_zip_that_cannot_be_read_is_one_line(place, value, words, archives, tmp_path):
+    content = bytearray((archives / "b.zip").read_bytes())
+    for mark, shift in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
+        start = -1
+        while (start := content.find(mark, start + 1)) >= 0:
+            content[start + place + shift] = value
+    (archives / "b.zip").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"b\.zip: cannot be read \(.*{words}.*\); unpack it yourself and use --raw"):
+        extract(data_config(), archives, tmp_path / "raw")
+
+
+@pytest.mark.parametrize("name", ["..", ".", "/", "../../x", "/tmp/x", "a/\udcff"])
+def test_a_member_cannot_leave_the_folder(name, archives, tmp_path):
+    tar(archives / "a.tgz", {name: "one\n"})
+    part = {"archive": "a.tgz", "member": "*"}
+    before = {path for path in tmp_path.rglob("*") if path != archives / "a.tgz"}
+    extract(data_config(files=SPLITS | {"train": [part]}), archives, tmp_path / "raw")
+    assert text(tmp_path / "raw/train.en") == ["one", ""]
+    assert {path for path in tmp_path.rglob("*") if tmp_path / "raw" not in (path, *path.parents)} >= before
+    assert {path.name for path in tmp_path.iterdir()} == {"archives", "raw"}
+
+
+def test_what_is_known_of_an_archive_is_checked_before_it_is_read(archives, tmp_path):
+    config, raw, path = data_config(), tmp_path / "raw", archives / "a.tgz"
+    extract(config, archives, raw)
+    known = {"address": "x", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    checked = data_config(archives={"a.tgz": known, "b.zip": ""})
+    assert not is_extracted(checked, archives, raw)  # the check is new
+    extract(checked, archives, raw)
+    assert is_extracted(checked, archives, raw)
+    size = known["bytes"]
+    for other, words in (
+        ({"bytes": size + 1}, f"a.tgz: {size:,} bytes, {size + 1:,} are expected; delete it and get it again"),
+        ({"sha256": "0" * 64}, f"a.tgz: its SHA-256 is {known['sha256']}, {'0' * 64} is expected; delete it"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            extract(data_config(archives={"a.tgz": known | other, "b.zip": ""}), archives, raw)
+        assert words in str(caught.value)
 
 
 def damage(path: Path, keep: int) -> None:

@@ -1,12 +1,16 @@
 """Parsing keeps every sentence on its line, whatever the parser does to it."""
 
+import io
 import json
+import pickle
+import signal
+import sys
 
 import pytest
 
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.processes import locked
-from fairseq_diverse.syntax import parse
+from fairseq_diverse.syntax import parse, parsers
 from fairseq_diverse.syntax.parse import EMPTY, Job, parse_lines
 from fairseq_diverse.syntax.trees import read_brackets, read_conllu
 
@@ -61,6 +65,13 @@ def test_a_failure_costs_its_batch_a_few_calls_not_one_a_sentence():
     assert sum(bool(reason) for _, reason in results) == 1 and parser.calls <= 25
 
 
+@pytest.mark.parametrize("line", ["x " * 20_001, "a " + "x" * 1_001])
+def test_endless_lines_never_reach_a_parser(line):
+    parser = Fake("constituency")
+    assert parse_lines(parser, "constituency", ["a", line]) == [("(S (X a))\n", ""), ("\n", parse.ENDLESS)]
+    assert parser.calls == 1
+
+
 def test_two_processes_do_not_write_the_same_trees(tmp_path):
     (tmp_path / "text").write_text("a\n")
     job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "none", "en", 1, (1, 1))
@@ -79,3 +90,161 @@ def test_parts_of_another_job_are_refused(tmp_path):
     (tmp_path / "parts/0000000000.json").write_text("[]")
     with pytest.raises(UserError, match=r"parts: holds parts of another text, parser or shard; delete it"):
         parse._take_over(tmp_path / "parts", other)
+
+
+# --- models that are damaged or bring code ---
+
+
+class RunsOnLoading:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def benepar_folder(folder, **config):
+    """A model whose code and whose weights write the file ``ran``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
+    (folder / "benepar_model.bin").write_bytes(pickle.dumps(RunsOnLoading(folder / "ran")))
+    return folder
+
+
+CALLS_CODE = {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config"}}
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_benepar_folder_never_runs_code_whatever_is_typed(checked, tmp_path, monkeypatch):
+    folder = benepar_folder(tmp_path / "m", **CALLS_CODE)
+    if not checked:  # transformers itself does not ask either
+        monkeypatch.setattr(parsers, "CODE", ())
+    stdin = io.StringIO("y\n" * 9)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    with pytest.raises(UserError) as caught:
+        parsers.load_parser("benepar", str(folder), "en", "--constituency-model")
+    assert not (folder / "ran").exists() and stdin.tell() == 0
+    assert str(caught.value).startswith(f"--constituency-model {folder}")
+    assert ("auto_map asks for code from elsewhere, which is never run" in str(caught.value)) == checked
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "bert", "deep": [{"auto_map": {}}]},
+        {"model_type": "bert", "_attn_implementation": "someone/kernel"},
+    ],
+)
+def test_code_is_found_wherever_a_configuration_asks_for_it(config, tmp_path):
+    folder = benepar_folder(tmp_path / "m", model_type="bert", benepar={})
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: \w+ asks for code from elsewhere"):
+        parsers.load_parser("benepar", str(folder), "en")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 cut", b"?" * 99])
+def test_damaged_weights_of_benepar_are_one_line_and_a_pickle_does_not_run(content, tmp_path):
+    folder = benepar_folder(tmp_path / "m", model_type="bert", benepar={"hparams": {}})
+    if content is not None:
+        (folder / "benepar_model.bin").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        parsers.load_parser("benepar", str(folder), "en")
+    assert str(caught.value).startswith(f"--model {folder}: benepar cannot load it (")
+    assert "\n" not in str(caught.value) and not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[nlp]\nlang = 1\nlang = 2\n", "spaCy cannot load it .*; the folder holds another parser's model"),
+        ("[nlp]\nlang = [\n", "spaCy cannot load it .*; the folder holds another parser's model"),
+        ("?", "spaCy cannot load it .*; the folder holds another parser's model"),
+        ('[nlp]\nlang = "en"\n[components]\n[components.x]\nmore = {"trust_remote_code": true}\n', "asks for code"),
+    ],
+)
+def test_damaged_spacy_folders_are_one_line(config, message, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.cfg").write_text(config)
+    (tmp_path / "m/meta.json").write_text("{}")
+    with pytest.raises(UserError, match=f"^--model {tmp_path}/m.*{message}[^\n]*$"):
+        parsers.load_parser("spacy", str(tmp_path / "m"), "en")
+
+
+@pytest.mark.parametrize("name", ["spacy", "benepar"])
+def test_a_name_is_never_a_package_or_folder_that_is_no_model(name, tmp_path, monkeypatch):
+    package = benepar_folder(tmp_path / "some_model", model_type="bert")
+    (package / "__init__.py").write_text("import some_model.evil\n")
+    (tmp_path / "some_model-1.0.dist-info").mkdir()
+    (tmp_path / "some_model-1.0.dist-info/METADATA").write_text("Name: some_model\nVersion: 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"^--model some_model: \w+ cannot load it \(LookupError: .*get it with"):
+        parsers.load_parser(name, "some_model", "en")
+    assert not (package / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([], "parser : not an object of parser, model, language"),
+        ({"dependency": "spacy"}, "parser dependency: not an object"),
+        ({"dependency": {"parser": "spacy", "model": 5, "language": "en"}}, "parser dependency: not an object"),
+        ({"dependency": {"parser": "benepar", "model": "m", "language": "en"}}, "'benepar' makes no such trees"),
+        ({"tags": {"parser": "spacy", "model": "m", "language": "en"}}, "'spacy' makes no such trees"),
+        ({"dependency": {"parser": "spacy", "model": "a/b", "language": "en"}}, "'a/b' is neither a name nor an abs"),
+        ({"dependency": {"parser": "spacy", "model": "..", "language": "en"}}, "'..' is neither a name nor an abs"),
+    ],
+)
+def test_a_record_names_parsers_by_name_or_absolute_path(found, message):
+    with pytest.raises(UserError, match=f"^x/preprocess.json: .*{message}"):
+        parsers.recorded_parsers({"parsers": found}, "x/preprocess.json")
+
+
+# --- stopped and damaged ---
+
+
+@pytest.mark.parametrize("step", ["out.unparsed", "out.json", "out"])
+def test_stopped_at_any_file_the_trees_appear_last(step, tmp_path, monkeypatch):
+    (tmp_path / "text").write_text("a\n\n")
+    monkeypatch.setattr(
+        parse, "_results", lambda chunks, *how: [(0, parse_lines(Fake("constituency"), "constituency", ["a", ""]))]
+    )
+    job = (tmp_path / "text", tmp_path / "out", "constituency", "benepar", "m", "en", 1, (1, 1))
+    real = parse.atomic_write
+
+    def stop(path, *mode):
+        if str(path) == str(tmp_path / step):
+            raise KeyboardInterrupt
+        return real(path, *mode)
+
+    monkeypatch.setattr(parse, "atomic_write", stop)
+    with pytest.raises(KeyboardInterrupt):
+        parse.parse_file(*job)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(parse, "atomic_write", real)
+    parse.parse_file(*job)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.json", "out.unparsed", "text"]
+    assert (tmp_path / "out").read_text() == "(S (X a))\n\n" and (
+        tmp_path / "out.unparsed"
+    ).read_text() == "2\tempty line\n"
+
+
+def test_a_parser_that_dies_is_one_line(monkeypatch):
+    monkeypatch.setattr(parse, "_work", signal.raise_signal)
+    with pytest.raises(
+        UserError, match=r"^a parser's process died, out of memory\?; what is done is kept: start again"
+    ):
+        list(parse._results({0: signal.SIGKILL}, ("dependency", "spacy", "m", "en"), 1))
+
+
+@pytest.mark.parametrize("name", ["job.json", "0000000000.json"])
+def test_a_damaged_part_is_named(name, tmp_path):
+    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1, (1, 1))
+    (tmp_path / "text").write_text("a\n")
+    (tmp_path / "out.parts").mkdir()
+    (tmp_path / "out.parts/0000000000.json").write_text("[]" if name == "job.json" else "[[")
+    if name == "job.json":
+        (tmp_path / "out.parts/job.json").write_text("{")
+    with pytest.raises(UserError, match=f"out.parts/{name}: damaged; delete it and start again"):
+        parse.parse_file(*job)

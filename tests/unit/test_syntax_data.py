@@ -9,7 +9,9 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.syntax.binary import SyntaxDataset, binarize, project, words_of
+from fairseq_diverse.processes import locked
+from fairseq_diverse.syntax import binary
+from fairseq_diverse.syntax.binary import SyntaxDataset, binarize, kinds_beside, project, words_of
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
 from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
@@ -145,6 +147,89 @@ def test_what_does_not_belong_together_is_refused_and_nothing_is_written(files, 
     with pytest.raises(ValueError, match=message):
         binarize(prefix, *paths, "subword-nmt")
     assert sorted(tmp_path.iterdir()) == before
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_killed_anywhere_it_leaves_the_old_set_the_new_one_or_one_that_is_refused(files, step, monkeypatch):
+    prefix, text, dependency, constituency = files
+    binarize(prefix, text, dependency, None, "subword-nmt")
+    old = [one.tolist() for one in SyntaxDataset(str(prefix), ("dependency",))]
+    steps = []
+
+    def killable(real):
+        def call(*args, **options):
+            if len(steps) == step:
+                raise Killed
+            steps.append(real)
+            return real(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(binary.os, "replace", killable(binary.os.replace))
+        patch.setattr(binary.Path, "unlink", killable(binary.Path.unlink))
+        patch.setattr(binary.shutil, "rmtree", lambda path: None)  # nothing is cleaned up after a kill
+        if step < 5:
+            with pytest.raises(Killed):
+                binarize(prefix, text, None, constituency, "subword-nmt")
+        else:
+            binarize(prefix, text, None, constituency, "subword-nmt")
+    found = {}
+    for kind in ("dependency", "constituency"):
+        try:
+            found[kind] = [one.tolist() for one in SyntaxDataset(str(prefix), (kind,))]
+        except UserError as error:
+            assert str(error).startswith(f"{prefix}.syntax.json: ")
+    assert found in ({"dependency": old}, {}) if step < 4 else list(found) == ["constituency"]
+    binarize(prefix, text, None, constituency, "subword-nmt")
+    assert SyntaxDataset(str(prefix), ("constituency",))[0][:, 2:].tolist() == [[0, 3, 2]] * 4 + [[3, 4, 0]]
+    assert sorted(path.name for path in prefix.parent.iterdir()) == sorted(
+        ["bpe.en", "x.conllu", "x.ptb", *(f"{prefix.name}.{x}" for x in ("bin", "idx"))]
+        + [f"{prefix.name}.syntax.{x}" for x in ("bin", "idx", "json")]
+    )
+
+
+def test_two_do_not_write_the_same_trees(files):
+    prefix, text, dependency, _ = files
+    with locked(prefix.with_name(f".{prefix.name}.syntax.part")), pytest.raises(ValueError, match="is working on"):
+        binarize(prefix, text, dependency, None, "subword-nmt")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"kinds": 5}', '{"kinds": ["dependency"]}', "\xff", "[" * 9999])
+def test_a_damaged_description_is_named(files, content):
+    prefix, text, dependency, _ = files
+    binarize(prefix, text, dependency, None, "subword-nmt")
+    path = prefix.with_name(f"{prefix.name}.syntax.json")
+    path.write_text(content, encoding="latin-1")
+    for call in (lambda: SyntaxDataset(str(prefix), ("dependency",)), lambda: kinds_beside(prefix)):
+        with pytest.raises(
+            UserError, match=f"^{path}: damaged, or not of fairseq-diverse binarize-syntax; run it again$"
+        ):
+            call()
+
+
+@pytest.mark.parametrize("ending", ["bin", "idx"])
+@pytest.mark.parametrize("change", [lambda c: c[:-4], lambda c: b"", lambda c: b"?" * len(c), lambda c: c[:-1] + b"?"])
+def test_damaged_trees_are_named(files, ending, change):
+    prefix, text, dependency, _ = files
+    binarize(prefix, text, dependency, None, "subword-nmt")
+    path = prefix.with_name(f"{prefix.name}.syntax.{ending}")
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(UserError, match=f"^{path}: "):
+        SyntaxDataset(str(prefix), ("dependency",))
+
+
+def test_trees_of_the_first_versions_have_no_digest(files):
+    prefix, text, dependency, _ = files
+    binarize(prefix, text, dependency, None, "subword-nmt")
+    path = prefix.with_name(f"{prefix.name}.syntax.json")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in record.items() if key != "digest"}))
+    assert len(SyntaxDataset(str(prefix), ("dependency",))) == 5
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -11,13 +11,21 @@ import pytest
 
 from fairseq_diverse.cli import main as cli
 from fairseq_diverse.cli.toy import word_by_word_score
-from fairseq_diverse.toy import corpus, english_order, german, german_order, lexicon
-from fairseq_diverse.toy.clauses import MODALS, Clause, Gap, Predicate
-from fairseq_diverse.toy.corpus import write_corpus
-from fairseq_diverse.toy.phrases import Common, Coordination, Name, Prepositional, Pronoun, number, tagged_time
-from fairseq_diverse.toy.relative import Relative
+from fairseq_diverse.toy import corpus, english, german, lexicon, probing
+from fairseq_diverse.toy.abstract_syntax import (
+    Clause,
+    Common,
+    Coordination,
+    Gap,
+    Name,
+    Predicate,
+    Prepositional,
+    Pronoun,
+    Relative,
+)
+from fairseq_diverse.toy.corpus import word_by_word, write_corpus
+from fairseq_diverse.toy.lexicon import MODALS
 from fairseq_diverse.toy.trees import Tree, dependencies
-from fairseq_diverse.toy.word_by_word import word_by_word
 
 SIZES = {"train": 3000, "valid": 150, "test": 150}
 HE, SHE, ME, YOU, WE = (Pronoun(word) for word in ("he", "she", "I", "you", "we"))
@@ -56,12 +64,12 @@ def the(word: str, determiner: str = "the", *adjectives: str, **more) -> Common:
 
 
 def translated(clause: Clause) -> tuple[str, str]:
-    english = " ".join(leaf.word for leaf in english_order.clause(clause).capitalized().leaves())
-    return english, german.finish([*german_order.main(clause), "."])
+    source = " ".join(leaf.word for leaf in english.clause(clause).capitalized().leaves())
+    return source, german.spell([*german.main(clause), "."])
 
 
 def after(subordinator: str, clause: Clause) -> str:
-    return " ".join(german_order.subordinate(clause, subordinator)).replace(" ,", ",")
+    return " ".join(german.subordinate(clause, subordinator)).replace(" ,", ",")
 
 
 def relative(noun: Common, clause: Clause, of_object: bool = False) -> Common:
@@ -73,12 +81,12 @@ LOOK = verb("look", "ansehen")
 AT_TABLE = Prepositional("on", "auf", "dat", the("table"))
 ONTO_TABLE = Prepositional("on", "auf", "acc", the("table"))
 IN_GARDEN = Prepositional("in", "in", "dat", the("garden"))
-YESTERDAY = tagged_time("NP", "yesterday/NN", "gestern")
+YESTERDAY = next(time for time in lexicon.TIMES if time.german == "gestern")
 KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
 
 
 @pytest.mark.parametrize(
-    "clause, english, translation",
+    "clause, source, translation",
     [
         # separable verb, verb second, auxiliaries
         (Clause(HE, LOOK, [the("dog")]), "He looks at the dog", "Er sieht den Hund an."),
@@ -199,15 +207,15 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
         ),
     ],
 )
-def test_sentences(clause, english, translation):
-    assert translated(clause) == (english, translation)
+def test_sentences(clause, source, translation):
+    assert translated(clause) == (source, translation)
 
 
 def test_verb_final_clauses_join_the_separable_prefix():
     assert after("weil", Clause(HE, LOOK, [the("dog")])) == "weil er den Hund ansieht"
     assert after("dass", Clause(HE, LOOK, [the("dog")], "perfect")) == "dass er den Hund angesehen hat"
     assert after("wenn", Clause(HE, LOOK, [the("dog")], modal=MODALS[1])) == "wenn er den Hund ansehen muss"
-    assert german_order.infinitive(Clause(HE, LOOK, [the("dog")]), HE) == ["den", "Hund", "anzusehen"]
+    assert german.infinitive(Clause(HE, LOOK, [the("dog")]), HE) == ["den", "Hund", "anzusehen"]
     fronted = Clause(WE, verb("laugh", "lachen"), adjuncts=[("because", "weil", Clause(HE, LOOK, [the("dog")]), True)])
     assert translated(fronted) == ("Because he looks at the dog , we laugh", "Weil er den Hund ansieht, lachen wir.")
 
@@ -223,7 +231,7 @@ def test_infinitives_use_the_reflexive_of_whoever_acts():
 
 
 @pytest.mark.parametrize(
-    "noun, clause, of_object, english, translation",
+    "noun, clause, of_object, source, translation",
     [
         ("man", Clause(Gap(), LOOK, [SHE]), False, "who looks at her", "der sie ansieht"),
         ("woman", Clause(HE, LOOK, [Gap()]), True, "at whom he looks", "die er ansieht"),
@@ -234,10 +242,10 @@ def test_infinitives_use_the_reflexive_of_whoever_acts():
         ("men", Clause(Gap(True), verb("sleep", "schlafen")), False, "who sleep", "die schlafen"),
     ],
 )
-def test_relative_pronouns_agree_and_take_their_case_from_the_verb(noun, clause, of_object, english, translation):
+def test_relative_pronouns_agree_and_take_their_case_from_the_verb(noun, clause, of_object, source, translation):
     phrase = relative(the(noun), clause, of_object)
-    assert " ".join(leaf.word for leaf in phrase.english().leaves()) == f"the {noun} {english}"
-    assert " ".join(phrase.german("nom")).split(" , ")[1].removesuffix(" ,") == translation
+    assert " ".join(leaf.word for leaf in english.noun_phrase(phrase).leaves()) == f"the {noun} {source}"
+    assert " ".join(german.noun_phrase(phrase, "nom")).split(" , ")[1].removesuffix(" ,") == translation
 
 
 @pytest.mark.parametrize(
@@ -262,23 +270,23 @@ def test_relative_pronouns_agree_and_take_their_case_from_the_verb(noun, clause,
     ],
 )
 def test_noun_phrases(phrase, case, expected):
-    assert " ".join(phrase.german(case)) == expected
+    assert " ".join(german.noun_phrase(phrase, case)) == expected
 
 
 def test_prepositions():
-    assert Prepositional("in", "in", "dat", the("house")).german() == ["im", "Haus"]
-    assert Prepositional("to", "zu", "dat", the("woman")).german() == ["zur", "Frau"]
-    assert Prepositional("in", "in", "dat", the("house", "this")).german() == ["in", "diesem", "Haus"]
+    assert german.prepositional(Prepositional("in", "in", "dat", the("house"))) == ["im", "Haus"]
+    assert german.prepositional(Prepositional("to", "zu", "dat", the("woman"))) == ["zur", "Frau"]
+    assert german.prepositional(Prepositional("in", "in", "dat", the("house", "this"))) == ["in", "diesem", "Haus"]
     far = relative(the("house"), Clause(Gap(), verb("burn", "brennen")))
-    assert Prepositional("in", "in", "dat", far).german()[:3] == [
+    assert german.prepositional(Prepositional("in", "in", "dat", far))[:3] == [
         "in",
         "dem",
         "Haus",
     ]  # no "im" before a relative clause
-    assert Prepositional("for", "auf", "acc", Pronoun("it", "m", thing=True)).german() == ["darauf"]
-    assert Prepositional("for", "auf", "acc", Pronoun("it", "m")).german() == ["auf", "ihn"]  # an animal
-    assert Prepositional("of", "", "gen", the("man")).german() == ["des", "Mannes"]
-    assert Prepositional("of", "", "gen", Name(["Anna"], ["Anna"])).german() == ["von", "Anna"]
+    assert german.prepositional(Prepositional("for", "auf", "acc", Pronoun("it", "m", thing=True))) == ["darauf"]
+    assert german.prepositional(Prepositional("for", "auf", "acc", Pronoun("it", "m"))) == ["auf", "ihn"]  # an animal
+    assert german.prepositional(Prepositional("of", "", "gen", the("man"))) == ["des", "Mannes"]
+    assert german.prepositional(Prepositional("of", "", "gen", Name(["Anna"], ["Anna"]))) == ["von", "Anna"]
 
 
 def test_verb_forms():
@@ -296,14 +304,14 @@ def test_verb_forms():
     }
     assert past["finden"] == ["fandest", "fanden"]
     assert past["kaufen"] == ["kauftest", "kauften"]
-    assert [lexicon.present_participle(word) for word in ("lie", "run", "open", "forget", "see")] == [
+    assert [english.present_participle(word) for word in ("lie", "run", "open", "forget", "see")] == [
         "lying",
         "running",
         "opening",
         "forgetting",
         "seeing",
     ]
-    assert [lexicon.regular_past(word) for word in ("carry", "plan", "visit", "play")] == [
+    assert [english.regular_past(word) for word in ("carry", "plan", "visit", "play")] == [
         "carried",
         "planned",
         "visited",
@@ -313,7 +321,7 @@ def test_verb_forms():
 
 def test_numbers():
     assert [german.number(n) for n in (2, 12, 21, 30, 999)] == ["zwei", "zwölf", "einundzwanzig", "dreißig", "999"]
-    assert [number(n) for n in (2, 12, 21, 30, 999)] == ["two", "twelve", "twenty-one", "thirty", "999"]
+    assert [english.number(n) for n in (2, 12, 21, 30, 999)] == ["two", "twelve", "twenty-one", "thirty", "999"]
 
 
 def test_going_by_vehicle_is_another_verb(toy):
@@ -396,7 +404,7 @@ def test_every_constituent_has_one_head(toy):
 
 
 def test_dependencies_of_a_coordination():
-    tree = Coordination(the("man"), the("woman")).english()
+    tree = english.noun_phrase(Coordination(the("man"), the("woman")))
     assert dependencies(tree) == ([2, 0, 5, 5, 2], ["det", "root", "cc", "det", "conj"])
     assert isinstance(tree, Tree) and tree.brackets() == "(NP (NP (DT the) (NN man)) (CC and) (NP (DT the) (NN woman)))"
 
@@ -432,7 +440,7 @@ def test_subordinate_clauses_end_in_a_finite_verb(toy):
     forms = {"gab", "gibt"}
     parts = [(v.prefix, v.german) for v in lexicon.VERBS]
     parts += [("", (*modal[1:4], "")) for modal in MODALS if modal.infinitive]
-    parts += [("", p) for p in (german_order.HABEN, german_order.SEIN, german_order.WERDEN)]
+    parts += [("", p) for p in (german.HABEN, german.SEIN, german.WERDEN)]
     for prefix, verb_parts in parts:
         for past in (False, True):
             for person, plural in ((1, False), (2, False), (3, False), (3, True)):
@@ -505,6 +513,12 @@ def test_files_depend_on_sizes_and_seed_alone(toy, tmp_path):
     assert lines(tmp_path / "other" / "valid.en") != lines(toy / "valid.en")
 
 
+def test_equal_seeds_give_equal_files_in_every_version(toy):
+    """Data hashes of users depend on it: a change here is a change of all their corpora."""
+    files = b"".join(path.read_bytes() for path in sorted(toy.iterdir()))
+    assert hashlib.sha256(files).hexdigest() == "207aac17d1debd7dae65bfbbf87eb540f25d0fa424733852a53190c77cd49aaf"
+
+
 def test_nothing_is_written_when_generation_stops(tmp_path, monkeypatch):
     drawn = iter(range(5))
 
@@ -516,6 +530,17 @@ def test_nothing_is_written_when_generation_stops(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "sentence_pair", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_corpus(tmp_path, 10, 2, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_probing_task_is_written_when_one_stops(tmp_path, monkeypatch):
+    def interrupted(tree):
+        raise KeyboardInterrupt
+
+    tasks = {"sentence_length": lambda tree: ("0", probing.text(tree)), "word_content": interrupted}
+    monkeypatch.setattr(probing, "make_probes", lambda seed: tasks)
+    with pytest.raises(KeyboardInterrupt):
+        probing.write_probing(tmp_path, 10)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -538,6 +563,14 @@ def test_out_is_a_file(tmp_path, capsys):
     assert cli(["toy", "--out", str(tmp_path / "file"), "--sentences", "5"]) == 2
     assert capsys.readouterr().err == f"fairseq-diverse toy: --out {tmp_path / 'file'}: is a file; name a folder\n"
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_file_named_probing_is_in_the_way(tmp_path, capsys):
+    (tmp_path / "probing").write_text("mine")
+    assert cli(["toy", "--out", str(tmp_path), "--sentences", "5", "--probing", "10"]) == 2
+    complaint = f"--out {tmp_path}: has a file named probing; move it, or give another --out"
+    assert capsys.readouterr().err == f"fairseq-diverse toy: {complaint}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["probing"]
 
 
 def test_only_its_own_files_are_overwritten(tmp_path, capsys):

@@ -1,6 +1,8 @@
 """Readers of trees, and local phrases against a recursive reading of the rule."""
 
 import random
+import time
+from pathlib import Path
 
 import pytest
 from nltk import Tree
@@ -86,6 +88,8 @@ def test_conllu(tmp_path):
         ("2 4 0", None),
         ("_ _", None),
         ("", None),
+        ("0 " + "9" * 5000, None),
+        ("0 \u0661", None),
     ],
 )
 def test_only_one_whole_tree_is_usable(heads, usable):
@@ -97,6 +101,7 @@ def test_only_one_whole_tree_is_usable(heads, usable):
     [
         ("1\ta\n", ":1: a CoNLL-U word has 10 columns between tabs, not 2"),
         ("2" + "\t_" * 9, ":1: word 1 of the .* '2'"),
+        ("a-b" + "\t_" * 9, ":1: word 1 of the .* 'a-b'"),
     ],
 )
 def test_what_is_not_conllu_is_named(tmp_path, text, message):
@@ -113,6 +118,19 @@ def test_brackets(tmp_path):
     assert [tree and tree.leaves() for tree in (next(trees) for _ in range(8))][1:] == [None] * 6 + [["y"]]
     with pytest.raises(ValueError, match=r"x.ptb:9: not one bracketed tree"):
         next(trees)
+
+
+def test_a_chain_of_many_words_takes_no_square_of_them():
+    count = 30_000
+    began = time.process_time()
+    assert usable_heads([*map(str, range(2, count + 1)), "0"]) == [*range(1, count), count - 1]
+    assert time.process_time() - began < 2
+
+
+def test_a_backslash_at_the_end_of_a_word():
+    r"""NLTK reads \) as a part of the word."""
+    (tree,) = read_brackets(Path("x"), ["(S (X C:\\) (X \\) (X 1\\/2))"])
+    assert tree.leaves() == ["C:\\", "\\", "1\\/2"]
 
 
 def test_text_is_no_tree(tmp_path):

@@ -1,0 +1,223 @@
+"""Abstract syntax: the structure of a sentence that both languages share, before inflection and word order.
+
+``english.py`` and ``german.py`` are the concrete syntaxes (Ranta 2004, Grammatical Framework).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fairseq_diverse.toy.lexicon import Adjective, FixedTime, Modal, Noun, Verb
+
+
+class Agreement:
+    """Features of a subject or object: agreement, and what may follow it."""
+
+    person = 3
+    plural = False
+    pronoun = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has no relative clause, to which the words after it could belong."""
+        return True
+
+    @property
+    def negatable(self) -> bool:
+        """Whether German negates it with kein instead of nicht."""
+        return False
+
+
+@dataclass
+class Gap(Agreement):
+    """The empty place of a relative pronoun or question word, which is at the front; it agrees like the pronoun."""
+
+    plural: bool = False
+
+
+@dataclass
+class Pronoun(Agreement):
+    """``word``: the English subject form; "it" has the gender of its German antecedent; ``thing``: not an animal."""
+
+    word: str
+    gender: str = ""
+    thing: bool = False
+    pronoun = True
+
+    def __post_init__(self) -> None:
+        self.person = {"I": 1, "we": 1, "you": 2}.get(self.word, 3)
+        self.plural = self.word in ("we", "they")
+
+
+@dataclass
+class Name(Agreement):
+    """A person or a city, with its German translation."""
+
+    words: list[str]
+    translation: list[str]
+
+
+@dataclass
+class Common(Agreement):
+    """Determiner ("" for none), number, adjectives with degrees, first part of a compound, noun, modifiers.
+
+    ``content``: what is in a cup or glass, with "of" in English and without a preposition in German.
+    """
+
+    noun: Noun
+    determiner: str = "the"
+    plural: bool = False
+    count: int = 0
+    adjectives: list[tuple[tuple[str, ...], Adjective]] = field(default_factory=list)
+    modifier: tuple[str, ...] | None = None
+    content: Noun | None = None
+    attachments: list[Prepositional] = field(default_factory=list)
+    relative: Relative | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.relative is None and all(part.phrase.closed for part in self.attachments)
+
+    @property
+    def negatable(self) -> bool:
+        return self.determiner in ("a", "") and not self.count
+
+
+class Vehicle(Common):
+    """ "by train": no article in English, the definite one in German."""
+
+
+@dataclass
+class Coordination(Agreement):
+    first: Common
+    second: Common
+    plural = True
+
+
+NounPhrase = Pronoun | Name | Common | Coordination
+Argument = NounPhrase | Gap
+
+
+@dataclass
+class Prepositional:
+    """English and German preposition (one or more words) and the phrase after them, in a German case.
+
+    The genitive needs no German preposition.
+    """
+
+    word: str
+    translation: str
+    case: str
+    phrase: NounPhrase
+
+
+@dataclass
+class Relative:
+    """``clause`` has a Gap as its one object (``of_object``) or as its subject; ``person``: the antecedent is one."""
+
+    clause: Clause
+    of_object: bool
+    person: bool
+
+
+@dataclass
+class Predicate:
+    """What follows "be": an adjective with its degree and complement, or a noun phrase."""
+
+    adjective: Adjective | None = None
+    degree: tuple[str, ...] = ("", "")
+    complement: Prepositional | None = None
+    noun: NounPhrase | None = None
+
+
+class Ago(NamedTuple):
+    number: int
+    unit: Noun
+
+
+class Duration(NamedTuple):
+    number: int
+    unit: Noun
+
+
+class Year(NamedTuple):
+    number: int
+
+
+Time = FixedTime | Ago | Duration | Year
+
+
+@dataclass
+class Clause:
+    """A subject, a verb with its objects, and adjuncts.
+
+    ``verb`` is None for "be" with a ``predicate`` and for "there is" (``existential``). ``tense``: present, past,
+    perfect, pluperfect or progressive. ``objects`` belong to ``verb.objects``, one by one. ``complement``: English and
+    German subordinator and clause ("to" and "zu" for an infinitive). ``adjuncts``: the same, and whether at the front.
+    ``also``: a second predicate of the same subject. ``receiver_last``: "gives the book to the woman".
+    """
+
+    subject: Argument
+    verb: Verb | None
+    objects: list[Argument] = field(default_factory=list)
+    tense: str = "present"
+    modal: Modal | None = None
+    negated: bool = False
+    passive: bool = False
+    often: tuple[str, ...] | None = None
+    time: Time | None = None
+    time_first: bool = False
+    manner: tuple[str, ...] | None = None
+    means: list[Prepositional] = field(default_factory=list)
+    place: Prepositional | None = None
+    place_first: bool = False
+    predicate: Predicate | None = None
+    existential: bool = False
+    complement: tuple[str, str, Clause] | None = None
+    adjuncts: list[tuple[str, str, Clause, bool]] = field(default_factory=list)
+    also: Clause | None = None
+    receiver_last: bool = False
+
+    @property
+    def past(self) -> bool:
+        """Whether the finite verb is in the past tense."""
+        return self.tense in ("past", "pluperfect")
+
+    @property
+    def copular(self) -> bool:
+        return self.verb is None or self.verb.english == "be"
+
+    @property
+    def frame(self) -> str:
+        return self.verb.frame if self.verb else ""
+
+    @property
+    def closed(self) -> bool:
+        """Whether no object has a relative clause, to which the words after it could belong."""
+        return all(item.closed for item in self.objects)
+
+    @property
+    def controller(self) -> Argument:
+        """The subject of the complement's infinitive."""
+        return self.objects[0] if self.verb and "object" in self.verb.flags else self.subject
+
+
+@dataclass
+class Statement:
+    """A clause, or two with the English and German conjunction between them."""
+
+    clause: Clause
+    conjunction: tuple[str, ...] = ()
+    second: Clause | None = None
+
+
+@dataclass
+class Question:
+    """``asked``: an adverb in English and German, the pronoun of the clause's Gap, or its subject; None: yes or no."""
+
+    clause: Clause
+    asked: Pronoun | tuple[str, ...] | None = None
+
+
+Sentence = Statement | Question
