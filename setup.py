@@ -23,6 +23,7 @@ setup(
     packages=[*find_packages(include=["fairseq_diverse", "fairseq_diverse.*"]), "fairseq_diverse.configs"],
     package_dir={"fairseq_diverse.configs": "configs"},
     package_data={
+        "fairseq_diverse": ["py.typed"],
         "fairseq_diverse.configs": ["*/*.yaml"],
         "fairseq_diverse.attention.kernels": ["*.c"],
         "fairseq_diverse.toy": ["words.yaml"],
