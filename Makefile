@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-fast lint bench results
+.PHONY: setup demo test test-fast fuzz fuzz-guided lint bench results
 
 setup: .venv/.done
 
@@ -26,6 +26,16 @@ test: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -q tests/unit tests/model -n 2
+
+# The fuzz tests of `make test` for TIMES as long (20 minutes), or for SECONDS each with input guided by coverage.
+TIMES ?= 20
+SECONDS ?= 60
+fuzz: setup
+	FAIRSEQ_DIVERSE_FUZZ=$(TIMES) $(BIN)/python -m pytest -q tests/fuzz -n 2 -o timeout=0
+
+fuzz-guided: setup
+	$(BIN)/python -m pip install -q -c constraints.txt atheris
+	$(BIN)/python -m tests.fuzz.guided $(SECONDS)
 
 lint: setup
 	$(BIN)/ruff check .
