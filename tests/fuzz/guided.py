@@ -35,7 +35,7 @@ def main() -> None:
     import atheris
 
     _, module, name, *options = sys.argv
-    with atheris.instrument_imports(include=["fairseq_diverse"]):
+    with atheris.instrument_imports(include=["fairseq_diverse", "nltk.tree"]):
         test = tests(module)[name]
     atheris.Setup([sys.argv[0], *options], test.hypothesis.fuzz_one_input)
     atheris.Fuzz()
