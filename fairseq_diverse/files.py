@@ -1,36 +1,101 @@
 """Writing files whole or not at all, and reading text with errors that name the line."""
 
 import errno
+import hashlib
 import os
+import re
+import shutil
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+from fairseq_diverse.processes import alive, host
+
+LONGEST = 128  # bytes of a name that a temporary name repeats
+_given: set[str] = set()  # by this process: others under its number are of one that had it before
 
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` and rename it to ``path`` when the block ends well.
 
-    Whatever stops the block (an error, a full disk, Ctrl-C) leaves ``path`` as it was.
+    Whatever stops the block (an error, a full disk, Ctrl-C) leaves ``path`` as it was. A link stays: the file that it
+    names is the one that is written. What is not a file (a device, a pipe) is written directly.
     """
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "a folder, not a file that can be written", str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(
-            temporary, mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "\n"
-        ) as f:
+        there = path.stat().st_mode
+    except FileNotFoundError:
+        there = None
+    if there and stat.S_ISDIR(there):
+        raise IsADirectoryError(errno.EISDIR, "a folder, not a file that can be written", str(path))
+    target = None if there and not stat.S_ISREG(there) else _named_file(path)
+    options: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    temporary = None
+    try:
+        if target is None:
+            with open(path, mode.replace("w", "a"), **options) as f:
+                yield f
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_path(target)
+        with open(temporary, mode.replace("w", "x"), **options) as f:
+            with suppress(OSError):  # file systems without modes
+                os.fchmod(f.fileno(), stat.S_IMODE(there or os.fstat(f.fileno()).st_mode))
             yield f
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.filename is None:  # a full disk does not say which file it was
+        os.replace(temporary, target)
+    except OSError as error:  # a full disk does not say which file it was
+        if error.errno is not None and error.filename in (None, temporary and str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def _named_file(path: Path) -> Path | None:
+    """Where a chain of links ends, whether or not it is there; None for a file that is open (/dev/stdout)."""
+    while path.is_symlink():
+        if path.parent.resolve().parts[1:2] == ("proc",):
+            return None
+        path = path.parent / path.readlink()
+    return path
+
+
+def temporary_path(path: Path) -> Path:
+    """A hidden name beside ``path`` for the file or folder that is to be renamed to it: ``.NAME.HOST.PROCESS.tmp``.
+
+    What killed processes of this user and host left beside ``path`` under such names is deleted; with the ending .old,
+    what they were about to replace, it becomes ``path`` again if that is gone.
+    """
+    name = os.fsencode(path.name)
+    prefix = f".{path.name if len(name) <= LONGEST else hashlib.sha256(name).hexdigest()}.{host()}."
+    mine = path.with_name(f"{prefix}{os.getpid()}.tmp")
+    pattern = re.compile(re.escape(prefix) + r"([1-9][0-9]{0,8})\.(tmp|old)")
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if not (made := pattern.fullmatch(entry.name)) or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+                continue
+            process = int(made[1])
+            if os.path.abspath(mine) in _given if process == os.getpid() else alive(process):
+                continue
+            if made[2] == "old" and not path.exists():
+                os.replace(entry.path, path)
+            else:
+                remove(Path(entry.path))
+    _given.add(os.path.abspath(mine))
+    return mine
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, as far as possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:

@@ -36,4 +36,4 @@ def config_path(kind: str, name: str) -> Path:
 
 def runs_dir() -> Path:
     """``$FAIRSEQ_DIVERSE_RUNS``, by default ``runs/`` in the current folder."""
-    return Path(os.environ.get("FAIRSEQ_DIVERSE_RUNS", "runs")).resolve()
+    return Path(os.environ.get("FAIRSEQ_DIVERSE_RUNS") or "runs").resolve()

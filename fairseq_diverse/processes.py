@@ -1,25 +1,135 @@
-"""Child processes that do not outlive their parent, and folders in which one process works at a time."""
+"""Processes that end cleanly when they are stopped, their children with them; folders in which one works at a time."""
 
 import ctypes
 import fcntl
+import functools
+import hashlib
+import math
 import os
+import re
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+STOPS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Busy(ValueError):
     """Another process is working there."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal of ``STOPS`` came; its number is the argument."""
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block with ``Stopped``, as Ctrl-C ends it, so that it cleans up.
+
+    A signal that is ignored (by ``nohup``) or handled stays so. Forked processes die of them, as without this block.
+    """
+    process = os.getpid()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    taken = [number for number in STOPS if in_main_thread and signal.getsignal(number) == signal.SIG_DFL]
+
+    last = -math.inf
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        if os.getpid() != process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif time.monotonic() - last > 1:  # `timeout` sends it twice
+            last = time.monotonic()
+            raise Stopped(number)
+
+    try:
+        for number in taken:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Handle Ctrl-C and the signals of ``STOPS`` after the block, which their exceptions would leave half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda n, frame: came.append(n)) for number in (signal.SIGINT, *STOPS)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for received in came:
+            signal.raise_signal(received)
+
+
+@functools.cache
+def host() -> str:
+    """A name for the machine and the container in which the number of a process means that process."""
+    name = socket.gethostname()
+    identity = [name]
+    with suppress(OSError):
+        identity.append(os.readlink("/proc/self/ns/pid"))
+    with suppress(OSError):
+        identity.append(Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace"))
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:8]
+    return f"{re.sub('[^A-Za-z0-9-]', '_', name)[:40]}-{digest}"
+
+
+def alive(process: int) -> bool:
+    """Whether this host has a process of that number; one that is dead, but that nobody waited for, does not count."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    try:
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:  # not Linux
+        return True
+    return state not in (b"Z", b"X")
+
+
 def die_with_parent() -> None:
     """In a child process: ask Linux to kill it when its parent dies, so that nothing works on unseen."""
     if LIBC is not None:
         LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def run_to_end(
+    command: Sequence[str], timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """``subprocess.run``; where it is interrupted or takes too long, the command's own children are killed as well.
+
+    Raises:
+        subprocess.TimeoutExpired: it takes longer than ``timeout`` seconds.
+    """
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent, **options
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @contextmanager

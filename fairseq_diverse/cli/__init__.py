@@ -1,16 +1,20 @@
 """The console command ``fairseq-diverse``: one module a subcommand.
 
 A subcommand module has a docstring (its help), ``EXAMPLE``, ``add_arguments(parser)`` and ``main(args)``,
-which returns an exit code or None. A ``ValueError`` or ``OSError`` is the user's to mend: it is printed as one line.
+which returns an exit code or None. A ``ValueError`` or ``OSError`` is the user's to fix: it is printed as one line.
 """
 
 import argparse
 import importlib
+import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+
+from fairseq_diverse.processes import Stopped, stopped_by_signals
 
 COMMANDS = {
     "doctor": "check the installation",
@@ -90,12 +94,31 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for message in ("'pin_memory' argument", "Support for mismatched key_padding_mask"):  # torch about fairseq's habits
         warnings.filterwarnings("ignore", message)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8 in every locale; names of files may be anything
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     args = build_parser(argv).parse_args(argv)
     try:
-        return args.main(args) or 0
+        with stopped_by_signals():
+            code = args.main(args) or 0
+            print(end="", flush=True)
+            return code
     except (ValueError, OSError) as error:
+        _discard_output()
+        if isinstance(error, BrokenPipeError) and error.filename is None:  # of stdout, as in `report ... | head`
+            return 141
         print(f"fairseq-diverse {args.command}: {error}", file=sys.stderr)
         return 2
+    except Stopped as stop:
+        print(f"\nfairseq-diverse {args.command}: stopped by signal {stop.args[0]}", file=sys.stderr)
+        return 128 + stop.args[0]
     except KeyboardInterrupt:
         print(f"\nfairseq-diverse {args.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _discard_output() -> None:
+    """Drop what stdout cannot take, about which the interpreter would complain once more at its end."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

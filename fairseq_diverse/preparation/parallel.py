@@ -1,15 +1,28 @@
 """One function over many lines, in this process or in several."""
 
+import multiprocessing
+import multiprocessing.pool
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from multiprocessing import Pool
 from typing import Any, TypeVar
+
+from fairseq_diverse.processes import STOPS, die_with_parent, signals_deferred
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _function: Callable[[Any], Any]  # of a worker process: sent once, not with every item
+_context: Any = multiprocessing.get_context()
+SIGNALS = (signal.SIGINT, *STOPS)  # the parent's to handle: a worker that dies of one leaves the pool waiting for it
+
+
+class _Worker(_context.Process):
+    terminate = _context.Process.kill  # it ignores what the pool would send
+
+
+class _Context(type(_context)):
+    Process = _Worker
 
 
 @contextmanager
@@ -18,20 +31,23 @@ def parallel_map(function: Callable[[T], R], items: Iterable[T], workers: int) -
     if workers == 1:
         yield map(function, items)
     else:
-        # a worker that dies of Ctrl-C while it starts would leave the pool waiting for it
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        pool = None
         try:
-            pool = Pool(workers, _start_worker, (function,))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        with pool:
+            with signals_deferred():
+                pool = multiprocessing.pool.Pool(workers, _start_worker, (function,), context=_Context())
             yield pool.imap(_call, items, chunksize=200)
+        finally:
+            if pool is not None:
+                with signals_deferred():
+                    pool.terminate()
 
 
 def _start_worker(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    die_with_parent()
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _call(item: Any) -> Any:

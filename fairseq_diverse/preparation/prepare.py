@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, nullcontext, redirect_stderr
+from contextlib import ExitStack, nullcontext, redirect_stderr, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from fairseq_diverse.files import iterate_lines
+from fairseq_diverse.files import iterate_lines, temporary_path
 from fairseq_diverse.preparation import subwords
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.parallel import parallel_map
@@ -25,6 +25,7 @@ from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_reco
 from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokens import Tokens, clean
+from fairseq_diverse.processes import run_to_end
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
 T = TypeVar("T")
@@ -63,8 +64,10 @@ def prepare(
         False where ``out`` already holds the same configuration of the same raw files, True where it was made.
 
     Raises:
-        ValueError: raw files absent, of unequal length, not UTF-8 or (strict) unclean; ``out`` holds something else.
+        ValueError: raw files absent, of unequal length, not UTF-8 or (strict) unclean; ``out`` holds something else or
+            is a mount point.
     """
+    temporary = temporary_path(out)
     names = {
         split: [f"{config.files[split]}.{language}" for language in config.languages]
         for split in SPLITS
@@ -75,11 +78,13 @@ def prepare(
     wanted |= {"hold-out": hold_out} if hold_out else {}
     if _existing(out, wanted, strict, overwrite):
         return False
+    if _is_mount(out):
+        raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     pairs = {split: (raw / source, raw / target) for split, (source, target) in names.items()}
     tokens = tuple(Tokens(config.sides[side]) for side in ("source", "target"))
     totals = {split: _equal_lengths(*paths) for split, paths in pairs.items()}
     versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
-    keep, work = work is not None, work or out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    keep, work = work is not None, work or temporary
     try:
         steps = Steps(work, [wanted, versions, strict])
         text = work / "text"
@@ -94,7 +99,7 @@ def prepare(
         record: dict[str, Any] = {
             "format": FORMAT,
             "schema": SCHEMA,
-            "name": config.name,
+            "name": os.fsencode(config.name).decode(errors="replace"),  # of a file, in any locale
             "source": config.languages[0],
             "target": config.languages[1],
             **wanted,
@@ -147,8 +152,22 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
     )
 
 
+def _is_mount(out: Path) -> bool:
+    """Also one of a folder of the same file system, which ``os.path.ismount`` does not see."""
+    mounts = set()
+    for path in (out, out.parent):
+        with suppress(OSError):
+            opened = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
+            try:
+                described = Path(f"/proc/self/fdinfo/{opened}").read_text(encoding="utf-8")
+            finally:
+                os.close(opened)
+            mounts |= {line for line in described.splitlines() if line.startswith("mnt_id")}
+    return os.path.ismount(out) or len(mounts) == 2
+
+
 def _put_in_place(work: Path, out: Path) -> None:
-    old = out.with_name(f".{out.name}.{os.getpid()}.old")
+    old = temporary_path(out).with_suffix(".old")
     if out.exists():
         os.replace(out, old)
     os.replace(work, out)
@@ -279,7 +298,7 @@ def _train_truecaser(train: Path, model: Path) -> None:
 
 
 def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
-    """Twice does no more than once."""
+    """Idempotent."""
     with parallel_map(tokens.truecase, _bar(iterate_lines(path), f"truecase {path.name}"), workers) as lines:
         _write(path.with_name("cased"), lines)
     os.replace(path.with_name("cased"), path)
@@ -338,7 +357,7 @@ def _binarize(config: DataConfig, work: Path, workers: int) -> None:
         command += [f"--{split}pref", f"text/bpe.{split}"]
     command += ["--destdir", ".", "--workers", str(workers)]
     command += ["--joined-dictionary"] if config.joined_dictionary else []
-    done = subprocess.run(
+    done = run_to_end(
         command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
     )
     if done.returncode:

@@ -22,9 +22,9 @@ class Steps:
         self.path = folder / FILE
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
-        except OSError:
-            kept = {}
-        if kept.get("purpose") != purpose:
+        except (OSError, ValueError):  # absent or damaged
+            kept = None
+        if not isinstance(kept, dict) or kept.get("purpose") != purpose or not isinstance(kept.get("done"), dict):
             shutil.rmtree(folder, ignore_errors=True)
             kept = {"purpose": purpose, "done": {}}
         folder.mkdir(parents=True, exist_ok=True)

@@ -268,19 +268,58 @@ def test_with_a_working_directory_what_is_done_is_not_done_again(tmp_path, raw, 
     assert {name: calls.count(name) for name in once} == {name: once[name] + again[name] for name in once}
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_ctrl_c_leaves_nothing_and_says_so_in_one_line(workers, tmp_path):
+@pytest.mark.parametrize(
+    ("workers", "how"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("1", signal.SIGTERM), ("2", signal.SIGTERM)]
+)
+def test_being_stopped_leaves_nothing_and_says_so_in_one_line(workers, how, tmp_path):
     raw = write_raw(tmp_path / "raw", lines=40000)
     line = command(tmp_path, raw, {}, ("--workers", workers))
     running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not list(tmp_path.glob(".out.*.tmp/text/train.en")) and running.poll() is None:
         time.sleep(0.02)
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    os.killpg(running.pid, how)  # as a terminal and `timeout` do: to every process of the group
     _, said = running.communicate(timeout=60)
-    assert running.returncode == 130
+    assert running.returncode == 128 + how
     assert "Traceback" not in said
-    assert said.endswith("interrupted\n")
+    assert said.endswith("interrupted\n" if how == signal.SIGINT else "stopped by signal 15\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+
+
+def test_what_kill_9_left_is_swept_by_the_next_run(tmp_path):
+    raw = write_raw(tmp_path / "raw", lines=40000)
+    line = command(tmp_path, raw, {}, ("--workers", "2"))
+    killed = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not list(tmp_path.glob(".out.*.tmp/text/train.en")) and killed.poll() is None:
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    assert len(list(tmp_path.glob(".out.*.tmp"))) == 1
+    edit(raw / "test.en", 1, "\0")  # the next one ends soon, with an error
+    shutil.copy(raw / "test.en", raw / "train.en")
+    shutil.copy(raw / "test.de", raw / "train.de")
+    done = subprocess.run([*line, "--strict"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 2 and sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+    with pytest.raises(ProcessLookupError):  # its workers died with it
+        os.killpg(killed.pid, 0)
+
+
+def test_a_configuration_may_have_any_file_name(tmp_path, raw):
+    """As Python reads the bytes of a name in a locale that is not UTF-8."""
+    module = importlib.import_module("fairseq_diverse.preparation.prepare")
+    for name, recorded in (("m\udcc3\udcaf", "mï"), ("m\udcff", "m\ufffd")):
+        module.prepare(DataConfig.from_mapping(name, CONFIG), raw, tmp_path / recorded)
+        record = json.loads((tmp_path / recorded / "preprocess.json").read_text(encoding="utf-8"))
+        assert record["name"] == recorded
+
+
+def test_a_mount_point_is_refused_before_any_work(tmp_path, raw, monkeypatch):
+    module = importlib.import_module("fairseq_diverse.preparation.prepare")
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "out")
+    monkeypatch.setattr(module, "Steps", None)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"out: a mount point, .* choose a folder inside it"):
+        module.prepare(DataConfig.from_mapping("x", CONFIG), raw, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "raw"]
 
 
 def test_the_script_says_how_it_is_called(tmp_path):

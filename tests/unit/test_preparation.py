@@ -200,6 +200,15 @@ def test_a_step_is_done_once_for_one_purpose(tmp_path):
     assert list((tmp_path / "work").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"done": {}}', '{"purpose": "x"}', '{"purpose": "x", "done": 1}', "\xff"]
+)
+def test_damaged_results_of_steps_are_not_used(damage, tmp_path):
+    Steps(tmp_path / "work", "x")("add", sum, [1, 2])
+    (tmp_path / "work/steps.json").write_bytes(damage.encode("latin-1"))
+    assert Steps(tmp_path / "work", "x")("add", sum, [1, 3]) == 4
+
+
 # --- the record ---
 
 

@@ -29,6 +29,19 @@ typedef struct {
 
 INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
 
+/* whether all of x[0..n) lie within +-1e17, by their bits: this file is compiled for finite numbers. A product of two is then
+   finite; what else comes in is left to torch (return code 2). */
+static int moderate(const float *x, size_t n) {
+    int top = 0;
+    for (size_t i = 0; i < n; i++) {
+        int bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        top = bits > top ? bits : top;
+    }
+    return top <= 0x5bb1a2bc;
+}
+
 /* e^x of x <= 0 as 2^n 2^f, |f| <= 1/2; 0 below -87 */
 INLINE vec exponential(vec x) {
     const ivec seen = x > -87.0f;
@@ -55,6 +68,7 @@ typedef struct {
     float *k, *v;      /* (keys, Dk), (keys, D) of one head */
     vec *grad_k, *grad_v;
     vec *weights, *grad_weights; /* (keys, WIDE) */
+    int moderate;      /* whether all numbers are */
     void *memory;
 } Sentence;
 
@@ -70,6 +84,7 @@ static int allocate(Sentence *s, const Sizes *z, int backward) {
     TAKE(grad_k, vec, backward * S * Dk); TAKE(grad_v, vec, backward * S * D);
     TAKE(k, float, S * Dk); TAKE(v, float, S * D); TAKE(key, int, S); TAKE(seen, int, N);
     s->vectors = N;
+    s->moderate = 1;
     return 0;
 }
 
@@ -95,6 +110,7 @@ static void begin(Sentence *s, const Sizes *z, const float *q, const unsigned ch
     const int queries = z->H * z->T, rows = allowed && z->row ? z->T : 1;
     memset(s->q, 0, sizeof(vec) * s->vectors * z->Dk);
     into_lanes(s->q, q, z, z->Dk, (size_t)z->T * z->Dk, z->Dk, 1);
+    s->moderate &= moderate((float *)s->q, (size_t)s->vectors * z->Dk * LANES);
     s->keys = s->hidden = 0;
     FOR(c, z->S) {
         int seeing = rows;
@@ -116,6 +132,7 @@ static void take_head(Sentence *s, const Sizes *z, const float *k, const float *
         memcpy(s->k + (size_t)c * z->Dk, k + (size_t)s->key[c] * z->Dk, sizeof(float) * z->Dk);
         memcpy(s->v + (size_t)c * z->D, v + (size_t)s->key[c] * z->D, sizeof(float) * z->D);
     }
+    s->moderate &= moderate(k, (size_t)z->S * z->Dk) & moderate(v, (size_t)z->S * z->D);
 }
 
 /* to[c][w] = sum over d of from[w][d] * rows[c][d], two keys at a time */
@@ -218,7 +235,7 @@ int interacting_forward(const Sizes *z, const float *q, const float *k, const fl
     const int H = z->H, T = z->T, S = z->S, Dk = z->Dk, D = z->D, kept = z->sum ? 1 : H;
     Sentence s;
     if (allocate(&s, z, 0)) return 1;
-    FOR(b, z->B) {
+    for (int b = 0; b < z->B && s.moderate; b++) {
         begin(&s, z, q + (size_t)b * H * T * Dk, allowed ? allowed + b * z->batch : NULL);
         FOR(j, H) {
             take_head(&s, z, k + ((size_t)b * H + j) * S * Dk, v + ((size_t)b * H + j) * S * D);
@@ -230,7 +247,7 @@ int interacting_forward(const Sizes *z, const float *q, const float *k, const fl
         }
     }
     free(s.memory);
-    return 0;
+    return s.moderate ? 0 : 2;
 }
 
 int interacting_backward(const Sizes *z, const float *q, const float *k, const float *v, const unsigned char *allowed,
@@ -239,7 +256,7 @@ int interacting_backward(const Sizes *z, const float *q, const float *k, const f
     Sentence s;
     if (allocate(&s, z, 1)) return 1;
     memset(s.out, 0, sizeof(vec) * s.vectors * D); /* the last lanes, which no query fills */
-    FOR(b, z->B) {
+    for (int b = 0; b < z->B && s.moderate; b++) {
         begin(&s, z, q + (size_t)b * H * T * Dk, allowed ? allowed + b * z->batch : NULL);
         memset(s.grad_q, 0, sizeof(vec) * s.vectors * Dk);
         FOR(j, H) {
@@ -247,9 +264,11 @@ int interacting_backward(const Sizes *z, const float *q, const float *k, const f
             take_head(&s, z, k + head * S * Dk, v + head * S * D);
             memset(s.grad_k, 0, sizeof(vec) * s.keys * Dk);
             memset(s.grad_v, 0, sizeof(vec) * s.keys * D);
-            if (!z->sum || j == 0)
+            if (!z->sum || j == 0) {
                 into_lanes(s.out, grad + ((size_t)b * H * kept + (z->sum ? 0 : j)) * D, z, D, (size_t)kept * D, z->step,
                            z->sum ? 1 / sqrtf(H) : 1);
+                s.moderate &= moderate((float *)s.out, (size_t)s.vectors * D * LANES);
+            }
             ALL_QUERIES(backward);
             put_head(&s, grad_k + head * S * Dk, s.grad_k, S, Dk);
             put_head(&s, grad_v + head * S * D, s.grad_v, S, D);
@@ -257,5 +276,5 @@ int interacting_backward(const Sizes *z, const float *q, const float *k, const f
         from_lanes(s.grad_q, grad_q + (size_t)b * H * T * Dk, z, Dk, (size_t)T * Dk, Dk, 1);
     }
     free(s.memory);
-    return 0;
+    return s.moderate ? 0 : 2;
 }

@@ -43,8 +43,8 @@ class Pairs(torch.autograd.Function):
         out = q.new_empty(queries, batch, heads * width * (1 if summed else heads)).transpose(0, 1)
         ctx.summed, ctx.scale = summed, scale
         ctx.save_for_backward(q, k, v, allowed)
-        _call("interacting_forward", q, k, v, allowed, summed, out)
-        return out
+        done = _call("interacting_forward", q, k, v, allowed, summed, out)
+        return out if done else _in_torch(q, k, v, allowed, summed)
 
     @staticmethod
     @once_differentiable
@@ -52,14 +52,30 @@ class Pairs(torch.autograd.Function):
         q, k, v, allowed = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]
         grad = grad.transpose(0, 1).contiguous().transpose(0, 1)
-        _call("interacting_backward", q, k, v, allowed, ctx.summed, grad, *grads)
+        if not _call("interacting_backward", q, k, v, allowed, ctx.summed, grad, *grads):
+            q, k, v = inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+            with torch.enable_grad():
+                out = _in_torch(q, k, v, allowed, ctx.summed)
+            grads = list(torch.autograd.grad(out, inputs, grad))
         return grads[0].mul_(ctx.scale), *grads[1:], None, None, None
+
+
+def _in_torch(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool) -> Tensor:
+    """The same by torch, of queries that are scaled."""
+    from fairseq_diverse.attention.functional.interacting import interacting_attention
+
+    with cpu.disabled():
+        return interacting_attention(q, k, v, allowed, "sum" if summed else "concat", scale=1.0)
 
 
 def _call(
     function: str, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, out: Tensor, *others: Tensor
-) -> None:
-    """Run a kernel over the sentences; all but ``allowed`` are split by their first dimension."""
+) -> bool:
+    """Run a kernel over the sentences; all but ``allowed`` are split by their first dimension.
+
+    Returns:
+        Whether it did the work, see ``in_threads``.
+    """
     (_, heads, queries, key_width), (keys, width) = q.shape, v.shape[2:]
     batch = row = 0
     if allowed is not None:
@@ -73,4 +89,4 @@ def _call(
             ctypes.byref(sizes), *rest, cpu.pointer(seen), *(cpu.pointer(x[start:]) for x in (out, *others))
         )
 
-    cpu.in_threads(q.size(0), part)
+    return cpu.in_threads(q.size(0), part)

@@ -8,6 +8,19 @@
 #define EPSILON 1e-9f
 #define FOR(i, n) for (int i = 0; i < (n); i++)
 
+/* whether all of x[0..n) lie within +-1e17, by their bits: this file is compiled for finite numbers, others are left to
+   torch (return code 2). A vote that is NaN or infinite makes its capsule so: it is enough to look at the capsules. */
+static int moderate(const float *x, size_t n) {
+    int top = 0;
+    for (size_t i = 0; i < n; i++) {
+        int bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        top = bits > top ? bits : top;
+    }
+    return top <= 0x5bb1a2bc;
+}
+
 /* softmax over n of x[0..n), in place */
 static void softmax(float *restrict x, int n) {
     float top = x[0], sum = 0;
@@ -79,15 +92,17 @@ int em_forward(const float *v, int tokens, int H, int N, int iterations, const f
                float *out) {
     float *steps = malloc(sizeof(float) * iterations * (FIELDS + H) * N), *d = malloc(sizeof(float) * H * N);
     if (!steps || !d) { free(steps); free(d); return 1; }
-    FOR(m, tokens) {
+    int fine = !beta_a || (moderate(beta_a, N) && moderate(beta_u, N));
+    for (int m = 0; m < tokens && fine; m++) {
         const float *first = v + (size_t)m * H * N;
         em_steps(first, H, N, iterations, beta_a, beta_u, d, steps);
         const float *mean = STEP(iterations - 1, MEAN), *active = STEP(iterations - 1, ACTIVE);
         FOR(n, N) out[(size_t)m * N + n] = active[n] * (mean[n] + first[n]);
+        fine = moderate(mean, N) && moderate(out + (size_t)m * N, N);
     }
     free(steps);
     free(d);
-    return 0;
+    return fine ? 0 : 2;
 }
 
 /* grad_beta_a, grad_beta_u (N) are added to */
@@ -99,10 +114,12 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
     float *restrict g_mean = work, *restrict g_log_a = work + N, *restrict g_total = work + 2 * N;
     float *restrict g_log_sigma = work + 3 * N, *restrict g_variance = work + 4 * N, *restrict g_sum = work + 5 * N;
     float *restrict g_share = work + 6 * N, *restrict d = g_share + H * N; /* (H, N) */
-    FOR(m, tokens) {
+    int fine = !beta_a || (moderate(beta_a, N) && moderate(beta_u, N));
+    for (int m = 0; m < tokens && fine; m++) {
         const float *restrict first = v + (size_t)m * H * N, *restrict g = grad_out + (size_t)m * N;
         float *restrict gv = grad_v + (size_t)m * H * N;
         em_steps(first, H, N, iterations, beta_a, beta_u, d, steps);
+        if (!(fine = moderate(STEP(iterations - 1, MEAN), N) && moderate(g, N))) break;
         memset(gv, 0, sizeof(float) * H * N);
         for (int t = iterations - 1; t >= 0; t--) {
             const float *restrict total = STEP(t, TOTAL), *restrict inverse = STEP(t, INVERSE);
@@ -166,7 +183,7 @@ int em_backward(const float *v, int tokens, int H, int N, int iterations, const 
     }
     free(steps);
     free(work);
-    return 0;
+    return fine ? 0 : 2;
 }
 
 /* ---- simple routing ---- */
@@ -213,13 +230,15 @@ static void simple_steps(const float *restrict v, int H, int N, int iterations, 
 int simple_forward(const float *v, int tokens, int H, int N, int iterations, float *out) {
     float *steps = malloc(sizeof(float) * iterations * (SIMPLE_FIELDS + 2 * H) * N), *b = malloc(sizeof(float) * H * N);
     if (!steps || !b) { free(steps); free(b); return 1; }
-    FOR(m, tokens) {
+    int fine = 1;
+    for (int m = 0; m < tokens && fine; m++) {
         simple_steps(v + (size_t)m * H * N, H, N, iterations, b, steps);
         memcpy(out + (size_t)m * N, SIMPLE(iterations - 1, OMEGA), sizeof(float) * N);
+        fine = moderate(SIMPLE(iterations - 1, S), N);
     }
     free(steps);
     free(b);
-    return 0;
+    return fine ? 0 : 2;
 }
 
 int simple_backward(const float *v, int tokens, int H, int N, int iterations, const float *grad_out, float *grad_v) {
@@ -227,10 +246,12 @@ int simple_backward(const float *v, int tokens, int H, int N, int iterations, co
     float *work = malloc(sizeof(float) * (2 + 2 * H) * N);
     if (!steps || !work) { free(steps); free(work); return 1; }
     float *restrict g = work, *restrict along = work + N, *restrict g_b = work + 2 * N, *restrict g_log = g_b + H * N;
-    FOR(m, tokens) {
+    int fine = 1;
+    for (int m = 0; m < tokens && fine; m++) {
         const float *restrict x = v + (size_t)m * H * N;
         float *restrict gv = grad_v + (size_t)m * H * N;
         simple_steps(x, H, N, iterations, g_b, steps);
+        if (!(fine = moderate(SIMPLE(iterations - 1, S), N) && moderate(grad_out + (size_t)m * N, N))) break;
         memset(gv, 0, sizeof(float) * H * N);
         memset(g_b, 0, sizeof(float) * H * N);
         memcpy(g, grad_out + (size_t)m * N, sizeof(float) * N);
@@ -263,5 +284,5 @@ int simple_backward(const float *v, int tokens, int H, int N, int iterations, co
     }
     free(steps);
     free(work);
-    return 0;
+    return fine ? 0 : 2;
 }

@@ -1,7 +1,7 @@
 """Routing with a hand-derived backward pass that recomputes the iterations from the votes, the only thing kept.
 
-Two equal forms: C for float32 votes of width 1 on a CPU (``cpu.py``), torch for everything else, a chunk of tokens at a
-time that fits a CPU's cache. Formulas: ``functional/routing.py``.
+Two equal forms: C for float32 votes of width 1 on a CPU (``routing.c``), torch for everything else, a chunk of tokens
+at a time that fits a CPU's cache. Formulas: ``functional/routing.py``.
 """
 
 import math
@@ -53,8 +53,8 @@ class SimpleRouting(torch.autograd.Function):
     def forward(ctx: Any, votes: Tensor, iterations: int) -> Tensor:
         ctx.save_for_backward(votes)
         ctx.iterations = iterations
-        if cpu.usable(votes):
-            return cpu.simple_forward(_rows(votes), iterations).view(*votes.shape[:-3], votes.size(-2))
+        if usable(votes) and (made := _c_simple_forward(_rows(votes), iterations)) is not None:
+            return made.view(*votes.shape[:-3], votes.size(-2))
         out = votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
         rows = out.view(-1, out.size(-1))
         for part, v in _chunks(votes):
@@ -65,9 +65,10 @@ class SimpleRouting(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (votes,) = ctx.saved_tensors
-        if cpu.usable(votes):
-            grad_votes = cpu.simple_backward(_rows(votes), ctx.iterations, _rows(grad, votes.size(-2)))
-            return grad_votes.view(votes.shape), None
+        if usable(votes):
+            made = _c_simple_backward(_rows(votes), ctx.iterations, _rows(grad, votes.size(-2)))
+            if made is not None:
+                return made.view(votes.shape), None
         grad_votes = torch.empty_like(votes, memory_format=torch.contiguous_format)
         rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
         for part, v in _chunks(votes):
@@ -123,8 +124,8 @@ class EMRouting(torch.autograd.Function):
         ctx.save_for_backward(votes, beta_a, beta_u)
         ctx.iterations = iterations
         betas = _betas(votes, beta_a, beta_u)
-        if cpu.usable(votes):
-            return cpu.em_forward(_rows(votes), betas, iterations).view(*votes.shape[:-3], votes.size(-2))
+        if usable(votes) and (made := _c_em_forward(_rows(votes), betas, iterations)) is not None:
+            return made.view(*votes.shape[:-3], votes.size(-2))
         out = votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
         rows = out.view(-1, out.size(-1))
         for part, v in _chunks(votes):
@@ -141,9 +142,11 @@ class EMRouting(torch.autograd.Function):
         votes, beta_a, beta_u = ctx.saved_tensors
         betas = _betas(votes, beta_a, beta_u)
         grad_betas: Betas
-        if cpu.usable(votes):
-            grad_votes, *made = cpu.em_backward(_rows(votes), betas, ctx.iterations, _rows(grad, votes.size(-2)))
-            grad_votes, grad_betas = grad_votes.view(votes.shape), (made[0], made[1])
+        made = None
+        if usable(votes):
+            made = _c_em_backward(_rows(votes), betas, ctx.iterations, _rows(grad, votes.size(-2)))
+        if made is not None:
+            grad_votes, grad_betas = made[0].view(votes.shape), made[1:]
         else:
             grad_votes = torch.empty_like(votes, memory_format=torch.contiguous_format)
             rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
@@ -268,3 +271,63 @@ def _em_backward(
             slope = (centred * grad_variance.unsqueeze(-3)).add_(grad_mean.unsqueeze(-3))
             grad_share = _sum_width(slope.mul_(centred)).add_(grad_total.unsqueeze(-2))
     return grad_v
+
+
+# ---- in C ----
+
+
+def usable(votes: Tensor) -> bool:
+    """Whether the kernel takes these votes: float32, capsules of width 1, on a CPU."""
+    return votes.size(-1) == 1 and cpu.available("routing", votes)
+
+
+def _call(function: Any, votes: Tensor, iterations: int, *others: Tensor | None, shared: int = 0) -> bool:
+    """Run a routing kernel over the tokens.
+
+    Args:
+        votes: (tokens, H, N).
+        others: the kernel's other arguments: the first ``shared`` are given whole, the rest split by their first
+        dimension.
+
+    Returns:
+        Whether it did the work, see ``in_threads``.
+    """
+    tokens, heads, capsules = votes.shape
+    threads = cpu.share(tokens)
+
+    def part(thread: int, start: int, stop: int) -> int:
+        pointers = [
+            cpu.pointer(x if i < shared or x is None else x[x.size(0) * thread // threads :])
+            for i, x in enumerate(others)
+        ]
+        return function(cpu.pointer(votes[start:]), stop - start, heads, capsules, iterations, *pointers)
+
+    return cpu.in_threads(tokens, part)
+
+
+def _c_em_forward(votes: Tensor, betas: Betas, iterations: int) -> Tensor | None:
+    """(tokens, N) capsules of votes (tokens, H, N); None where the kernel leaves it to torch."""
+    out = votes.new_empty(votes.size(0), votes.size(2))
+    function = cpu.library("routing").em_forward
+    return out if _call(function, votes, iterations, *(betas or (None, None)), out, shared=2) else None
+
+
+def _c_em_backward(votes: Tensor, betas: Betas, iterations: int, grad: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Gradients of the votes and of both betas, given that of the capsules; None where it is left to torch."""
+    grad_votes = torch.empty_like(votes)
+    grad_betas = [votes.new_zeros(max(1, cpu.share(votes.size(0))), votes.size(2)) for _ in range(2)]
+    function, shared = cpu.library("routing").em_backward, betas or (None, None)
+    done = _call(function, votes, iterations, *shared, grad, grad_votes, *grad_betas, shared=2)
+    return (grad_votes, grad_betas[0].sum(0), grad_betas[1].sum(0)) if done else None
+
+
+def _c_simple_forward(votes: Tensor, iterations: int) -> Tensor | None:
+    """(tokens, N) capsules of votes (tokens, H, N); None where the kernel leaves it to torch."""
+    out = votes.new_empty(votes.size(0), votes.size(2))
+    return out if _call(cpu.library("routing").simple_forward, votes, iterations, out) else None
+
+
+def _c_simple_backward(votes: Tensor, iterations: int, grad: Tensor) -> Tensor | None:
+    """Gradient of the votes, given that of the capsules; None where the kernel leaves it to torch."""
+    grad_votes = torch.empty_like(votes)
+    return grad_votes if _call(cpu.library("routing").simple_backward, votes, iterations, grad, grad_votes) else None

@@ -1,0 +1,180 @@
+"""C kernels, compiled once by the machine's own compiler; without one the torch functions do the same work.
+
+Compiled kernels are kept in ``fairseq_diverse/kernels`` of the cache. Folder and file must be the user's own, and
+nobody else may write them. The SHA-256 of a kernel follows it in the file; what is loaded is a copy, in memory, of the
+bytes that were checked.
+"""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.files import remove, temporary_path
+from fairseq_diverse.processes import run_to_end
+
+logger = logging.getLogger(__name__)
+
+# Compiled with fast mathematics (a kernel leaves NaN and infinity to torch), linked without: linking with it would
+# switch off subnormal numbers for the whole process.
+COMPILE = ["-O3", "-march=native", "-ffast-math", "-fno-reciprocal-math", "-fPIC", "-c"]
+LINK = ["-shared"]
+TIME = 60  # seconds for each of the two
+DIGEST = hashlib.sha256().digest_size
+
+_compiling = threading.Lock()
+
+
+@functools.cache
+def library(name: str) -> Any:
+    """The compiled ``name.c``, or None where there is no compiler; ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all off."""
+    with _compiling:  # threads that come at once
+        return _library(name)
+
+
+@functools.cache
+def _library(name: str) -> Any:
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if os.environ.get("FAIRSEQ_DIVERSE_KERNELS") == "0" or compiler is None or os.name != "posix":
+        return None
+    source = Path(__file__).with_name(f"{name}.c")
+    try:
+        text = source.read_bytes()
+        key = hashlib.sha256("\0".join([compiler, _processor(), *COMPILE]).encode() + text).hexdigest()[:16]
+        loaded = _load(_kept_or_compiled(f"{name}-{key}.so", compiler, source))
+        for function in re.findall(rb"^int (\w+)\(", text, re.MULTILINE):
+            getattr(loaded, function.decode())
+        return loaded
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:
+        logger.warning(f"{name} runs without its C kernel, on torch: {error}")
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _kept_or_compiled(file: str, compiler: str, source: Path) -> bytes:
+    folder = _cache()
+    try:
+        kept = None if folder is None else _read(file, folder)
+        if kept is None:
+            kept = _compile(compiler, source)
+            if folder is not None:
+                _keep(kept, file, folder)
+        return kept
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
+# ---- the cache ----
+
+
+def _cache() -> int | None:
+    """A descriptor of the user's own folder, or None where there is none that is safe."""
+    roots = [os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.environ.get("HOME", ""), ".cache")]
+    root = next(filter(os.path.isabs, roots), None)  # empty or relative is as good as unset
+    if root is None:
+        return None
+    path = Path(root, "fairseq_diverse", "kernels")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir(0o700)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        logger.info(f"C kernels are compiled for this process alone: {error}")
+        return None
+    if _is_private(os.fstat(folder)):
+        return folder
+    os.close(folder)
+    logger.warning(f"{path}: not yours alone to write; C kernels are compiled for this process alone")
+    return None
+
+
+def _is_private(state: os.stat_result) -> bool:
+    return state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _read(file: str, folder: int) -> bytes | None:
+    """A kernel as it was kept; None if it is absent, damaged or could be someone else's."""
+    try:  # does not wait for a pipe's other end
+        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError:
+        return None
+    with open(opened, "rb") as f:
+        state = os.fstat(opened)
+        if not stat.S_ISREG(state.st_mode) or not _is_private(state):
+            return None
+        content = f.read()
+    kernel, digest = content[:-DIGEST], content[-DIGEST:]
+    return kernel if hashlib.sha256(kernel).digest() == digest else None
+
+
+def _keep(kernel: bytes, file: str, folder: int) -> None:
+    """Put a kernel into the folder, whole or not at all."""
+    temporary = temporary_path(Path(f"/proc/self/fd/{folder}", file)).name
+    try:
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        try:
+            with open(opened, "wb") as f:
+                f.write(kernel + hashlib.sha256(kernel).digest())
+            os.replace(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(temporary, dir_fd=folder)
+            raise
+    except OSError as error:
+        logger.info(f"{file} is not kept: {error}")
+
+
+# ---- compiling and loading ----
+
+
+def _compile(compiler: str, source: Path) -> bytes:
+    """The shared library, made in a folder of the user's own.
+
+    Raises:
+        OSError: it cannot be written, or the compiler fails or takes too long.
+    """
+    folder = temporary_path(Path(tempfile.gettempdir(), f"fairseq_diverse-{os.geteuid()}-{source.stem}"))
+    folder.mkdir(0o700)
+    try:
+        made, linked = folder / "made.o", folder / "linked.so"
+        for command in ([*COMPILE, str(source), "-o", str(made)], [*LINK, str(made), "-o", str(linked), "-lm"]):
+            done = run_to_end([compiler, *command], TIME, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if done.returncode:
+                said = done.stdout.decode(errors="replace").strip().partition("\n")[0]
+                raise OSError(f"{compiler} ended with exit code {done.returncode}: {said}")
+        return linked.read_bytes()
+    finally:
+        remove(folder)
+
+
+def _load(kernel: bytes) -> ctypes.CDLL:
+    """Load a library from a copy that nobody can change."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(suffix=".so") as f:
+            f.write(kernel)
+            f.flush()
+            return ctypes.CDLL(f.name)
+    # left open: by its number the system would take another kernel for this one
+    copy = os.memfd_create("fairseq_diverse")
+    with open(copy, "wb", closefd=False) as f:
+        f.write(kernel)
+    return ctypes.CDLL(f"/proc/self/fd/{copy}")

@@ -1,0 +1,253 @@
+"""Files are written whole or not at all, into what their name means; what killed processes left is swept."""
+
+import errno
+import io
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_diverse import files, processes
+from fairseq_diverse.cli import doctor, main
+from fairseq_diverse.files import atomic_write, temporary_path
+from fairseq_diverse.processes import Stopped, host, run_to_end, stopped_by_signals
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def dead() -> int:
+    """The number of a process that is gone."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return child
+
+
+# --- what a name means ---
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_its_file_is_written(there, tmp_path):
+    (tmp_path / "real").mkdir()
+    if there:
+        (tmp_path / "real/file").write_text("old")
+    (tmp_path / "real/second").symlink_to("file")
+    (tmp_path / "first").symlink_to("real/second")
+    with atomic_write(tmp_path / "first") as f:
+        f.write("new")
+        assert [name for name in names(tmp_path / "real") if name.endswith(".tmp")]  # beside the file, on its disk
+    assert (tmp_path / "first").is_symlink() and (tmp_path / "real/second").is_symlink()
+    assert (tmp_path / "real/file").read_text() == "new" and not (tmp_path / "real/file").is_symlink()
+    assert names(tmp_path) == ["first", "real"] and names(tmp_path / "real") == ["file", "second"]
+
+
+def test_a_link_to_itself_is_named(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="loop"), atomic_write(tmp_path / "loop"):
+        pass
+    assert (tmp_path / "loop").is_symlink()
+
+
+@pytest.mark.parametrize("mode", ["w", "wb"])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_pipe_is_written_to(mode, linked, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with atomic_write(tmp_path / "link" if linked else pipe, mode) as f:
+        f.write("text" if mode == "w" else b"text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and names(tmp_path) == ["link", "pipe"]
+
+
+def test_an_open_file_is_added_to(tmp_path):
+    """As /dev/stdout is, which may be a file that the shell opened with >>."""
+    with open(tmp_path / "log", "a") as log:
+        log.write("before\n")
+        log.flush()
+        with atomic_write(f"/proc/self/fd/{log.fileno()}") as f:
+            f.write("after\n")
+    assert (tmp_path / "log").read_text() == "before\nafter\n" and names(tmp_path) == ["log"]
+
+
+def test_a_file_keeps_its_mode(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("old")
+    path.chmod(0o600)
+    with atomic_write(path) as f:
+        f.write("new")
+    assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "\udcff"])
+def test_any_name_that_a_file_may_have(name, tmp_path):
+    with atomic_write(tmp_path / name) as f:
+        f.write("text")
+    assert names(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("raised", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_what_is_there_stays_when_writing_stops(raised, tmp_path):
+    path = tmp_path / "out"
+    path.write_text("old")
+    with pytest.raises(type(raised)) as caught, atomic_write(path) as f:
+        f.write("new")
+        raise raised
+    assert path.read_text() == "old" and names(tmp_path) == ["out"]
+    assert isinstance(raised, KeyboardInterrupt) or str(caught.value) == f"[Errno 28] No space left on device: '{path}'"
+
+
+def test_an_error_without_a_number_keeps_its_words(tmp_path):
+    with pytest.raises(OSError, match=r"^the connection ended$"), atomic_write(tmp_path / "out"):
+        raise OSError("the connection ended")
+
+
+# --- what is left of killed processes ---
+
+
+def test_only_what_dead_processes_of_this_user_and_host_left_beside_it_is_swept(tmp_path, monkeypatch):
+    gone, path = dead(), tmp_path / "out"
+    swept = temporary_path(path).with_name(f".out.{host()}.{gone}.tmp")
+    swept.mkdir()
+    (swept / "inside").write_text("half")
+    reused = temporary_path(path)  # this number was another process's before
+    reused.write_text("half")
+    monkeypatch.setattr(files, "_given", set())
+    zombie = os.fork()
+    if not zombie:
+        os._exit(0)
+    os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+    (tmp_path / f".out.{host()}.{zombie}.tmp").write_text("half")
+    link = tmp_path / f".out.{host()}.{dead()}.tmp"
+    (tmp_path / "precious").write_text("precious")
+    link.symlink_to("precious")
+    kept = [
+        f".out.{host()}.{os.getppid()}.tmp",
+        f".out.another-host.{gone}.tmp",
+        f".other.{host()}.{gone}.tmp",
+        f".out.{host()}.{gone}.tmp2",
+        f"out.{host()}.{gone}.tmp",
+        f".out.{host()}.0.tmp",
+        f".out.{host()}.99999999999999999999.tmp",
+        f".out.{gone}.tmp",
+    ]
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    with atomic_write(path) as f:
+        f.write("text")
+    os.waitpid(zombie, 0)
+    assert names(tmp_path) == sorted(["out", "precious", *kept])
+
+
+def test_another_users_are_kept(tmp_path, monkeypatch):
+    left = tmp_path / f".out.{host()}.{dead()}.tmp"
+    left.write_text("half")
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    temporary_path(tmp_path / "out")
+    assert left.exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_was_about_to_be_replaced_comes_back_if_nothing_did(there, tmp_path):
+    out, old = tmp_path / "out", tmp_path / f".out.{host()}.{dead()}.old"
+    old.mkdir()
+    (old / "data").write_text("old")
+    if there:
+        out.mkdir()
+        (out / "data").write_text("new")
+    temporary_path(out)
+    assert names(tmp_path) == ["out"] and (out / "data").read_text() == ("new" if there else "old")
+
+
+# --- signals ---
+
+
+@pytest.fixture
+def usual_signals():
+    before = [signal.signal(number, signal.SIG_DFL) for number in processes.STOPS]
+    yield
+    for number, handler in zip(processes.STOPS, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_stopped_by_a_signal_cleans_up_and_says_so(number, tmp_path, monkeypatch, capsys, usual_signals):
+    def write(args):
+        with atomic_write(tmp_path / "out"):
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(10)
+            finally:
+                os.kill(os.getpid(), number)  # `timeout` sends it to the process, then to its group
+
+    monkeypatch.setattr(doctor, "main", write)
+    assert main(["doctor"]) == 128 + number
+    assert capsys.readouterr().err == f"\nfairseq-diverse doctor: stopped by signal {number}\n"
+    assert names(tmp_path) == [] and signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_ignored_signals_stay_ignored_and_forked_processes_die(usual_signals):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    with stopped_by_signals():
+        os.kill(os.getpid(), signal.SIGHUP)
+        child = os.fork()
+        if not child:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(10)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_nothing_is_left_of_a_command_that_takes_too_long(tmp_path):
+    start = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_to_end(
+            ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/child; wait"], timeout=0.5, stdout=subprocess.PIPE
+        )  # the child holds the pipe
+    assert time.monotonic() - start < 20
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+# --- stdout ---
+
+
+def test_output_is_utf8_in_every_locale(monkeypatch):
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
+    monkeypatch.setattr(doctor, "main", lambda args: print("größer", os.fsdecode(b"\xff")))
+    assert main(["doctor"]) == 0
+    assert out.getvalue() == "größer ".encode() + b"\xff\n"
+
+
+def test_nobody_reads_on(monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+    monkeypatch.setattr(doctor, "main", lambda args: print("a line"))
+    assert main(["doctor"]) == 141
+    sys.stdout.close()  # would raise once more
+    assert capsys.readouterr().err == ""
+
+
+def test_a_name_of_runs_that_is_empty_is_none(monkeypatch, tmp_path):
+    from fairseq_diverse.paths import runs_dir
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", "")
+    assert runs_dir() == tmp_path.resolve() / "runs"

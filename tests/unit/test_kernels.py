@@ -1,0 +1,225 @@
+"""C kernels: only what the user compiled is loaded, whole; without them, and for what they do not take, torch works."""
+
+import functools
+import logging
+import math
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_diverse.attention.functional.interacting import interacting_attention
+from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
+from fairseq_diverse.attention.kernels import compiler, cpu
+
+compiled = functools.cache(compiler._compile)  # once for all tests
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and a process that has loaded nothing; ``cache.compiled`` counts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("FAIRSEQ_DIVERSE_KERNELS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    state = Cache(tmp_path / "cache" / "fairseq_diverse" / "kernels")
+
+    def compile_once(*args):
+        state.compiled += 1
+        return compiled(*args)
+
+    monkeypatch.setattr(compiler, "_compile", compile_once)
+    yield state
+    forget()
+
+
+class Cache:
+    def __init__(self, folder: Path):
+        self.folder, self.compiled = folder, 0
+
+    @property
+    def file(self) -> Path:
+        (file,) = self.folder.iterdir()
+        return file
+
+    def loads(self) -> bool:
+        """Whether a new process loads the kernel, which then works."""
+        forget()
+        if (library := compiler.library("routing")) is None:
+            return False
+        votes = torch.randn(3, 2, 4)
+        out = torch.empty(3, 4)
+        assert library.simple_forward(cpu.pointer(votes), 3, 2, 4, 3, cpu.pointer(out)) == 0
+        return True
+
+
+def forget() -> None:
+    compiler.library.cache_clear()
+    compiler._library.cache_clear()
+
+
+def test_a_kernel_is_compiled_once_and_kept_for_its_user_alone(cache):
+    assert cache.loads() and cache.loads() and cache.compiled == 1
+    assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700 and cache.file.name.startswith("routing-")
+
+
+@pytest.mark.parametrize("damage", [0, 10, 4096, 8000, 12000, "a byte", "its end", "another library", "a pipe", "link"])
+def test_a_damaged_or_foreign_kernel_is_compiled_again(damage, cache):
+    assert cache.loads()
+    file, content = cache.file, cache.file.read_bytes()
+    if isinstance(damage, int):
+        os.truncate(file, damage)
+    elif damage == "a byte":
+        file.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    elif damage == "its end":
+        file.write_bytes(content[: -compiler.DIGEST])
+    elif damage == "another library":
+        file.write_bytes(b"\x7fELF" + bytes(9000))
+    else:
+        file.unlink()
+        os.mkfifo(file) if damage == "a pipe" else file.symlink_to("/dev/zero")
+    assert cache.loads() and cache.compiled == 2
+    assert cache.file.read_bytes() == content and not cache.file.is_symlink()
+
+
+@pytest.mark.parametrize("who", ["group", "others", "owner"])
+def test_a_kernel_that_others_can_write_is_not_read(who, cache, monkeypatch):
+    assert cache.loads()
+    me = os.geteuid()
+    if who == "owner":
+        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    else:
+        cache.file.chmod({"group": 0o620, "others": 0o602}[who])
+    assert cache.loads() and cache.compiled == 2
+
+
+@pytest.mark.parametrize("how", ["group", "others", "link", "file", "read-only"])
+def test_a_folder_that_is_not_the_users_alone_is_not_used(how, cache, tmp_path, caplog):
+    assert cache.loads()
+    before = cache.file.read_bytes()
+    if how == "link":
+        cache.folder.rename(tmp_path / "elsewhere")
+        cache.folder.symlink_to(tmp_path / "elsewhere")
+    elif how == "file":
+        cache.folder.rename(tmp_path / "elsewhere")
+        cache.folder.write_text("")
+    elif how == "read-only":
+        cache.folder.parent.parent.rename(tmp_path / "elsewhere")
+        cache.folder.parent.parent.symlink_to("/proc/1/none")
+    else:
+        cache.folder.chmod({"group": 0o720, "others": 0o702}[how])
+        cache.file.write_bytes(b"planted")
+        before = b"planted"
+    with caplog.at_level(logging.INFO, compiler.logger.name):
+        assert cache.loads() and cache.compiled == 2
+    assert "compiled for this process alone" in caplog.text
+    if how in ("group", "others"):
+        assert cache.file.read_bytes() == before
+
+
+@pytest.mark.parametrize("value", [None, "", "cache", "./cache"])
+def test_a_cache_that_is_not_absolute_counts_as_unset(value, cache, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("XDG_CACHE_HOME") if value is None else monkeypatch.setenv("XDG_CACHE_HOME", value)
+    assert cache.loads()
+    assert list((tmp_path / "home/.cache/fairseq_diverse/kernels").iterdir()) and not list(Path().iterdir())
+    monkeypatch.setenv("HOME", value or "")
+    assert cache.loads() and not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("kind", ["hangs", "fails", "writes nothing", "writes another library"])
+def test_without_a_working_compiler_torch_does_the_work(kind, cache, tmp_path, monkeypatch, caplog):
+    monkeypatch.undo()
+    forget()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(compiler, "TIME", 1 if kind == "hangs" else 60)
+    script = {
+        "hangs": f"sleep 60 & echo $! > {tmp_path}/child; wait",
+        "fails": "echo no such processor; exit 1",
+        "writes nothing": "",
+        "writes another library": 'for last; do :; done; case "$*" in *-shared*) '
+        'echo "int other(void) { return 0; }" | gcc -shared -fPIC -x c - -o "$4";; esac',
+    }[kind]
+    (tmp_path / "cc").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "cc").chmod(0o755)
+    monkeypatch.setenv("CC", str(tmp_path / "cc"))
+    votes = torch.randn(3, 2, 4, 1)
+    start = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        out = [simple_routing(votes) for _ in range(2)]
+    assert time.monotonic() - start < 20 and out[0].equal(out[1])
+    (record,) = caplog.records
+    assert record.getMessage().startswith("routing runs without its C kernel, on torch: ")
+    assert "\n" not in record.getMessage()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    if kind == "hangs":
+        child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+        assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+def test_what_a_killed_compilation_left_is_swept(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiler, "_compile", compiled.__wrapped__)
+    script = f"#!/bin/sh\ntouch {tmp_path}/started; exec sleep 60\n"
+    (tmp_path / "cc").write_text(script)
+    (tmp_path / "cc").chmod(0o755)
+    code = "from fairseq_diverse.attention.kernels.compiler import library; library('routing')"
+    environment = os.environ | {"CC": str(tmp_path / "cc"), "TMPDIR": str(tmp_path / "temporary")}
+    killed = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    while not (tmp_path / "started").exists() and killed.poll() is None:
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert len(list((tmp_path / "temporary").iterdir())) == 1
+    assert cache.loads() and list((tmp_path / "temporary").iterdir()) == []
+
+
+# --- numbers that are not finite ---
+
+VOTES = (3, 2, 4, 1)
+FORMULAS = {
+    "em": (em_routing, [VOTES, (4,), (4,)]),
+    "em without activation": (lambda v: em_routing(v, None, None, activation=False), [VOTES]),
+    "simple": (simple_routing, [VOTES]),
+    **{
+        f"{combine} {mask}": (
+            functools.partial(interacting_attention, allowed=allowed, combine=combine),
+            [(3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 6, 5)],
+        )
+        for combine in ("concat", "sum")
+        for mask, allowed in (("all", None), ("padded", torch.arange(6)[None, None, None] < torch.tensor(4)))
+    },
+}
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e18])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_what_is_not_finite_is_so_where_torch_has_it(name, number):
+    """In each argument, and in the gradient that comes in; 1e18 is finite, but its square is not."""
+    formula, shapes = FORMULAS[name]
+    torch.manual_seed(0)
+    assert cpu.library("interacting") is not None and cpu.library("routing") is not None
+    inputs = [torch.randn(shape) for shape in shapes]
+    arguments = [*inputs, torch.randn_like(formula(*inputs)).contiguous()]
+    for place in range(len(arguments)):
+        given = [x.clone() for x in arguments]
+        given[place].view(-1)[-1] = number
+        results = []
+        for off in (False, True):
+            x = [one.clone().requires_grad_() for one in given[:-1]]
+            with cpu.disabled() if off else torch.enable_grad():
+                out = formula(*x)
+                results.append([out, *torch.autograd.grad(out, x, given[-1])])
+        for ours, expected in zip(*results, strict=True):
+            assert torch.equal(ours.isfinite(), expected.isfinite()), place
+        if math.isnan(number):
+            assert not all(x.isfinite().all() for x in results[0])
