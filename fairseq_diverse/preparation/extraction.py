@@ -33,7 +33,7 @@ from xml.sax.saxutils import unescape
 from tqdm import tqdm
 
 from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write, decode_lines
+from fairseq_diverse.files import atomic_write, decode_lines, temporary_path
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.sources import Sources
@@ -214,7 +214,7 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     made = folder / key
     if made.exists():
         return made
-    work = folder / f".{key}.{os.getpid()}.tmp"
+    work = temporary_path(made)
     work.mkdir(parents=True)
     size = archive.stat().st_size
     limit = max(ALWAYS, RATIO * size)
