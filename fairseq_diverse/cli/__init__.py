@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_diverse.cli import user_dir
 from fairseq_diverse.processes import Stopped, stopped_by_signals
 
 COMMANDS = {
@@ -82,6 +83,8 @@ def build_parser(argv: list[str]) -> argparse.ArgumentParser:
                 formatter_class=argparse.RawDescriptionHelpFormatter,
             )
             module.add_arguments(subparser)
+            if name in user_dir.COMMANDS:
+                user_dir.add_user_dir(subparser)
             subparser.set_defaults(main=module.main)
         else:
             subparsers.add_parser(name, help=summary)
@@ -96,8 +99,14 @@ def main(argv: list[str] | None = None) -> int:
         warnings.filterwarnings("ignore", message)
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8 in every locale; names of files may be anything
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
-    args = build_parser(argv).parse_args(argv)
+    folder, command = None, argv[0] if argv else ""
     try:
+        if command in user_dir.COMMANDS:
+            folder, argv = user_dir.take_user_dir(argv)
+        if folder is not None and command != "average":
+            user_dir.register_with(folder)
+        args = build_parser(argv).parse_args(argv)
+        args.user_dir = folder
         with stopped_by_signals():
             code = args.main(args) or 0
             print(end="", flush=True)
@@ -106,13 +115,13 @@ def main(argv: list[str] | None = None) -> int:
         _discard_output()
         if isinstance(error, BrokenPipeError) and error.filename is None:  # of stdout, as in `report ... | head`
             return 141
-        print(f"fairseq-diverse {args.command}: {error}", file=sys.stderr)
+        print(f"fairseq-diverse {command}: {error}", file=sys.stderr)
         return 2
     except Stopped as stop:
-        print(f"\nfairseq-diverse {args.command}: stopped by signal {stop.args[0]}", file=sys.stderr)
+        print(f"\nfairseq-diverse {command}: stopped by signal {stop.args[0]}", file=sys.stderr)
         return 128 + stop.args[0]
     except KeyboardInterrupt:
-        print(f"\nfairseq-diverse {args.command}: interrupted", file=sys.stderr)
+        print(f"\nfairseq-diverse {command}: interrupted", file=sys.stderr)
         return 130
 
 

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fairseq_diverse.user_dir import add_user_dir, register_with
+from fairseq_diverse.cli.user_dir import register_with
 
 EXAMPLE = "fairseq-diverse check temperature --user-dir examples/temperature"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="of the mechanism, such as routing; all for every one there is")
-    add_user_dir(parser)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """The fuzz tests again, their input guided by coverage (atheris): python -m tests.fuzz.guided SECONDS.
 
-Every test runs in a process of its own, for SECONDS; an input that fails is kept in a file that libFuzzer names. Tests that need
+Every test runs in a process of its own, for SECONDS; libFuzzer keeps an input that fails in a file. Tests that need
 a fixture of pytest are left to `make fuzz`.
 """
 

@@ -2,7 +2,11 @@
 
 import argparse
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
+
+# the commands that build models or read their flags; `average` needs no model, and takes the flag as the others do
+COMMANDS = ("accuracy", "average", "check", "heads", "plot", "report", "run", "size", "translate")
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
@@ -10,6 +14,14 @@ def add_user_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--user-dir", metavar="DIR", help="folder of a Python package that registers mechanisms of your own"
     )
+
+
+def take_user_dir(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """``--user-dir`` of a command line, and the rest of it: other flags exist only when the folder is imported."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_user_dir(parser)
+    known, rest = parser.parse_known_args(list(argv))
+    return known.user_dir, rest
 
 
 def register_with(user_dir: str | None) -> None:
