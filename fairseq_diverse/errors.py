@@ -4,7 +4,7 @@ import functools
 import re
 import sys
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 # fairseq's own words for mistakes of its user, as the last line of a stack trace has them, and the line shown instead.
 FAIRSEQ = {
@@ -89,3 +89,8 @@ def _within_positions(forward: Any) -> Any:
         return forward(self, input, incremental_state, positions)
 
     return within
+
+
+def end_with(message: str) -> NoReturn:
+    """End the process with one line, where another program would show a ``UserError`` below a trace of its own."""
+    raise SystemExit(f"error: {message}")

@@ -8,10 +8,10 @@ from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
     LabelSmoothedCrossEntropyCriterionWithAlignment,
 )
 from fairseq.logging import metrics
-from torch import Tensor
 
 from fairseq_diverse.attention.placements import parse_placement
 from fairseq_diverse.attention.request import AttentionRequest, parse_terms
+from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.errors import UserError
 
 
@@ -28,28 +28,6 @@ class DisagreementConfig:
     disagreement_weight: float = field(
         default=1.0, metadata={"help": "weight of the terms (lambda in the paper), >= 0"}
     )
-
-
-class _Listener:
-    """Stands for the model in one call of a criterion: adds the request, keeps the agreement that comes back."""
-
-    def __init__(self, model: Any, request: AttentionRequest) -> None:
-        self.model, self.request = model, request
-        self.agreement: Tensor | None = None
-
-    def __call__(self, **net_input: Any) -> Any:
-        try:
-            net_output = self.model(**net_input, attention_request=self.request)
-        except TypeError as error:
-            if "attention_request" not in str(error):
-                raise
-            problem = "disagreement needs a model that measures its heads, such as diverse_transformer"
-            raise UserError(f"--arch: {problem}") from None
-        self.agreement = net_output[1]["agreement"]  # (K,)
-        return net_output
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
 
 
 class DisagreementMixin(FairseqCriterion):
@@ -75,21 +53,28 @@ class DisagreementMixin(FairseqCriterion):
         if not parse_placement("--disagreement-on", cfg.disagreement_on):
             raise UserError("--disagreement-on '': names no attention; choose another criterion to train without")
         criterion = super().build_criterion(cfg, task)
-        # fairseq's alignment criterion reads the map that the decoder makes by habit; the others drop it
+        # fairseq's alignment criterion reads the map that the decoder always makes; the others drop it
         reads_alignment = isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment)
         criterion.request = AttentionRequest(terms, cfg.disagreement_on, alignment=reads_alignment)
         criterion.disagreement_weight = cfg.disagreement_weight
         return criterion
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, Any, dict[str, Any]]:
-        listener = _Listener(model, self.request)
-        loss, sample_size, log = super().forward(listener, sample, reduce=reduce)
-        if listener.agreement is None:
+        observed = ObservedModel(model, attention_request=self.request)
+        try:
+            loss, sample_size, log = super().forward(observed, sample, reduce=reduce)
+        except TypeError as error:
+            if "attention_request" not in str(error):
+                raise
+            problem = "disagreement needs a model that measures its heads, such as diverse_transformer"
+            raise UserError(f"--arch: {problem}") from None
+        if observed.extra is None:
             raise UserError(f"--criterion {type(self).__name__}: this criterion does not call the model")
+        agreement = observed.extra["agreement"]  # (K,)
         if reduce:
-            loss = loss + self.disagreement_weight * sample_size * listener.agreement.sum()
-        for term, agreement in zip(self.request.terms, listener.agreement.detach(), strict=True):
-            log[f"disagreement_{term}"] = -agreement * sample_size
+            loss = loss + self.disagreement_weight * sample_size * agreement.sum()
+        for term, figure in zip(self.request.terms, agreement.detach(), strict=True):
+            log[f"disagreement_{term}"] = -figure * sample_size
         return loss, sample_size, log
 
     @classmethod

@@ -15,7 +15,7 @@ from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import add_flags, keep_layers
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.errors import UserError, end_with
 from fairseq_diverse.models.layers import (
     DecoderLayerOutput,
     DiverseDecoderLayer,
@@ -309,7 +309,7 @@ class DiverseTransformerModel(TransformerModel):
                     f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
                 )
         if not isinstance(args, Namespace):
-            raise UserError("fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
+            end_with("fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
         check_heads(args)
         keep_layers(args)
         model = super().build_model(args, task)

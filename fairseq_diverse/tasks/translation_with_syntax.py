@@ -12,6 +12,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.syntax.binary import SyntaxDataset
 
@@ -42,22 +43,6 @@ def place_trees(batch: dict[str, Any], trees: Any, padding: int) -> Tensor:
     for row, index in enumerate(batch["id"].tolist()):
         placed[row, source[row] != padding] = trees[index].to(source.device)
     return placed
-
-
-class _Watch:
-    """Stands for the model in one call of a criterion and keeps which heads were redundant."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.redundant: dict[int, Tensor] = {}
-
-    def __call__(self, **net_input: Any) -> Any:
-        output = self.model(**net_input)
-        self.redundant = output[1]["redundant"]
-        return output
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
 
 
 @register_task("translation_with_syntax", dataclass=TranslationConfig)
@@ -114,8 +99,8 @@ class TranslationWithSyntax(TranslationTask):
     def _watched(self, step: Callable[..., Any], sample: Any, model: Any, *args: Any, **options: Any) -> Any:
         if not self.trees:
             return step(sample, model, *args, **options)
-        watch = _Watch(model)
-        result = step(sample, watch, *args, **options)
-        for layer, heads in watch.redundant.items():
+        observed = ObservedModel(model)
+        result = step(sample, observed, *args, **options)
+        for layer, heads in (observed.extra or {}).get("redundant", {}).items():
             metrics.log_scalar(f"redundant_{layer}", heads.float().mean(), weight=len(heads), round=3)
         return result
