@@ -46,12 +46,14 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
 
 def parse_seeds(text: str) -> list[int]:
     seeds = [part.strip() for part in text.split(",")]
-    if not all(seed.isdecimal() for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds {text}: different whole numbers expected, joined by commas")
-    return [int(seed) for seed in seeds]
+    numbers = [int(seed) if seed.isdecimal() and len(seed) <= 10 else -1 for seed in seeds]
+    if not all(0 <= number < 2**32 for number in numbers) or len(set(numbers)) < len(seeds):
+        raise ValueError(f"--seeds {text}: different whole numbers below 2^32 expected, joined by commas")
+    return numbers
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse.experiments.flags import refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
     from fairseq_diverse.experiments.tables import load_table, select_rows
 
@@ -60,6 +62,13 @@ def main(args: argparse.Namespace) -> int:
     table = load_table(args.table, args.data, args.size, args.settings)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
+    steps = {run.row.name: run.commands() for run in runs}
+    refuse_unknown(
+        (row, step, commands[step][3:])
+        for row, commands in steps.items()
+        for step in ("train", "generate")
+        if step in commands
+    )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // args.jobs))
     if args.dry_run:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import os
 import re
 import shlex
@@ -12,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs import find_runs, machinery, write_json
-from fairseq_diverse.experiments.summary import bleu_statistics
+from fairseq_diverse.experiments.flags import common, defaults, machinery
+from fairseq_diverse.experiments.runs import AGAIN, find_runs, write_json
+from fairseq_diverse.experiments.summary import bleu_statistics, read_summary
 from fairseq_diverse.experiments.tables import Row
 
 Summary = dict[str, Any]
-COMMON = {"user-dir", "cpu", "source-lang", "target-lang", "task"}  # flags of every command of a run
 
 
 def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
@@ -25,7 +24,7 @@ def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
     found: dict[str, list[Summary]] = {}
     for run in find_runs(rows, [0], dry=True):
         paths = run.directory.parent.glob("seed*/summary.json")
-        found[run.row.name] = _by_seed(json.loads(path.read_text(encoding="utf-8")) for path in paths)
+        found[run.row.name] = _by_seed(read_summary(path, AGAIN) for path in paths)
     return found
 
 
@@ -40,15 +39,16 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
     by_name = {row.name: row for row in rows}
     for path in sorted(folder.glob("*.json")):
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-            name, seed = summary["system"], summary["seed"]
-            difference = _difference(summary, by_name[name]) if name in by_name else ""
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote") from None
-        summaries[path] = summary
+            summaries[path] = summary = read_summary(path, "save it again")
+        except ValueError as error:
+            problem = str(error).removeprefix(f"{path}: ")
+            raise ValueError(
+                f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote: {problem}"
+            ) from None
+        name, seed = summary["system"], summary["seed"]
         if name not in by_name:
             continue
-        if difference:
+        if difference := _difference(summary, by_name[name]):
             raise ValueError(f"{path}: not row {name} of this table as it is asked for: {difference}")
         if seed in found[name]:
             raise ValueError(f"{path}: seed {seed} of row {name} is {found[name][seed]} already")
@@ -69,7 +69,7 @@ def _difference(summary: Summary, row: Row) -> str:
         if word.startswith("--") and word != "--"
     }
     wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.train.items()}
-    others = COMMON | set(machinery(row, 0, Path(), cpu=True))
+    others = {**common("", "", True), **machinery(row, 0, Path()), **defaults(cpu=True)}
     for flag in {**wanted, **trained}:
         if flag in wanted or flag not in others:
             before, after = (flags.get(flag) for flags in (trained, wanted))

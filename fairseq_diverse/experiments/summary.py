@@ -1,5 +1,6 @@
 """What a finished run leaves: ``summary.json``."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,36 @@ from fairseq_diverse.files import atomic_write, read_lines
 from fairseq_diverse.preparation.pipeline import lowercased
 
 ORDERS = 4  # BLEU's n-grams
+
+
+def read_summary(path: Path, hint: str) -> dict[str, Any]:
+    """A finished run's summary, or a copy of it, with all that reports need.
+
+    Raises:
+        ValueError: it is damaged or something else; names the file, and ``hint`` says what to do.
+    """
+    summary = read_json(path, hint) or {}
+    kinds = {"system": str, "data": str, "seed": int, "commands": list, "words_per_second": dict}
+    try:
+        wrong = [key for key, kind in kinds.items() if not isinstance(summary[key], kind)]
+        wrong += [key for key in ("parameters", "commit", "dirty", "data_hash") if key not in summary]
+        wrong += [] if isinstance(summary["commands"][0], str) else ["commands"]
+        if "accuracy" in summary:
+            for name, part in summary["accuracy"].items():
+                count = len(part["hits"])
+                wrong += [] if count and sum(part["classes"]) == count and not part["hits"].strip("01") else [name]
+        else:
+            metrics, counts = summary["metrics"], bleu_statistics(summary["bleu_counts"])
+            figures = [metrics[name] for name in ("bleu", "chrf", "ter", "length_ratio")]
+            np.array([*figures, *summary["words_per_second"].values()], dtype=np.float64)  # None becomes nan
+            whole = counts.shape == (len(np.array(summary["test_nll"], dtype=np.float64)), 2 + 2 * ORDERS)
+            wrong += [] if whole and isinstance(metrics["signatures"]["bleu"], str) else ["metrics"]
+            wrong += [] if isinstance(summary["language"], str) else ["language"]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        raise ValueError(f"{path}: not a summary of a run ({' '.join(str(error).split())[:80]}); {hint}") from None
+    if wrong:
+        raise ValueError(f"{path}: not a summary of a run ({wrong[0]}); {hint}")
+    return summary
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -42,7 +73,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "size": run.row.size,
         "seed": run.seed,
         "parameters": state["train"]["parameters"],
-        "updates": run.row.max_update,
+        "updates": state["train"].get("updates", run.row.max_update),
         "valid_nll": state["train"]["valid_nll"],
         "words_per_second": {step: state[step].get("words_per_second") for step in ("train", evaluation)},
         "peak_memory": peaks,
