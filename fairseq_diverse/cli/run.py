@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     table = load_table(args.table, args.data, args.size, args.settings)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
-    steps = {run.row.name: run.commands() for run in runs}
+    steps = {f"{args.table}: row {run.row.name}": run.commands() for run in runs}
     refuse_unknown(
         (row, step, commands[step][3:])
         for row, commands in steps.items()

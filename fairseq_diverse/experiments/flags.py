@@ -31,7 +31,7 @@ def machinery(row: "Row", seed: int, checkpoints: Path) -> Flags:
     return {
         "seed": str(seed),
         "save-dir": str(checkpoints),
-        "save-interval": "1000000",
+        "save-interval": "1" if row.ends_early else "1000000",  # else the end of the last epoch would not be saved
         "save-interval-updates": str(every),
         "keep-interval-updates": str(row.average.get("last", 1)),
         "validate-interval": "1000000",
@@ -82,7 +82,7 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str]]]) -> None:
     """See that fairseq's own parsers take all flags, before anything starts.
 
     Args:
-        commands: a row's name, ``train`` or ``generate``, and what it gives that program.
+        commands: the row in words, ``train`` or ``generate``, and what it gives that program.
 
     Raises:
         ValueError: names the row, the flag and the known one most like it, or the value that does not fit.
@@ -91,7 +91,7 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str]]]) -> None:
 
     register()
     for row, program, arguments in commands:
-        where = f"row {row}: fairseq-{program}"
+        where = f"{row}: fairseq-{program}"
         said = io.StringIO()
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

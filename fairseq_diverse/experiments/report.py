@@ -151,6 +151,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
             "words_per_second": _mean(s["words_per_second"]["train"] for s in of_row),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
             "commits": commits_of(of_row),
+            "ended_early": ended_early(row, of_row),
         }
         if row.name == row.baseline or not first:
             continue
@@ -226,7 +227,7 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
         "runs had the machine to themselves alike",
     }
     text += [note for column, note in of_columns.items() if column in columns]
-    text += shared_seeds_note(done)
+    text += shared_seeds_note(done) + ended_early_note(done)
     if done:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
@@ -273,6 +274,21 @@ def of_shared_seeds(
         return first, other, []
     before, after = ([s for s in group if s["seed"] in shared] for group in (first, other))
     return before, after, None if of_first == of_other else sorted(shared)
+
+
+def ended_early(row: Row, summaries: Sequence[Summary]) -> str:
+    """How many updates a row's seeds ran, where its flags ended training before ``max-update``; empty otherwise."""
+    ran = {summary["seed"]: summary.get("updates", row.max_update) for summary in summaries}
+    if all(count >= row.max_update for count in ran.values()):
+        return ""
+    counts = ", ".join(f"{ran[seed]:,}" for seed in sorted(ran))
+    return f"{row.name} {counts} of {row.max_update:,} ({', '.join(f'--{flag}' for flag in row.ends_early)})"
+
+
+def ended_early_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which rows trained for fewer updates than ``max-update``, by seed; none where none did."""
+    found = [line["ended_early"] for line in lines if line.get("ended_early")]
+    return [f"updates until training ended, by seed: {'; '.join(found)}"] if found else []
 
 
 def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -102,7 +102,7 @@ class Run:
         whole = {"train": {"peak_memory", "parameters", "valid_nll", "gb_free"}}
         for step, measured in state.items():
             kind = list if step == "starts" else dict
-            if not isinstance(measured, kind) or not whole.get(step, set()) <= set(measured):
+            if not isinstance(measured, kind) or (step in whole and not whole[step] <= set(measured)):
                 raise ValueError(f"{path}: damaged ({step}); {AGAIN}")
         return state
 

@@ -82,7 +82,11 @@ def outcome(run: Run) -> str:
         return f"accuracy {together(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
     metrics = summary["metrics"]
     figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
-    return "; ".join([figures, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())])
+    updates = summary.get("updates", run.row.max_update)
+    early = [f"ended after {updates} of {run.row.max_update} updates"] if updates < run.row.max_update else []
+    return "; ".join(
+        [figures, *early, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())]
+    )
 
 
 class Bars:
