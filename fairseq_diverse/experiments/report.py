@@ -97,7 +97,8 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     """
 
     def loss(row: Row) -> float:
-        return _mean(s["valid_nll"]["last"] for s in summaries[row.name]) if summaries[row.name] else np.inf
+        found = [s["valid_nll"]["last"] for s in summaries[row.name] if s.get("valid_nll")]
+        return _mean(found) if found else np.inf
 
     families: dict[str, list[Row]] = {}
     for row in rows:
@@ -148,7 +149,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
                 for key in row.metrics
                 if all(key in s["metrics"] for s in of_row)
             },
-            "words_per_second": _mean(s["words_per_second"]["train"] for s in of_row),
+            "words_per_second": _speed(of_row, "train"),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
             "commits": commits_of(of_row),
             "ended_early": ended_early(row, of_row),
@@ -168,8 +169,8 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         several = min(len(before), len(after)) > 1
         line["seed_p"] = seed_difference(old, new, paired=paired)[1] if several else None
         for key, step in (("speed", "train"), ("decoding_speed", "generate")):
-            own, others = (_mean(s["words_per_second"][step] for s in group) for group in (of_row, first))
-            line[key] = own / others
+            own, others = (_speed(group, step) for group in (of_row, first))
+            line[key] = own / others if own and others else None
     return lines
 
 
@@ -186,8 +187,8 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         if line["seeds"]:
             spread = line["bleu_interval"] if _one_seed(lines) else line["bleu_deviation"]
             cells += [
-                f"{line['parameters']:,}",
-                f"{line['words_per_second']:,.0f}",
+                _formatted(line["parameters"], ","),
+                _formatted(line["words_per_second"], ",.0f"),
                 f"{line['bleu']:.2f} ± {spread:.2f}" if spread is not None else f"{line['bleu']:.2f}",
                 f"{line['chrf']:.2f}",
                 f"{line['ter']:.2f}",
@@ -199,8 +200,8 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
                     f"{line['delta']:+.2f}{mark(line['p'])} ({p_text(line['p'])})",
                     "" if line["seed_p"] is None else f"{line['seed_p']:.3f}{mark(line['seed_p'])}",
                     f"{line['nll_delta']:+.3f}{mark(line['nll_p'])} ({p_text(line['nll_p'])})",
-                    f"{line['speed']:.2f}",
-                    f"{line['decoding_speed']:.2f}",
+                    _formatted(line["speed"], ".2f"),
+                    _formatted(line["decoding_speed"], ".2f"),
                 ]
             else:
                 cells += [""] * 5
@@ -278,10 +279,10 @@ def of_shared_seeds(
 
 def ended_early(row: Row, summaries: Sequence[Summary]) -> str:
     """How many updates a row's seeds ran, where its flags ended training before ``max-update``; empty otherwise."""
-    ran = {summary["seed"]: summary.get("updates", row.max_update) for summary in summaries}
-    if all(count >= row.max_update for count in ran.values()):
+    ran = [summary.get("updates", row.max_update) for summary in summaries]
+    if min(ran) >= row.max_update:
         return ""
-    counts = ", ".join(f"{ran[seed]:,}" for seed in sorted(ran))
+    counts = ", ".join(f"{count:,}" for count in ran)
     return f"{row.name} {counts} of {row.max_update:,} ({', '.join(f'--{flag}' for flag in row.ends_early)})"
 
 
@@ -326,6 +327,16 @@ def _by_seed(summaries: Any) -> list[Summary]:
 
 def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
+
+
+def _speed(summaries: Sequence[Summary], step: str) -> float | None:
+    """Mean over the seeds whose speed is known: one update, or a clock that was set back, leaves none."""
+    known = [speed for s in summaries if (speed := s["words_per_second"].get(step)) is not None]
+    return _mean(known) if known else None
+
+
+def _formatted(figure: float | None, form: str) -> str:
+    return "" if figure is None else format(figure, form)
 
 
 def _shown(figure: float | str) -> str:

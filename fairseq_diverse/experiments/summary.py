@@ -25,6 +25,9 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
         wrong = [key for key, kind in kinds.items() if not isinstance(summary[key], kind)]
         wrong += [key for key in ("parameters", "commit", "dirty", "data_hash") if key not in summary]
         wrong += [] if isinstance(summary["commands"][0], str) else ["commands"]
+        wrong += [] if isinstance(summary.get("updates", 0), int) else ["updates"]
+        if summary.get("valid_nll") is not None:
+            float(summary["valid_nll"]["last"])
         if "accuracy" in summary:
             for name, part in summary["accuracy"].items():
                 count = len(part["hits"])
