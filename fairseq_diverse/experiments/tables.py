@@ -120,7 +120,10 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
         )
         if not chosen_data or not chosen_size:
             raise ValueError(f"{where} has no `data` or no `size`")
-        size_path = config_path("size", chosen_size)
+        try:
+            size_path = config_path("size", chosen_size)
+        except ValueError as error:
+            raise ValueError(f"{where}: size {error}") from None
         base = _read(size_path, SIZE_KEYS)
         train = _section(base, "train", size_path) | _section(content, "flags", path) | flags | overrides["train"]
         generate: Flags = {}
