@@ -80,9 +80,10 @@ def check_text(text: str, where: str) -> None:
         raise ValueError(f"{where}{shown(text)}: ${{...}} is not looked up; write the value itself")
 
 
-def shown(text: object) -> str:
-    """Text of a file, short and on one line."""
-    line = ascii(text)[1:-1] if CONTROL.search(str(text)) else " ".join(str(text).split())
+def shown(value: object) -> str:
+    """A value of a file, short and on one line."""
+    text = str(value)
+    line = ascii(text)[1:-1] if CONTROL.search(text) else " ".join(text.split())
     return line if len(line) <= 60 else f"{line[:60]}..."
 
 

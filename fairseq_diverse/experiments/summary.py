@@ -9,6 +9,7 @@ from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.runs import Run, read_json
 from fairseq_diverse.files import atomic_write, read_lines
 from fairseq_diverse.preparation.pipeline import lowercased
+from fairseq_diverse.yaml_files import shown
 
 ORDERS = 4  # BLEU's n-grams
 
@@ -20,29 +21,30 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
         ValueError: it is damaged or something else; names the file, and ``hint`` says what to do.
     """
     summary = read_json(path, hint) or {}
-    kinds = {"system": str, "data": str, "seed": int, "commands": list, "words_per_second": dict}
+    kinds: dict[str, Any] = {"system": str, "data": str, "seed": int, "commands": list, "words_per_second": dict}
+    kinds |= {"parameters": int | None, "commit": str | None, "dirty": bool | None, "data_hash": str | None}
+    number, figures = int | float, []
     try:
         wrong = [key for key, kind in kinds.items() if not isinstance(summary[key], kind)]
-        wrong += [key for key in ("parameters", "commit", "dirty", "data_hash") if key not in summary]
         wrong += [] if isinstance(summary["commands"][0], str) else ["commands"]
         wrong += [] if isinstance(summary.get("updates", 0), int) else ["updates"]
-        if summary.get("valid_nll") is not None:
-            float(summary["valid_nll"]["last"])
+        figures += [speed for speed in summary["words_per_second"].values() if speed is not None]
+        figures += [] if summary.get("valid_nll") is None else [summary["valid_nll"]["last"]]
         if "accuracy" in summary:
             for name, part in summary["accuracy"].items():
                 count = len(part["hits"])
                 wrong += [] if count and sum(part["classes"]) == count and not part["hits"].strip("01") else [name]
         else:
-            metrics, counts = summary["metrics"], bleu_statistics(summary["bleu_counts"])
-            figures = [metrics[name] for name in ("bleu", "chrf", "ter", "length_ratio")]
-            np.array([*figures, *summary["words_per_second"].values()], dtype=np.float64)  # None becomes nan
-            whole = counts.shape == (len(np.array(summary["test_nll"], dtype=np.float64)), 2 + 2 * ORDERS)
-            wrong += [] if whole and isinstance(metrics["signatures"]["bleu"], str) else ["metrics"]
-            wrong += [] if isinstance(summary["language"], str) else ["language"]
+            metrics, nll = summary["metrics"], summary["test_nll"]
+            figures += [*nll, *(metrics[name] for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter"})]
+            wrong += [] if bleu_statistics(summary["bleu_counts"]).shape == (len(nll), 2 + 2 * ORDERS) else ["counts"]
+            wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else ["signatures"]
+            wrong += [] if "length_ratio" in metrics and isinstance(summary["language"], str) else ["language"]
+        wrong += [str(figure) for figure in figures if not isinstance(figure, number)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        raise ValueError(f"{path}: not a summary of a run ({' '.join(str(error).split())[:80]}); {hint}") from None
+        raise ValueError(f"{path}: not a summary of a run ({shown(error)}); {hint}") from None
     if wrong:
-        raise ValueError(f"{path}: not a summary of a run ({wrong[0]}); {hint}")
+        raise ValueError(f"{path}: not a summary of a run ({shown(wrong[0])}); {hint}")
     return summary
 
 

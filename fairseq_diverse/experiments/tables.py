@@ -329,7 +329,8 @@ def _parse_settings(settings: list[str]) -> dict[str, Flags]:
         section, dot, rest = flag.lstrip("-").partition(".")
         if not equals or not flag or (dot and section not in sections):
             raise ValueError(
-                f"--set {setting}: write flag=value, generate.flag=value, average.last=N or average.every=UPDATES"
+                f"--set {shown(setting)}: write flag=value, generate.flag=value, average.last=N or "
+                "average.every=UPDATES"
             )
         try:
             value = yaml.safe_load(text)
