@@ -46,7 +46,7 @@ def machinery(row: "Row", seed: int, checkpoints: Path) -> Flags:
 
 def defaults(cpu: bool) -> Flags:
     """Flags of training that a row may set otherwise."""
-    return {"task": "translation"} | ({"num-workers": "0"} if cpu else {})
+    return {"task": "translation", **({"num-workers": "0"} if cpu else {})}
 
 
 def translation(row: "Row", checkpoint: Path, score_reference: bool = False) -> Flags:

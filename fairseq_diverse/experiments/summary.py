@@ -117,7 +117,7 @@ def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _classification(run: Run) -> dict[str, Any]:
-    return {"accuracy": read_json(run.directory / "accuracy.json")["model"]}
+    return {"accuracy": (read_json(run.directory / "accuracy.json") or {})["model"]}
 
 
 def _translation(run: Run) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
         try:
             size_path = config_path("size", chosen_size)
         except ValueError as error:
-            raise ValueError(f"{where}: size {error}") from None
+            raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
         base = _read(size_path, SIZE_KEYS)
         train = _section(base, "train", size_path) | _section(content, "flags", path) | flags | overrides["train"]
         generate: Flags = {}
@@ -157,7 +157,9 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
         raise ValueError(f"{path}: no rows")
     for name, resolved in rows.items():
         if resolved.baseline not in rows:
-            raise ValueError(f"{path}: row {name}: baseline {resolved.baseline} is no row; rows: {', '.join(rows)}")
+            raise ValueError(
+                f"{path}: row {name}: baseline {shown(resolved.baseline)} is no row; rows: {', '.join(rows)}"
+            )
     if data:
         rows = _different(rows)
     x = tuple(flag.strip() for flag in _text(content, "x", path).split(",")) if "x" in content else ()
@@ -208,7 +210,7 @@ def _metrics(content: Flags, path: Path) -> tuple[str, ...]:
     try:
         return tuple(chosen(_text(content, "metrics", path))) if "metrics" in content else ()
     except ValueError as error:
-        raise ValueError(f"{path}: {str(error).removeprefix('--')}") from None
+        raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
 
 
 def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
@@ -220,9 +222,9 @@ def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
     rows, grid = _section(content, "rows", path), _section(content, "grid", path)
     for flag, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise ValueError(f"{path}: grid: {flag}: a list of values expected, such as [0.1, 0.2]")
+            raise ValueError(f"{path}: grid: {shown(flag)}: a list of values expected, such as [0.1, 0.2]")
         if any(isinstance(value, list | dict) for value in values):
-            raise ValueError(f"{path}: grid: {flag}: its values are single ones; write lists as text: 'a,b'")
+            raise ValueError(f"{path}: grid: {shown(flag)}: its values are single ones; write lists as text: 'a,b'")
     if (count := len(rows) * math.prod(map(len, grid.values()))) > MOST_ROWS:
         raise ValueError(f"{path}: grid: makes {count:,} rows; at most {MOST_ROWS:,}")
     points: dict[str, tuple[str, Flags]] = {}
@@ -299,7 +301,7 @@ def _section(content: Flags, key: str, path: Path) -> Flags:
 
 
 def _refuse_unknown(content: Flags, known: tuple[str, ...], where: str) -> None:
-    unknown = [str(key) for key in content if key not in known]
+    unknown = [shown(key) for key in content if key not in known]
     if unknown:
         raise ValueError(f"{where}: unknown key {', '.join(unknown)}; known: {', '.join(known)}")
 
@@ -308,7 +310,7 @@ def _check_average(average: Any, override: Flags, path: Path) -> dict[str, int]:
     """``none`` or ``{last: N, every: UPDATES}``, overridden key by key."""
     average = {} if average == "none" else average
     if not isinstance(average, dict):
-        raise ValueError(f"{path}: average: {average}; allowed: none, or {{last: N, every: UPDATES}}")
+        raise ValueError(f"{path}: average: {shown(average)}; allowed: none, or {{last: N, every: UPDATES}}")
     average = average | override
     _refuse_unknown(average, AVERAGE_KEYS, f"{path}: average")
     if average.get("last") == 0:
