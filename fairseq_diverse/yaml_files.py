@@ -72,6 +72,14 @@ def read_yaml(path: Path) -> Any:
     return content
 
 
+def parse_value(text: str) -> Any:
+    """A value of a command line as YAML has it; text that is not YAML stays text."""
+    try:
+        return yaml.safe_load(text)
+    except Exception:  # PyYAML's constructors raise anything
+        return text
+
+
 def check_text(text: str, where: str) -> None:
     """Raise ``ValueError`` for text with control characters or with ``${...}``."""
     if CONTROL.search(text):

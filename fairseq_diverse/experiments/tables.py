@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fairseq_diverse.checkpoints import FREE_TEXT, _may_call
 from fairseq_diverse.experiments.flags import EARLY, refuse_own
 from fairseq_diverse.paths import config_path
 from fairseq_diverse.probing import TASKS
-from fairseq_diverse.yaml_files import check_text, read_yaml, shown
+from fairseq_diverse.yaml_files import check_text, parse_value, read_yaml, shown
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "flags", "generate", "average"),
@@ -334,11 +332,7 @@ def _parse_settings(settings: list[str]) -> dict[str, Flags]:
                 f"--set {shown(setting)}: write flag=value, generate.flag=value, average.last=N or "
                 "average.every=UPDATES"
             )
-        try:
-            value = yaml.safe_load(text)
-        except Exception:  # whatever PyYAML raises about text that is not YAML
-            value = text
-        sections[section if dot else "train"][rest if dot else section] = value
+        sections[section if dot else "train"][rest if dot else section] = parse_value(text)
     return sections
 
 

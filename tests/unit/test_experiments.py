@@ -244,6 +244,23 @@ def test_a_wrong_setting_is_refused(table, setting):
         load_table(table(), settings=[setting])
 
 
+@pytest.mark.parametrize("text", ["[[[", "!!bool x", "!!int ''", "a: b: c", "*a", "[" * 5000])
+def test_a_setting_that_is_not_yaml_is_text(table, text):
+    assert load_table(table(), settings=[f"data-name={text}"]).rows["first"].train["data-name"] == text
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("max-update=true", "max-update: True is not a number of updates"),
+        ("dropout={a: 1}", "dropout: one value expected"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(table, setting, problem):
+    with pytest.raises(ValueError, match=f"row first: {problem}"):
+        load_table(table(), settings=[setting])
+
+
 def test_an_average_of_more_checkpoints_than_there_will_be_is_refused(table):
     with pytest.raises(ValueError, match=r"row first: average: the last 4 checkpoints of every 8 updates, but only 30"):
         load_table(table(), settings=["average.last=4", "average.every=8"])
