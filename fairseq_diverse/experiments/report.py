@@ -355,6 +355,8 @@ def mark(p: float) -> str:
 def _portable(line: str) -> str:
     """``.../python -m fairseq_cli.train .../DATA`` -> ``fairseq-train DATA``, without the paths of this machine."""
     words = shlex.split(line)
+    if "-m" not in words:  # saved before
+        return line
     words = words[words.index("-m") + 1 :]
     words[0] = words[0].replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
     return shlex.join(map(_portable_word, words))

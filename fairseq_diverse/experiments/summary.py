@@ -1,5 +1,6 @@
 """What a finished run leaves: ``summary.json``."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
     number, figures = int | float, []
     try:
         wrong = [key for key, kind in kinds.items() if not isinstance(summary[key], kind)]
-        wrong += [] if isinstance(summary["commands"][0], str) else ["commands"]
+        commands = [shlex.split(line) for line in summary["commands"] if isinstance(line, str)]
+        wrong += [] if commands and len(commands) == len(summary["commands"]) else ["commands"]
         wrong += [] if isinstance(summary.get("updates", 0), int) else ["updates"]
         figures += [speed for speed in summary["words_per_second"].values() if speed is not None]
         figures += [] if summary.get("valid_nll") is None else [summary["valid_nll"]["last"]]

@@ -137,6 +137,8 @@ def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(tabl
     assert saved["system"] == "first"
     read = report.from_results(tmp_path / "results", rows)
     assert report.compare(rows, read) == report.compare(rows, summaries)
+    again = report.save(tmp_path / "again", read)  # a copy of the copy
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
     with pytest.raises(ValueError, match="no saved summaries"):
         report.from_results(tmp_path / "nothing", rows)
 
@@ -182,6 +184,8 @@ def test_results_that_are_no_summaries_or_twice_the_same_seed_are_refused(table,
         {"test_nll": [1.0]},
         {"words_per_second": 3},
         {"commands": []},
+        {"commands": ["train 'x"]},
+        {"commands": [None]},
         {"seed": "1"},
         {"language": None},
         {"updates": "13"},
