@@ -10,6 +10,7 @@ $OMP_NUM_THREADS of them. All flags are checked before anything starts; those th
 
 import argparse
 import os
+import re
 
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
@@ -71,7 +72,10 @@ def main(args: argparse.Namespace) -> int:
         if step in commands
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // args.jobs))
+    asked = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // args.jobs))
+    if not re.fullmatch("[1-9][0-9]{,5}", asked):
+        raise ValueError(f"OMP_NUM_THREADS={asked}: a number of threads above 0 expected")
+    threads = int(asked)
     if args.dry_run:
         for run in runs:
             print(f"# {run.name}: {run.stage}, {run.directory}")

@@ -131,6 +131,14 @@ def test_flags_that_fairseq_does_not_take_are_found_before_anything_starts(
     assert shown.err.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("text", ["x", "-1", "0", "4,2"])
+def test_a_number_of_threads_that_is_none_is_refused(capsys, tmp_path, monkeypatch, text):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert main(["run", "toy", "--dry-run"]) == 2
+    assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in capsys.readouterr().err
+
+
 def test_the_data_sets_of_all_rows_are_known():
     assert {row.data for row in ROWS.values()} <= {*config_names("data"), *PLAIN_DATA}
 
