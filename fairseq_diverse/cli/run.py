@@ -3,12 +3,14 @@
 Every row and seed has its own directory under $FAIRSEQ_DIVERSE_RUNS (default: runs/), named by a hash of what is
 trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command goes on
 where it stopped. `fairseq-diverse report TABLE` shows the results. Each run gets its share of the cores as threads, or
-$OMP_NUM_THREADS of them. With --slurm the runs become one array of jobs, --jobs of them at a time; a job whose time is
-up is queued again and goes on.
+$OMP_NUM_THREADS of them. All flags are checked before anything starts; those that a run sets by itself (--seed,
+--save-dir, what is saved and logged) are refused in tables and --set. With --slurm the runs become one array of jobs,
+--jobs of them at a time; a job whose time is up is queued again and goes on.
 """
 
 import argparse
 import os
+import re
 
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
@@ -46,12 +48,14 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
 
 def parse_seeds(text: str) -> list[int]:
     seeds = [part.strip() for part in text.split(",")]
-    if not all(seed.isdecimal() for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds {text}: different whole numbers expected, joined by commas")
-    return [int(seed) for seed in seeds]
+    numbers = [int(seed) if seed.isdecimal() and len(seed) <= 10 else -1 for seed in seeds]
+    if not all(0 <= number < 2**32 for number in numbers) or len(set(numbers)) < len(seeds):
+        raise ValueError(f"--seeds {text}: different whole numbers below 2^32 expected, joined by commas")
+    return numbers
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse.experiments.flags import refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
     from fairseq_diverse.experiments.tables import load_table, select_rows
 
@@ -60,8 +64,18 @@ def main(args: argparse.Namespace) -> int:
     table = load_table(args.table, args.data, args.size, args.settings)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
+    steps = {f"{args.table}: row {run.row.name}": run.commands() for run in runs}
+    refuse_unknown(
+        (row, step, commands[step][3:])
+        for row, commands in steps.items()
+        for step in ("train", "generate")
+        if step in commands
+    )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // args.jobs))
+    asked = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // args.jobs))
+    if not re.fullmatch("[1-9][0-9]{,5}", asked):
+        raise ValueError(f"OMP_NUM_THREADS={asked}: a number of threads above 0 expected")
+    threads = int(asked)
     if args.dry_run:
         for run in runs:
             print(f"# {run.name}: {run.stage}, {run.directory}")

@@ -73,8 +73,11 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.evaluation.catalogue import CATALOGUE, chosen
     from fairseq_diverse.evaluation.metrics import METRICS
     from fairseq_diverse.evaluation.significance import RESAMPLES, SEED, TRIALS
+    from fairseq_diverse.evaluation.words import check_language
     from fairseq_diverse.files import atomic_write
 
+    if args.language:
+        check_language(args.language)
     asked = chosen(args.metrics)
     if args.test_metric and args.test_metric not in asked:
         raise ValueError(f"--test-metric {args.test_metric}: not one of --metrics {','.join(asked)}")

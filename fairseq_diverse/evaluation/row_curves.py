@@ -95,7 +95,7 @@ def draw_curves(
 def _figure(summary: Mapping[str, Any], metric: str) -> float:
     if metric == "bleu":
         return summary["metrics"]["bleu"]
-    return float(np.mean(summary["test_nll"])) if metric == "nll" else summary["words_per_second"]["train"]
+    return float(np.mean(summary["test_nll"])) if metric == "nll" else summary["words_per_second"]["train"] or np.nan
 
 
 def _number(value: object) -> float | None:

@@ -4,6 +4,7 @@ Their arguments are tokenized lines, tokens joined by spaces (`tokenize`); they 
 All raise a ``ValueError`` where the package that computes them is not installed.
 """
 
+import locale
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -38,7 +39,26 @@ def tokenize(line: str, language: str) -> str:
 def tokenizer_name(language: str) -> str:
     """What `tokenize` does, for signatures."""
     code = re.split("[-_]", language.lower())[0]
-    return f"sacreBLEU's {TOKENIZERS[code]}" if code in TOKENIZERS else f"Moses {code}"
+    if code in TOKENIZERS:
+        return f"sacreBLEU's {TOKENIZERS[code]}"
+    return f"Moses {code}" if code in _moses_languages().values() else f"Moses {code}, which has the rules of en"
+
+
+def check_language(language: str) -> None:
+    """Raise ``ValueError`` for a code whose language no one knows: metrics would take it for one without rules.
+
+    Known are the codes of the system's locales, of Moses' rules and of sacreBLEU's tokenizers, with or without a region
+    or script: ``pt-BR``, ``zh_Hant``.
+    """
+    code, *_ = parts = re.split("[-_]", language)
+    locales = {name.split("_")[0] for name in locale.locale_alias.values() if "_" in name}
+    known = {*locales, *TOKENIZERS, *_moses_languages().values()}
+    if code.lower() in known and all(re.fullmatch("[A-Za-z0-9]{2,8}", part) for part in parts):
+        return
+    meant = _moses_languages().get(code.lower(), "de")
+    raise ValueError(
+        f"--language {language}: not a known language code; give one such as {meant}, with a region or not (pt-BR)"
+    )
 
 
 def multi_bleu(hypotheses: Sequence[str], references: Sequence[str], compounds: bool = False) -> Result:
@@ -129,6 +149,14 @@ def mean_of(scores: Sequence[float] | np.ndarray, signature: str) -> Result:
 def ratio(sums: np.ndarray) -> float:
     """The first sum by the second."""
     return float(sums[0] / max(sums[1], 1.0))
+
+
+@cache
+def _moses_languages() -> dict[str, str]:
+    """Codes of the languages that Moses has rules for, by code and by name."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    return NonbreakingPrefixes().available_langs
 
 
 @cache

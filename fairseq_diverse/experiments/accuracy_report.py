@@ -11,6 +11,8 @@ from fairseq_diverse.experiments.report import (
     commits_note,
     commits_of,
     deviation,
+    ended_early,
+    ended_early_note,
     mark,
     of_shared_seeds,
     p_text,
@@ -68,6 +70,7 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
             "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
             "largest_parts": {name: part.largest for name, part in of_row[0].items()},
             "commits": commits_of(summaries[row.name]),
+            "ended_early": ended_early(row, summaries[row.name]),
         }
         if row.name == row.baseline or not first:
             continue
@@ -136,7 +139,7 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     if "probe" in done[0]:
         text.append(f"seeds: {', '.join(sorted({str(line['seeds']) for line in done}))}")
-    return [*text, *shared_seeds_note(done), commits_note(done)]
+    return [*text, *shared_seeds_note(done), *ended_early_note(done), commits_note(done)]
 
 
 def draw_lengths(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> "Figure":

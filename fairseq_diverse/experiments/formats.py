@@ -17,6 +17,7 @@ LATEX = str.maketrans(
     {
         **{character: f"\\{character}" for character in "&%$#_{}"},
         **{"|": r"\textbar{}", "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"[": "{[}", "]": "{]}"},  # after \\\\ a bracket would start a length
         **{"Δ": r"$\Delta$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
     }
 )
@@ -38,8 +39,18 @@ img { max-width: 100%; height: auto; }
 """
 
 
+MARKDOWN = re.compile(r"[\\`*\[\]~|$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore inside a word means nothing
+BLOCK = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")  # what makes a line a heading, a list or a quotation
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and characters that steer a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def as_text(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """Columns aligned, the first to the left and the others to the right."""
+    cells, title, notes = [list(map(one_line, row)) for row in cells], one_line(title), list(map(one_line, notes))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     pad = [str.ljust, *[str.rjust] * (len(widths) - 1)]
     lines = ["  ".join(f(c, w) for f, c, w in zip(pad, row, widths, strict=True)).rstrip() for row in cells]
@@ -51,18 +62,23 @@ def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
 
     def escape(text: str) -> str:
-        return text.replace("|", "\\|").replace("*", "\\*")
+        text = re.sub(r"&(?=#?\w+;)", "&amp;", one_line(text))
+        return MARKDOWN.sub(r"\\\g<0>", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text))
+
+    def escape_block(text: str) -> str:
+        return BLOCK.sub(r"\g<0>\\", escape(text.strip()))
 
     lines = [
         f"| {' | '.join(row)} |" for row in (map(escape, cells[0]), rule, *(map(escape, row) for row in cells[1:]))
     ]
-    return "\n".join([title, "", *lines, "", *(f"- {escape(note)}" for note in notes)])
+    return "\n".join([escape_block(title), "", *lines, "", *(f"- {escape_block(note)}" for note in notes)])
 
 
 def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """A floating table for the package booktabs; the title is its caption, notes stand below."""
 
     def escape(text: str) -> str:
+        text = one_line(text)
         return re.sub(r"(?<!\S)-(?=\d)", "$-$", text.translate(LATEX).replace("$^{*}$$^{*}$", "$^{**}$"))
 
     def line(row: Sequence[str]) -> str:
@@ -96,7 +112,7 @@ def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[st
     """
 
     def row(values: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(value)}</{tag}>" for value in values) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{html.escape(one_line(value))}</{tag}>" for value in values) + "</tr>"
 
     def table(cells: Cells) -> list[str]:
         return [
@@ -105,7 +121,7 @@ def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[st
             "</tbody>\n</table></div>",
         ]
 
-    name = html.escape(title)
+    name = html.escape(one_line(title))
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -113,7 +129,7 @@ def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[st
             f"<title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>",
             *table(cells),
             "<ul>",
-            *(f"<li>{html.escape(note)}</li>" for note in notes),
+            *(f"<li>{html.escape(one_line(note))}</li>" for note in notes),
             "</ul>",
             *(table(more) if more else []),
             *(

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -94,6 +95,17 @@ def tail(path: Path, lines: int = 4, width: int = 300) -> str:
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     shown = [line for line in text.splitlines() if line.strip()][-lines:]
     return "\n".join("    " + (line if len(line) <= width else line[:width] + " ...") for line in shown)
+
+
+def disk_is_full(path: Path) -> bool:
+    """Whether a program whose log this is lacked space, which it may not have had for saying so either."""
+    try:
+        with open(path, "rb") as f:
+            f.seek(max(0, path.stat().st_size - 20_000))
+            said = b"No space left on device" in f.read()
+    except OSError:
+        said = False
+    return said or shutil.disk_usage(path.parent).free < 1 << 16
 
 
 def statistics(lines: Any) -> Any:

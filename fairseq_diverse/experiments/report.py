@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import os
 import re
 import shlex
@@ -12,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs import find_runs, machinery, write_json
-from fairseq_diverse.experiments.summary import bleu_statistics
+from fairseq_diverse.experiments.flags import common, defaults, machinery
+from fairseq_diverse.experiments.runs import AGAIN, find_runs, write_json
+from fairseq_diverse.experiments.summary import bleu_statistics, read_summary
 from fairseq_diverse.experiments.tables import Row
 
 Summary = dict[str, Any]
-COMMON = {"user-dir", "cpu", "source-lang", "target-lang", "task"}  # flags of every command of a run
 
 
 def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
@@ -25,7 +24,7 @@ def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
     found: dict[str, list[Summary]] = {}
     for run in find_runs(rows, [0], dry=True):
         paths = run.directory.parent.glob("seed*/summary.json")
-        found[run.row.name] = _by_seed(json.loads(path.read_text(encoding="utf-8")) for path in paths)
+        found[run.row.name] = _by_seed(read_summary(path, AGAIN) for path in paths)
     return found
 
 
@@ -40,15 +39,16 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
     by_name = {row.name: row for row in rows}
     for path in sorted(folder.glob("*.json")):
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-            name, seed = summary["system"], summary["seed"]
-            difference = _difference(summary, by_name[name]) if name in by_name else ""
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote") from None
-        summaries[path] = summary
+            summaries[path] = summary = read_summary(path, "save it again")
+        except ValueError as error:
+            problem = str(error).removeprefix(f"{path}: ")
+            raise ValueError(
+                f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote: {problem}"
+            ) from None
+        name, seed = summary["system"], summary["seed"]
         if name not in by_name:
             continue
-        if difference:
+        if difference := _difference(summary, by_name[name]):
             raise ValueError(f"{path}: not row {name} of this table as it is asked for: {difference}")
         if seed in found[name]:
             raise ValueError(f"{path}: seed {seed} of row {name} is {found[name][seed]} already")
@@ -69,7 +69,7 @@ def _difference(summary: Summary, row: Row) -> str:
         if word.startswith("--") and word != "--"
     }
     wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.train.items()}
-    others = COMMON | set(machinery(row, 0, Path(), cpu=True))
+    others = {**common("", "", True), **machinery(row, 0, Path()), **defaults(cpu=True)}
     for flag in {**wanted, **trained}:
         if flag in wanted or flag not in others:
             before, after = (flags.get(flag) for flags in (trained, wanted))
@@ -97,7 +97,8 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     """
 
     def loss(row: Row) -> float:
-        return _mean(s["valid_nll"]["last"] for s in summaries[row.name]) if summaries[row.name] else np.inf
+        found = [s["valid_nll"]["last"] for s in summaries[row.name] if s.get("valid_nll")]
+        return _mean(found) if found else np.inf
 
     families: dict[str, list[Row]] = {}
     for row in rows:
@@ -148,9 +149,10 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
                 for key in row.metrics
                 if all(key in s["metrics"] for s in of_row)
             },
-            "words_per_second": _mean(s["words_per_second"]["train"] for s in of_row),
+            "words_per_second": _speed(of_row, "train"),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
             "commits": commits_of(of_row),
+            "ended_early": ended_early(row, of_row),
         }
         if row.name == row.baseline or not first:
             continue
@@ -167,8 +169,8 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         several = min(len(before), len(after)) > 1
         line["seed_p"] = seed_difference(old, new, paired=paired)[1] if several else None
         for key, step in (("speed", "train"), ("decoding_speed", "generate")):
-            own, others = (_mean(s["words_per_second"][step] for s in group) for group in (of_row, first))
-            line[key] = own / others
+            own, others = (_speed(group, step) for group in (of_row, first))
+            line[key] = own / others if own and others else None
     return lines
 
 
@@ -185,8 +187,8 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         if line["seeds"]:
             spread = line["bleu_interval"] if _one_seed(lines) else line["bleu_deviation"]
             cells += [
-                f"{line['parameters']:,}",
-                f"{line['words_per_second']:,.0f}",
+                _formatted(line["parameters"], ","),
+                _formatted(line["words_per_second"], ",.0f"),
                 f"{line['bleu']:.2f} ± {spread:.2f}" if spread is not None else f"{line['bleu']:.2f}",
                 f"{line['chrf']:.2f}",
                 f"{line['ter']:.2f}",
@@ -198,8 +200,8 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
                     f"{line['delta']:+.2f}{mark(line['p'])} ({p_text(line['p'])})",
                     "" if line["seed_p"] is None else f"{line['seed_p']:.3f}{mark(line['seed_p'])}",
                     f"{line['nll_delta']:+.3f}{mark(line['nll_p'])} ({p_text(line['nll_p'])})",
-                    f"{line['speed']:.2f}",
-                    f"{line['decoding_speed']:.2f}",
+                    _formatted(line["speed"], ".2f"),
+                    _formatted(line["decoding_speed"], ".2f"),
                 ]
             else:
                 cells += [""] * 5
@@ -226,7 +228,7 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
         "runs had the machine to themselves alike",
     }
     text += [note for column, note in of_columns.items() if column in columns]
-    text += shared_seeds_note(done)
+    text += shared_seeds_note(done) + ended_early_note(done)
     if done:
         text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
@@ -275,6 +277,21 @@ def of_shared_seeds(
     return before, after, None if of_first == of_other else sorted(shared)
 
 
+def ended_early(row: Row, summaries: Sequence[Summary]) -> str:
+    """How many updates a row's seeds ran, where its flags ended training before ``max-update``; empty otherwise."""
+    ran = [summary.get("updates", row.max_update) for summary in summaries]
+    if min(ran) >= row.max_update:
+        return ""
+    counts = ", ".join(f"{count:,}" for count in ran)
+    return f"{row.name} {counts} of {row.max_update:,} ({', '.join(f'--{flag}' for flag in row.ends_early)})"
+
+
+def ended_early_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which rows trained for fewer updates than ``max-update``, by seed; none where none did."""
+    found = [line["ended_early"] for line in lines if line.get("ended_early")]
+    return [f"updates until training ended, by seed: {'; '.join(found)}"] if found else []
+
+
 def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which rows are compared over fewer seeds than they or their baseline have, and which over different ones."""
     fewer = [f"{line['row']} {', '.join(map(str, line['compared']))}" for line in lines if line.get("compared")]
@@ -312,6 +329,16 @@ def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
 
 
+def _speed(summaries: Sequence[Summary], step: str) -> float | None:
+    """Mean over the seeds whose speed is known: one update, or a clock that was set back, leaves none."""
+    known = [speed for s in summaries if (speed := s["words_per_second"].get(step)) is not None]
+    return _mean(known) if known else None
+
+
+def _formatted(figure: float | None, form: str) -> str:
+    return "" if figure is None else format(figure, form)
+
+
 def _shown(figure: float | str) -> str:
     return f"{figure:.2f}" if isinstance(figure, float) else str(figure)
 
@@ -328,6 +355,8 @@ def mark(p: float) -> str:
 def _portable(line: str) -> str:
     """``.../python -m fairseq_cli.train .../DATA`` -> ``fairseq-train DATA``, without the paths of this machine."""
     words = shlex.split(line)
+    if "-m" not in words:  # saved before
+        return line
     words = words[words.index("-m") + 1 :]
     words[0] = words[0].replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
     return shlex.join(map(_portable_word, words))

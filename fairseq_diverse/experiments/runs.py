@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.experiments import logs, provenance
-from fairseq_diverse.experiments.tables import ENCODER, Row, to_arguments
+from fairseq_diverse.experiments.flags import common, defaults, machinery, translation
+from fairseq_diverse.experiments.tables import ENCODER, NAME_BYTES, Row, to_arguments
 from fairseq_diverse.files import atomic_write
-from fairseq_diverse.paths import PACKAGE, config_names, config_path, runs_dir
+from fairseq_diverse.paths import config_names, config_path, runs_dir
 from fairseq_diverse.probing import ORIGIN, TASKS
 from fairseq_diverse.processes import die_with_parent, locked
 
@@ -31,6 +33,9 @@ PLAIN_DATA = {
         f"of SentEval ({ORIGIN}), or those that `fairseq-diverse toy --probing` wrote",
     ),
 }
+
+
+AGAIN = "delete this file and start the run again, which keeps what its other files hold"
 
 
 class RunFailed(Exception):
@@ -87,12 +92,31 @@ class Run:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Measurements of the finished steps, by step, and what training was started with."""
-        return read_json(self.directory / "state.json") or {}
+        """Measurements of the finished steps, by step, and what training was started with.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        path = self.directory / "state.json"
+        state = read_json(path) or {}
+        whole = {"train": {"peak_memory", "parameters", "valid_nll", "gb_free"}}
+        for step, measured in state.items():
+            kind = list if step == "starts" else dict
+            if not isinstance(measured, kind) or (step in whole and not whole[step] <= set(measured)):
+                raise ValueError(f"{path}: damaged ({step}); {AGAIN}")
+        return state
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        return read_json(self.directory / "summary.json")
+        """What is measured of a finished run; None before.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        from fairseq_diverse.experiments.summary import read_summary
+
+        path = self.directory / "summary.json"
+        return read_summary(path, AGAIN) if path.exists() else None
 
     @property
     def finished(self) -> bool:
@@ -102,27 +126,32 @@ class Run:
 
     @property
     def stage(self) -> str:
-        """Done, the step at which it goes on, or new."""
-        if self.finished:
-            return "done"
+        """Done, the step at which it goes on, new, or which of its files is damaged."""
+        try:
+            if self.finished:
+                return "done"
+            state = self.state
+        except ValueError as error:
+            return str(error)
         if not self.data.hash:
             return f"data {self.data.name} not prepared"
-        open_steps = [step for step in self.commands() if step not in self.state]
-        return f"goes on with {open_steps[0] if open_steps else 'score'}" if self.state else "new"
+        open_steps = [step for step in self.commands() if step not in state]
+        return f"goes on with {open_steps[0] if open_steps else 'score'}" if state else "new"
 
     def commands(self) -> dict[str, list[str]]:
         """The command line of every step, in their order."""
         row = self.row
-        common = [str(self.data.path), "--user-dir", str(PACKAGE)] + (["--cpu"] if self.cpu else [])
-        languages = [] if self.classifies else ["--source-lang", self.data.source, "--target-lang", self.data.target]
-        task = ["--task", str(row.train.get("task", "translation"))]
-        flags = machinery(row, self.seed, self.checkpoints, self.cpu) | row.train
-        train = ["-m", "fairseq_cli.train", *common, *languages, *to_arguments(flags)]
-        train += [] if "task" in row.train else task
-        translate = ["-m", "fairseq_cli.generate", *common, *languages, *task, "--path", str(self.checkpoint)]
-        # fairseq's default of 8 drops a last batch whose size is no multiple of 8: up to seven sentences
-        translate += ["--gen-subset", "test", "--log-format", "none", "--required-batch-size-multiple", "1"]
-        translate += [] if {"batch-size", "max-tokens"} & set(row.generate) else ["--batch-size", "64"]
+        shared = common(*(("", "") if self.classifies else (self.data.source, self.data.target)), self.cpu)
+        flags = shared | machinery(row, self.seed, self.checkpoints) | defaults(self.cpu) | row.train
+        train = ["-m", "fairseq_cli.train", str(self.data.path), *to_arguments(flags)]
+        batch = {} if {"batch-size", "max-tokens"} & set(row.generate) else {"batch-size": "64"}
+        translate, score = (
+            [
+                *("-m", "fairseq_cli.generate", str(self.data.path)),
+                *to_arguments(shared | translation(row, self.checkpoint, references) | batch | settings),
+            ]
+            for references, settings in ((False, row.generate), (True, {}))
+        )
         steps = {"train": train}
         if row.average:
             last = ["--checkpoints", str(self.checkpoints), "--updates", "--last", str(row.average["last"])]
@@ -132,8 +161,7 @@ class Run:
             saved = ["--save", str(self.directory / "accuracy.json")]
             steps["accuracy"] = ["-m", "fairseq_diverse.cli", "accuracy", *scored, *saved]
         else:
-            steps["generate"] = translate + to_arguments(row.generate)
-            steps["reference"] = [*translate, "--score-reference"]
+            steps["generate"], steps["reference"] = translate, score
         return {step: [sys.executable, *command] for step, command in steps.items()}
 
     def shell_lines(self, threads: int) -> list[str]:
@@ -174,14 +202,18 @@ class Run:
 
     def _train(self, command: list[str], threads: int, lock: int) -> Iterator[Progress]:
         peak = None
-        if mend_last_checkpoint(self.checkpoints) < self.row.max_update:
+        if (updates := mend_last_checkpoint(self.checkpoints)) < self.row.max_update:
             starts = [*self.state.get("starts", []), provenance.collect()]
             write_json(self.directory / "state.json", self.state | {"starts": starts})
             peak = yield from self._spawn("train", command, threads, lock)
-        if not any(self.checkpoints.glob(f"checkpoint_*_{self.row.max_update}.pt")):
-            final = self.checkpoints / f"checkpoint_0_{self.row.max_update}.pt"
+            updates = mend_last_checkpoint(self.checkpoints)
+        log = self.directory / "train.log"
+        if updates == 0 or (updates < self.row.max_update and not self.row.ends_early):
+            raise RunFailed(f"train ended after {updates} of {self.row.max_update} updates; see {log}")
+        if not any(self.checkpoints.glob(f"checkpoint_*_{updates}.pt")):
+            final = self.checkpoints / f"checkpoint_0_{updates}.pt"
             os.link(self.checkpoints / "checkpoint_last.pt", final)  # fairseq leaves it out at the end of an epoch
-        self._finish("train", logs.measure("train", self.directory / "train.log") | {"peak_memory": peak})
+        self._finish("train", logs.measure("train", log) | {"peak_memory": peak, "updates": updates})
 
     def _finish(self, step: str, measures: dict[str, Any]) -> None:
         write_json(self.directory / "state.json", self.state | {step: measures})
@@ -213,25 +245,10 @@ class Run:
                 process.kill()
                 process.wait()
         if process.returncode != 0:
+            if logs.disk_is_full(path):
+                raise RunFailed(f"{step}: no space left on device, {path}; make room and start the run again")
             raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
         return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def machinery(row: Row, seed: int, checkpoints: Path, cpu: bool) -> dict[str, str | bool]:
-    """The flags of a row's training that are not the row's: seed, what is saved and logged."""
-    every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
-    flags: dict[str, str | bool] = {
-        "seed": str(seed),
-        "save-dir": str(checkpoints),
-        "save-interval": "1000000",
-        "save-interval-updates": str(every),
-        "keep-interval-updates": str(row.average.get("last", 1)),
-        "validate-interval": "1000000",
-        "no-epoch-checkpoints": True,
-        "log-format": "json",
-        "log-interval": str(min(100, max(1, row.max_update // 100))),
-    }
-    return flags | ({"num-workers": "0"} if cpu else {})
 
 
 def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> list[Run]:
@@ -243,7 +260,7 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
     import torch
 
     cpu = not torch.cuda.is_available()
-    runs = []
+    runs: list[Run] = []
     found = {name: find_data(name, dry) for name in dict.fromkeys(row.data for row in rows)}
     encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
     for row in rows:
@@ -251,7 +268,13 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
         trees = _digest_of_trees(data.path) if row.train.get("task") == "translation_with_syntax" else ""
         key = row.key(data.hash + trees + encoders[_encoder(row)]) if data.hash else "unprepared"
         existing = sorted(runs_dir().glob(f"*-{key}")) if data.hash else []
-        parent = existing[0] if existing else runs_dir() / f"{data.name}-{row.size}-{row.name}-{key}"
+        called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
+        parent = (
+            existing[0] if existing else runs_dir() / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
+        )
+        for path in (data.path, parent):
+            if os.pathsep in str(path) or "${" in str(path):
+                raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
         runs += [Run(row, seed, data, cpu, parent / f"seed{seed}") for seed in seeds]
     return runs
 
@@ -333,6 +356,8 @@ def mend_last_checkpoint(folder: Path) -> int:
     that was killed before it ended would take one update too many if it were started again, hence the count.
     """
     last = folder / "checkpoint_last.pt"
+    for unfinished in folder.glob("*.pt.tmp"):  # fairseq leaves it behind, under another name each time
+        unfinished.unlink()
     if not zipfile.is_zipfile(last):
         last.unlink(missing_ok=True)
         by_updates = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: int(path.stem.split("_")[2]))
@@ -346,8 +371,23 @@ def mend_last_checkpoint(folder: Path) -> int:
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def read_json(path: Path, hint: str = AGAIN) -> dict[str, Any] | None:
+    """The object that a JSON file holds, None where there is none.
+
+    Raises:
+        ValueError: the file cannot be read, or holds something else; names it, and ``hint`` says what to do.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path}: damaged, not whole JSON; {hint}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: damaged, not a JSON object; {hint}")
+    return content
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
 """Several runs side by side, with progress."""
 
+import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from fairseq_diverse.experiments.runs import Progress, Run, RunFailed
 from fairseq_diverse.processes import Busy
@@ -20,8 +21,8 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
     Returns:
         How many runs failed or were left to another process.
     """
+    waiting, jobs = list(runs), min(jobs, len(runs))
     display = Bars(jobs) if sys.stderr.isatty() else Lines()
-    waiting = list(runs)
     working: dict[int, tuple[Run, Iterator[Progress]]] = {}
     unfinished = 0
     try:
@@ -29,11 +30,7 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
             for slot in range(jobs):
                 if slot not in working and waiting:
                     run = waiting.pop(0)
-                    if run.finished:
-                        display.say(f"{run.name}: {outcome(run)} (done before, {run.directory})")
-                        continue
-                    display.say(f"{run.name}: {run.directory}")
-                    working[slot] = run, run.execute(threads)
+                    working[slot] = run, start(run, threads, display.say)
                 if slot not in working:
                     continue
                 run, generator = working[slot]
@@ -41,15 +38,19 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
                     display.show(slot, run, next(generator))
                     continue
                 except StopIteration:
-                    display.say(f"{run.name}: {outcome(run)}")
+                    pass
                 except Busy as error:
                     display.say(f"{run.name}: left alone, {error}")
                     unfinished += 1
-                except (RunFailed, OSError, ValueError) as error:
+                except (RunFailed, ValueError) as error:
                     display.say(f"{run.name}: FAILED: {error}")
                     unfinished += 1
+                except OSError as error:
+                    display.say(f"{run.name}: FAILED: {error.filename or run.directory}: {error.strerror or error}")
+                    unfinished += 1
                 except Exception as error:  # a bug: the other rows go on all the same
-                    (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+                    with contextlib.suppress(OSError):  # a full disk
+                        (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
                     display.say(f"{run.name}: FAILED: {error!r}; see {run.directory / 'error.log'}")
                     unfinished += 1
                 del working[slot]
@@ -62,6 +63,16 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
     return unfinished
 
 
+def start(run: Run, threads: int, say: Callable[[str], None]) -> Iterator[Progress]:
+    """Work on one run where it is not finished, and say how it ended."""
+    if run.finished:
+        say(f"{run.name}: {outcome(run)} (done before, {run.directory})")
+        return
+    say(f"{run.name}: {run.directory}")
+    yield from run.execute(threads)
+    say(f"{run.name}: {outcome(run)}")
+
+
 def outcome(run: Run) -> str:
     """The figures of a finished run in one line."""
     summary = run.summary or {}
@@ -71,7 +82,11 @@ def outcome(run: Run) -> str:
         return f"accuracy {together(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
     metrics = summary["metrics"]
     figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
-    return "; ".join([figures, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())])
+    updates = summary.get("updates", run.row.max_update)
+    early = [f"ended after {updates} of {run.row.max_update} updates"] if updates < run.row.max_update else []
+    return "; ".join(
+        [figures, *early, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())]
+    )
 
 
 class Bars:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fairseq_diverse.errors import UserError
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.schedule import outcome, run_all
+from fairseq_diverse.yaml_files import parse_value
 
 TIME = 24 * 60  # minutes of a job, where none are asked for
 RESTARTS = 1000  # after a job's time is up: every one goes on where the last stopped
@@ -61,7 +60,7 @@ def submit(runs: Sequence[Run], jobs: int, settings: Sequence[str], folder: Path
         name, equals, value = setting.partition("=")
         if not equals:
             raise UserError(f"--slurm {setting}: write an option of sbatch as name=value, partition=gpu for example")
-        options[name.replace("-", "_")] = yaml.safe_load(value)
+        options[name.replace("-", "_")] = parse_value(value)
     try:
         executor = SlurmExecutor(folder, max_num_timeout=RESTARTS)
         executor.update_parameters(**options)

@@ -3,16 +3,18 @@
 import hashlib
 import itertools
 import json
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
+from fairseq_diverse.checkpoints import FREE_TEXT, _may_call
+from fairseq_diverse.experiments.flags import EARLY, refuse_own
 from fairseq_diverse.paths import config_path
 from fairseq_diverse.probing import TASKS
+from fairseq_diverse.yaml_files import check_text, parse_value, read_yaml, shown
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "flags", "generate", "average"),
@@ -26,6 +28,10 @@ PUBLISHED_KEYS = (
     *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
 )
 AVERAGE_KEYS = ("last", "every")
+MOST_ROWS = 10_000  # that a grid may make
+NAME_BYTES = 200  # with a seed and a temporary file's marks, what a file system takes
+NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\xa0\u2028\u2029]")
+FLAG = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 
 Flags = dict[str, Any]
 
@@ -58,6 +64,11 @@ class Row:
     @property
     def max_update(self) -> int:
         return int(self.train["max-update"])
+
+    @property
+    def ends_early(self) -> list[str]:
+        """The flags by which training may end before ``max-update``."""
+        return [flag for flag in EARLY if flag in self.train]
 
     def key(self, data_hash: str) -> str:
         """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
@@ -97,52 +108,61 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
     content = _read(path, TABLE_KEYS)
     overrides = _parse_settings(settings or [])
     metrics = _metrics(content, path)
-    rows = {}
+    rows: dict[str, Row] = {}
     for row_name, (family, row) in _points(content, path).items():
+        where = f"{path}: row {row_name}"
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
-        published = _section(row, "published", path)
-        _refuse_unknown(published, PUBLISHED_KEYS, f"{path}: published figures of row {row_name}")
         chosen_data, chosen_size = (
-            data or row.get("data", content.get("data")),
-            size or row.get("size", content.get("size")),
+            data or _place(content, row, "data", path),
+            size or _place(content, row, "size", path),
         )
         if not chosen_data or not chosen_size:
-            raise ValueError(f"{path}: row {row_name} has no `data` or no `size`")
-        size_path = config_path("size", str(chosen_size))
+            raise ValueError(f"{where} has no `data` or no `size`")
+        try:
+            size_path = config_path("size", chosen_size)
+        except ValueError as error:
+            raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
         base = _read(size_path, SIZE_KEYS)
         train = _section(base, "train", size_path) | _section(content, "flags", path) | flags | overrides["train"]
         generate: Flags = {}
         for source, source_path in ((base, size_path), (content, path), (row, path)):
             generate |= _section(source, "generate", source_path)
         average = next((s["average"] for s in (row, content, base) if "average" in s), None) or {}
-        rows[str(row_name)] = Row(
-            name=str(row_name),
-            data=str(chosen_data),
+        resolved = rows[row_name] = Row(
+            name=row_name,
+            data=chosen_data,
             size=size_path.stem,
-            train=_command_line_values(train, path),
-            generate=_command_line_values(generate | overrides["generate"], path),
+            train=_command_line_values(train, where),
+            generate=_command_line_values(generate | overrides["generate"], f"{where}: generate"),
             average=_check_average(average, overrides["average"], path),
             baseline=str(row["baseline"]),
-            published=published,
-            published_on=str(row.get("data", content.get("data"))),
+            published=_published(row, path, row_name),
+            published_on=_place(content, row, "data", path),
             family=family,
             metrics=metrics,
         )
         for needed in ("arch", "max-update"):
-            if needed not in rows[str(row_name)].train:
-                raise ValueError(f"{path}: row {row_name} and size {size_path.stem} set no `{needed}`")
-        if not rows[str(row_name)].train["max-update"].isdigit():  # type: ignore[union-attr]
-            raise ValueError(f"{path}: row {row_name}: max-update: {train['max-update']} is not a number of updates")
-        _refuse_too_few_updates(rows[str(row_name)], path)
+            if needed not in resolved.train:
+                raise ValueError(f"{where} and size {size_path.stem} set no `{needed}`")
+        if not re.fullmatch("[1-9][0-9]{,11}", str(resolved.train["max-update"])):
+            raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
+        _refuse_too_few_updates(resolved, path)
+        try:
+            refuse_own(resolved)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
     if not rows:
         raise ValueError(f"{path}: no rows")
     for name, resolved in rows.items():
         if resolved.baseline not in rows:
-            raise ValueError(f"{path}: row {name}: baseline {resolved.baseline} is no row; rows: {', '.join(rows)}")
+            raise ValueError(
+                f"{path}: row {name}: baseline {shown(resolved.baseline)} is no row; rows: {', '.join(rows)}"
+            )
     if data:
         rows = _different(rows)
-    x = tuple(flag.strip() for flag in str(content["x"]).split(",")) if "x" in content else ()
-    return Table(path.stem, str(content.get("title", path.stem)), str(content.get("note", "")), x, rows)
+    x = tuple(flag.strip() for flag in _text(content, "x", path).split(",")) if "x" in content else ()
+    title, note = (" ".join(_text(content, key, path).split()) for key in ("title", "note"))
+    return Table(path.stem, title or path.stem, note, x, rows)
 
 
 def _different(rows: dict[str, Row]) -> dict[str, Row]:
@@ -173,9 +193,12 @@ def select_rows(table: Table, names: str | None) -> list[Row]:
 
 
 def to_arguments(flags: dict[str, str | bool]) -> list[str]:
-    """``{"arch": "transformer", "fp16": True}`` -> ``["--arch", "transformer", "--fp16"]``."""
+    """``{"arch": "transformer", "fp16": True}`` -> ``["--arch", "transformer", "--fp16"]``; without those off."""
     return [
-        part for flag, value in flags.items() for part in ((f"--{flag}",) if value is True else (f"--{flag}", value))
+        part
+        for flag, value in flags.items()
+        if value is not False
+        for part in ((f"--{flag}",) if value is True else (f"--{flag}", str(value)))
     ]
 
 
@@ -183,9 +206,9 @@ def _metrics(content: Flags, path: Path) -> tuple[str, ...]:
     from fairseq_diverse.evaluation.catalogue import chosen
 
     try:
-        return tuple(chosen(str(content["metrics"]))) if "metrics" in content else ()
+        return tuple(chosen(_text(content, "metrics", path))) if "metrics" in content else ()
     except ValueError as error:
-        raise ValueError(f"{path}: {str(error).removeprefix('--')}") from None
+        raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
 
 
 def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
@@ -197,34 +220,73 @@ def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
     rows, grid = _section(content, "rows", path), _section(content, "grid", path)
     for flag, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise ValueError(f"{path}: grid: {flag}: a list of values expected, such as [0.1, 0.2]")
-    points = {}
+            raise ValueError(f"{path}: grid: {shown(flag)}: a list of values expected, such as [0.1, 0.2]")
+        if any(isinstance(value, list | dict) for value in values):
+            raise ValueError(f"{path}: grid: {shown(flag)}: its values are single ones; write lists as text: 'a,b'")
+    if (count := len(rows) * math.prod(map(len, grid.values()))) > MOST_ROWS:
+        raise ValueError(f"{path}: grid: makes {count:,} rows; at most {MOST_ROWS:,}")
+    points: dict[str, tuple[str, Flags]] = {}
     for name, row in rows.items():
         row = {} if row is None else row
         if not isinstance(row, dict):
-            raise ValueError(f"{path}: row {name} is not a list of `flag: value`")
-        baseline = row.get("baseline", content.get("baseline", next(iter(rows))))
+            raise ValueError(f"{path}: row {shown(name)} is not a list of `flag: value`")
+        _refuse_name(str(name), path)
+        baseline = _text({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
         for values in itertools.product(*grid.values()):
             chosen = dict(zip(grid, values, strict=True))
-            suffix = "".join(f"-{flag}={value}" for flag, value in chosen.items())
-            points[f"{name}{suffix}"] = str(name), {**row, **chosen, "baseline": f"{baseline}{suffix}"}
+            suffix = NOT_IN_NAMES.sub("_", "".join(f"-{flag}={value}" for flag, value in chosen.items()))
+            point = f"{name}{suffix}"
+            _refuse_name(point, path)
+            if point in points:
+                raise ValueError(f"{path}: two rows would be called {point}")
+            points[point] = str(name), {**row, **chosen, "baseline": f"{baseline}{suffix}"}
     return points
 
 
+def _refuse_name(name: str, path: Path) -> None:
+    """Raise ``ValueError`` for a row's name that cannot be part of a file's name."""
+    if not name.strip() or name != name.strip() or name[0] == "." or NOT_IN_NAMES.search(name):
+        raise ValueError(
+            f"{path}: row '{shown(name)}': a row's name is part of names of files: one line of text without / and \\, "
+            "that neither starts with a dot nor starts or ends with a space"
+        )
+    if len(name.encode()) > NAME_BYTES:
+        raise ValueError(f"{path}: row {shown(name)}: a name of {len(name.encode())} bytes; at most {NAME_BYTES}")
+
+
 def _read(path: Path, known: tuple[str, ...]) -> Flags:
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from None
-    except (OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict):
+    content = read_yaml(path)
+    if not isinstance(content, dict | None):
         raise ValueError(f"{path}: holds no `key: value` pairs; known keys: {', '.join(known)}")
-    named = {str(key): value for key, value in content.items()}
+    named = {str(key): value for key, value in (content or {}).items()}
     _refuse_unknown(named, known, str(path))
     return named
+
+
+def _text(content: Mapping[str, Any], key: str, path: Path) -> str:
+    """One value as text; empty where there is none."""
+    value = content.get(key)
+    if isinstance(value, list | dict | bool):
+        raise ValueError(f"{path}: {key}: text expected, not {shown(value)}")
+    return "" if value is None else str(value)
+
+
+def _place(content: Flags, row: Flags, key: str, path: Path) -> str:
+    """A row's data or size, a name or a path; empty where there is none."""
+    text = _text({**content, **row}, key, path)
+    if len(text) > 1000 or any(len(part.encode()) > 255 for part in Path(text).parts):
+        raise ValueError(f"{path}: {key}: {shown(text)}: longer than a file's name can be")
+    return text
+
+
+def _published(row: Flags, path: Path, name: str) -> Flags:
+    """A paper's figures: numbers, besides probing accuracies also text such as 12.6M."""
+    published = _section(row, "published", path)
+    _refuse_unknown(published, PUBLISHED_KEYS, f"{path}: published figures of row {name}")
+    for key, value in published.items():
+        if isinstance(value, bool) or not isinstance(value, int | float if key in TASKS else int | float | str):
+            raise ValueError(f"{path}: row {name}: published {key}: {shown(value)} is not a figure")
+    return published
 
 
 def _section(content: Flags, key: str, path: Path) -> Flags:
@@ -237,7 +299,7 @@ def _section(content: Flags, key: str, path: Path) -> Flags:
 
 
 def _refuse_unknown(content: Flags, known: tuple[str, ...], where: str) -> None:
-    unknown = [str(key) for key in content if key not in known]
+    unknown = [shown(key) for key in content if key not in known]
     if unknown:
         raise ValueError(f"{where}: unknown key {', '.join(unknown)}; known: {', '.join(known)}")
 
@@ -246,13 +308,13 @@ def _check_average(average: Any, override: Flags, path: Path) -> dict[str, int]:
     """``none`` or ``{last: N, every: UPDATES}``, overridden key by key."""
     average = {} if average == "none" else average
     if not isinstance(average, dict):
-        raise ValueError(f"{path}: average: {average}; allowed: none, or {{last: N, every: UPDATES}}")
+        raise ValueError(f"{path}: average: {shown(average)}; allowed: none, or {{last: N, every: UPDATES}}")
     average = average | override
     _refuse_unknown(average, AVERAGE_KEYS, f"{path}: average")
     if average.get("last") == 0:
         return {}
     if average and (
-        set(average) != set(AVERAGE_KEYS) or not all(isinstance(v, int) and v > 0 for v in average.values())
+        set(average) != set(AVERAGE_KEYS) or not all(type(value) is int and value > 0 for value in average.values())
     ):
         raise ValueError(
             f"{path}: average: needs `last` (checkpoints) and `every` (updates), both whole numbers above 0"
@@ -267,25 +329,37 @@ def _parse_settings(settings: list[str]) -> dict[str, Flags]:
         section, dot, rest = flag.lstrip("-").partition(".")
         if not equals or not flag or (dot and section not in sections):
             raise ValueError(
-                f"--set {setting}: write flag=value, generate.flag=value, average.last=N or average.every=UPDATES"
+                f"--set {shown(setting)}: write flag=value, generate.flag=value, average.last=N or "
+                "average.every=UPDATES"
             )
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        sections[section if dot else "train"][rest if dot else section] = value
+        sections[section if dot else "train"][rest if dot else section] = parse_value(text)
     return sections
 
 
-def _command_line_values(flags: Flags, path: Path) -> dict[str, str | bool]:
-    """Typed YAML values as a command line has them; flags that are false or null are left out."""
+def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
+    """Typed YAML values as a command line has them; flags that are false or null are left out.
+
+    Raises:
+        ValueError: names the flag; a name or value that is not a flag's, or one that fairseq would run as code.
+    """
     values: dict[str, str | bool] = {}
-    for flag, value in flags.items():
+    for name, value in flags.items():
+        flag = str(name)
+        if not FLAG.fullmatch(flag):
+            raise ValueError(f"{where}: {shown(flag)} is not the name of a flag")
         if isinstance(value, dict | list):
-            raise ValueError(f"{path}: {flag}: one value expected, not {value}; write lists as text: 'a,b'")
+            raise ValueError(f"{where}: {flag}: one value expected, not {shown(value)}; write lists as text: 'a,b'")
         if value is None or value is False:
             continue
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{where}: {flag}: {value}: a finite number expected")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        values[str(flag)] = True if value is True else str(value)
+        text = str(value)
+        check_text(text, f"{where}: {flag}: ")
+        if text.startswith("--"):
+            raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
+        if not (flag in ENCODER or FREE_TEXT.fullmatch(flag.replace("-", "_"))) and (_may_call(text) or "**" in text):
+            raise ValueError(f"{where}: {flag}: {shown(text)} would be run by fairseq as code; write the value itself")
+        values[flag] = True if value is True else text
     return values

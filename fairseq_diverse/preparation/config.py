@@ -52,14 +52,9 @@ class DataConfig:
         Raises:
             ValueError: not YAML, an unknown or missing key, a value of the wrong type or out of range.
         """
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
-        from yaml import YAMLError
+        from fairseq_diverse.yaml_files import read_yaml
 
-        try:
-            given = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-        except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+        given = read_yaml(path)
         try:
             return cls.from_mapping(path.stem, given)
         except ValueError as error:

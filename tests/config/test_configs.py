@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 
 import pytest
 from fairseq import options
@@ -96,6 +97,48 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
     assert main(["run", table, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("fairseq_cli.train ") == shown.count("\n# ") + 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        (
+            "drop-out=0.3",
+            "fairseq-train: no flag --drop-out for this architecture, task and criterion; nearest: --dropout",
+        ),
+        ("max_update=3", "fairseq-train: no flag --max_update for .*; nearest: --max-update"),
+        ("generate.beem=3", "fairseq-generate: no flag --beem for .*; nearest: --beam"),
+        ("arch=transfomer", r"fairseq-train: argument --arch/-a: invalid choice: 'transfomer' .nearest: transformer, "),
+        ("routing=emm", r"fairseq-train: argument --routing: invalid choice: 'emm' .nearest: em"),
+        ("warmup-updates=many", "fairseq-train: argument --warmup-updates: invalid int value: 'many'"),
+        ("lr=many", "fairseq-train: argument --lr: "),
+        ("fp16=3", "fairseq-train: --fp16 takes no value such as 3"),
+        ("lr=true", "fairseq-train: argument --lr: expected one argument"),
+        ("help=true", "fairseq-train: would show its help only"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+def test_flags_that_fairseq_does_not_take_are_found_before_anything_starts(
+    capsys, tmp_path, monkeypatch, setting, problem, dry
+):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    monkeypatch.setattr("fairseq_diverse.experiments.schedule.run_all", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(
+        "fairseq_diverse.experiments.runs.find_data", lambda name, dry: DataSet(name, tmp_path / "d", "en", "de", "h")
+    )
+    asked = ["run", "toy", "--rows", "aggregation,baseline", "--set", setting]
+    assert main(asked + ["--dry-run"] * dry) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and re.search(f"^fairseq-diverse run: toy: row aggregation: {problem}", shown.err)
+    assert shown.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "0", "4,2"])
+def test_a_number_of_threads_that_is_none_is_refused(capsys, tmp_path, monkeypatch, text):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert main(["run", "toy", "--dry-run"]) == 2
+    assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in capsys.readouterr().err
 
 
 def test_the_data_sets_of_all_rows_are_known():

@@ -26,7 +26,7 @@ data: {data}
 size: {folder}/size.yaml
 rows:
   baseline: {{published: {{bleu: 27.3}}}}
-  wrong: {{arch: no_such_architecture}}
+  wrong: {{routing: em, routing-on: 'encoder:9'}}
   disagreement: {{criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}}
 """
 SIZE = """
@@ -123,8 +123,8 @@ def test_test_nll_is_the_sum_of_the_tokens_log_probabilities(folder, finished):
 
 def test_a_failing_row_is_reported_without_a_stack_trace(folder, finished):
     assert finished.returncode == 1 and "Traceback" not in finished.stderr
-    assert re.search(r"wrong seed 1: FAILED: train ended with exit code 2; the end of .*train.log:", finished.stderr)
-    assert "invalid choice: 'no_such_architecture'" in finished.stderr
+    assert re.search(r"wrong seed 1: FAILED: train ended with exit code 1; the end of .*train.log:", finished.stderr)
+    assert "error: --routing-on 'encoder:9': layer 9 of encoder is out of range" in finished.stderr
     assert re.search(r"baseline seed 1: BLEU \d", finished.stderr)
 
 
@@ -229,6 +229,11 @@ def test_wrong_names_are_refused_in_one_line(folder):
         ([folder / "table.yaml", "--data", "none"], "data set none"),
         ([folder / "table.yaml", "--seeds", "one"], "--seeds one"),
         ([folder / "table.yaml", "--jobs", "0"], "--jobs 0"),
+        ([folder / "table.yaml", "--set", "arch=no_such_architecture"], "invalid choice: 'no_such_architecture'"),
+        (
+            [folder / "table.yaml", "--set", "seed=5", "--seeds", "1,2"],
+            "row baseline: seed: `fairseq-diverse run` sets",
+        ),
     ):
         done = call(folder / "runs", "run", *arguments)
         assert done.returncode == 2 and problem in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

@@ -13,7 +13,9 @@ import torch
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import logs, report, schedule
 from fairseq_diverse.experiments.runs import (
+    DataSet,
     Progress,
+    Run,
     RunFailed,
     find_data,
     find_runs,
@@ -104,11 +106,110 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         (("fp16: true", "max-update: many"), "max-update: many is not a number"),
         (("fp16: true", "fp16: '${nothing}'"), "table.yaml: .*nothing"),
         (("fp16: true", "fp16: {"), "table.yaml, line 7: not valid YAML"),
+        (("fp16: true", "fp16: true, fp16: false"), "table.yaml, line 7: not valid YAML .duplicate key fp16"),
+        (("first:", "1: {}\n  '1':"), "table.yaml, line 7: not valid YAML .duplicate key 1"),
+        (("fp16: true", "lr: .nan"), "table.yaml: rows: second: lr: nan: a finite number expected"),
+        (("fp16: true", "lr: '${oc.env:HOME}'"), r"table.yaml: .*lr: \$\{oc.env:HOME\}: \$\{...\} is not looked up"),
+        (("fp16: true", "lr: '__import__(\"os\").getcwd()'"), "row second: lr: .* would be run by fairseq as code"),
+        (("fp16: true", "lr: '2**99'"), "row second: lr: .* would be run by fairseq as code"),
+        (("fp16: true", "lr: --seed=5"), "row second: lr: --seed=5 would be read as another flag"),
+        (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
+        (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
+        (("fp16: true", "average: {last: true, every: 3}"), "average: needs `last`"),
+        (("fp16: true", "lr: !!bool x"), "table.yaml: not valid YAML .a value that its tag does not fit"),
+        (("fp16: true", "lr: !!python/object/apply:os.getcwd []"), "table.yaml, line 7: not valid YAML"),
+        (("fp16: true", 'lr: "a\\0b"'), "table.yaml: rows: second: lr: a.x00b: holds a control character"),
+        (("{bleu: 27.3}", "{bleu: true}"), "row second: published bleu: True is not a figure"),
+        (("size: ", "size: [a]\nx: "), "table.yaml: size: text expected, not"),
+        (("data: multi30k_en_de", f"data: {'d' * 400}"), "table.yaml: data: d+...: longer than a file's name can be"),
+        (("rows:", f"grid: {{lr: {list(range(101))}, dropout: {list(range(100))}}}\nrows:"), "makes 20,200 rows"),
+        (("rows:", "grid: {from-checkpoint: [a/b, a_b]}\nrows:"), "two rows would be called first-from-checkpoint=a_b"),
     ],
 )
 def test_a_wrong_table_is_refused_by_name(table, replacement, problem):
     with pytest.raises(ValueError, match=problem):
         load_table(table(replacement))
+
+
+def bomb(step: str) -> str:
+    return "\n".join([step.format(0, "1, 2"), *(step.format(n, ", ".join([f"*a{n - 1}"] * 9)) for n in range(1, 9))])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("hello", "holds no `key: value` pairs; known keys: title"),
+        ("3", "holds no `key: value` pairs"),
+        ("a: " + "[" * 5000, "nested too deeply; a configuration has at most 50 levels"),
+        ("a: &a [*a]", "nested too deeply"),
+        (bomb("a{0}: &a{0} [{1}]"), "more than 100,000 values, what aliases repeat included"),
+        (bomb("a{0}: &a{0} {{<<: [{1}]}}").replace("[1, 2]", "{x: 1}"), "<<: merges more than 100,000 keys"),
+        ("a: " + "x" * (1 << 20), "1,048,579 bytes; a configuration has at most 1,048,576"),
+    ],
+    ids=["text", "number", "deep", "endless", "aliases", "merges", "large"],
+)
+def test_a_file_that_is_no_table_is_refused_with_its_limit(tmp_path, text, problem):
+    (tmp_path / "table.yaml").write_text(text)
+    with pytest.raises(ValueError, match=f"table.yaml.*: .*{problem}"):
+        load_table(str(tmp_path / "table.yaml"))
+
+
+def test_anchors_and_merges_work(table):
+    rows = load_table(table(("first:", "first: &first {lr: 1}\n  third: {<<: *first, dropout: 0.4}"))).rows
+    assert rows["third"].train["lr"] == "1" and rows["third"].train["dropout"] == "0.4"
+
+
+@pytest.mark.parametrize(
+    "name", ["a/../../b", "/etc", "..", ".a", "", " a", "a ", "a\nb", "a\0b", "x" * 400, "a\\b", "\x85"]
+)
+def test_names_of_rows_that_cannot_be_part_of_a_path_are_refused(table, name):
+    with pytest.raises(ValueError, match=r"table.yaml: .*(a row's name is part|a name of 400 bytes|control character)"):
+        load_table(table(("first:", f"{json.dumps(name)}:")))
+
+
+def test_names_of_rows_with_signs_are_kept_and_their_folders_are_plain(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    for name in ("it's", "a b", "ä+β", "x-routing-on=encoder:1-2", "$(ls)", "*", "日本"):
+        row = load_table(table(("first:", f"{json.dumps(name)}:"))).rows[name]
+        (run,) = find_runs([row], [1], dry=True)
+        assert run.directory.parent.parent == tmp_path / "runs" and not set(run.directory.parent.name) & set(":'$*() ")
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "a:b"))
+    with pytest.raises(ValueError, match="fairseq cannot read a path with :"):
+        find_runs([row], [1], dry=True)
+
+
+def test_a_grid_of_paths_names_its_rows_without_them(table):
+    rows = load_table(table(("rows:", "grid: {finetune-from-model: [/a/b.pt, /a/c.pt]}\nrows:"))).rows
+    assert list(rows)[:2] == ["first-finetune-from-model=_a_b.pt", "first-finetune-from-model=_a_c.pt"]
+    assert rows["second-finetune-from-model=_a_c.pt"].train["finetune-from-model"] == "/a/c.pt"
+
+
+def test_a_row_sets_no_flag_that_is_the_runs_own(table, tmp_path):
+    row = load_table(table()).rows["second"]
+    run = Run(row, 7, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
+    given = {f"--{flag}" for flag in (*row.train, *row.generate, "task", "num-workers", "batch-size")}
+    own = {
+        step: set(filter(lambda word: word.startswith("--"), run.commands()[step])) - given for step in run.commands()
+    }
+    assert {"--seed", "--save-dir", "--user-dir", "--source-lang", "--log-format"} <= own["train"]
+    assert {"--path", "--gen-subset", "--score-reference"} <= own["reference"]
+    settings = [f"{flag[2:]}=1" for flag in own["train"]] + [
+        "data=x",
+        "no-save=true",
+        "restore-file=x",
+        "reset-meters=true",
+    ]
+    settings += [f"generate.{flag[2:]}=1" for flag in own["generate"] | own["reference"]] + ["generate.scoring=bleu"]
+    for setting in settings:
+        with pytest.raises(
+            ValueError, match=rf"row first: {setting.split('=')[0]}: `fairseq-diverse run` sets this flag"
+        ):
+            load_table(table(), settings=[setting])
+    with pytest.raises(ValueError, match=r"table.yaml: row second: seed: `fairseq-diverse run` sets this flag"):
+        load_table(table(("fp16: true", "seed: 3")))
+    assert (
+        load_table(table(), settings=["seed=null", "num-workers=2", "batch-size=3"]).rows["first"].train["num-workers"]
+    )
 
 
 def test_a_wrong_size_is_refused_by_name(table):
@@ -143,6 +244,23 @@ def test_a_wrong_setting_is_refused(table, setting):
         load_table(table(), settings=[setting])
 
 
+@pytest.mark.parametrize("text", ["[[[", "!!bool x", "!!int ''", "a: b: c", "*a", "[" * 5000])
+def test_a_setting_that_is_not_yaml_is_text(table, text):
+    assert load_table(table(), settings=[f"data-name={text}"]).rows["first"].train["data-name"] == text
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("max-update=true", "max-update: True is not a number of updates"),
+        ("dropout={a: 1}", "dropout: one value expected"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(table, setting, problem):
+    with pytest.raises(ValueError, match=f"row first: {problem}"):
+        load_table(table(), settings=[setting])
+
+
 def test_an_average_of_more_checkpoints_than_there_will_be_is_refused(table):
     with pytest.raises(ValueError, match=r"row first: average: the last 4 checkpoints of every 8 updates, but only 30"):
         load_table(table(), settings=["average.last=4", "average.every=8"])
@@ -168,7 +286,7 @@ def test_metrics_of_a_table(table):
 
 def test_seeds():
     assert parse_seeds("1, 20") == [1, 20]
-    for text in ("", "1,a", "1,1", "-1"):
+    for text in ("", "1,a", "1,1", "-1", "1,01", str(2**32), "9" * 5000):
         with pytest.raises(ValueError, match="--seeds"):
             parse_seeds(text)
 
@@ -246,6 +364,70 @@ def test_a_last_checkpoint_that_was_cut_off_is_replaced_by_the_newest_whole_one(
         (tmp_path / name).write_bytes(data[: len(data) // 2])
     assert mend_last_checkpoint(tmp_path) == 20
     assert (tmp_path / "checkpoint_2_20.pt").read_bytes() == (tmp_path / "checkpoint_last.pt").read_bytes()
+
+
+@pytest.fixture
+def training(table, tmp_path, monkeypatch):
+    """The run of a row of 30 updates, the training of which ends after 13."""
+
+    def spawn(self, step, command, threads, lock):
+        (self.directory / "train.log").write_text(TRAIN_LOG)
+        checkpoint(self.checkpoints / "checkpoint_last.pt", 13)
+        yield Progress("train", 13)
+        return 2**20
+
+    monkeypatch.setattr(Run, "_spawn", spawn)
+
+    def make(*settings):
+        row = load_table(table(), settings=[*settings, "average.last=0"]).rows["first"]
+        run = Run(row, 1, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path / "run")
+        run.checkpoints.mkdir(parents=True)
+        return run
+
+    return make
+
+
+def test_training_that_ends_early_by_itself_fails(training):
+    run = training()
+    with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
+        list(run._train([], 1, 0))
+    assert "train" not in run.state
+
+
+@pytest.mark.parametrize("setting", ["max-epoch=1", "patience=2", "stop-min-lr=0.1", "stop-time-hours=1"])
+def test_training_that_a_flag_ends_early_is_recorded_as_it_was(training, setting, capsys):
+    run = training(setting)
+    list(run._train([], 1, 0))
+    assert run.state["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
+    command = run.commands()["train"]
+    assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
+
+
+@pytest.mark.parametrize("name", ["summary.json", "state.json"])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"train": 3}', "[]", "null", '"x"', "[" * 100_000, '{"train": {}}', b"\xff"]
+)
+def test_a_damaged_file_of_a_run_is_named(training, name, text):
+    run = training()
+    (run.directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(
+        ValueError, match=rf"{name}: (damaged|not a summary).*; delete this file and start the run again"
+    ):
+        _ = run.summary if name == "summary.json" else run.state
+    assert name in run.stage
+    assert schedule.run_all([run], jobs=10**9, threads=1) == 1
+
+
+def test_what_a_full_disk_leaves_is_removed_and_said(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint_1_4.pt.tmp").write_bytes(b"half")
+    assert mend_last_checkpoint(tmp_path) == 0 and not list(tmp_path.iterdir())
+    log = tmp_path / "train.log"
+    assert not logs.disk_is_full(log)
+    log.write_text("OSError: [Errno 28] No space left on device\nTraceback\n")
+    assert logs.disk_is_full(log)
+    log.write_text("")
+    monkeypatch.setattr(logs.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    assert logs.disk_is_full(log)
 
 
 def test_a_lock_is_held_by_one_and_given_back_by_the_dead(tmp_path):

@@ -152,10 +152,13 @@ def table(tmp_path):
                 "seed": seed,
                 "data": "toy",
                 "commands": [shlex.join(["fairseq-train", "toy", *to_arguments(rows[row].train)])],
-                "metrics": {"bleu": 30 + number + seed},
+                "metrics": {"bleu": 30 + number + seed, "chrf": 50, "ter": 60, "length_ratio": 1.0},
                 "test_nll": [number, 2.0],
                 "words_per_second": {"train": 100.0},
+                **{"parameters": 1000, "commit": None, "dirty": None, "data_hash": "d", "language": "de"},
+                "bleu_counts": [[5, 5, 4, 3, 2, 1]] * 2,
             }
+            summary["metrics"]["signatures"] = {"bleu": "s"}
             (tmp_path / "results").mkdir(exist_ok=True)
             (tmp_path / "results" / f"{row}-seed{seed}.json").write_text(json.dumps(summary))
     return tmp_path / "table.yaml"

@@ -137,6 +137,8 @@ def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(tabl
     assert saved["system"] == "first"
     read = report.from_results(tmp_path / "results", rows)
     assert report.compare(rows, read) == report.compare(rows, summaries)
+    again = report.save(tmp_path / "again", read)  # a copy of the copy
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
     with pytest.raises(ValueError, match="no saved summaries"):
         report.from_results(tmp_path / "nothing", rows)
 
@@ -170,6 +172,58 @@ def test_results_that_are_no_summaries_or_twice_the_same_seed_are_refused(table,
         (tmp_path / "copy.json").write_text(text)
         with pytest.raises(ValueError, match=r"copy.json: not a summary that"):
             report.from_results(tmp_path, rows)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics": {}},
+        {"metrics": {"bleu": "x"}},
+        {"bleu_counts": [[1, 2]]},
+        {"test_nll": ["x"] * 30},
+        {"test_nll": [1.0]},
+        {"words_per_second": 3},
+        {"commands": []},
+        {"commands": ["train 'x"]},
+        {"commands": [None]},
+        {"seed": "1"},
+        {"language": None},
+        {"updates": "13"},
+        {"valid_nll": {"last": "x"}},
+        {"accuracy": {"all": {"classes": [1], "hits": ""}}},
+        {"accuracy": {"all": {"classes": [1, 1], "hits": "1"}}},
+    ],
+    ids=str,
+)
+def test_a_damaged_copy_of_a_summary_is_named(table, tmp_path, capsys, change):
+    name = table()
+    (tmp_path / "results").mkdir()
+    copy = tmp_path / "results/first-seed1.json"
+    copy.write_text(json.dumps(summary(1, 20, 5.0) | {"system": "first"} | change))
+    assert main(["report", name, "--results", str(tmp_path / "results")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"{copy}: not a summary that `fairseq-diverse report TABLE --save` wrote: not a summary of a run" in said
+    copy.write_text(json.dumps(summary(1, 20, 5.0) | {"system": "first"}))
+    assert main(["report", name, "--results", str(tmp_path / "results")]) == 0
+
+
+def test_unknown_speeds_and_sizes_are_left_empty(table):
+    rows = list(load_table(table()).rows.values())
+    unknown = {"words_per_second": {"train": None, "generate": 0.0}, "parameters": None}
+    summaries = {"first": [summary(1, 20, 5.0) | unknown], "second": [summary(1, 9, 5.0)]}
+    first, second = report.compare(rows, summaries)
+    assert first["words_per_second"] is None and second["speed"] is None and second["decoding_speed"] is None
+    cells = report.to_cells([first, second])
+    assert cells[1][cells[0].index("words/s")] == "" and "speed" not in cells[0]
+    assert [row.name for row in report.best_of_grids(rows, summaries)] == ["first", "second"]
+
+
+def test_rows_that_ended_early_are_named(table):
+    rows = list(load_table(table(), settings=["patience=3"]).rows.values())
+    short = [summary(1, 9, 5.0) | {"updates": 13}, summary(2, 9, 5.0) | {"updates": 30}]
+    lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": short})
+    assert "updates until training ended, by seed: second 13, 30 of 30 (--patience)" in report.notes(rows, lines, [])
+    assert not report.ended_early_note(lines[:1])
 
 
 def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
@@ -283,6 +337,23 @@ def test_a_page_needs_no_other_file_and_shows_text_as_it_is():
     assert "<td>&lt;b&gt;&amp;</td>" in page and "<h1>T &amp; t</h1>" in page and "<li>a &lt; b</li>" in page
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert [source[:26] for source in sources] == ["data:image/svg+xml;base64,"]
+
+
+def test_markdown_shows_text_as_it_is():
+    text = "<b>x</b> &lt; a|b *c* _d_ __e__ f_g [h](i) `j` $k$ ~~l~~ \\\n<!-- end -->\x1b[1m 1 < 2"
+    markdown = formats.as_markdown([["row"], [text]], "# T_1", ["1. n", "- n", "> n", "n - 1."]).splitlines()
+    cell = r"&lt;b>x&lt;/b> &amp;lt; a\|b \*c\* \_d\_ \_\_e\_\_ f_g \[h\](i) \`j\` \$k\$ \~\~l\~\~ \\ "
+    assert markdown[4] == f"| {cell}&lt;!-- end --> \\[1m 1 < 2 |"
+    assert markdown[0] == r"\# T_1" and markdown[-4:] == [r"- 1\. n", r"- \- n", r"- \> n", "- n - 1."]
+
+
+def test_no_format_lets_text_break_its_line():
+    cells = [["row\x1b[31m", "x"], ["[a]\r\nb\u2028c", "\x00"]]
+    for write in (formats.as_text, formats.as_markdown, formats.as_latex, lambda *args: formats.as_html(*args, {})):
+        shown = write(cells, "ti\ntle", ["no\nte"])
+        assert all(character.isprintable() or character == "\n" for character in shown.replace(formats.STYLE, ""))
+        assert "ti tle" in shown and "no te" in shown
+    assert r"{[}a{]}  b c & " in formats.as_latex(cells, "", [])  # a row that starts with a bracket is no length
 
 
 @pytest.fixture

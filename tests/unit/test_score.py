@@ -16,6 +16,7 @@ from scipy import stats
 from fairseq_diverse.cli import main
 from fairseq_diverse.evaluation.metrics import read_generation, read_translations, score
 from fairseq_diverse.evaluation.significance import bootstrap_interval, paired_bootstrap, paired_difference
+from fairseq_diverse.evaluation.words import check_language, tokenizer_name
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 
 WORDS = [
@@ -248,6 +249,21 @@ def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, 
 def test_command_without_baseline_compares_nothing(files, capsys):
     assert main(["score", "--hyp", files["good"], "--ref", files["ref"]]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["system", "BLEU", "±", "chrF", "TER", "length"]
+
+
+@pytest.mark.parametrize("code", ["xx", "deu", "jpn", "de-", "../de", "C"])
+def test_an_unknown_language_is_refused(files, capsys, code):
+    assert main(["score", "--hyp", files["good"], "--ref", files["ref"], "--language", code]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"--language {code}: not a known language code; give one such as de" in said
+
+
+def test_known_languages_with_and_without_regions():
+    for code in ("de", "pt-BR", "zh_CN", "zh-Hant-TW", "tr", "ja", "DE", "yue", "sw"):
+        check_language(code)
+    with pytest.raises(ValueError, match="--language czech: not a known language code; give one such as cs"):
+        check_language("czech")
+    assert (tokenizer_name("de-AT"), tokenizer_name("tr")) == ("Moses de", "Moses tr, which has the rules of en")
 
 
 @pytest.mark.parametrize(

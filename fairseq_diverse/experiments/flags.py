@@ -1,0 +1,143 @@
+"""The flags of a run's programs: those that every run sets by itself, and whether fairseq takes those of a row."""
+
+import argparse
+import contextlib
+import difflib
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_diverse.paths import PACKAGE
+
+if TYPE_CHECKING:
+    from fairseq_diverse.experiments.tables import Row
+
+PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
+Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, and no row may give it
+
+EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which a row ends training before max-update
+
+
+def common(source: str, target: str, cpu: bool) -> Flags:
+    """The run's own flags of every fairseq program; a classifier has no languages."""
+    return {"user-dir": str(PACKAGE), "cpu": cpu, "source-lang": source or False, "target-lang": target or False}
+
+
+def machinery(row: "Row", seed: int, checkpoints: Path) -> Flags:
+    """The run's own flags of a row's training: seed, what is saved and logged, from where it is resumed."""
+    every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
+    return {
+        "seed": str(seed),
+        "save-dir": str(checkpoints),
+        "save-interval": "1" if row.ends_early else "1000000",  # else the end of the last epoch would not be saved
+        "save-interval-updates": str(every),
+        "keep-interval-updates": str(row.average.get("last", 1)),
+        "validate-interval": "1000000",
+        "no-epoch-checkpoints": True,
+        "log-format": "json",
+        "log-interval": str(min(100, max(1, row.max_update // 100))),
+        **dict.fromkeys(("restore-file", "checkpoint-suffix", "reset-optimizer", "reset-lr-scheduler"), False),
+        **dict.fromkeys(("reset-meters", "reset-dataloader", "no-save", "no-save-optimizer-state"), False),
+        **dict.fromkeys(("no-last-checkpoints", "write-checkpoints-asynchronously", "continue-once"), False),
+    }
+
+
+def defaults(cpu: bool) -> Flags:
+    """Flags of training that a row may set otherwise."""
+    return {"task": "translation", **({"num-workers": "0"} if cpu else {})}
+
+
+def translation(row: "Row", checkpoint: Path, score_reference: bool = False) -> Flags:
+    """The run's own flags of translating the test set, or of scoring its references."""
+    return {
+        "task": row.train.get("task", "translation"),
+        "path": str(checkpoint),
+        "gen-subset": "test",
+        "log-format": "none",
+        # fairseq's default of 8 drops a last batch whose size is no multiple of 8: up to seven sentences
+        "required-batch-size-multiple": "1",
+        "score-reference": score_reference,
+        **dict.fromkeys(("quiet", "results-path", "scoring", "num-shards", "shard-id"), False),
+    }
+
+
+def refuse_own(row: "Row") -> None:
+    """Raise ``ValueError`` where a row sets a flag that is the run's own."""
+    shared = {"data", *common("", "", False)}
+    sections: dict[str, tuple[Flags, set[str]]] = {
+        "": (row.train, shared | set(machinery(row, 0, Path()))),
+        "generate.": (row.generate, shared | set(translation(row, Path()))),
+    }
+    for section, (given, own) in sections.items():
+        if found := [flag for flag in given if flag in own]:
+            raise ValueError(
+                f"row {row.name}: {section}{found[0]}: `fairseq-diverse run` sets this flag by itself; leave it out "
+                "(seeds are given by --seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS)"
+            )
+
+
+def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str]]]) -> None:
+    """See that fairseq's own parsers take all flags, before anything starts.
+
+    Args:
+        commands: the row in words, ``train`` or ``generate``, and what it gives that program.
+
+    Raises:
+        ValueError: names the row, the flag and the known one most like it, or the value that does not fit.
+    """
+    from fairseq_diverse import register
+
+    register()
+    for row, program, arguments in commands:
+        where = f"{row}: fairseq-{program}"
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                parser = _parser(program, arguments)
+                _, unknown = parser.parse_known_args(list(arguments))
+        except SystemExit:
+            problem = said.getvalue().strip().splitlines()[-1].partition(": error: ")[2] or "would show its help only"
+            raise ValueError(f"{where}: {_shortened(problem)}") from None
+        except Exception as error:  # of fairseq's own types of values
+            raise ValueError(f"{where}: {type(error).__name__}: {_shortened(str(error))}") from None
+        if unknown:
+            raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
+
+
+def _choices(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The flags that decide which others there are, and their values."""
+    from fairseq.registry import REGISTRIES
+
+    deciding = {"--user-dir", "--arch", "--task", "--use-bmuf", *(f"--{name.replace('_', '-')}" for name in REGISTRIES)}
+    found = {word: arguments[place : place + 2] for place, word in enumerate(arguments) if word in deciding}
+    return tuple(word for flag in sorted(found) for word in found[flag])
+
+
+def _parser(program: str, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """fairseq's parser with the flags of the architecture, task, criterion and so on that the arguments choose."""
+    from fairseq import options
+
+    chosen = program, *_choices(arguments)
+    if chosen not in PARSERS:
+        parser = options.get_training_parser() if program == "train" else options.get_generation_parser()
+        options.parse_args_and_arch(parser, input_args=list(arguments), parse_known=True)
+        PARSERS[chosen] = parser
+    return PARSERS[chosen]
+
+
+def _explained(unknown: str, arguments: Sequence[str], known: Sequence[str]) -> str:
+    if not unknown.startswith("--"):
+        return f"{arguments[arguments.index(unknown) - 1]} takes no value such as {unknown}"
+    near = difflib.get_close_matches(unknown, known, n=1)
+    return f"no flag {unknown} for this architecture, task and criterion" + "".join(f"; nearest: {n}" for n in near)
+
+
+def _shortened(text: str) -> str:
+    """A message on one line; of a long list of choices, the nearest."""
+    text = " ".join(text.split())
+    if found := re.fullmatch(r"(argument \S+: invalid choice: '(.*?)') \(choose from (.*)\)", text):
+        near = difflib.get_close_matches(found[2], re.findall(r"[^', ]+", found[3]), n=3)
+        return f"{found[1]} (nearest: {', '.join(near)})" if near else found[1]
+    return text if len(text) <= 200 else f"{text[:200]}..."

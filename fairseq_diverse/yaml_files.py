@@ -1,0 +1,118 @@
+"""Configuration files: YAML of plain values, with limits that no file written by hand reaches."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf._utils import get_yaml_loader
+
+from fairseq_diverse.files import read_lines
+
+LARGEST = 1 << 20  # bytes of a file
+DEEPEST = 50  # levels
+MOST = 100_000  # values; what an alias repeats counts every time
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class _Loader(get_yaml_loader()):  # type: ignore[misc]
+    """OmegaConf's loader, for which 1e-4 is a number; keys are told apart as text, before any ``<<`` is merged."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        return yaml.SafeLoader.construct_mapping(self, node, deep=deep)
+
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST:
+            raise yaml.constructor.ConstructorError(None, None, f"<<: merges more than {MOST:,} keys", node.start_mark)
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain values that a YAML file holds: dictionaries, lists, text, finite numbers, true, false, null.
+
+    Nothing is looked up: ``${...}`` is refused, as OmegaConf would put variables of the environment there.
+
+    Raises:
+        ValueError: the file cannot be read, is not such YAML, or exceeds a limit; names the file and what is wrong.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+    if size > LARGEST:
+        raise ValueError(f"{path}: {size:,} bytes; a configuration has at most {LARGEST:,}")
+    try:
+        content = yaml.load("\n".join(read_lines(path)), _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not understood"
+        raise ValueError(f"{path}{where}: not valid YAML ({problem})") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply; a configuration has at most {DEEPEST} levels") from None
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # PyYAML of a tag and an unfit value
+        raise ValueError(f"{path}: not valid YAML (a value that its tag does not fit: {error})") from None
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if text.startswith(str(path)) else f"{path}: not valid YAML ({text})") from None
+    try:
+        _check(content, "", 0, [MOST])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return content
+
+
+def parse_value(text: str) -> Any:
+    """A value of a command line as YAML has it; text that is not YAML stays text."""
+    try:
+        return yaml.safe_load(text)
+    except Exception:  # PyYAML's constructors raise anything
+        return text
+
+
+def check_text(text: str, where: str) -> None:
+    """Raise ``ValueError`` for text with control characters or with ``${...}``."""
+    if CONTROL.search(text):
+        raise ValueError(f"{where}{shown(text)}: holds a control character or half of a surrogate pair")
+    if "${" in text:
+        raise ValueError(f"{where}{shown(text)}: ${{...}} is not looked up; write the value itself")
+
+
+def shown(value: object) -> str:
+    """A value of a file, short and on one line."""
+    text = str(value)
+    line = ascii(text)[1:-1] if CONTROL.search(text) else " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:60]}..."
+
+
+def _check(value: Any, where: str, depth: int, left: list[int]) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError(f"more than {MOST:,} values, what aliases repeat included")
+    if depth > DEEPEST:
+        raise ValueError(f"nested too deeply; a configuration has at most {DEEPEST} levels")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str | int | float | bool | None):
+                raise ValueError(f"{where}{shown(key)}: a key is text or a number")
+            check_text(str(key), where)
+            _check(item, f"{where}{shown(key)}: ", depth + 1, left)
+    elif isinstance(value, list):
+        for item in value:
+            _check(item, where, depth + 1, left)
+    elif isinstance(value, str):
+        check_text(value, where)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}{value}: a finite number expected")
+    elif not isinstance(value, int | float | None):
+        raise ValueError(f"{where}{shown(value)}: text, a number, true, false, null, a list or keys expected")
