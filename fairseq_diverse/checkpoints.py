@@ -222,14 +222,18 @@ def _is_zip(path: str | Path) -> bool:
 def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
     """Refuse a configuration with a string that would run code in ``eval``, or be replaced by something else."""
     for name, value in _strings([state.get("args"), state.get("cfg")]):
-        problem = ""
-        if EVALUATED.fullmatch(name) and not _is_literal(value):
-            problem = "is not a literal, and fairseq evaluates it"
-        elif not isinstance(value, str) or "${" in value or not (FREE_TEXT.fullmatch(name) or _is_text(value)):
-            problem = "is an expression that would be run if it were evaluated"
-        if problem:
+        if problem := unsafe_setting(name, value):
             setting = _printable(f"{name} = {value!r}")
             raise UserError(f"{path}: refused: its setting {setting} {problem}; nothing was run")
+
+
+def unsafe_setting(name: str, value: str | bytes | bytearray) -> str:
+    """Why fairseq must not see a setting (an attribute's name, and its value); empty where it may."""
+    if EVALUATED.fullmatch(name) and not _is_literal(value):
+        return "is not a literal, and fairseq evaluates it"
+    if not isinstance(value, str) or "${" in value or not (FREE_TEXT.fullmatch(name) or _is_text(value)):
+        return "is an expression that would be run if it were evaluated"
+    return ""
 
 
 def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:

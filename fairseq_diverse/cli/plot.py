@@ -136,7 +136,7 @@ def plot_rows(args: argparse.Namespace) -> None:
     metrics = args.metrics.split(",")
     if not set(metrics) <= set(METRICS):
         raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
-    table = load_table(args.table, args.data, args.size, args.settings)
+    table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     rows = select_rows(table, args.rows)
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:

@@ -117,7 +117,7 @@ def show(args: argparse.Namespace) -> str:
     from fairseq_diverse.experiments.runs import classifies
     from fairseq_diverse.experiments.tables import load_table, select_rows
 
-    table = load_table(args.table, args.data, args.size, args.settings)
+    table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     rows = select_rows(table, args.rows)
     if args.baseline and args.baseline not in table.rows:
         raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")

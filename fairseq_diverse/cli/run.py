@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """What `run` and `report` share: which table, and what is changed in it."""
+    parser.set_defaults(user_dir=None)  # a flag of several commands, see cli/user_dir.py
     parser.add_argument("table", nargs=nargs, metavar="TABLE", help="a table in configs/tables, or a YAML file")
     parser.add_argument("--rows", metavar="a,b", help="only these rows")
     parser.add_argument("--data", metavar="D", help="another data set: a name, or a prepared folder")
@@ -61,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
-    table = load_table(args.table, args.data, args.size, args.settings)
+    table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
     steps = {f"{args.table}: row {run.row.name}": run.commands() for run in runs}

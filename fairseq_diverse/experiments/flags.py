@@ -20,9 +20,14 @@ Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, 
 EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which a row ends training before max-update
 
 
-def common(source: str, target: str, cpu: bool) -> Flags:
+def common(source: str, target: str, cpu: bool, user_dir: str = "") -> Flags:
     """The run's own flags of every fairseq program; a classifier has no languages."""
-    return {"user-dir": str(PACKAGE), "cpu": cpu, "source-lang": source or False, "target-lang": target or False}
+    return {
+        "user-dir": user_dir or str(PACKAGE),
+        "cpu": cpu,
+        "source-lang": source or False,
+        "target-lang": target or False,
+    }
 
 
 def machinery(row: "Row", seed: int, checkpoints: Path) -> Flags:

@@ -141,7 +141,8 @@ class Run:
     def commands(self) -> dict[str, list[str]]:
         """The command line of every step, in their order."""
         row = self.row
-        shared = common(*(("", "") if self.classifies else (self.data.source, self.data.target)), self.cpu)
+        languages = ("", "") if self.classifies else (self.data.source, self.data.target)
+        shared = common(*languages, self.cpu, row.user_dir)
         flags = shared | machinery(row, self.seed, self.checkpoints) | defaults(self.cpu) | row.train
         train = ["-m", "fairseq_cli.train", str(self.data.path), *to_arguments(flags)]
         batch = {} if {"batch-size", "max-tokens"} & set(row.generate) else {"batch-size": "64"}
@@ -159,7 +160,8 @@ class Run:
         if self.classifies:
             scored = [f"model={self.checkpoint}", "--data", str(self.data.path)]
             saved = ["--save", str(self.directory / "accuracy.json")]
-            steps["accuracy"] = ["-m", "fairseq_diverse.cli", "accuracy", *scored, *saved]
+            own = ["--user-dir", row.user_dir] if row.user_dir else []
+            steps["accuracy"] = ["-m", "fairseq_diverse.cli", "accuracy", *scored, *saved, *own]
         else:
             steps["generate"], steps["reference"] = translate, score
         return {step: [sys.executable, *command] for step, command in steps.items()}
@@ -266,7 +268,8 @@ def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> l
     for row in rows:
         data = found[row.data]
         trees = _digest_of_trees(data.path) if row.train.get("task") == "translation_with_syntax" else ""
-        key = row.key(data.hash + trees + encoders[_encoder(row)]) if data.hash else "unprepared"
+        own = _digest_of_code(row.user_dir)
+        key = row.key(data.hash + trees + encoders[_encoder(row)] + own) if data.hash else "unprepared"
         existing = sorted(runs_dir().glob(f"*-{key}")) if data.hash else []
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
         parent = (
@@ -288,6 +291,12 @@ def _digest_of_trees(folder: Path) -> str:
     """Of what ``binarize-syntax`` wrote beside the data; other trees make another run."""
     records = sorted(folder.glob("*.syntax.json"))
     return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in records)).hexdigest()
+
+
+def _digest_of_code(user_dir: str) -> str:
+    """Of a user's folder of mechanisms; changed code makes another run."""
+    files = sorted(Path(user_dir).rglob("*.py")) if user_dir else []
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest() if files else ""
 
 
 def _encoder(row: Row) -> tuple[str, ...]:

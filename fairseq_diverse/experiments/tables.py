@@ -4,20 +4,21 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.checkpoints import FREE_TEXT, _may_call
+from fairseq_diverse.checkpoints import unsafe_setting
 from fairseq_diverse.experiments.flags import EARLY, refuse_own
 from fairseq_diverse.paths import config_path
 from fairseq_diverse.probing import TASKS
 from fairseq_diverse.yaml_files import check_text, parse_value, read_yaml, shown
 
 TABLE_KEYS = (
-    *("title", "note", "data", "size", "flags", "generate", "average"),
+    *("title", "note", "data", "size", "user-dir", "flags", "generate", "average"),
     *("baseline", "grid", "metrics", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average")
@@ -47,6 +48,7 @@ class Row:
     updates between them (``every``). ``baseline`` is the row that it is compared with; ``published`` holds a paper's
     figures, measured on the data set ``published_on``. ``family`` is the row of the file that a grid made this one of.
     ``metrics`` are those of ``fairseq-diverse score`` that translations are scored by besides BLEU, chrF and TER.
+    ``user_dir`` is a folder of mechanisms of the user's own.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Row:
     published_on: str
     family: str
     metrics: tuple[str, ...] = ()
+    user_dir: str = ""
 
     @property
     def max_update(self) -> int:
@@ -92,7 +95,13 @@ class Table:
     rows: dict[str, Row]
 
 
-def load_table(name: str, data: str | None = None, size: str | None = None, settings: list[str] | None = None) -> Table:
+def load_table(
+    name: str,
+    data: str | None = None,
+    size: str | None = None,
+    settings: list[str] | None = None,
+    user_dir: str | None = None,
+) -> Table:
     """Read a table file and resolve its rows: size, then the table's flags, the row's and ``settings``.
 
     Args:
@@ -100,6 +109,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
         data: the data set of every row instead of the file's; of rows that it makes equal, the first remains.
         size: the size of every row instead of the file's.
         settings: ``flag=value`` for every row; ``generate.flag=value`` and ``average.last=N`` reach those sections.
+        user_dir: a folder of mechanisms instead of the file's ``user-dir``, which is relative to the file.
 
     Raises:
         ValueError: names the file and the key that is wrong, and what is known.
@@ -108,6 +118,11 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
     content = _read(path, TABLE_KEYS)
     overrides = _parse_settings(settings or [])
     metrics = _metrics(content, path)
+    if user_dir is None and "user-dir" in content:
+        user_dir = str(path.parent / _text(content, "user-dir", path))
+        if not Path(user_dir, "__init__.py").is_file():
+            raise ValueError(f"{path}: user-dir: {user_dir} is no folder of a Python package")
+    user_dir = os.path.abspath(user_dir) if user_dir else ""
     rows: dict[str, Row] = {}
     for row_name, (family, row) in _points(content, path).items():
         where = f"{path}: row {row_name}"
@@ -140,6 +155,7 @@ def load_table(name: str, data: str | None = None, size: str | None = None, sett
             published_on=_place(content, row, "data", path),
             family=family,
             metrics=metrics,
+            user_dir=user_dir,
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -359,7 +375,7 @@ def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
         check_text(text, f"{where}: {flag}: ")
         if text.startswith("--"):
             raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
-        if not (flag in ENCODER or FREE_TEXT.fullmatch(flag.replace("-", "_"))) and (_may_call(text) or "**" in text):
-            raise ValueError(f"{where}: {flag}: {shown(text)} would be run by fairseq as code; write the value itself")
+        if flag not in ENCODER and (problem := unsafe_setting(flag.replace("-", "_"), text)):
+            raise ValueError(f"{where}: {flag}: {shown(text)} {problem}; write the value itself")
         values[flag] = True if value is True else text
     return values

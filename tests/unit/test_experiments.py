@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairseq_diverse.cli.run import parse_seeds
-from fairseq_diverse.experiments import logs, report, schedule
+from fairseq_diverse.experiments import logs, report, runs, schedule
 from fairseq_diverse.experiments.runs import (
     DataSet,
     Progress,
@@ -110,8 +110,11 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         (("first:", "1: {}\n  '1':"), "table.yaml, line 7: not valid YAML .duplicate key 1"),
         (("fp16: true", "lr: .nan"), "table.yaml: rows: second: lr: nan: a finite number expected"),
         (("fp16: true", "lr: '${oc.env:HOME}'"), r"table.yaml: .*lr: \$\{oc.env:HOME\}: \$\{...\} is not looked up"),
-        (("fp16: true", "lr: '__import__(\"os\").getcwd()'"), "row second: lr: .* would be run by fairseq as code"),
-        (("fp16: true", "lr: '2**99'"), "row second: lr: .* would be run by fairseq as code"),
+        (
+            ("fp16: true", "lr: '__import__(\"os\").getcwd()'"),
+            "row second: lr: .* is an expression that would be run if it were evaluated",
+        ),
+        (("fp16: true", "lr: '2**99'"), "row second: lr: .* is an expression that would be run if it were evaluated"),
         (("fp16: true", "lr: --seed=5"), "row second: lr: --seed=5 would be read as another flag"),
         (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
         (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
@@ -502,3 +505,22 @@ def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         schedule.run_all(runs, jobs=2, threads=1)
     assert [run.closed for run in runs] == [True, True, False]
+
+
+def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
+    """Relative to the file; every command of the run gets it, and changed code is another run."""
+    folder = tmp_path / "own_mechanisms"
+    folder.mkdir()
+    with pytest.raises(ValueError, match=r"table.yaml: user-dir: .*own_mechanisms is no folder of a Python package"):
+        load_table(table(("rows:", "user-dir: own_mechanisms\nrows:")))
+    (folder / "__init__.py").write_text("first = 1\n")
+    row = load_table(table(("rows:", "user-dir: own_mechanisms\nrows:"))).rows["first"]
+    assert row.user_dir == str(folder) and load_table(table()).rows["first"].user_dir == ""
+    assert load_table(table(), user_dir=str(folder)).rows["first"].user_dir == str(folder)
+    run = runs.Run(row, 1, runs.DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
+    for step, command in run.commands().items():
+        if step != "average":
+            assert command[command.index("--user-dir") + 1] == str(folder), step
+    before = runs._digest_of_code(str(folder))
+    (folder / "__init__.py").write_text("second = 1\n")
+    assert before != runs._digest_of_code(str(folder)) and runs._digest_of_code("") == ""
