@@ -375,7 +375,8 @@ def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
         check_text(text, f"{where}: {flag}: ")
         if text.startswith("--"):
             raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
-        if flag not in ENCODER and (problem := unsafe_setting(flag.replace("-", "_"), text)):
+        problem = unsafe_setting(flag.replace("-", "_"), text) or ("is no plain value" if "**" in text else "")
+        if problem and flag not in ENCODER:
             raise ValueError(f"{where}: {flag}: {shown(text)} {problem}; write the value itself")
         values[flag] = True if value is True else text
     return values

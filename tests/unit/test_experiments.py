@@ -114,7 +114,7 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
             ("fp16: true", "lr: '__import__(\"os\").getcwd()'"),
             "row second: lr: .* is an expression that would be run if it were evaluated",
         ),
-        (("fp16: true", "lr: '2**99'"), "row second: lr: .* is an expression that would be run if it were evaluated"),
+        (("fp16: true", "lr: '2**99'"), "row second: lr: .* is no plain value; write the value itself"),
         (("fp16: true", "lr: --seed=5"), "row second: lr: --seed=5 would be read as another flag"),
         (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
         (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
