@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from benchmarks import parsing, sides
 from benchmarks.harness import LEVEL, Sample, alternate, clock, median_interval
-from fairseq_diverse.errors import UserError
 from fairseq_diverse.experiments import provenance
-from fairseq_diverse.files import atomic_write
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write
 
 RESULTS = Path(__file__).parent / "results"
 FEWEST_PAIRS = 30

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.harness import Sample, clock, timed
 from benchmarks.sides import Size
-from fairseq_diverse.files import read_lines
+from fairseq_diverse.support.files import read_lines
 from fairseq_diverse.syntax.parse import CHUNK, parse_lines
 from fairseq_diverse.syntax.parsers import KINDS, load_parser
 from fairseq_diverse.toy.corpus import write_corpus

@@ -13,7 +13,7 @@ shift 3
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out
 
-all=$(python -c 'from fairseq_diverse.probing import TASKS; print(*TASKS, sep=",")')
+all=$(python -c 'from fairseq_diverse.data.probing import TASKS; print(*TASKS, sep=",")')
 mkdir -p "$out"
 {
     echo "title: What trained encoders know, accuracy by task (Li et al., 2021, section 4.2)"

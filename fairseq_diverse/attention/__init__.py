@@ -12,7 +12,7 @@ from fairseq_diverse.attention.mechanism import (
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import MECHANISMS, register_mechanism
 from fairseq_diverse.attention.standalone import StandaloneAttention
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 __all__ = [
     "COMPONENTS",

@@ -11,7 +11,7 @@ from fairseq_diverse.attention.functional.agreement import output_agreement, pos
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_softmax
 from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, AttentionShape, Mechanism
 from fairseq_diverse.attention.plan import Placed
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 SKIPPED = ("select", "bias", "logits", "weights", "output_bias", "attention")  # where one does the attention itself
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping
 
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 COMPONENTS = ("encoder", "decoder", "cross")
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from fairseq_diverse.attention.mechanism import AttentionShape, Mechanism
 from fairseq_diverse.attention.placements import Placement, parse_placement, resolve_placement
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name, read_settings
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 Placed = tuple[type[Mechanism], Any]  # a mechanism and its settings
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fairseq_diverse.attention.mechanism import STAGES, Mechanism, MechanismSettings
 from fairseq_diverse.attention.placements import parse_placement
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 MECHANISMS: dict[str, type[Mechanism]] = {}  # in the order in which they take part in a stage
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

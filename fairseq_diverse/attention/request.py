@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairseq_diverse.attention.placements import Layers, Placement, resolve_placement
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 TERMS = ("subspace", "position", "output")
 

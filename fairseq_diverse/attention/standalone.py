@@ -13,7 +13,7 @@ from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 
 class StandaloneOutput(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_diverse.cli import user_dir
-from fairseq_diverse.processes import Stopped, stopped_by_signals
+from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
 COMMANDS = {
     "doctor": "check the installation",

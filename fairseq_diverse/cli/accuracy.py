@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.cli import named_checkpoints
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
-from fairseq_diverse.files import atomic_write
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 
 if TYPE_CHECKING:
-    from fairseq_diverse.evaluation.accuracy import Accuracy
+    from fairseq_diverse.analysis.accuracy import Accuracy
 
 EXAMPLE = (
     "fairseq-diverse accuracy baseline=baseline/checkpoint_best.pt both=both/checkpoint_best.pt --data logic-data "
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register
-    from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy, measure_accuracy
+    from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, measure_accuracy
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
     from fairseq_diverse.tasks.sentence_probing import SentenceProbing
@@ -84,8 +84,8 @@ def main(args: argparse.Namespace) -> None:
 
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
     """A row a split, a column a name, and what belongs together: all lengths, or the groups of probes."""
-    from fairseq_diverse.evaluation.accuracy import together
-    from fairseq_diverse.probing import GROUPS, TASKS, group_means
+    from fairseq_diverse.analysis.accuracy import together
+    from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 
     known = TASKS if probing else tuple(next(iter(found.values())))
     rows = [row for row in known if any(row in of_name for of_name in found.values())]

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.evaluation.averaging import average_checkpoints
+    from fairseq_diverse.checkpoints.averaging import average_checkpoints
 
     chosen = _choose(args)
     if args.out.is_dir():
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> None:
 
 def _choose(args: argparse.Namespace) -> list:
     """The checkpoints that the flags mean."""
-    from fairseq_diverse.evaluation import averaging
+    from fairseq_diverse.checkpoints import averaging
 
     if (args.best is None) != (args.metric is None):
         raise ValueError("--best and --metric go together: --best 5 --metric bleu")

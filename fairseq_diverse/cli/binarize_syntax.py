@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.cli import first_lines
-from fairseq_diverse.files import atomic_write
 from fairseq_diverse.preparation.config import SEGMENTERS
+from fairseq_diverse.support.files import atomic_write
 
 EXAMPLE = (
     "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.data.trees import binarize
     from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
-    from fairseq_diverse.syntax.binary import binarize
     from fairseq_diverse.syntax.parse import record_path
     from fairseq_diverse.syntax.parsers import recorded_parsers
 

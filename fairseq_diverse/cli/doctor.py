@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairseq_diverse.paths import PACKAGE, runs_dir
+from fairseq_diverse.support.paths import PACKAGE, runs_dir
 
 EXAMPLE = "fairseq-diverse doctor"
 

@@ -11,7 +11,7 @@ import itertools
 import json
 from pathlib import Path
 
-from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 
 EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en_de --out heads.png"
 
@@ -32,10 +32,10 @@ def main(args: argparse.Namespace) -> None:
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
     from fairseq_diverse import register
+    from fairseq_diverse.analysis.heads import FIGURES, draw_figures, inspect_heads
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
-    from fairseq_diverse.evaluation.heads import FIGURES, draw_figures, inspect_heads
+    from fairseq_diverse.data.trees import SyntaxDataset, kinds_beside
     from fairseq_diverse.models.loading import load_model
-    from fairseq_diverse.syntax.binary import SyntaxDataset, kinds_beside
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
     register()

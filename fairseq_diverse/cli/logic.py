@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from fairseq_diverse.errors import UserError
     from fairseq_diverse.logic.corpus import MOST_OPERATORS, write_corpus
     from fairseq_diverse.logic.formulas import RELATIONS
+    from fairseq_diverse.support.errors import UserError
 
     if args.pairs < 2:
         raise UserError(f"--pairs {args.pairs}: at least 2, one to train on and one to test")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from fairseq_diverse.cli import named_checkpoints, named_path
 from fairseq_diverse.cli.report import add_source_arguments, read_summaries
 from fairseq_diverse.cli.run import add_table_arguments
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import FORMATS_TEXT, check_name, save_figure
-from fairseq_diverse.evaluation.row_curves import METRICS, curves, draw_curves
+from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairseq_diverse.evaluation.learning_curves import Curve
+    from fairseq_diverse.experiments.learning_curves import Curve
     from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
@@ -102,7 +102,7 @@ def main(args: argparse.Namespace) -> None:
 
 def plot_head_map(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
-    from fairseq_diverse.evaluation.head_map import draw_head_map, mean_heads, similarity
+    from fairseq_diverse.analysis.head_map import draw_head_map, mean_heads, similarity
     from fairseq_diverse.models.loading import load_model
 
     register()
@@ -120,7 +120,7 @@ def plot_head_map(args: argparse.Namespace) -> None:
 
 
 def plot_curves(args: argparse.Namespace) -> None:
-    from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
+    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
 
     found: dict[str, list[Curve]] = {}
     for text in args.logs:
@@ -148,7 +148,7 @@ def plot_rows(args: argparse.Namespace) -> None:
 
 def plot_attention(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
-    from fairseq_diverse.evaluation.attention_maps import (
+    from fairseq_diverse.analysis.attention_maps import (
         attention_maps,
         compare_with_plain,
         comparison_panels,
@@ -198,8 +198,8 @@ def test_sentence(
     data: Path, preprocessing: "Preprocessing", number: int, needed: Sequence[str]
 ) -> "tuple[str, Tensor | None]":
     """Raw sentence ``number`` of the test split, and its trees if a model needs them."""
-    from fairseq_diverse.files import read_lines
-    from fairseq_diverse.syntax.binary import SyntaxDataset
+    from fairseq_diverse.data.trees import SyntaxDataset
+    from fairseq_diverse.support.files import read_lines
 
     lines = read_lines(data / "text" / f"test.{preprocessing.source}")
     if not 1 <= number <= len(lines):

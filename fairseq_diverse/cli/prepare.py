@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_diverse.paths import config_names, config_path, runs_dir
+from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
 if TYPE_CHECKING:
     from fairseq_diverse.preparation import DataConfig
@@ -68,7 +68,7 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
     from fairseq_diverse.preparation import extraction
     from fairseq_diverse.preparation.download import fetch
     from fairseq_diverse.preparation.prepare import wrong_pairs
-    from fairseq_diverse.processes import locked
+    from fairseq_diverse.support.processes import locked
 
     if not config.sources:
         raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.cli.run import add_table_arguments
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write, read_lines
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write, read_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -176,10 +176,10 @@ def _figures(
     summaries: "dict[str, list[Summary]]",
 ) -> "dict[str, Figure]":
     """The pictures of a table by their captions; of what was not run there is none."""
-    from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
-    from fairseq_diverse.evaluation.row_curves import METRICS, curves, draw_curves
-    from fairseq_diverse.evaluation.row_dots import draw_rows
     from fairseq_diverse.experiments.accuracy_report import draw_lengths
+    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
+    from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
+    from fairseq_diverse.experiments.row_dots import draw_rows
     from fairseq_diverse.experiments.runs import classifies, find_runs
 
     if not any(summaries.values()):

@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.slurm is not None:
         from fairseq_diverse.experiments.slurm import submit
-        from fairseq_diverse.paths import runs_dir
+        from fairseq_diverse.support.paths import runs_dir
 
         unfinished = [run for run in runs if not run.finished]
         folder = runs_dir() / "slurm"

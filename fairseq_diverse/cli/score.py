@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_diverse.cli import named_path
 
 if TYPE_CHECKING:
-    from fairseq_diverse.evaluation.metrics import Result
+    from fairseq_diverse.metrics.scores import Result
 
 EXAMPLE = (
     "fairseq-diverse score --hyp disagreement.log --baseline baseline.log --ref test.de --data data/multi30k_en_de"
@@ -70,11 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_diverse.evaluation.catalogue import CATALOGUE, chosen
-    from fairseq_diverse.evaluation.metrics import METRICS
-    from fairseq_diverse.evaluation.significance import RESAMPLES, SEED, TRIALS
-    from fairseq_diverse.evaluation.words import check_language
-    from fairseq_diverse.files import atomic_write
+    from fairseq_diverse.metrics.catalogue import CATALOGUE, chosen
+    from fairseq_diverse.metrics.scores import METRICS
+    from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS
+    from fairseq_diverse.metrics.words import check_language
+    from fairseq_diverse.support.files import atomic_write
 
     if args.language:
         check_language(args.language)
@@ -132,10 +132,10 @@ def _score(
     files: dict[str, list[Path]], metrics: list[str], args: argparse.Namespace
 ) -> tuple[list[System], dict[str, str]]:
     """The systems, and why a metric is missing, for those that some file could not be scored by."""
-    from fairseq_diverse.evaluation.catalogue import CATALOGUE, Texts
-    from fairseq_diverse.evaluation.metrics import read_translations
-    from fairseq_diverse.files import read_lines
+    from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
+    from fairseq_diverse.metrics.scores import read_translations
     from fairseq_diverse.preparation.pipeline import lowercased, read_record
+    from fairseq_diverse.support.files import read_lines
 
     references = read_lines(args.ref)
     if not references:
@@ -180,7 +180,7 @@ def _tested(asked: str | None, metrics: list[str], systems: list[System], seeds:
 
 def _row(system: System, seeds: bool, interval_of: str | None) -> dict[str, Any]:
     """A system's figures, ready for JSON."""
-    from fairseq_diverse.evaluation.significance import interval, resampled
+    from fairseq_diverse.metrics.significance import interval, resampled
 
     row: dict[str, Any] = {"system": system.name}
     row |= (
@@ -205,7 +205,7 @@ def _row(system: System, seeds: bool, interval_of: str | None) -> dict[str, Any]
 
 def _compare(rows: list[dict[str, Any]], systems: list[System], metric: str, test: str) -> None:
     """Add ``delta`` and ``p`` of every system against the first; p is None where there is nothing to compare."""
-    from fairseq_diverse.evaluation import significance
+    from fairseq_diverse.metrics import significance
 
     first, *_ = baseline = systems[0].results[metric]
     for row, system in zip(rows, systems, strict=True):
@@ -227,7 +227,7 @@ def _compare(rows: list[dict[str, Any]], systems: list[System], metric: str, tes
 
 
 def _legend(test: str, compared: bool, tested: str | None) -> str:
-    from fairseq_diverse.evaluation.significance import RESAMPLES, SEED, TRIALS
+    from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS
 
     if test == "seeds":
         return "±: deviation over seeds" + "; p: Welch's t-test over seeds against the baseline, two-sided" * compared
@@ -239,7 +239,7 @@ def _legend(test: str, compared: bool, tested: str | None) -> str:
 
 
 def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, seeds: bool) -> str:
-    from fairseq_diverse.evaluation.catalogue import CATALOGUE
+    from fairseq_diverse.metrics.catalogue import CATALOGUE
 
     columns = [["system", *(row["system"] for row in rows)]]
     for metric in metrics:

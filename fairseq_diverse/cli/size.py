@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.evaluation.lengths import most_heads, training_lengths
-    from fairseq_diverse.evaluation.size import measure_size
+    from fairseq_diverse.analysis.size import measure_size
+    from fairseq_diverse.data.lengths import most_heads, training_lengths
 
     lengths = training_lengths(args.data, args.source_lang, args.target_lang) if args.data else None
     size = measure_size(args, args.vocabulary, args.source_length, args.target_length)

@@ -7,7 +7,7 @@ and .en.ptb (constituents, one tree a line). The same sizes and seed give the sa
 import argparse
 from pathlib import Path
 
-from fairseq_diverse.files import read_lines, refuse_foreign
+from fairseq_diverse.support.files import read_lines, refuse_foreign
 
 EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.errors import UserError
-    from fairseq_diverse.probing import TASKS
+    from fairseq_diverse.data.probing import TASKS
+    from fairseq_diverse.support.errors import UserError
     from fairseq_diverse.toy.corpus import RECORD, write_corpus
     from fairseq_diverse.toy.probing import FEWEST, write_probing
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_diverse.cli import first_lines
-from fairseq_diverse.files import atomic_write, decode_lines, iterate_lines
+from fairseq_diverse.support.files import atomic_write, decode_lines, iterate_lines
 
 EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
 

@@ -12,7 +12,7 @@ from fairseq.logging import metrics
 from fairseq_diverse.attention.placements import parse_placement
 from fairseq_diverse.attention.request import AttentionRequest, parse_terms
 from fairseq_diverse.criterions.observed import ObservedModel
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 
 @dataclass

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy, together
+from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, together
+from fairseq_diverse.data.probing import GROUPS, group_means
 from fairseq_diverse.experiments.report import (
     Summary,
     commits_note,
@@ -22,7 +23,6 @@ from fairseq_diverse.experiments.report import (
 )
 from fairseq_diverse.experiments.tables import Row
 from fairseq_diverse.logic.corpus import MOST_OPERATORS
-from fairseq_diverse.probing import GROUPS, group_means
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
     Raises:
         ValueError: a row was run on other test data than the baseline.
     """
-    from fairseq_diverse.evaluation.significance import paired_difference
+    from fairseq_diverse.metrics.significance import paired_difference
 
     lines: list[dict[str, Any]] = []
     for row in rows:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_diverse.paths import PACKAGE
+from fairseq_diverse.support.paths import PACKAGE
 
 if TYPE_CHECKING:
     from fairseq_diverse.experiments.tables import Row

@@ -6,7 +6,7 @@ import platform
 import subprocess
 from typing import Any
 
-from fairseq_diverse.paths import PACKAGE
+from fairseq_diverse.support.paths import PACKAGE
 
 VARIABLES = ("CUDA_", "FAIRSEQ_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
 DISTRIBUTIONS = ("fairseq-diverse", "fairseq-fixed", "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")

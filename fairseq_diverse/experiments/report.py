@@ -126,7 +126,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
     Raises:
         ValueError: a row was run on other test data than the baseline.
     """
-    from fairseq_diverse.evaluation.significance import interval, p_value, paired_difference, seed_difference
+    from fairseq_diverse.metrics.significance import interval, p_value, paired_difference, seed_difference
 
     resamples = {row.name: _resampled(summaries[row.name]) for row in rows}
     lines = []
@@ -176,7 +176,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
 
 def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A header and a row of text for each line; columns that nobody fills are left out."""
-    from fairseq_diverse.evaluation.catalogue import CATALOGUE
+    from fairseq_diverse.metrics.catalogue import CATALOGUE
 
     extra = list(dict.fromkeys(key for line in lines for key in line.get("metrics", ())))
     rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra)]]
@@ -312,7 +312,7 @@ def _one_seed(lines: Sequence[Mapping[str, Any]]) -> bool:
 
 def _resampled(summaries: Sequence[Summary]) -> dict[int, np.ndarray]:
     """BLEU of resampled test sentences, by seed."""
-    from fairseq_diverse.evaluation.significance import bootstrap_scores
+    from fairseq_diverse.metrics.significance import bootstrap_scores
 
     return {s["seed"]: bootstrap_scores(bleu_statistics(s["bleu_counts"]), "bleu", s["language"]) for s in summaries}
 

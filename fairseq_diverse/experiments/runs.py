@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.data.probing import ORIGIN, TASKS
 from fairseq_diverse.experiments import logs, provenance
 from fairseq_diverse.experiments.flags import common, defaults, machinery, translation
 from fairseq_diverse.experiments.tables import ENCODER, NAME_BYTES, Row, to_arguments
-from fairseq_diverse.files import atomic_write
-from fairseq_diverse.paths import config_names, config_path, runs_dir
-from fairseq_diverse.probing import ORIGIN, TASKS
-from fairseq_diverse.processes import die_with_parent, locked
+from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.paths import config_names, config_path, runs_dir
+from fairseq_diverse.support.processes import die_with_parent, locked
 
 # data sets that are not prepared: name -> the files of their folder, and where they come from
 PLAIN_DATA = {
@@ -375,7 +375,7 @@ def mend_last_checkpoint(folder: Path) -> int:
             return 0
         with open(whole[-1], "rb") as source, atomic_write(last, "wb") as copy:  # no link: fairseq writes into `last`
             shutil.copyfileobj(source, copy)
-    from fairseq_diverse.checkpoints import load_checkpoint
+    from fairseq_diverse.checkpoints.loading import load_checkpoint
 
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
 

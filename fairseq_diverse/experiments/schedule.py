@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from fairseq_diverse.experiments.runs import Progress, Run, RunFailed
-from fairseq_diverse.processes import Busy
+from fairseq_diverse.support.processes import Busy
 
 REPORT_SECONDS = 30
 REPORT_SHARE = 0.05
@@ -77,7 +77,7 @@ def outcome(run: Run) -> str:
     """The figures of a finished run in one line."""
     summary = run.summary or {}
     if run.classifies:
-        from fairseq_diverse.evaluation.accuracy import Accuracy, together
+        from fairseq_diverse.analysis.accuracy import Accuracy, together
 
         return f"accuracy {together(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
     metrics = summary["metrics"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.errors import UserError
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.schedule import outcome, run_all
-from fairseq_diverse.yaml_files import parse_value
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.yaml_files import parse_value
 
 TIME = 24 * 60  # minutes of a job, where none are asked for
 RESTARTS = 1000  # after a job's time is up: every one goes on where the last stopped

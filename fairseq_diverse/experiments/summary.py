@@ -8,9 +8,9 @@ import numpy as np
 
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.runs import Run, read_json
-from fairseq_diverse.files import atomic_write, read_lines
 from fairseq_diverse.preparation.pipeline import lowercased
-from fairseq_diverse.yaml_files import shown
+from fairseq_diverse.support.files import atomic_write, read_lines
+from fairseq_diverse.support.yaml_files import shown
 
 ORDERS = 4  # BLEU's n-grams
 
@@ -95,7 +95,7 @@ def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
 
     A metric that cannot be had here stands in ``missing`` with the reason.
     """
-    from fairseq_diverse.evaluation.catalogue import CATALOGUE, Texts
+    from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
 
     wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
     if not wanted:
@@ -123,7 +123,7 @@ def _classification(run: Run) -> dict[str, Any]:
 
 
 def _translation(run: Run) -> dict[str, Any]:
-    from fairseq_diverse.evaluation.metrics import read_translations, score
+    from fairseq_diverse.metrics.scores import read_translations, score
 
     references = read_lines(run.data.path / "text" / f"test.{run.data.target}")
     hypotheses = read_translations(run.directory / "generate.log", run.data.path)

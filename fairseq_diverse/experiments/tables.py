@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.checkpoints import unsafe_setting
+from fairseq_diverse.checkpoints.loading import unsafe_setting
+from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.flags import EARLY, refuse_own
-from fairseq_diverse.paths import config_path
-from fairseq_diverse.probing import TASKS
-from fairseq_diverse.yaml_files import check_text, parse_value, read_yaml, shown
+from fairseq_diverse.support.paths import config_path
+from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yaml, shown
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "user-dir", "flags", "generate", "average"),
@@ -219,7 +219,7 @@ def to_arguments(flags: dict[str, str | bool]) -> list[str]:
 
 
 def _metrics(content: Flags, path: Path) -> tuple[str, ...]:
-    from fairseq_diverse.evaluation.catalogue import chosen
+    from fairseq_diverse.metrics.catalogue import chosen
 
     try:
         return tuple(chosen(_text(content, "metrics", path))) if "metrics" in content else ()

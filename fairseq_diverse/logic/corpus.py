@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write, read_lines, refuse_foreign
 from fairseq_diverse.logic.formulas import (
     EVERYTHING,
     RELATIONS,
@@ -18,6 +16,8 @@ from fairseq_diverse.logic.formulas import (
     relation,
     truth_table,
 )
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write, read_lines, refuse_foreign
 
 MOST_OPERATORS = 12
 MOST_VARIABLES = 4  # in one pair, as in the original

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.registry import active, add_flags
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
-from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import (
     DiverseEncoder,
     attention_heads,
@@ -21,6 +20,7 @@ from fairseq_diverse.models.diverse_transformer import (
     layer_counts,
     mean_agreement,
 )
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.classification import ClassificationTask
 
 

@@ -15,7 +15,6 @@ from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import add_flags, keep_layers
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
-from fairseq_diverse.errors import UserError, end_with
 from fairseq_diverse.models.layers import (
     DecoderLayerOutput,
     DiverseDecoderLayer,
@@ -23,6 +22,7 @@ from fairseq_diverse.models.layers import (
     EncoderLayerOutput,
     wrap_layer,
 )
+from fairseq_diverse.support.errors import UserError, end_with
 
 CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # they do not read extra["attn"]
 

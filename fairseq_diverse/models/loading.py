@@ -8,8 +8,8 @@ from typing import Any
 from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel
 
-from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.support.errors import UserError
 
 
 def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) -> tuple[list[Any], Any, Any]:

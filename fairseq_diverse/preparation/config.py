@@ -52,7 +52,7 @@ class DataConfig:
         Raises:
             ValueError: not YAML, an unknown or missing key, a value of the wrong type or out of range.
         """
-        from fairseq_diverse.yaml_files import read_yaml
+        from fairseq_diverse.support.yaml_files import read_yaml
 
         given = read_yaml(path)
         try:

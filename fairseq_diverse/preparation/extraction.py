@@ -32,11 +32,11 @@ from xml.sax.saxutils import unescape
 
 from tqdm import tqdm
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write, decode_lines, temporary_path
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.sources import Sources
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write, decode_lines, temporary_path
 
 STAMP = "sources.json"
 ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")

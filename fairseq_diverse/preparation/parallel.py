@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fairseq_diverse.processes import STOPS, die_with_parent, signals_deferred
+from fairseq_diverse.support.processes import STOPS, die_with_parent, signals_deferred
 
 T = TypeVar("T")
 R = TypeVar("R")

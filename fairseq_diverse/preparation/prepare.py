@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from fairseq_diverse.files import iterate_lines, temporary_path
 from fairseq_diverse.preparation import subwords
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.parallel import parallel_map
@@ -25,7 +24,8 @@ from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_reco
 from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokens import Tokens, clean
-from fairseq_diverse.processes import run_to_end
+from fairseq_diverse.support.files import iterate_lines, temporary_path
+from fairseq_diverse.support.processes import run_to_end
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairseq_diverse.files import atomic_write
+from fairseq_diverse.support.files import atomic_write
 
 T = TypeVar("T")
 FILE = "steps.json"

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.syntax.binary import Mismatch, project, sentence_rows
+from fairseq_diverse.data.trees import Mismatch, project, sentence_rows
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.syntax.parse import parse_lines
 from fairseq_diverse.syntax.parsers import Parser, load_parser
 from fairseq_diverse.syntax.trees import read_brackets, read_conllu

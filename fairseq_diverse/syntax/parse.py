@@ -16,9 +16,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write, iterate_lines
-from fairseq_diverse.processes import die_with_parent, locked
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write, iterate_lines
+from fairseq_diverse.support.processes import die_with_parent, locked
 from fairseq_diverse.syntax import parsers
 from fairseq_diverse.syntax.escapes import without_moses
 

@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.syntax.escapes import with_brackets_escaped
 
 KINDS = {"dependency": "spacy", "constituency": "benepar"}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairseq_diverse.files import iterate_lines
+from fairseq_diverse.support.files import iterate_lines
 
 if TYPE_CHECKING:
     from nltk import Tree

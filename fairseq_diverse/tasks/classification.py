@@ -9,8 +9,8 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_diverse.data.classification import ClassificationDataset
-from fairseq_diverse.errors import UserError
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.support.errors import UserError
 
 
 class ClassificationTask(FairseqTask):

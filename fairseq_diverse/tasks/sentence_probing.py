@@ -10,11 +10,11 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.data.probing import TASKS, read_probing
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import Preprocessing
-from fairseq_diverse.probing import TASKS, read_probing
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.classification import ClassificationTask
 
 

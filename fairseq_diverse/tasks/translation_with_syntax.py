@@ -13,8 +13,8 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from fairseq_diverse.criterions.observed import ObservedModel
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.syntax.binary import SyntaxDataset
+from fairseq_diverse.data.trees import SyntaxDataset
+from fairseq_diverse.support.errors import UserError
 
 
 class PairsWithTrees(BaseWrapperDataset):

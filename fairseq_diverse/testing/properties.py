@@ -14,7 +14,7 @@ from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import Flags, at, batch, build_model, components, dictionary, examples, terms
 
 EVERYWHERE = "encoder,cross,decoder"

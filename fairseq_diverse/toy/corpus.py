@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_diverse.files import atomic_write, refuse_foreign
+from fairseq_diverse.support.files import atomic_write, refuse_foreign
 from fairseq_diverse.toy import english, german
 from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, conllu

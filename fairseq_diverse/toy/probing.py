@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fairseq_diverse.files import atomic_write
-from fairseq_diverse.probing import TASKS
+from fairseq_diverse.data.probing import TASKS
+from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.toy.corpus import sentence_pair
 from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, dependencies

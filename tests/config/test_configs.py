@@ -14,7 +14,7 @@ from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.runs import PLAIN_DATA, DataSet, Run, classifies
 from fairseq_diverse.experiments.tables import Row, load_table
-from fairseq_diverse.paths import config_names
+from fairseq_diverse.support.paths import config_names
 
 register()
 

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_diverse.checkpoints import EVALUATED, FREE_TEXT, literal, load_checkpoint, register_safe_globals
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.averaging import average_checkpoints
+from fairseq_diverse.checkpoints.averaging import average_checkpoints
+from fairseq_diverse.checkpoints.loading import EVALUATED, FREE_TEXT, literal, load_checkpoint, register_safe_globals
+from fairseq_diverse.support.errors import UserError
 from tests.fuzz.budget import budget
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_diverse.files import atomic_write
+from fairseq_diverse.support.files import atomic_write
 from tests.fuzz.budget import budget
 
 NAMES = st.binary(min_size=1, max_size=255).filter(

@@ -11,8 +11,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.syntax.binary import SyntaxDataset, binarize, kinds_beside
+from fairseq_diverse.data.trees import SyntaxDataset, binarize, kinds_beside
+from fairseq_diverse.support.errors import UserError
 from tests.fuzz.budget import budget
 from tests.fuzz.test_archives import CHANGES, changed
 

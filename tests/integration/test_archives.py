@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_diverse.paths import config_path
 from fairseq_diverse.preparation.subwords import Subwords
-from fairseq_diverse.processes import locked
+from fairseq_diverse.support.paths import config_path
+from fairseq_diverse.support.processes import locked
 from tests.integration.commands import shared_data
 from tests.integration.test_prepare import COMMAND, REPOSITORY, WORDS, lines_of
 

@@ -11,9 +11,9 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.checkpoints import load_checkpoint
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model, terms
 from tests.integration.commands import TINY, USER_DIR, make_data, run
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from tests.integration.commands import run, train_in_two_processes
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.analysis.attention_maps import encode_pair
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
-from fairseq_diverse.evaluation.attention_maps import encode_pair
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import DataConfig, Preprocessing, prepare
 from tests.integration.commands import TINY, run

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from fairseq_diverse.paths import config_path
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.support.paths import config_path
 from tests.integration.commands import shared_data
 
 pytestmark = pytest.mark.integration

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.probing import SURFACE, TASKS
+from fairseq_diverse.data.probing import SURFACE, TASKS
 from fairseq_diverse.toy.probing import write_probing
 from tests.integration.commands import TINY, run, train_in_two_processes
 from tests.integration.test_plot import data, train  # noqa: F401  (the fixture of a prepared data set)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.preparation import DataConfig, prepare
 from tests.integration.test_prepare import CONFIG, write_raw
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from tests.integration.commands import TINY, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration

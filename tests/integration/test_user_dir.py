@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from tests.integration.commands import TINY, make_data
 
 pytestmark = pytest.mark.integration

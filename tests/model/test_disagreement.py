@@ -11,7 +11,7 @@ from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement i
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model, dictionary
 from tests.reference import agreement as reference
 

@@ -12,7 +12,7 @@ from fairseq_diverse.attention.functional.syntax import (
     phrase_relation,
 )
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model
 from tests.reference import syntax as reference
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from tests.cases import build_model
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_diverse.paths import config_names, config_path
 from fairseq_diverse.preparation import DataConfig, extraction
 from fairseq_diverse.preparation.download import fetch
 from fairseq_diverse.preparation.extraction import extract, is_extracted, wrong_lines
 from fairseq_diverse.preparation.prepare import wrong_pairs
+from fairseq_diverse.support.paths import config_names, config_path
 
 FROM_ARCHIVES = [name for name in config_names("data") if DataConfig.load(config_path("data", name)).sources]
 SPLITS = {

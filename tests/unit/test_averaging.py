@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_diverse.checkpoints import load_checkpoint
+from fairseq_diverse.checkpoints import averaging
+from fairseq_diverse.checkpoints.averaging import average_checkpoints
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
-from fairseq_diverse.evaluation import averaging
-from fairseq_diverse.evaluation.averaging import average_checkpoints
 
 
 def parameters(seed: int) -> OrderedDict:

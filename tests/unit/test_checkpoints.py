@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_diverse.checkpoints import EVALUATED, literal, load_checkpoint, register_safe_globals
-from fairseq_diverse.errors import UserError, show_user_errors_in_one_line
+from fairseq_diverse.checkpoints.loading import EVALUATED, literal, load_checkpoint, register_safe_globals
+from fairseq_diverse.support.errors import UserError, show_user_errors_in_one_line
 
 NUMBERS = [
     np.array([3, 0, 1], dtype=np.int64),

@@ -8,15 +8,15 @@ import torch
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+from fairseq_diverse.analysis.accuracy import Accuracy, measure_accuracy, together
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
 from fairseq_diverse.data.classification import ClassificationDataset
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.accuracy import Accuracy, measure_accuracy, together
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from fairseq_diverse.logic.formulas import RELATIONS
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
 from fairseq_diverse.models.diverse_transformer import attention_heads
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig
 
 SMALL = {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 4, "dropout": 0.0}

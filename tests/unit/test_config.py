@@ -17,7 +17,7 @@ from fairseq_diverse.attention.registry import (
     read_settings,
     without_effect,
 )
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 fairseq_diverse.register()
 LAYERS = {"encoder": 6, "decoder": 5, "cross": 5}

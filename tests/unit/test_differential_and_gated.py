@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 
 from fairseq_diverse.attention.functional import differential_attention, differential_ratio, gate_heads
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model
 from tests.reference import differential as reference
 

@@ -10,7 +10,7 @@ from collections import namedtuple
 import pytest
 
 from fairseq_diverse.cli import doctor, main
-from fairseq_diverse.paths import PACKAGE
+from fairseq_diverse.support.paths import PACKAGE
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -23,7 +23,7 @@ from fairseq_diverse.experiments.runs import (
 )
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
-from fairseq_diverse.processes import Busy, locked
+from fairseq_diverse.support.processes import Busy, locked
 from tests.unit.conftest import SIZE
 
 
@@ -436,7 +436,7 @@ def test_what_a_full_disk_leaves_is_removed_and_said(tmp_path, monkeypatch):
 def test_a_lock_is_held_by_one_and_given_back_by_the_dead(tmp_path):
     with locked(tmp_path), pytest.raises(Busy, match=f"process {os.getpid()} is working"), locked(tmp_path):
         pass
-    hold = "import sys, time; from pathlib import Path; from fairseq_diverse.processes import locked\n"
+    hold = "import sys, time; from pathlib import Path; from fairseq_diverse.support.processes import locked\n"
     hold += "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None and other.stdout.readline() == "held\n"

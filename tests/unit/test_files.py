@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_diverse import files, processes
 from fairseq_diverse.cli import doctor, main
-from fairseq_diverse.files import atomic_write, temporary_path
-from fairseq_diverse.processes import Stopped, host, run_to_end, stopped_by_signals
+from fairseq_diverse.support import files, processes
+from fairseq_diverse.support.files import atomic_write, temporary_path
+from fairseq_diverse.support.processes import Stopped, host, run_to_end, stopped_by_signals
 
 
 def names(folder: Path) -> list[str]:
@@ -246,7 +246,7 @@ def test_nobody_reads_on(monkeypatch, capsys):
 
 
 def test_a_name_of_runs_that_is_empty_is_none(monkeypatch, tmp_path):
-    from fairseq_diverse.paths import runs_dir
+    from fairseq_diverse.support.paths import runs_dir
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", "")

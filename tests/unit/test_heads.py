@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_diverse.evaluation.heads import FIGURES, draw_figures, inspect_heads
+from fairseq_diverse.analysis.heads import FIGURES, draw_figures, inspect_heads
 from tests.cases import batch, build_model, dictionary
 
 PAD = dictionary().pad()

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.errors import UserError
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from fairseq_diverse.logic.formulas import (
     EVERYTHING,
@@ -17,6 +16,7 @@ from fairseq_diverse.logic.formulas import (
     relation,
     truth_table,
 )
+from fairseq_diverse.support.errors import UserError
 from tests.integration.commands import shared_data
 from tests.reference import logic as reference
 

@@ -16,10 +16,10 @@ from scipy import stats
 from scipy.stats import ttest_1samp
 
 from fairseq_diverse.cli import doctor, main
-from fairseq_diverse.evaluation import programs, words, yisi
-from fairseq_diverse.evaluation.catalogue import CATALOGUE, Texts
-from fairseq_diverse.evaluation.metrics import sacrebleu_metric, sacrebleu_result
-from fairseq_diverse.evaluation.significance import randomization_p_value, seed_difference
+from fairseq_diverse.metrics import programs, words, yisi
+from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
+from fairseq_diverse.metrics.scores import sacrebleu_metric, sacrebleu_result
+from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference
 from tests.integration.commands import TINY, make_data, run
 from tests.reference import metrics as loops
 from tests.reference import yisi as yisi_loops

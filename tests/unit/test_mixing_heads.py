@@ -12,7 +12,7 @@ from fairseq_diverse.attention.kernels import interacting as kernel
 from fairseq_diverse.attention.mechanism import AttentionShape
 from fairseq_diverse.attention.mechanisms.talking import TalkingHeads
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model
 from tests.reference import heads as reference
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.processes import locked
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parse, parsers
 from fairseq_diverse.syntax.parse import EMPTY, Job, parse_lines
 from fairseq_diverse.syntax.trees import read_brackets, read_conllu

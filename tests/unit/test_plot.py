@@ -10,13 +10,7 @@ import pytest
 import torch
 from matplotlib import font_manager
 
-from fairseq_diverse.attention.placements import COMPONENTS
-from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.cli import main
-from fairseq_diverse.cli.plot import parse_heads
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation import pictures
-from fairseq_diverse.evaluation.attention_maps import (
+from fairseq_diverse.analysis.attention_maps import (
     SentencePair,
     attention_maps,
     compare_with_plain,
@@ -24,11 +18,17 @@ from fairseq_diverse.evaluation.attention_maps import (
     draw_panels,
     head_panels,
 )
-from fairseq_diverse.evaluation.head_map import draw_head_map, mean_heads, similarity
-from fairseq_diverse.evaluation.learning_curves import draw_learning_curves, read_curve
-from fairseq_diverse.evaluation.row_curves import curves, draw_curves
+from fairseq_diverse.analysis.head_map import draw_head_map, mean_heads, similarity
+from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.cli import main
+from fairseq_diverse.cli.plot import parse_heads
+from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
 from fairseq_diverse.experiments.report import from_results
+from fairseq_diverse.experiments.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.tables import load_table, to_arguments
+from fairseq_diverse.support import pictures
+from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model
 
 

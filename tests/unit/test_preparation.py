@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_diverse.paths import config_names, config_path
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords, learn
 from fairseq_diverse.preparation.tokens import Tokens, clean
+from fairseq_diverse.support.paths import config_names, config_path
 
 MINIMAL = {"source": "en", "target": "de"}
 

@@ -10,10 +10,10 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.data.probing import GROUPS, SPLITS, TASKS, Example, read_probing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.tokens import Tokens
-from fairseq_diverse.probing import GROUPS, SPLITS, TASKS, Example, read_probing
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.sentence_probing import SentenceProbing, SentenceProbingConfig
 from fairseq_diverse.toy.probing import depth, make_probes, past_present, words, write_probing
 from fairseq_diverse.toy.trees import leaf, phrase

@@ -17,7 +17,7 @@ from fairseq_diverse.attention import (
 )
 from fairseq_diverse.attention.registry import add_flags
 from fairseq_diverse.cli import main
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from tests.cases import batch, build_model
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
+from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
-from fairseq_diverse.evaluation.accuracy import Accuracy, draw_accuracy
-from fairseq_diverse.evaluation.metrics import score
 from fairseq_diverse.experiments import formats, report
 from fairseq_diverse.experiments.accuracy_report import (
     accuracy_cells,
@@ -20,6 +19,7 @@ from fairseq_diverse.experiments.accuracy_report import (
 )
 from fairseq_diverse.experiments.summary import bleu_statistics
 from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.metrics.scores import score
 
 REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
 
@@ -331,7 +331,7 @@ def test_latex_has_no_character_of_its_own_left():
 
 
 def test_a_page_needs_no_other_file_and_shows_text_as_it_is():
-    from fairseq_diverse.evaluation.pictures import new_figure
+    from fairseq_diverse.support.pictures import new_figure
 
     page = formats.as_html([["row"], ["<b>&"]], "T & t", ["a < b"], {"caption": new_figure(2, 2)})
     assert "<td>&lt;b&gt;&amp;</td>" in page and "<h1>T &amp; t</h1>" in page and "<li>a &lt; b</li>" in page

@@ -14,9 +14,9 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.evaluation.metrics import read_generation, read_translations, score
-from fairseq_diverse.evaluation.significance import bootstrap_interval, paired_bootstrap, paired_difference
-from fairseq_diverse.evaluation.words import check_language, tokenizer_name
+from fairseq_diverse.metrics.scores import read_generation, read_translations, score
+from fairseq_diverse.metrics.significance import bootstrap_interval, paired_bootstrap, paired_difference
+from fairseq_diverse.metrics.words import check_language, tokenizer_name
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 
 WORDS = [

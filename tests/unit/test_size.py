@@ -8,9 +8,9 @@ import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
+from fairseq_diverse.analysis.size import build_model, count_flops, count_parameters, measure_size
 from fairseq_diverse.cli import main
-from fairseq_diverse.evaluation.size import build_model, count_flops, count_parameters, measure_size
-from fairseq_diverse.files import read_lines
+from fairseq_diverse.support.files import read_lines
 from tests import cases
 from tests.integration.commands import make_data
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fairseq_diverse.attention import StandaloneAttention
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import at, settings_by_name
 from tests.cases import CASES, batch, build_model
 

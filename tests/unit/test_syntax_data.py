@@ -8,10 +8,10 @@ import torch
 from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.processes import locked
-from fairseq_diverse.syntax import binary
-from fairseq_diverse.syntax.binary import SyntaxDataset, binarize, kinds_beside, project, words_of
+from fairseq_diverse.data import trees as binary
+from fairseq_diverse.data.trees import SyntaxDataset, binarize, kinds_beside, project, words_of
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
 from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.files import remove, temporary_path
-from fairseq_diverse.processes import run_to_end
+from fairseq_diverse.support.files import remove, temporary_path
+from fairseq_diverse.support.processes import run_to_end
 
 logger = logging.getLogger(__name__)
 

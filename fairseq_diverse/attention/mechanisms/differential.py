@@ -17,7 +17,7 @@ from fairseq_diverse.attention.mechanism import (
     placement,
 )
 from fairseq_diverse.attention.registry import register_mechanism
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 NO_TWO_MAPS = "which is not defined for the difference of two maps"
 

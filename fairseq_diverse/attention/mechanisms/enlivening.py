@@ -18,7 +18,7 @@ from fairseq_diverse.attention.mechanism import (
     placement,
 )
 from fairseq_diverse.attention.registry import register_mechanism
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 
 @register_mechanism("enliven")

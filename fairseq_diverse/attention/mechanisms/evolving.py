@@ -15,7 +15,7 @@ from fairseq_diverse.attention.mechanism import (
 )
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import register_mechanism
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 
 @register_mechanism("evolving")

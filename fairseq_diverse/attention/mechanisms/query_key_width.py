@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fairseq_diverse.attention.mechanism import AttentionShape, Mechanism, MechanismSettings, option, placement
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import register_mechanism
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 
 @register_mechanism("qk-head-dim")

@@ -16,7 +16,7 @@ from fairseq_diverse.attention.mechanism import (
 )
 from fairseq_diverse.attention.registry import register_mechanism
 from fairseq_diverse.attention.relations import Relations
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 
 @register_mechanism("syntax")

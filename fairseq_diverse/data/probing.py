@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import read_lines
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import read_lines
 
 SURFACE = ("sentence_length", "word_content")
 SYNTACTIC = ("tree_depth", "top_constituents", "bigram_shift")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 # fairseq's own words for mistakes of its user, as the last line of a stack trace has them, and the line shown instead.
 FAIRSEQ = {
-    r"fairseq_diverse\.errors\.UserError: (.*)": r"\1",  # of a process that torch spawned for one of several GPUs
+    r"fairseq_diverse\.support\.errors\.UserError: (.*)": r"\1",  # of a process that torch spawned, one of several GPUs
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*)'": r"\1: no such file or folder",
     r"Exception: Could not infer language pair.*": (
         "the data folder holds no prepared pair of languages (such as train.en-de.en.bin); give another folder, or "

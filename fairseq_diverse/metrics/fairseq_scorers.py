@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from fairseq.dataclass import FairseqDataclass
 from fairseq.scoring import BaseScorer, register_scorer
 
-from fairseq_diverse.evaluation import words
-from fairseq_diverse.evaluation.metrics import Result, sacrebleu_result
+from fairseq_diverse.metrics import words
+from fairseq_diverse.metrics.scores import Result, sacrebleu_result
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.evaluation.metrics import TOKENIZERS, Result, sacrebleu_metric
+from fairseq_diverse.metrics.scores import TOKENIZERS, Result, sacrebleu_metric
 from fairseq_diverse.preparation.tokens import clean
 
 COMPOUND = re.compile(r"(\S)-(\S)")

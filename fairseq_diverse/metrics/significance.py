@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from fairseq_diverse.evaluation.metrics import corpus_score, sentence_statistics
+from fairseq_diverse.metrics.scores import corpus_score, sentence_statistics
 
 RESAMPLES = 1000
 TRIALS = 10_000  # of approximate randomization, as in sacreBLEU

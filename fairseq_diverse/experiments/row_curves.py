@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fairseq_diverse.attention.functional.agreement import output_agreement
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

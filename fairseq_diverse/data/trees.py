@@ -21,10 +21,10 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write, iterate_lines
 from fairseq_diverse.preparation.subwords import SPACE_MARK
-from fairseq_diverse.processes import locked
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write, iterate_lines
+from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable
 from fairseq_diverse.syntax.trees import Dependencies, local_phrases, read_brackets, read_conllu
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fairseq_diverse.files import read_lines
+from fairseq_diverse.support.files import read_lines
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 # sacreBLEU's tokenizer of a target language; 13a for all others

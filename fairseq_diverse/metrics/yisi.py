@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_diverse.evaluation.metrics import Result
-from fairseq_diverse.evaluation.words import mean_of
+from fairseq_diverse.metrics.scores import Result
+from fairseq_diverse.metrics.words import mean_of
 
 ORDER = 3
 ALPHA = 0.8

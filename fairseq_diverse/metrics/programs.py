@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fairseq_diverse.evaluation.metrics import Result
-from fairseq_diverse.evaluation.words import ratio, tokenize
+from fairseq_diverse.metrics.scores import Result
+from fairseq_diverse.metrics.words import ratio, tokenize
 from fairseq_diverse.preparation.tokens import clean
 
 JAVA = "install a Java runtime (apt install default-jre, brew install openjdk)"

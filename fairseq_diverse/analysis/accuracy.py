@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from fairseq import utils
 
-from fairseq_diverse.evaluation.pictures import STYLES, new_figure
+from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

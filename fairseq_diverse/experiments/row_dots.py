@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairseq_diverse.evaluation.pictures import STYLES, new_figure
+from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.files import atomic_write
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

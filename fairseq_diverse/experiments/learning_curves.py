@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import STYLES, legend_above, new_figure
 from fairseq_diverse.experiments.logs import statistics
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_diverse.checkpoints import checksum, load_checkpoint
-from fairseq_diverse.files import atomic_write
+from fairseq_diverse.checkpoints.loading import checksum, load_checkpoint
+from fairseq_diverse.support.files import atomic_write
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")

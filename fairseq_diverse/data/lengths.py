@@ -8,7 +8,7 @@ import numpy as np
 from fairseq import utils
 from fairseq.data import data_utils, indexed_dataset
 
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 
 class Lengths(NamedTuple):

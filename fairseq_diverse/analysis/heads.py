@@ -9,9 +9,9 @@ from torch import Tensor
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
 from fairseq_diverse.attention.functional.syntax import dependency_relation
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.pictures import new_figure
 from fairseq_diverse.tasks.translation_with_syntax import place_trees
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_diverse.processes import alive, host
+from fairseq_diverse.support.processes import alive, host
 
 LONGEST = 128  # bytes of a name that a temporary name repeats
 _given: set[str] = set()  # by this process: others under its number are of one that had it before

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.registry import fill_defaults
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.data.trees import EVERYTHING_RELATED
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
-from fairseq_diverse.syntax.binary import EVERYTHING_RELATED
+from fairseq_diverse.support.errors import UserError
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
 PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul")

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_yaml_loader
 
-from fairseq_diverse.files import read_lines
+from fairseq_diverse.support.files import read_lines
 
 LARGEST = 1 << 20  # bytes of a file
 DEEPEST = 50  # levels

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from fairseq_diverse.evaluation import programs, words, yisi
-from fairseq_diverse.evaluation.metrics import METRICS, Result, sacrebleu_result
+from fairseq_diverse.metrics import programs, words, yisi
+from fairseq_diverse.metrics.scores import METRICS, Result, sacrebleu_result
 
 
 @dataclass

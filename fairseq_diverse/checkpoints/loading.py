@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_diverse.errors import UserError
+from fairseq_diverse.support.errors import UserError
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 LARGEST = 65504.0  # of float16: no trained model has a weight of this magnitude, a flipped bit makes 1e30 of one

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.errors import UserError
-from fairseq_diverse.evaluation.pictures import new_figure
 from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel
 from fairseq_diverse.preparation import Preprocessing
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.pictures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

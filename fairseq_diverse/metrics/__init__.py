@@ -1,0 +1,1 @@
+"""Metrics of translations, and tests of their differences."""

@@ -1,0 +1,1 @@
+"""Errors, files, paths, processes and pictures."""
