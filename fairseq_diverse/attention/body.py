@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_softmax
@@ -46,10 +46,11 @@ def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[l
     return built, shape
 
 
-class StagedBody(nn.Module):
-    """The stages of an attention; a base of modules that have the projections."""
+class StagedBody:
+    """The stages of an attention; mixed into a module that has the projections."""
 
     out_proj: Any
+    children: Any  # of the module
 
     def add_mechanisms(self, mechanisms: Sequence[Mechanism]) -> None:
         """Make the mechanisms submodules, under their keys.

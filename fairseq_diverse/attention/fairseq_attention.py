@@ -152,7 +152,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         shown = None
         if need_weights and output.weights is not None:
             shown = output.weights.transpose(0, 1) if need_head_weights else output.weights.mean(1)
-        own = ()
+        own: tuple[Tensor, ...] = ()
         if inside:
             own = (output.heads, masked_softmax(q.detach() @ k.detach().transpose(-1, -2), context.allowed))
         return AttentionOutput(value, shown, output.agreement, context.selected, context.carry, *own)

@@ -191,7 +191,7 @@ def place_by_default(args: Any, component: str) -> None:
     """Put the mechanisms that are on more than one component by default on this one alone."""
     for mechanism, cls in MECHANISMS.items():
         name = attribute_name(mechanism, "on")
-        if not hasattr(args, name) and len(parse_placement(name, _fields(cls.Settings)["on"].default)) > 1:
+        if not hasattr(args, name) and len(parse_placement(name, str(_fields(cls.Settings)["on"].default))) > 1:
             setattr(args, name, component)
 
 

@@ -25,7 +25,7 @@ class StandaloneOutput(NamedTuple):
     carry: Tensor | None  # (B, H, T, S) for the next layer
 
 
-class StandaloneAttention(StagedBody):
+class StandaloneAttention(StagedBody, nn.Module):
     """Multi-head attention with mechanisms, called as ``torch.nn.MultiheadAttention``; batch first.
 
     ``StandaloneAttention(512, 8, mechanisms={"evolving": {"conv": "0.2"}, "routing": {"kind": "em"}})``. The parameters
@@ -58,7 +58,7 @@ class StandaloneAttention(StagedBody):
         component: str = "encoder",
         layer: int = 1,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         if num_heads < 1 or embed_dim % num_heads:
             raise UserError(f"num_heads {num_heads}: must divide embed_dim {embed_dim}")
         args = Namespace()

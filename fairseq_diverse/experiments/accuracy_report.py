@@ -21,7 +21,7 @@ from fairseq_diverse.experiments.report import (
     shared_seeds_note,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.tables import Row
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.logic.corpus import MOST_OPERATORS
 
 if TYPE_CHECKING:

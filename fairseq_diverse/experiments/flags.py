@@ -7,17 +7,12 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.support.paths import PACKAGE
-
-if TYPE_CHECKING:
-    from fairseq_diverse.experiments.tables import Row
 
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
 Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, and no row may give it
-
-EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which a row ends training before max-update
 
 
 def common(source: str, target: str, cpu: bool, user_dir: str = "") -> Flags:
@@ -30,7 +25,7 @@ def common(source: str, target: str, cpu: bool, user_dir: str = "") -> Flags:
     }
 
 
-def machinery(row: "Row", seed: int, checkpoints: Path) -> Flags:
+def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
     """The run's own flags of a row's training: seed, what is saved and logged, from where it is resumed."""
     every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
     return {
@@ -54,7 +49,7 @@ def defaults(cpu: bool) -> Flags:
     return {"task": "translation", **({"num-workers": "0"} if cpu else {})}
 
 
-def translation(row: "Row", checkpoint: Path, score_reference: bool = False) -> Flags:
+def translation(row: Row, checkpoint: Path, score_reference: bool = False) -> Flags:
     """The run's own flags of translating the test set, or of scoring its references."""
     return {
         "task": row.train.get("task", "translation"),
@@ -68,7 +63,7 @@ def translation(row: "Row", checkpoint: Path, score_reference: bool = False) -> 
     }
 
 
-def refuse_own(row: "Row") -> None:
+def refuse_own(row: Row) -> None:
     """Raise ``ValueError`` where a row sets a flag that is the run's own."""
     shared = {"data", *common("", "", False)}
     sections: dict[str, tuple[Flags, set[str]]] = {

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fairseq_diverse.experiments.flags import common, defaults, machinery
-from fairseq_diverse.experiments.runs import AGAIN, find_runs, write_json
-from fairseq_diverse.experiments.summary import bleu_statistics, read_summary
-from fairseq_diverse.experiments.tables import Row
+from fairseq_diverse.experiments.records import AGAIN, bleu_statistics, read_summary, write_json
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs import find_runs
 
 Summary = dict[str, Any]
 

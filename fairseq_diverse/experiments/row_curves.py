@@ -13,7 +13,7 @@ from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fairseq_diverse.experiments.tables import Row
+    from fairseq_diverse.experiments.rows import Row
 
 METRICS = {
     "bleu": "BLEU",

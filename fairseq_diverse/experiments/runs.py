@@ -1,26 +1,21 @@
 """One run: a row with a data set and a seed, trained, averaged, translated and scored in its own directory."""
 
 import hashlib
-import json
 import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
-import zipfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.data.probing import ORIGIN, TASKS
-from fairseq_diverse.experiments import logs, provenance
 from fairseq_diverse.experiments.flags import common, defaults, machinery, translation
-from fairseq_diverse.experiments.tables import ENCODER, NAME_BYTES, Row, to_arguments
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.experiments.records import AGAIN, read_json, read_summary
+from fairseq_diverse.experiments.rows import ENCODER, Row
+from fairseq_diverse.experiments.tables import NAME_BYTES, to_arguments
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
-from fairseq_diverse.support.processes import die_with_parent, locked
 
 # data sets that are not prepared: name -> the files of their folder, and where they come from
 PLAIN_DATA = {
@@ -33,23 +28,6 @@ PLAIN_DATA = {
         f"of SentEval ({ORIGIN}), or those that `fairseq-diverse toy --probing` wrote",
     ),
 }
-
-
-AGAIN = "delete this file and start the run again, which keeps what its other files hold"
-
-
-class RunFailed(Exception):
-    """A step that ended badly; the message names its log and holds the log's last lines."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a working run shows: its step and, in training, how far it is."""
-
-    step: str
-    updates: int = 0
-    loss: str = ""
-    words_per_second: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,8 +91,6 @@ class Run:
         Raises:
             ValueError: the file is damaged.
         """
-        from fairseq_diverse.experiments.summary import read_summary
-
         path = self.directory / "summary.json"
         return read_summary(path, AGAIN) if path.exists() else None
 
@@ -169,88 +145,6 @@ class Run:
     def shell_lines(self, threads: int) -> list[str]:
         """The command lines for a shell."""
         return [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in self.commands().values()]
-
-    def execute(self, threads: int) -> Iterator[Progress]:
-        """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.
-
-        Raises:
-            RunFailed: a step's program failed.
-            Busy: another process holds this run.
-        """
-        with locked(self.directory) as lock:
-            if self.finished:
-                return
-            with atomic_write(self.directory / "commands.sh") as f:
-                f.writelines(line + "\n" for line in self.shell_lines(threads))
-            with atomic_write(self.directory / "environment.txt") as f:
-                f.write(provenance.environment())
-            for step, command in self.commands().items():
-                if step in self.state:
-                    continue
-                yield Progress(step)
-                if step == "train":
-                    yield from self._train(command, threads, lock)
-                else:
-                    peak = yield from self._spawn(step, command, threads, lock)
-                    self._finish(step, logs.measure(step, self.directory / f"{step}.log") | {"peak_memory": peak})
-            yield Progress("score")
-            from fairseq_diverse.experiments.summary import add_metrics, summarize
-
-            # a run that another table finished has what all tables share
-            write_json(self.directory / "summary.json", add_metrics(self, self.summary or summarize(self)))
-            for path in (*self.checkpoints.glob("*.pt"), self.directory / "error.log"):
-                if path != self.checkpoint:
-                    path.unlink(missing_ok=True)
-
-    def _train(self, command: list[str], threads: int, lock: int) -> Iterator[Progress]:
-        peak = None
-        if (updates := mend_last_checkpoint(self.checkpoints)) < self.row.max_update:
-            starts = [*self.state.get("starts", []), provenance.collect()]
-            write_json(self.directory / "state.json", self.state | {"starts": starts})
-            peak = yield from self._spawn("train", command, threads, lock)
-            updates = mend_last_checkpoint(self.checkpoints)
-        log = self.directory / "train.log"
-        if updates == 0 or (updates < self.row.max_update and not self.row.ends_early):
-            raise RunFailed(f"train ended after {updates} of {self.row.max_update} updates; see {log}")
-        if not any(self.checkpoints.glob(f"checkpoint_*_{updates}.pt")):
-            final = self.checkpoints / f"checkpoint_0_{updates}.pt"
-            os.link(self.checkpoints / "checkpoint_last.pt", final)  # fairseq leaves it out at the end of an epoch
-        self._finish("train", logs.measure("train", log) | {"peak_memory": peak, "updates": updates})
-
-    def _finish(self, step: str, measures: dict[str, Any]) -> None:
-        write_json(self.directory / "state.json", self.state | {step: measures})
-
-    def _spawn(self, step: str, command: list[str], threads: int, lock: int) -> Generator[Progress, None, int]:
-        """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes."""
-        path = self.directory / f"{step}.log"
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        with open(path, "ab" if step == "train" else "wb") as log:
-            follow = logs.Follower(path)
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment | {"PYTHONUNBUFFERED": "1"},
-                pass_fds=[lock],  # while any part of a run lives, the run stays locked
-                preexec_fn=die_with_parent,
-            )
-        try:
-            while True:
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    break
-                yield Progress(step, *follow.latest())
-            process.returncode = os.waitstatus_to_exitcode(status)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                process.wait()
-        if process.returncode != 0:
-            if logs.disk_is_full(path):
-                raise RunFailed(f"{step}: no space left on device, {path}; make room and start the run again")
-            raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
-        return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> list[Run]:
@@ -355,52 +249,3 @@ def find_data(name: str, dry: bool = False) -> DataSet:
             f"data set {name} is not prepared; run: fairseq-diverse prepare {name} --raw RAW_DIR --out {by_name}"
         )
     return DataSet(name, by_name, *DataConfig.load(config_path("data", name)).languages, hash=None)
-
-
-def mend_last_checkpoint(folder: Path) -> int:
-    """Make ``checkpoint_last.pt`` a whole file, from the newest other checkpoint if need be; returns its update count.
-
-    fairseq writes ``checkpoint_<epoch>_<updates>.pt`` whole or not at all, but copies it to ``checkpoint_last.pt`` in
-    place: training that is killed meanwhile leaves half of one. Training of which the last checkpoint is complete but
-    that was killed before it ended would take one update too many if it were started again, hence the count.
-    """
-    last = folder / "checkpoint_last.pt"
-    for unfinished in folder.glob("*.pt.tmp"):  # fairseq leaves it behind, under another name each time
-        unfinished.unlink()
-    if not zipfile.is_zipfile(last):
-        last.unlink(missing_ok=True)
-        by_updates = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: int(path.stem.split("_")[2]))
-        whole = [path for path in by_updates if zipfile.is_zipfile(path)]
-        if not whole:
-            return 0
-        with open(whole[-1], "rb") as source, atomic_write(last, "wb") as copy:  # no link: fairseq writes into `last`
-            shutil.copyfileobj(source, copy)
-    from fairseq_diverse.checkpoints.loading import load_checkpoint
-
-    return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
-
-
-def read_json(path: Path, hint: str = AGAIN) -> dict[str, Any] | None:
-    """The object that a JSON file holds, None where there is none.
-
-    Raises:
-        ValueError: the file cannot be read, or holds something else; names it, and ``hint`` says what to do.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path}: damaged, not whole JSON; {hint}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: damaged, not a JSON object; {hint}")
-    return content
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a dictionary, a line for each of its entries."""
-    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items())
-    with atomic_write(path) as f:
-        f.write("{\n" + ",\n".join(lines) + "\n}\n")

@@ -6,7 +6,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from fairseq_diverse.experiments.runs import Progress, Run, RunFailed
+from fairseq_diverse.experiments.execution import Progress, RunFailed, execute
+from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.support.processes import Busy
 
 REPORT_SECONDS = 30
@@ -69,7 +70,7 @@ def start(run: Run, threads: int, say: Callable[[str], None]) -> Iterator[Progre
         say(f"{run.name}: {outcome(run)} (done before, {run.directory})")
         return
     say(f"{run.name}: {run.directory}")
-    yield from run.execute(threads)
+    yield from execute(run, threads)
     say(f"{run.name}: {outcome(run)}")
 
 

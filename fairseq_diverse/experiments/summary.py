@@ -1,53 +1,12 @@
 """What a finished run leaves: ``summary.json``."""
 
-import shlex
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fairseq_diverse.experiments import logs
-from fairseq_diverse.experiments.runs import Run, read_json
+from fairseq_diverse.experiments.records import ORDERS, read_json
+from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.preparation.pipeline import lowercased
 from fairseq_diverse.support.files import atomic_write, read_lines
-from fairseq_diverse.support.yaml_files import shown
-
-ORDERS = 4  # BLEU's n-grams
-
-
-def read_summary(path: Path, hint: str) -> dict[str, Any]:
-    """A finished run's summary, or a copy of it, with all that reports need.
-
-    Raises:
-        ValueError: it is damaged or something else; names the file, and ``hint`` says what to do.
-    """
-    summary = read_json(path, hint) or {}
-    kinds: dict[str, Any] = {"system": str, "data": str, "seed": int, "commands": list, "words_per_second": dict}
-    kinds |= {"parameters": int | None, "commit": str | None, "dirty": bool | None, "data_hash": str | None}
-    number, figures = int | float, []
-    try:
-        wrong = [key for key, kind in kinds.items() if not isinstance(summary[key], kind)]
-        commands = [shlex.split(line) for line in summary["commands"] if isinstance(line, str)]
-        wrong += [] if commands and len(commands) == len(summary["commands"]) else ["commands"]
-        wrong += [] if isinstance(summary.get("updates", 0), int) else ["updates"]
-        figures += [speed for speed in summary["words_per_second"].values() if speed is not None]
-        figures += [] if summary.get("valid_nll") is None else [summary["valid_nll"]["last"]]
-        if "accuracy" in summary:
-            for name, part in summary["accuracy"].items():
-                count = len(part["hits"])
-                wrong += [] if count and sum(part["classes"]) == count and not part["hits"].strip("01") else [name]
-        else:
-            metrics, nll = summary["metrics"], summary["test_nll"]
-            figures += [*nll, *(metrics[name] for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter"})]
-            wrong += [] if bleu_statistics(summary["bleu_counts"]).shape == (len(nll), 2 + 2 * ORDERS) else ["counts"]
-            wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else ["signatures"]
-            wrong += [] if "length_ratio" in metrics and isinstance(summary["language"], str) else ["language"]
-        wrong += [str(figure) for figure in figures if not isinstance(figure, number)]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        raise ValueError(f"{path}: not a summary of a run ({shown(error)}); {hint}") from None
-    if wrong:
-        raise ValueError(f"{path}: not a summary of a run ({shown(wrong[0])}); {hint}")
-    return summary
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -141,10 +100,3 @@ def _translation(run: Run) -> dict[str, Any]:
         "test_nll": [round(value, 3) for value in nll],
         "bleu_counts": scores.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
     }
-
-
-def bleu_statistics(counts: list[list[int]]) -> np.ndarray:
-    """sacreBLEU's statistics (sentences, 10) from ``bleu_counts``: a hypothesis of m tokens has m - n + 1 n-grams."""
-    kept = np.array(counts)
-    totals = np.maximum(kept[:, :1] - np.arange(ORDERS), 0)
-    return np.concatenate([kept, totals], axis=1).astype(np.float64)

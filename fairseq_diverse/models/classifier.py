@@ -21,7 +21,6 @@ from fairseq_diverse.models.diverse_transformer import (
     mean_agreement,
 )
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.tasks.classification import ClassificationTask
 
 
 class MeanPooling(nn.Module):
@@ -68,6 +67,8 @@ class DiverseClassifier(BaseFairseqModel):
     sentence is encoded once, however many epochs the classifier trains.
     """
 
+    classifies = True
+
     def __init__(
         self, encoder: DiverseEncoder, pooling: nn.Module, classifier: nn.Module, sequences: int, frozen: bool
     ) -> None:
@@ -88,7 +89,7 @@ class DiverseClassifier(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "DiverseClassifier":
-        if not isinstance(task, ClassificationTask):
+        if not hasattr(task, "sequences"):  # of a task that classifies
             raise UserError("--arch: a classifier needs --task logical_inference or sentence_probing")
         for flag in ("pooling_queries", "classifier_layers"):
             if getattr(args, flag) < 1:

@@ -42,8 +42,10 @@ class ClassificationTask(FairseqTask):
             UserError: the model does not classify.
         """
         arch = getattr(cfg, "arch", None) or cfg._name
-        if getattr(ARCH_MODEL_REGISTRY.get(arch), "__name__", "") != "DiverseClassifier":
-            raise UserError(f"--arch {arch}: is no classifier; take li2021_logic, li2021_probing or one made of them")
+        if not getattr(ARCH_MODEL_REGISTRY.get(arch), "classifies", False):
+            raise UserError(
+                f"--arch {arch}: is not a classifier; take li2021_logic, li2021_probing or one made of them"
+            )
         return super().build_model(cfg, from_checkpoint)
 
     def build_criterion(self, cfg: Any) -> Any:

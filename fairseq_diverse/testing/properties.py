@@ -229,6 +229,7 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
         need_head_weights=need_weights,
         terms=terms(flags) if need_weights else ("output",),
     )
+    assert out.agreement is not None
     (out.value.float().sum() + out.agreement.sum()).backward()
     require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
     require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
@@ -333,8 +334,9 @@ PROPERTIES: dict[str, Property] = {
     "step by step = full pass, beam 1": lambda flags: step_by_step(flags, beam=1),
     "step by step = full pass, beam 5 reordered": step_by_step,
     "finished sentences leave the batch": finished_sentences_leave,
-    "bfloat16 finite": lambda flags: (half_types(flags), half_types(flags, need_weights=True))[0],
-    "float16 finite": lambda flags: half_types(flags, torch.float16, need_weights=True),
+    "bfloat16 finite, without maps": half_types,
+    "bfloat16 finite, with maps": lambda flags: half_types(flags, need_weights=True),
+    "float16 finite, with maps": lambda flags: half_types(flags, torch.float16, need_weights=True),
     "with maps = without": routes_agree,
     "LayerDrop": layerdrop,
     "warm start from a plain model": warm_start,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fairseq_diverse.experiments import formats, report
 from fairseq_diverse.experiments.flags import common, machinery, translation
+from fairseq_diverse.experiments.records import read_summary
 from fairseq_diverse.experiments.runs import DataSet, Run, find_runs
-from fairseq_diverse.experiments.summary import read_summary
 from fairseq_diverse.experiments.tables import PUBLISHED_KEYS, ROW_KEYS, SIZE_KEYS, TABLE_KEYS, load_table
 from tests.fuzz.budget import budget
 from tests.unit.conftest import SIZE, TABLE

@@ -456,7 +456,9 @@ def test_resumed_half_precision_has_the_weights_that_were_trained():
         (Exception("The dataset is empty. This"), "no batch is left: every sentence is too long"),
         (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
         (
-            RuntimeError("\n-- Process 0 terminated:\nTraceback\nfairseq_diverse.errors.UserError: --flag: wrong\n"),
+            RuntimeError(
+                "\n-- Process 0 terminated:\nTraceback\nfairseq_diverse.support.errors.UserError: --flag: wrong\n"
+            ),
             "--flag: wrong",
         ),
         (AssertionError("--path required for generation!"), "--path required for generation!"),

@@ -11,16 +11,9 @@ import pytest
 import torch
 
 from fairseq_diverse.cli.run import parse_seeds
-from fairseq_diverse.experiments import logs, report, runs, schedule
-from fairseq_diverse.experiments.runs import (
-    DataSet,
-    Progress,
-    Run,
-    RunFailed,
-    find_data,
-    find_runs,
-    mend_last_checkpoint,
-)
+from fairseq_diverse.experiments import execution, logs, report, runs, schedule
+from fairseq_diverse.experiments.execution import Progress, RunFailed, mend_last_checkpoint
+from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.support.processes import Busy, locked
@@ -373,13 +366,13 @@ def test_a_last_checkpoint_that_was_cut_off_is_replaced_by_the_newest_whole_one(
 def training(table, tmp_path, monkeypatch):
     """The run of a row of 30 updates, the training of which ends after 13."""
 
-    def spawn(self, step, command, threads, lock):
-        (self.directory / "train.log").write_text(TRAIN_LOG)
-        checkpoint(self.checkpoints / "checkpoint_last.pt", 13)
+    def spawn(run, step, command, threads, lock):
+        (run.directory / "train.log").write_text(TRAIN_LOG)
+        checkpoint(run.checkpoints / "checkpoint_last.pt", 13)
         yield Progress("train", 13)
         return 2**20
 
-    monkeypatch.setattr(Run, "_spawn", spawn)
+    monkeypatch.setattr(execution, "_spawn", spawn)
 
     def make(*settings):
         row = load_table(table(), settings=[*settings, "average.last=0"]).rows["first"]
@@ -393,14 +386,14 @@ def training(table, tmp_path, monkeypatch):
 def test_training_that_ends_early_by_itself_fails(training):
     run = training()
     with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
-        list(run._train([], 1, 0))
+        list(execution._train(run, [], 1, 0))
     assert "train" not in run.state
 
 
 @pytest.mark.parametrize("setting", ["max-epoch=1", "patience=2", "stop-min-lr=0.1", "stop-time-hours=1"])
 def test_training_that_a_flag_ends_early_is_recorded_as_it_was(training, setting, capsys):
     run = training(setting)
-    list(run._train([], 1, 0))
+    list(execution._train(run, [], 1, 0))
     assert run.state["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
     command = run.commands()["train"]
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
@@ -478,6 +471,7 @@ class FakeRun(SimpleNamespace):
 
 def test_a_failing_run_is_shown_and_the_others_go_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(schedule, "execute", FakeRun.execute)
     FakeRun.most = 0
     errors = [
         None,
@@ -501,6 +495,7 @@ def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schedule.time, "sleep", interrupt)
+    monkeypatch.setattr(schedule, "execute", FakeRun.execute)
     runs = [FakeRun(f"run {number}", tmp_path) for number in range(3)]
     with pytest.raises(KeyboardInterrupt):
         schedule.run_all(runs, jobs=2, threads=1)

@@ -268,7 +268,7 @@ def test_mechanisms_are_on_the_encoder_by_default(folder, mechanism):
 
 def test_what_does_not_classify_is_refused(folder):
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
-    with pytest.raises(UserError, match="--arch zhang2021_dea: is no classifier; take li2021_logic, li2021_probing"):
+    with pytest.raises(UserError, match="--arch zhang2021_dea: is not a classifier; take li2021_logic, li2021_probing"):
         task.build_model(Namespace(arch="zhang2021_dea"))
     with pytest.raises(UserError, match="--criterion cross_entropy: this task needs classification"):
         task.build_criterion(Namespace(_name="cross_entropy"))

@@ -17,7 +17,7 @@ from fairseq_diverse.experiments.accuracy_report import (
     length_cells,
     probe_cells,
 )
-from fairseq_diverse.experiments.summary import bleu_statistics
+from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics.scores import score
 

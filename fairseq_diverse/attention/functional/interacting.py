@@ -48,27 +48,12 @@ def interacting_attention(
     Returns:
         (B, T, H H D) for concat, (B, T, H D) for sum.
     """
-    batch, heads, queries, width = q.shape
-    summed = combine == "sum"
-    if kernel.usable(q, k, v, summed, dropout):
-        seen = None if allowed is None else attend_somewhere(allowed)
-        return kernel.Pairs.apply(q, k, v, seen, summed, width**-0.5 if scale is None else scale)
-    mask = None
-    if allowed is not None:  # once: of a bool mask, or an unaligned one, torch would make and keep a copy per head
-        seen = attend_somewhere(allowed)
-        seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
-        seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT))
-        mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
-    stacked = q.reshape(batch, 1, heads * queries, -1)
-    keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
-    attend: Any = _Recomputed.apply if summed or keeps_maps else _attend
-    outputs = (
-        attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, -1).transpose(1, 2)
-        for key, value in zip(k.split(1, 1), v.split(1, 1), strict=True)
-    )
-    if summed:
-        return functools.reduce(torch.add, outputs).flatten(2) * heads**-0.5
-    return torch.stack([*outputs], 3).flatten(2)
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    seen = None if allowed is None else attend_somewhere(allowed)
+    if kernel.usable(q, k, v, combine == "sum", dropout):
+        plain = functools.partial(_in_torch, combine=combine, dropout=0.0, scale=1.0)
+        return kernel.Pairs.apply(q, k, v, seen, combine == "sum", scale, plain)
+    return _in_torch(q, k, v, seen, combine, dropout, scale)
 
 
 def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, scale: float | None = None) -> Tensor:
@@ -88,6 +73,28 @@ def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, sca
     allowed = None if allowed is None else attend_somewhere(allowed)
     maps = (masked_softmax(q @ key.transpose(-1, -2) * scale, allowed) for key in k.split(1, 1))
     return functools.reduce(torch.add, maps) / k.size(1)
+
+
+def _in_torch(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, combine: str, dropout: float, scale: float
+) -> Tensor:
+    """As ``interacting_attention``, on torch's fused attention; every query sees some key."""
+    batch, heads, queries, _ = q.shape
+    summed, mask = combine == "sum", None
+    if seen is not None:  # once: of a bool mask, or an unaligned one, torch would make and keep a copy per head
+        seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
+        seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT))
+        mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
+    stacked = q.reshape(batch, 1, heads * queries, -1)
+    keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
+    attend: Any = _Recomputed.apply if summed or keeps_maps else _attend
+    outputs = (
+        attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, -1).transpose(1, 2)
+        for key, value in zip(k.split(1, 1), v.split(1, 1), strict=True)
+    )
+    if summed:
+        return functools.reduce(torch.add, outputs).flatten(2) * heads**-0.5
+    return torch.stack([*outputs], 3).flatten(2)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float) -> Tensor:

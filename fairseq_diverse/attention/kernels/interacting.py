@@ -1,6 +1,7 @@
 """Interacting heads in C (``interacting.c``) for narrow heads on a CPU; formula: ``functional/interacting.py``."""
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_diverse.attention.kernels import cpu
+
+Plain = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # the same by torch, of queries that are scaled
 
 WIDEST = 32  # head: of wider ones torch's fused kernel is as fast, and faster in long sentences
 
@@ -28,23 +31,23 @@ def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> boo
 class Pairs(torch.autograd.Function):
     """(B, T, H H D), or (B, T, H D) summed, as ``interacting_attention`` gives them; every query is allowed some key.
 
-    Laid out as (T, B, ...), as the output projection reads it. Keeps its arguments alone; backward makes the weights
-    again.
+    Laid out as (T, B, ...), as the output projection reads it. ``plain`` does the work where a number is not finite.
+    Keeps its arguments alone; backward makes the weights again.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, scale: float
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, scale: float, plain: Plain
     ) -> Tensor:
         q, k, v = (q * scale).contiguous(), k.contiguous(), v.contiguous()
         (batch, heads, queries, _), width = q.shape, v.size(-1)
         if allowed is not None:
             allowed = allowed.expand(-1, 1, -1, k.size(2)).contiguous()
         out = q.new_empty(queries, batch, heads * width * (1 if summed else heads)).transpose(0, 1)
-        ctx.summed, ctx.scale = summed, scale
+        ctx.summed, ctx.scale, ctx.plain = summed, scale, plain
         ctx.save_for_backward(q, k, v, allowed)
         done = _call("interacting_forward", q, k, v, allowed, summed, out)
-        return out if done else _in_torch(q, k, v, allowed, summed)
+        return out if done else plain(q, k, v, allowed)
 
     @staticmethod
     @once_differentiable
@@ -55,17 +58,9 @@ class Pairs(torch.autograd.Function):
         if not _call("interacting_backward", q, k, v, allowed, ctx.summed, grad, *grads):
             q, k, v = inputs = [x.detach().requires_grad_() for x in (q, k, v)]
             with torch.enable_grad():
-                out = _in_torch(q, k, v, allowed, ctx.summed)
+                out = ctx.plain(q, k, v, allowed)
             grads = list(torch.autograd.grad(out, inputs, grad))
-        return grads[0].mul_(ctx.scale), *grads[1:], None, None, None
-
-
-def _in_torch(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool) -> Tensor:
-    """The same by torch, of queries that are scaled."""
-    from fairseq_diverse.attention.functional.interacting import interacting_attention
-
-    with cpu.disabled():
-        return interacting_attention(q, k, v, allowed, "sum" if summed else "concat", scale=1.0)
+        return grads[0].mul_(ctx.scale), *grads[1:], None, None, None, None
 
 
 def _call(

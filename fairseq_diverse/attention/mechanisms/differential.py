@@ -47,8 +47,9 @@ class DifferentialAttention(Mechanism):
                 "must be even"
             )
         self.initial_ratio = 0.8 - 0.6 * math.exp(-0.3 * (where.layer - 1))
-        for name in ("query_1", "key_1", "query_2", "key_2"):
-            self.register_parameter(name, nn.Parameter(torch.randn(where.key_width // 2) * 0.1))
+        self.query_1, self.key_1, self.query_2, self.key_2 = (
+            nn.Parameter(torch.randn(where.key_width // 2) * 0.1) for _ in range(4)
+        )
         self.gain = nn.Parameter(torch.ones(where.head_width))
 
     @classmethod

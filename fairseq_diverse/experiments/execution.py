@@ -1,0 +1,138 @@
+"""The work of one run: its programs one after the other, each with its log, whatever interrupts them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.experiments import logs, provenance
+from fairseq_diverse.experiments.records import write_json
+from fairseq_diverse.experiments.runs import Run
+from fairseq_diverse.experiments.summary import add_metrics, summarize
+from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.processes import die_with_parent, locked
+
+
+class RunFailed(Exception):
+    """A step that ended badly; the message names its log and holds the log's last lines."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a working run shows: its step and, in training, how far it is."""
+
+    step: str
+    updates: int = 0
+    loss: str = ""
+    words_per_second: str = ""
+
+
+def execute(run: Run, threads: int) -> Iterator[Progress]:
+    """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.
+
+    Raises:
+        RunFailed: a step's program failed.
+        Busy: another process holds this run.
+    """
+    with locked(run.directory) as lock:
+        if run.finished:
+            return
+        with atomic_write(run.directory / "commands.sh") as f:
+            f.writelines(line + "\n" for line in run.shell_lines(threads))
+        with atomic_write(run.directory / "environment.txt") as f:
+            f.write(provenance.environment())
+        for step, command in run.commands().items():
+            if step in run.state:
+                continue
+            yield Progress(step)
+            if step == "train":
+                yield from _train(run, command, threads, lock)
+            else:
+                peak = yield from _spawn(run, step, command, threads, lock)
+                _finish(run, step, logs.measure(step, run.directory / f"{step}.log") | {"peak_memory": peak})
+        yield Progress("score")
+        # a run that another table finished has what all tables share
+        write_json(run.directory / "summary.json", add_metrics(run, run.summary or summarize(run)))
+        for path in (*run.checkpoints.glob("*.pt"), run.directory / "error.log"):
+            if path != run.checkpoint:
+                path.unlink(missing_ok=True)
+
+
+def _train(run: Run, command: list[str], threads: int, lock: int) -> Iterator[Progress]:
+    peak = None
+    if (updates := mend_last_checkpoint(run.checkpoints)) < run.row.max_update:
+        starts = [*run.state.get("starts", []), provenance.collect()]
+        write_json(run.directory / "state.json", run.state | {"starts": starts})
+        peak = yield from _spawn(run, "train", command, threads, lock)
+        updates = mend_last_checkpoint(run.checkpoints)
+    log = run.directory / "train.log"
+    if updates == 0 or (updates < run.row.max_update and not run.row.ends_early):
+        raise RunFailed(f"train ended after {updates} of {run.row.max_update} updates; see {log}")
+    if not any(run.checkpoints.glob(f"checkpoint_*_{updates}.pt")):
+        final = run.checkpoints / f"checkpoint_0_{updates}.pt"
+        os.link(run.checkpoints / "checkpoint_last.pt", final)  # fairseq leaves it out at the end of an epoch
+    _finish(run, "train", logs.measure("train", log) | {"peak_memory": peak, "updates": updates})
+
+
+def _finish(run: Run, step: str, measures: dict[str, Any]) -> None:
+    write_json(run.directory / "state.json", run.state | {step: measures})
+
+
+def _spawn(run: Run, step: str, command: list[str], threads: int, lock: int) -> Generator[Progress, None, int]:
+    """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes."""
+    path = run.directory / f"{step}.log"
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    with open(path, "ab" if step == "train" else "wb") as log:
+        follow = logs.Follower(path)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment | {"PYTHONUNBUFFERED": "1"},
+            pass_fds=[lock],  # while any part of a run lives, the run stays locked
+            preexec_fn=die_with_parent,
+        )
+    try:
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            yield Progress(step, *follow.latest())
+        process.returncode = os.waitstatus_to_exitcode(status)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.wait()
+    if process.returncode != 0:
+        if logs.disk_is_full(path):
+            raise RunFailed(f"{step}: no space left on device, {path}; make room and start the run again")
+        raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def mend_last_checkpoint(folder: Path) -> int:
+    """Make ``checkpoint_last.pt`` a whole file, from the newest other checkpoint if need be; returns its update count.
+
+    fairseq writes ``checkpoint_<epoch>_<updates>.pt`` whole or not at all, but copies it to ``checkpoint_last.pt`` in
+    place: training that is killed meanwhile leaves half of one. Training of which the last checkpoint is complete but
+    that was killed before it ended would take one update too many if it were started again, hence the count.
+    """
+    from fairseq_diverse.checkpoints.loading import is_zip, load_checkpoint
+
+    last = folder / "checkpoint_last.pt"
+    for unfinished in folder.glob("*.pt.tmp"):  # fairseq leaves it behind, under another name each time
+        unfinished.unlink()
+    if not (last.exists() and is_zip(last)):
+        last.unlink(missing_ok=True)
+        by_updates = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: int(path.stem.split("_")[2]))
+        whole = [path for path in by_updates if is_zip(path)]
+        if not whole:
+            return 0
+        with open(whole[-1], "rb") as source, atomic_write(last, "wb") as copy:  # no link: fairseq writes into `last`
+            shutil.copyfileobj(source, copy)
+    return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
