@@ -137,7 +137,7 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
     torch.serialization.add_safe_globals(SAFE_GLOBALS)
     try:
         with warnings.catch_warnings(action="ignore"):  # what they say is said below, in one line
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zip(path))
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
         if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
             raise UserError(f'{path}: no fairseq checkpoint: a torch file without a "model" entry')
         _check_settings(path, state)
@@ -213,7 +213,7 @@ def _reason(path: Path, error: Exception) -> str:
     return f"damaged or not a checkpoint ({type(error).__name__}: {first_sentence})"
 
 
-def is_zip(path: str | Path) -> bool:
+def _is_zip(path: str | Path) -> bool:
     """Whether torch >= 1.6 wrote the file; its end may be damaged or missing."""
     with open(path, "rb") as f:
         return f.read(4) == b"PK\3\4"
@@ -259,7 +259,7 @@ def _check_records(path: str | Path) -> None:
 
     A file in which every one is wrong was written without (``torch.serialization.set_crc32_options``).
     """
-    if not is_zip(path):
+    if not _is_zip(path):
         return  # of torch < 1.6
     with zipfile.ZipFile(path) as archive:
         records = [record for record in archive.infolist() if record.file_size]

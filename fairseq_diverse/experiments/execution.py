@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,17 +123,25 @@ def mend_last_checkpoint(folder: Path) -> int:
     place: training that is killed meanwhile leaves half of one. Training of which the last checkpoint is complete but
     that was killed before it ended would take one update too many if it were started again, hence the count.
     """
-    from fairseq_diverse.checkpoints.loading import is_zip, load_checkpoint
+    from fairseq_diverse.checkpoints.loading import load_checkpoint
 
     last = folder / "checkpoint_last.pt"
     for unfinished in folder.glob("*.pt.tmp"):  # fairseq leaves it behind, under another name each time
         unfinished.unlink()
-    if not (last.exists() and is_zip(last)):
+    if not _is_whole(last):
         last.unlink(missing_ok=True)
         by_updates = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: int(path.stem.split("_")[2]))
-        whole = [path for path in by_updates if is_zip(path)]
+        whole = [path for path in by_updates if _is_whole(path)]
         if not whole:
             return 0
         with open(whole[-1], "rb") as source, atomic_write(last, "wb") as copy:  # no link: fairseq writes into `last`
             shutil.copyfileobj(source, copy)
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether torch wrote the file to its end."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # a damaged end
+        return False
