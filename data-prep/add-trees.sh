@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Parse the source of prepared data and put its trees beside it (--task translation_with_syntax). A second call goes on.
+# Parse the source of prepared data and put its trees beside it (--task translation_with_syntax). A second call resumes.
 set -euo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || ! ${2:-both} =~ ^(dependency|constituency|both)$ ]]; then

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def register() -> None:
-    """Register everything with fairseq and torch; repeating it does nothing."""
+    """Register everything with fairseq and torch; idempotent."""
     from fairseq_diverse.checkpoints.loading import register_safe_globals
     from fairseq_diverse.checkpoints.resuming import keep_batches_when_resumed, keep_precision_when_resumed
     from fairseq_diverse.criterions import classification, label_smoothed_cross_entropy_with_disagreement  # noqa: F401

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole way on the embedded corpus: data, training, translation, a table, attention maps. A second call goes on.
+# The whole way on the embedded corpus: data, training, translation, a table, attention maps. A second call resumes.
 set -euo pipefail
 
 if [[ $# -gt 0 ]]; then

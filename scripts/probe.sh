@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What trained translation encoders know: ten probing tasks each, in one table (Li et al., 2021, section 4.2). A second call goes on.
+# What trained translation encoders know: ten probing tasks each, in one table (Li et al., 2021, section 4.2). A second call resumes.
 set -euo pipefail
 
 if [[ $# -lt 4 ]]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A table or figure of a paper: prepare its data, train, translate and score its rows, show the report. Interrupted, it goes on.
+# A table or figure of a paper: prepare its data, train, translate and score its rows, show the report. Interrupted, it resumes.
 set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then

@@ -92,7 +92,7 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
 
     The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of
     validation (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages
-    are no candidates.
+    are not candidates.
 
     Raises:
         ValueError: fewer than ``count`` of them hold the metric.
@@ -170,7 +170,7 @@ def _layout(path: Path, model: Mapping[str, Tensor]) -> dict[str, tuple]:
     layout = {}
     for key, value in model.items():
         if not isinstance(value, Tensor):
-            raise ValueError(f'{path}: no fairseq checkpoint: "{key}" of its model is no tensor')
+            raise ValueError(f'{path}: not a fairseq checkpoint: "{key}" of its model is not a tensor')
         place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
         owner = owners.setdefault(place, key) if value.numel() else key
         layout[key] = (owner, tuple(value.shape), value.dtype)

@@ -35,7 +35,7 @@ from fairseq_diverse.support.errors import UserError
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 LARGEST = 65504.0  # of float16: no trained model has a weight of this magnitude, a flipped bit makes 1e30 of one
-# Names in a configuration whose values are paths or free text: "runs (2)" is no call. None is evaluated by fairseq.
+# Names in a configuration whose values are paths or free text: "runs (2)" is not a call. None is evaluated by fairseq.
 FREE_TEXT = re.compile(r"data|.*(dir|file|path|project|from_model|from|prefix|suffix)")
 EVALUATED = re.compile(  # by fairseq
     r"adaptive_(input|softmax)_cutoff|(adam|adamax|lamb)_betas|adafactor_eps|left_pad_(source|target)|wer_args"
@@ -90,7 +90,7 @@ def _array(*_: Any) -> _Array:
 def _scalar(number: _Number, data: bytes) -> np.generic:
     """Stands for ``numpy.core.multiarray.scalar``."""
     if not (isinstance(number, _Number) and isinstance(data, bytes)):
-        raise _refusal("a NumPy scalar that is no number")
+        raise _refusal("a NumPy scalar that is not a number")
     return np.frombuffer(data, number.dtype, count=1)[0]
 
 
@@ -108,7 +108,7 @@ def register_safe_globals() -> None:
     """Let fairseq load its checkpoints under ``weights_only=True``, and say in one line why one cannot be loaded.
 
     Besides torch's allow-list this covers the functions of ``fairseq.checkpoint_utils`` through which fairseq-train,
-    fairseq-generate and ``from_pretrained`` read every checkpoint. Called again, it changes nothing.
+    fairseq-generate and ``from_pretrained`` read every checkpoint. Idempotent.
     """
     from fairseq import checkpoint_utils
     from fairseq.distributed import utils as distributed_utils
@@ -139,7 +139,7 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
         with warnings.catch_warnings(action="ignore"):  # what they say is said below, in one line
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
         if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
-            raise UserError(f'{path}: no fairseq checkpoint: a torch file without a "model" entry')
+            raise UserError(f'{path}: not a fairseq checkpoint: a torch file without a "model" entry')
         _check_settings(path, state)
         if verify:
             _check_weights(path, state)

@@ -155,7 +155,7 @@ def _plugin() -> Iterator[Check]:
         yield Check("fairseq-diverse", "ok" if known else "wrong", found, "pip install fairseq-diverse again")
         yield _allow_list()
     except (Exception, SystemExit) as error:
-        advice = "mend what is wrong above, above all fairseq"
+        advice = "fix what is wrong above, above all fairseq"
         yield Check("fairseq-diverse", "wrong", f"{found}: {_short(error)}", advice)
         yield Check("checkpoints", "wrong", "their allow-list cannot be registered", advice)
 

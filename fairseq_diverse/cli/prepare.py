@@ -1,7 +1,7 @@
 """Make a data set ready for fairseq-train: fetch, extract, clean, tokenize, segment into subwords, binarize.
 
 With --archives, missing archives are downloaded into DIR, or listed where that cannot be, and the raw files are taken
-from them into DIR/NAME. Whatever stops the command, the next one goes on where it was. Line counts are compared with
+from them into DIR/NAME. Whatever stops the command, the next one resumes. Line counts are compared with
 those that the configuration names. With --raw, the raw files are yours, and nothing is left of a run that was stopped.
 
 NAME is a configuration of configs/data/ or a YAML file of your own. The result is one directory: dict.*.txt and the
@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accept-counts", action="store_true", help="go on where line counts differ from those that are expected"
     )
     parser.add_argument("--out", type=Path, help="directory to make (default: data/NAME in the directory of runs)")
-    parser.add_argument(
-        "--strict", action="store_true", help="refuse unclean lines instead of mending or dropping them"
-    )
+    parser.add_argument("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that was prepared otherwise")
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
 

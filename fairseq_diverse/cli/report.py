@@ -83,7 +83,7 @@ def refresh(path: Path) -> None:
     """Write the marked tables of a Markdown file anew.
 
     Raises:
-        UserError: a marker that is no report, or a file without any.
+        UserError: a marker that is not a report, or a file without any.
     """
     parser = argparse.ArgumentParser()
     add_arguments(parser)

@@ -1,11 +1,11 @@
 """Train, translate and score the rows of a table.
 
 Every row and seed has its own directory under $FAIRSEQ_DIVERSE_RUNS (default: runs/), named by a hash of what is
-trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command goes on
-where it stopped. `fairseq-diverse report TABLE` shows the results. Each run gets its share of the cores as threads, or
-$OMP_NUM_THREADS of them. All flags are checked before anything starts; those that a run sets by itself (--seed,
---save-dir, what is saved and logged) are refused in tables and --set. With --slurm the runs become one array of jobs,
---jobs of them at a time; a job whose time is up is queued again and goes on.
+trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command resumes.
+`fairseq-diverse report TABLE` shows the results. Each run gets its share of the cores as threads, or $OMP_NUM_THREADS
+of them. All flags are checked before anything starts; those that a run sets by itself (--seed, --save-dir, what is
+saved and logged) are refused in tables and --set. With --slurm the runs become one array of jobs, --jobs of them at a
+time; a job whose time is up is queued again and resumes.
 """
 
 import argparse

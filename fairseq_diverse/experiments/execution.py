@@ -65,11 +65,11 @@ def execute(run: Run, threads: int) -> Iterator[Progress]:
 
 def _train(run: Run, command: list[str], threads: int, lock: int) -> Iterator[Progress]:
     peak = None
-    if (updates := mend_last_checkpoint(run.checkpoints)) < run.row.max_update:
+    if (updates := repair_last_checkpoint(run.checkpoints)) < run.row.max_update:
         starts = [*run.state.get("starts", []), provenance.collect()]
         write_json(run.directory / "state.json", run.state | {"starts": starts})
         peak = yield from _spawn(run, "train", command, threads, lock)
-        updates = mend_last_checkpoint(run.checkpoints)
+        updates = repair_last_checkpoint(run.checkpoints)
     log = run.directory / "train.log"
     if updates == 0 or (updates < run.row.max_update and not run.row.ends_early):
         raise RunFailed(f"train ended after {updates} of {run.row.max_update} updates; see {log}")
@@ -116,7 +116,7 @@ def _spawn(run: Run, step: str, command: list[str], threads: int, lock: int) -> 
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def mend_last_checkpoint(folder: Path) -> int:
+def repair_last_checkpoint(folder: Path) -> int:
     """Make ``checkpoint_last.pt`` a whole file, from the newest other checkpoint if need be; returns its update count.
 
     fairseq writes ``checkpoint_<epoch>_<updates>.pt`` whole or not at all, but copies it to ``checkpoint_last.pt`` in

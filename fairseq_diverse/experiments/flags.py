@@ -56,7 +56,7 @@ def translation(row: Row, checkpoint: Path, score_reference: bool = False) -> Fl
         "path": str(checkpoint),
         "gen-subset": "test",
         "log-format": "none",
-        # fairseq's default of 8 drops a last batch whose size is no multiple of 8: up to seven sentences
+        # fairseq's default of 8 drops a last batch whose size is not a multiple of 8: up to seven sentences
         "required-batch-size-multiple": "1",
         "score-reference": score_reference,
         **dict.fromkeys(("quiet", "results-path", "scoring", "num-shards", "shard-id"), False),

@@ -32,7 +32,7 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
     """The same from the copies that ``save`` made.
 
     Raises:
-        ValueError: the folder has none, a file is no summary, or one bears a row's name and is not of that row.
+        ValueError: the folder has none, a file is not a summary, or one bears a row's name and is not of that row.
     """
     found: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
     summaries: dict[Path, Summary] = {}

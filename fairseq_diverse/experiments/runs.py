@@ -102,7 +102,7 @@ class Run:
 
     @property
     def stage(self) -> str:
-        """Done, the step at which it goes on, new, or which of its files is damaged."""
+        """Done, the step at which it resumes, new, or which of its files is damaged."""
         try:
             if self.finished:
                 return "done"
@@ -112,7 +112,7 @@ class Run:
         if not self.data.hash:
             return f"data {self.data.name} not prepared"
         open_steps = [step for step in self.commands() if step not in state]
-        return f"goes on with {open_steps[0] if open_steps else 'score'}" if state else "new"
+        return f"resumes with {open_steps[0] if open_steps else 'score'}" if state else "new"
 
     def commands(self) -> dict[str, list[str]]:
         """The command line of every step, in their order."""

@@ -12,12 +12,12 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.yaml_files import parse_value
 
 TIME = 24 * 60  # minutes of a job, where none are asked for
-RESTARTS = 1000  # after a job's time is up: every one goes on where the last stopped
+RESTARTS = 1000  # after a job's time is up: each resumes where the last stopped
 
 
 @dataclass
 class Job:
-    """A run on the node that works on it. Stopped by SLURM (time, preemption), it is queued again and goes on."""
+    """A run on the node that works on it. Stopped by SLURM (time, preemption), it is queued again and resumes."""
 
     run: Run
 

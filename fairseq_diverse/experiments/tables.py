@@ -73,7 +73,7 @@ def load_table(
     if user_dir is None and "user-dir" in content:
         user_dir = str(path.parent / _text(content, "user-dir", path))
         if not Path(user_dir, "__init__.py").is_file():
-            raise ValueError(f"{path}: user-dir: {user_dir} is no folder of a Python package")
+            raise ValueError(f"{path}: user-dir: {user_dir} is not a folder of a Python package")
     user_dir = os.path.abspath(user_dir) if user_dir else ""
     rows: dict[str, Row] = {}
     for row_name, (family, row) in _points(content, path).items():
@@ -124,7 +124,7 @@ def load_table(
     for name, resolved in rows.items():
         if resolved.baseline not in rows:
             raise ValueError(
-                f"{path}: row {name}: baseline {shown(resolved.baseline)} is no row; rows: {', '.join(rows)}"
+                f"{path}: row {name}: baseline {shown(resolved.baseline)} is not a row; rows: {', '.join(rows)}"
             )
     if data:
         rows = _different(rows)
@@ -327,7 +327,7 @@ def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
         check_text(text, f"{where}: {flag}: ")
         if text.startswith("--"):
             raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
-        problem = unsafe_setting(flag.replace("-", "_"), text) or ("is no plain value" if "**" in text else "")
+        problem = unsafe_setting(flag.replace("-", "_"), text) or ("is not a plain value" if "**" in text else "")
         if problem and flag not in ENCODER:
             raise ValueError(f"{where}: {flag}: {shown(text)} {problem}; write the value itself")
         values[flag] = True if value is True else text

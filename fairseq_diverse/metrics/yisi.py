@@ -127,7 +127,7 @@ def _load(model: Path) -> tuple[Any, Any]:
     except ImportError:
         raise ValueError('transformers is not installed; run: pip install "transformers>=4.57,<5"') from None
     if not (model / "config.json").exists():
-        raise ValueError(f"{model} is no folder of a model for transformers (no config.json)")
+        raise ValueError(f"{model} is not a folder of a model for transformers (no config.json)")
     try:
         network = AutoModel.from_pretrained(model, local_files_only=True)
         return network, AutoTokenizer.from_pretrained(model, local_files_only=True)

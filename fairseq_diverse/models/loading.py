@@ -19,7 +19,7 @@ def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) 
         settings: of task and model, in place of those that the checkpoints have.
 
     Raises:
-        UserError: a file that is no checkpoint or absent, or dictionaries that are absent or do not fit.
+        UserError: a file that is not a checkpoint or absent, or dictionaries that are absent or do not fit.
     """
     return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data), **settings})
 

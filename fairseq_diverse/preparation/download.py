@@ -71,4 +71,4 @@ def _append(address: str, part: Path) -> None:
                 bar.update(len(chunk))
     size = part.stat().st_size
     if total is not None and size != total:
-        raise OSError(f"the connection ended after {size:,} of {total:,} bytes; a new run goes on from there")
+        raise OSError(f"the connection ended after {size:,} of {total:,} bytes; a new run resumes from there")

@@ -73,7 +73,7 @@ def is_extracted(config: DataConfig, archives: Path, raw: Path) -> bool:
 def extract(config: DataConfig, archives: Path, raw: Path) -> None:
     """Write the raw files of ``config.sources`` into ``raw``.
 
-    What came out of an archive stays in ``raw/parts`` until everything is there, so that a stopped extraction goes on
+    What came out of an archive stays in ``raw/parts`` until everything is there, so that a stopped extraction resumes
     with the next archive. Of .sgm and .xml files the segments are taken, of IWSLT's train.tags the sentences, titles
     and descriptions.
 

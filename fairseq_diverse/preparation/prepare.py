@@ -52,12 +52,12 @@ def prepare(
         config: the data set.
         raw: directory of the files that ``config.files`` names.
         out: directory to make.
-        strict: refuse training pairs with an empty side and lines with line separators or NUL, not mend them.
+        strict: refuse training pairs with an empty side and lines with line separators or NUL, not fix them.
         workers: processes for tokenization, segmentation and binarization.
         overwrite: replace a data set prepared otherwise.
         hold_out: every so many of the training pairs that are kept becomes a pair of valid, which then has no raw
             files (0: it has).
-        work: directory beside ``out`` where a stopped preparation is kept and goes on; by default nothing is kept.
+        work: directory beside ``out`` where a stopped preparation is kept, to be resumed; by default nothing is kept.
         say: receives a line for each split and one at the end.
 
     Returns:
@@ -235,7 +235,7 @@ def _refuse_unclean(paths: tuple[Path, Path], number: int, changed: list[bool], 
     for path, has_special, is_empty in zip(paths, changed, empty, strict=True):
         if has_special or is_empty:
             what = "a line separator or NUL inside the line" if has_special else "empty"
-            raise ValueError(f"{path}, line {number}: {what}; mend the file or leave out --strict")
+            raise ValueError(f"{path}, line {number}: {what}; fix the file or leave out --strict")
 
 
 def _summary(split: str, counts: dict[str, int]) -> str:

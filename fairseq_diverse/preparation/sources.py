@@ -124,7 +124,7 @@ def _mapping(given: Mapping[str, Any], key: str, wanted: type | None) -> dict[st
 
 
 def known_keys(given: Any, keys: tuple[str, ...], where: str) -> None:
-    """Refuse what is no mapping or has other keys; ``where`` opens the message."""
+    """Refuse what is not a mapping or has other keys; ``where`` opens the message."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}a mapping is expected, not {given!r}")
     unknown = [str(key) for key in given if key not in keys]

@@ -31,7 +31,7 @@ FAIRSEQ = {
 
 
 class UserError(ValueError):
-    """A flag, file or value that the user can mend; its text says what to do."""
+    """A flag, file or value that the user can fix; its text says what to do."""
 
 
 def show_user_errors_in_one_line() -> None:

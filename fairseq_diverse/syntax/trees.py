@@ -115,7 +115,7 @@ def local_phrases(tree: "Tree") -> Phrases:
 
     The local phrase is the span of words under the word's lowest ancestor that covers more than one word; in a tree of
     one word it is the word. The layer is the number of phrases above the word; a preterminal (a node whose only child
-    is a word) is no phrase.
+    is a word) is not a phrase.
 
     Source: Zhang et al. (2021), section 4.1.2, rule 1.
 

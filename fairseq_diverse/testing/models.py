@@ -111,7 +111,7 @@ def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", s
 
 
 def trees(subwords: int, generator: torch.Generator) -> Tensor:
-    """(subwords + 1, 5) of a sentence and its EOS: every third subword goes on with the word before it."""
+    """(subwords + 1, 5) of a sentence and its EOS: every third subword continues the word before it."""
 
     def random(below: int) -> int:
         return int(torch.randint(below, (), generator=generator))

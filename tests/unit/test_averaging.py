@@ -162,7 +162,7 @@ def changed(key: str, value) -> OrderedDict:
             changed("decoder.output_projection.weight", torch.zeros(5, 3)),
             "decoder.output_projection.weight is tied to decoder.output_projection.weight, but to encoder.embed_",
         ),
-        (changed("decoder.scalar", 1.0), 'no fairseq checkpoint: "decoder.scalar" of its model is no tensor'),
+        (changed("decoder.scalar", 1.0), 'not a fairseq checkpoint: "decoder.scalar" of its model is not a tensor'),
     ],
 )
 def test_other_parameters_are_refused(three, tmp_path, model, message):

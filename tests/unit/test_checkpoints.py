@@ -329,7 +329,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
         "folder.pt": "cannot be read",
         "absent.pt": "cannot be read",
         "zip.pt": "damaged or not a checkpoint",
-        "foreign.pt": 'no fairseq checkpoint: a torch file without a "model" entry',
+        "foreign.pt": 'not a fairseq checkpoint: a torch file without a "model" entry',
         "tensor.pt": "no fairseq checkpoint",
     }
 

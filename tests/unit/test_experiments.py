@@ -12,7 +12,7 @@ import torch
 
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import execution, logs, report, runs, schedule
-from fairseq_diverse.experiments.execution import Progress, RunFailed, mend_last_checkpoint
+from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_last_checkpoint
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
@@ -93,7 +93,7 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         (("first:", "first: 3"), "row first is not"),
         (("data: multi30k_en_de", "title: x"), "row first has no `data`"),
         (("fp16: true", "fp16: [true]"), "fp16: one value expected"),
-        (("fp16: true", "baseline: third"), "baseline third is no row; rows: first, second"),
+        (("fp16: true", "baseline: third"), "baseline third is not a row; rows: first, second"),
         (("fp16: true", "average: {last: 2}"), "needs `last` .* and `every`"),
         (("fp16: true", "average: 3"), "average: 3; allowed: none"),
         (("fp16: true", "max-update: many"), "max-update: many is not a number"),
@@ -107,7 +107,7 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
             ("fp16: true", "lr: '__import__(\"os\").getcwd()'"),
             "row second: lr: .* is an expression that would be run if it were evaluated",
         ),
-        (("fp16: true", "lr: '2**99'"), "row second: lr: .* is no plain value; write the value itself"),
+        (("fp16: true", "lr: '2**99'"), "row second: lr: .* is not a plain value; write the value itself"),
         (("fp16: true", "lr: --seed=5"), "row second: lr: --seed=5 would be read as another flag"),
         (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
         (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
@@ -350,15 +350,15 @@ def checkpoint(path, updates):
 
 
 def test_a_last_checkpoint_that_was_cut_off_is_replaced_by_the_newest_whole_one(tmp_path):
-    assert mend_last_checkpoint(tmp_path) == 0
+    assert repair_last_checkpoint(tmp_path) == 0
     checkpoint(tmp_path / "checkpoint_last.pt", 30)
-    assert mend_last_checkpoint(tmp_path) == 30
+    assert repair_last_checkpoint(tmp_path) == 30
     for epoch, updates in ((1, 9), (2, 20), (3, 100)):
         checkpoint(tmp_path / f"checkpoint_{epoch}_{updates}.pt", updates)
     for name in ("checkpoint_last.pt", "checkpoint_3_100.pt"):
         data = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(data[: len(data) // 2])
-    assert mend_last_checkpoint(tmp_path) == 20
+    assert repair_last_checkpoint(tmp_path) == 20
     assert (tmp_path / "checkpoint_2_20.pt").read_bytes() == (tmp_path / "checkpoint_last.pt").read_bytes()
 
 
@@ -416,7 +416,7 @@ def test_a_damaged_file_of_a_run_is_named(training, name, text):
 
 def test_what_a_full_disk_leaves_is_removed_and_said(tmp_path, monkeypatch):
     (tmp_path / "checkpoint_1_4.pt.tmp").write_bytes(b"half")
-    assert mend_last_checkpoint(tmp_path) == 0 and not list(tmp_path.iterdir())
+    assert repair_last_checkpoint(tmp_path) == 0 and not list(tmp_path.iterdir())
     log = tmp_path / "train.log"
     assert not logs.disk_is_full(log)
     log.write_text("OSError: [Errno 28] No space left on device\nTraceback\n")
@@ -506,7 +506,7 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     """Relative to the file; every command of the run gets it, and changed code is another run."""
     folder = tmp_path / "own_mechanisms"
     folder.mkdir()
-    with pytest.raises(ValueError, match=r"table.yaml: user-dir: .*own_mechanisms is no folder of a Python package"):
+    with pytest.raises(ValueError, match=r"table.yaml: user-dir: .*own_mechanisms is not a folder of a Python package"):
         load_table(table(("rows:", "user-dir: own_mechanisms\nrows:")))
     (folder / "__init__.py").write_text("first = 1\n")
     row = load_table(table(("rows:", "user-dir: own_mechanisms\nrows:"))).rows["first"]
