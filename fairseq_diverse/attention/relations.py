@@ -7,6 +7,7 @@ from torch import Tensor
 from fairseq_diverse.attention.functional.syntax import dependency_relation, phrase_relation
 
 COLUMNS = ("word", "head", "start", "end", "layer")
+PADDING = (-1, -1, 0, 0, 0)  # the columns of a padded subword
 
 
 class Relations(NamedTuple):

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -59,9 +58,9 @@ def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]") -> "dict[str
     """The rows' summaries from the place that the arguments name."""
     from fairseq_diverse.experiments import report
 
-    if args.runs:
-        os.environ["FAIRSEQ_DIVERSE_RUNS"] = args.runs
-    return report.from_results(args.results, rows) if args.results else report.from_runs(rows)
+    if args.results:
+        return report.from_results(args.results, rows)
+    return report.from_runs(rows, Path(args.runs).resolve() if args.runs else None)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -196,7 +195,8 @@ def _figures(
             figures[f"Against --{table.x[0]}"] = drawn
     if not args.results:
         logs = {
-            run.row.name: sorted(run.directory.parent.glob("seed*/train.log")) for run in find_runs(rows, [0], True)
+            run.row.name: sorted(run.directory.parent.glob("seed*/train.log"))
+            for run in find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None)
         }
         training = {name: [read_curve(log) for log in logs[name]] for name in logs if summaries[name]}
         figures["Training loss"] = draw_learning_curves(training, "loss")

@@ -147,28 +147,28 @@ class Run:
         return [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in self.commands().values()]
 
 
-def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> list[Run]:
+def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, root: Path | None = None) -> list[Run]:
     """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
 
     Args:
         dry: accept data sets that are known but not prepared.
+        root: the folder of runs (default: ``runs_dir()``).
     """
     import torch
 
     cpu = not torch.cuda.is_available()
     runs: list[Run] = []
-    found = {name: find_data(name, dry) for name in dict.fromkeys(row.data for row in rows)}
+    root = root or runs_dir()
+    found = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in rows)}
     encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
     for row in rows:
         data = found[row.data]
         trees = _digest_of_trees(data.path) if row.train.get("task") == "translation_with_syntax" else ""
         own = _digest_of_code(row.user_dir)
         key = row.key(data.hash + trees + encoders[_encoder(row)] + own) if data.hash else "unprepared"
-        existing = sorted(runs_dir().glob(f"*-{key}")) if data.hash else []
+        existing = sorted(root.glob(f"*-{key}")) if data.hash else []
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
-        parent = (
-            existing[0] if existing else runs_dir() / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
-        )
+        parent = existing[0] if existing else root / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
         for path in (data.path, parent):
             if os.pathsep in str(path) or "${" in str(path):
                 raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
@@ -209,7 +209,7 @@ def _digest_of_encoder(checkpoint: str, data: str) -> str:
         return checkpoint
 
 
-def find_data(name: str, dry: bool = False) -> DataSet:
+def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet:
     """The prepared data set that a name or a path means.
 
     Raises:
@@ -218,7 +218,7 @@ def find_data(name: str, dry: bool = False) -> DataSet:
     from fairseq_diverse.preparation import DataConfig
     from fairseq_diverse.preparation.pipeline import FILE, read_record
 
-    by_name = runs_dir() / "data" / name
+    by_name = (root or runs_dir()) / "data" / name
     for path in (by_name, Path(name).resolve()):
         if (path / FILE).is_file():
             record = read_record(path)

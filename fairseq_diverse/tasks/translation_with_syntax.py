@@ -12,6 +12,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from fairseq_diverse.attention.relations import PADDING
 from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.support.errors import UserError
@@ -39,7 +40,7 @@ class PairsWithTrees(BaseWrapperDataset):
 def place_trees(batch: dict[str, Any], trees: Any, padding: int) -> Tensor:
     """(B, T, 5) the trees of a batch's sentences, by their ids, where its source tokens are."""
     source = batch["net_input"]["src_tokens"]
-    placed = torch.tensor([-1, -1, 0, 0, 0], device=source.device).repeat(*source.shape, 1)
+    placed = torch.tensor(PADDING, device=source.device).repeat(*source.shape, 1)
     for row, index in enumerate(batch["id"].tolist()):
         placed[row, source[row] != padding] = trees[index].to(source.device)
     return placed

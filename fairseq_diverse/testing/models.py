@@ -13,6 +13,7 @@ from torch import Tensor
 import fairseq_diverse
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
+from fairseq_diverse.attention.relations import PADDING
 from fairseq_diverse.attention.request import TERMS
 
 fairseq_diverse.register()
@@ -149,7 +150,7 @@ def batch(
         tgt[row, start + 1 : start + 1 + t] = torch.randint(4, len(words), (t,), generator=generator)
     sample = {"src_tokens": src, "src_lengths": torch.tensor(source) + 1, "prev_output_tokens": tgt}
     if parsed:
-        sample["source_trees"] = torch.tensor([-1, -1, 0, 0, 0]).repeat(*src.shape, 1)
+        sample["source_trees"] = torch.tensor(PADDING).repeat(*src.shape, 1)
         for row, length in enumerate(source):
             first = starts["source"][row]
             sample["source_trees"][row, first : first + length + 1] = trees(length, generator)
