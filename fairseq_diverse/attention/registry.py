@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from fairseq_diverse.attention.mechanism import STAGES, Mechanism, MechanismSettings
-from fairseq_diverse.attention.placements import parse_placement
+from fairseq_diverse.attention.placements import COMPONENTS, parse_placement
 from fairseq_diverse.support.errors import UserError
 
 MECHANISMS: dict[str, type[Mechanism]] = {}  # in the order in which they take part in a stage
@@ -73,8 +73,10 @@ def _check_class(name: str, cls: Any) -> None:
     settings = getattr(cls, "Settings", None)
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise UserError(f"mechanism {name!r}: {cls!r} is not a subclass of Mechanism")
-    if not (isinstance(settings, type) and issubclass(settings, MechanismSettings) and "on" in _fields(settings)):
+    if not (isinstance(settings, type) and issubclass(settings, MechanismSettings)):
         raise UserError(f"mechanism {name!r}: its class Settings must be a dataclass made from MechanismSettings")
+    if "__dataclass_params__" not in vars(settings) or "on" not in _fields(settings):
+        raise UserError(f"mechanism {name!r}: Settings needs the decorator @dataclass(frozen=True) and a field on")
     for f in dataclasses.fields(settings):
         if f.default is dataclasses.MISSING or type(f.default) not in (str, int, float) or "help" not in f.metadata:
             raise UserError(
@@ -88,6 +90,8 @@ def _check_class(name: str, cls: Any) -> None:
         takes_context = inspect.isfunction(function) and "context" in inspect.signature(function).parameters
         if takes_context and attribute not in STAGES and not attribute.startswith("_"):
             raise UserError(f"mechanism {name!r}: {attribute} is not a stage; stages are {', '.join(STAGES)}")
+    if not cls.components or not set(cls.components) <= set(COMPONENTS):
+        raise UserError(f"mechanism {name!r}: components {cls.components}: some of {', '.join(COMPONENTS)} are needed")
     if not cls.stages():
         raise UserError(f"mechanism {name!r}: it takes part in no stage; stages are {', '.join(STAGES)}")
 

@@ -103,7 +103,10 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
         state = load_checkpoint(path, mmap=True, verify=False)  # what is chosen is verified when it is averaged
         if "averaged" in (state.get("extra_state") or {}):
             continue
-        value, maximized = _metric(path, state, metric)
+        try:
+            value, maximized = _metric(path, state, metric)
+        except (AttributeError, TypeError, ValueError, KeyError) as error:
+            raise ValueError(f"{path}: not a fairseq checkpoint: its figures are damaged ({error})") from None
         if value is not None:
             higher = maximized if higher is None else higher
             number = _updates(state)

@@ -141,6 +141,7 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
         if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
             raise UserError(f'{path}: not a fairseq checkpoint: a torch file without a "model" entry')
         _check_settings(path, state)
+        _check_types(path, state)
         if verify:
             _check_weights(path, state)
             _check_records(path)
@@ -234,6 +235,22 @@ def unsafe_setting(name: str, value: str | bytes | bytearray) -> str:
     if not isinstance(value, str) or "${" in value or not (FREE_TEXT.fullmatch(name) or _is_text(value)):
         return "is an expression that would be run if it were evaluated"
     return ""
+
+
+def _check_types(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose parts are of other types than fairseq's."""
+    wrong = [name for name in ("extra_state",) if not isinstance(state.get(name), Mapping | None)]
+    wrong += [key for key in state.get("extra_state") or {} if not wrong and not isinstance(key, str)]
+    history = state.get("optimizer_history")
+    if not isinstance(history, list | None) or not all(
+        isinstance(one, Mapping) and isinstance(one.get("num_updates"), int | None) for one in history or ()
+    ):
+        wrong.append("optimizer_history")
+    for name, value in state["model"].items():
+        if isinstance(value, Tensor) and (value.layout != torch.strided or value.device.type != "cpu"):
+            wrong.append(f"model {name}")
+    if wrong:
+        raise UserError(f"{path}: not a fairseq checkpoint: {_printable(str(wrong[0]))} is of another type")
 
 
 def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:

@@ -40,14 +40,14 @@ def check(name: str, user_dir: str | None) -> int:
     settings = examples(name)
     columns = properties.defined_at(name)
     print(f"{name}: {len(settings)} setting{'s' * (len(settings) > 1)} at {', '.join(columns)}", flush=True)
-    failed: list[str] = []
+    failed: dict[str, list[str]] = {}  # what differs -> where
     width = max(map(len, [*properties.PROPERTIES, "with every other mechanism"]))
 
     def row(title: str, cell: Callable[[str], str]) -> None:
         print(f"{title:{width}}  " + "  ".join(f"{cell(column):8}" for column in columns).rstrip(), flush=True)
 
     def attempt(title: str, column: str, *checks: Callable[[], object]) -> str:
-        problems = []
+        fine = True
         for number, run in enumerate(checks, 1):
             try:
                 run()
@@ -55,26 +55,28 @@ def check(name: str, user_dir: str | None) -> int:
                 of = f", setting {number}" if len(checks) > 1 else ""
                 text = " ".join(str(error).split()) or "no message"
                 named = "" if isinstance(error, properties.PropertyFailed) else f"{type(error).__name__}: "
-                problems.append(f"{title} at {column}{of}: {named}{text}")
-        failed.extend(problems)
-        return "FAILED" if problems else "✓"
+                failed.setdefault(f"{named}{text}", []).append(f"{title} at {column}{of}")
+                fine = False
+        return "✓" if fine else "FAILED"
 
     def over_settings(holds: Callable[[Any], None], column: str) -> list[Callable[[], None]]:
         return [partial(holds, at(flags, column)) for flags in settings if column in components(flags)]
 
     row("property", str)
+    row("what the class declares exists", lambda c: attempt("declared", c, partial(properties.declared, name)))
     for title, holds in properties.PROPERTIES.items():
         row(title, lambda c, t=title, h=holds: attempt(t, c, *over_settings(h, c)))  # type: ignore[misc]
-    if MECHANISMS[name].neutral is not None:
+    if MECHANISMS[name].neutral is not None or MECHANISMS[name].neutral_zeros:
         neutral = partial(properties.neutral_is_the_baseline, name)
         row("neutral setting = baseline", lambda c: attempt("neutral setting", c, partial(neutral, c)))
     others = partial(properties.together, name)
     row("with every other mechanism", lambda c: attempt("with others", c, partial(others, c)))
     row("reload in a new process", lambda c: attempt("reload", c, lambda: _reload(name, c, user_dir)))
-    for problem in failed:
-        print(f"  {problem}")
-    print(f"{name}: {'every property holds' if not failed else f'{len(failed)} failed'}\n", flush=True)
-    return len(failed)
+    for problem, places in failed.items():
+        print(f"  {places[0]}: {problem}" + f" (and {len(places) - 1} more)" * (len(places) > 1))
+    count = sum(map(len, failed.values()))
+    print(f"{name}: {f'{count} failed' if count else 'every property holds'}\n", flush=True)
+    return count
 
 
 def _reload(name: str, column: str, user_dir: str | None) -> None:

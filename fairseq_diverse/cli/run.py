@@ -56,7 +56,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_diverse.experiments.flags import refuse_unknown
+    from fairseq_diverse.experiments.flags import own_flags, refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
     from fairseq_diverse.experiments.tables import load_table, select_rows
 
@@ -65,12 +65,12 @@ def main(args: argparse.Namespace) -> int:
     table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
-    steps = {f"{args.table}: row {run.row.name}": run.commands() for run in runs}
+    by_row = {f"{args.table}: row {run.row.name}": run for run in runs}
     refuse_unknown(
-        (row, step, commands[step][3:])
-        for row, commands in steps.items()
+        (row, step, run.commands()[step][3:], own_flags(run.row, step))
+        for row, run in by_row.items()
         for step in ("train", "generate")
-        if step in commands
+        if step in run.commands()
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     asked = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // args.jobs))

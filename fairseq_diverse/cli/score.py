@@ -134,7 +134,7 @@ def _score(
     """The systems, and why a metric is missing, for those that some file could not be scored by."""
     from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
     from fairseq_diverse.metrics.scores import read_translations
-    from fairseq_diverse.preparation.pipeline import lowercased, read_record
+    from fairseq_diverse.preparation.pipeline import entry, lowercased, read_record
     from fairseq_diverse.support.files import read_lines
 
     references = read_lines(args.ref)
@@ -143,7 +143,7 @@ def _score(
     texts = Texts(
         [],
         references,
-        args.language or (read_record(args.data)["target"] if args.data else ""),
+        args.language or (entry(args.data, read_record(args.data), "target") if args.data else ""),
         read_lines(args.source) if args.source else None,
         args.yisi_model,
         args.yisi_layer,

@@ -1,6 +1,7 @@
 """A user's own folder of mechanisms (``--user-dir``), for the commands of this package."""
 
 import argparse
+import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,5 +42,11 @@ def register_with(user_dir: str | None) -> None:
         raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
     try:
         utils.import_user_module(Namespace(user_dir=user_dir))
-    except ImportError as error:
-        raise ValueError(f"--user-dir {user_dir}: {error}") from error
+    except ValueError:
+        raise
+    except SyntaxError as error:
+        raise ValueError(f"--user-dir {user_dir}: {error.filename}:{error.lineno}: {error.msg}") from error
+    except Exception as error:  # the folder's code may raise anything
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename}:{frame.lineno}: {type(error).__name__}"
+        raise ValueError(f"--user-dir {user_dir}: {place}: {' '.join(str(error).split())}") from error

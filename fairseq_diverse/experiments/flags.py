@@ -63,34 +63,36 @@ def translation(row: Row, checkpoint: Path, score_reference: bool = False) -> Fl
     }
 
 
+def own_flags(row: Row, program: str) -> set[str]:
+    """The names of the flags that a run sets by itself, of fairseq-``program``."""
+    by_program = machinery(row, 0, Path()) if program == "train" else translation(row, Path())
+    return {"data", *common("", "", False), *by_program}
+
+
 def refuse_own(row: Row) -> None:
     """Raise ``ValueError`` where a row sets a flag that is the run's own."""
-    shared = {"data", *common("", "", False)}
-    sections: dict[str, tuple[Flags, set[str]]] = {
-        "": (row.train, shared | set(machinery(row, 0, Path()))),
-        "generate.": (row.generate, shared | set(translation(row, Path()))),
-    }
-    for section, (given, own) in sections.items():
-        if found := [flag for flag in given if flag in own]:
+    for section, program, given in (("", "train", row.train), ("generate.", "generate", row.generate)):
+        if found := [flag for flag in given if flag in own_flags(row, program)]:
             raise ValueError(
                 f"row {row.name}: {section}{found[0]}: `fairseq-diverse run` sets this flag by itself; leave it out "
                 "(seeds are given by --seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS)"
             )
 
 
-def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str]]]) -> None:
+def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]]) -> None:
     """See that fairseq's own parsers take all flags, before anything starts.
 
     Args:
-        commands: the row in words, ``train`` or ``generate``, and what it gives that program.
+        commands: the row in words, ``train`` or ``generate``, what it gives that program, and ``own_flags``.
 
     Raises:
-        ValueError: names the row, the flag and the known one most like it, or the value that does not fit.
+        ValueError: names the row, the flag and the known one most like it, the value that does not fit, or another
+            name of a flag that is the run's own.
     """
     from fairseq_diverse import register
 
     register()
-    for row, program, arguments in commands:
+    for row, program, arguments, own in commands:
         where = f"{row}: fairseq-{program}"
         said = io.StringIO()
         try:
@@ -104,6 +106,11 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str]]]) -> None:
             raise ValueError(f"{where}: {type(error).__name__}: {_shortened(str(error))}") from None
         if unknown:
             raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
+        actions = parser._option_string_actions
+        taken = {actions[f"--{flag}"].dest for flag in own if f"--{flag}" in actions}
+        for word in arguments:
+            if word in actions and actions[word].dest in taken and word.removeprefix("--") not in own:
+                raise ValueError(f"{where}: {word}: `fairseq-diverse run` sets this flag by itself, under another name")
 
 
 def _choices(arguments: Sequence[str]) -> tuple[str, ...]:

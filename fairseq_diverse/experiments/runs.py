@@ -190,7 +190,8 @@ def _digest_of_trees(folder: Path) -> str:
 def _digest_of_code(user_dir: str) -> str:
     """Of a user's folder of mechanisms; changed code makes another run."""
     files = sorted(Path(user_dir).rglob("*.py")) if user_dir else []
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest() if files else ""
+    digests = [f"{path.relative_to(user_dir)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if files else ""
 
 
 def _encoder(row: Row) -> tuple[str, ...]:
@@ -216,13 +217,14 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
         ValueError: it is not prepared (unless ``dry``), or unknown; says what to do.
     """
     from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.preparation.pipeline import FILE, read_record
+    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
 
     by_name = (root or runs_dir()) / "data" / name
     for path in (by_name, Path(name).resolve()):
         if (path / FILE).is_file():
             record = read_record(path)
-            return DataSet(path.name, path, record["source"], record["target"], record["hash"])
+            languages = (entry(path, record, side) for side in ("source", "target"))
+            return DataSet(path.name, path, *languages, str(entry(path, record, "hash")))
         for files, origin in PLAIN_DATA.values():
             found = [file for file in files if (path / file).is_file()]
             if found and len(found) < len(files):

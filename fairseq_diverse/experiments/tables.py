@@ -325,7 +325,9 @@ def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
             value = int(value)
         text = str(value)
         check_text(text, f"{where}: {flag}: ")
-        if text.startswith("--"):
+        if flag == "dataset-impl" and text == "fasta":
+            raise ValueError(f"{where}: {flag}: fairseq reads such files through a shell; take mmap or raw")
+        if re.match(r"-(?!\.?[0-9])", text):
             raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
         problem = unsafe_setting(flag.replace("-", "_"), text) or ("is not a plain value" if "**" in text else "")
         if problem and flag not in ENCODER:

@@ -57,6 +57,8 @@ def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
         record = record[key]
     if keys[-1] in ("source", "target") and not (isinstance(record, str) and record.isidentifier()):
         raise ValueError(f"{Path(data_dir) / FILE}: {keys[-1]}: {record!r} is not a language; {AGAIN}")
+    if keys[-1] == "hash" and not isinstance(record, str):
+        raise ValueError(f"{Path(data_dir) / FILE}: damaged (hash); {AGAIN}")
     return record
 
 

@@ -13,6 +13,7 @@ from fairseq_diverse.support.files import read_lines
 LARGEST = 1 << 20  # bytes of a file
 DEEPEST = 50  # levels
 MOST = 100_000  # values; what an alias repeats counts every time
+HIGHEST = 10**30  # whole number
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -105,6 +106,7 @@ def _check(value: Any, where: str, depth: int, left: list[int]) -> None:
         for key, item in value.items():
             if not isinstance(key, str | int | float | bool | None):
                 raise ValueError(f"{where}{shown(key)}: a key is text or a number")
+            _check(key, where, depth, left)
             check_text(str(key), where)
             _check(item, f"{where}{shown(key)}: ", depth + 1, left)
     elif isinstance(value, list):
@@ -112,6 +114,8 @@ def _check(value: Any, where: str, depth: int, left: list[int]) -> None:
             _check(item, where, depth + 1, left)
     elif isinstance(value, str):
         check_text(value, where)
+    elif isinstance(value, int) and abs(value) > HIGHEST:
+        raise ValueError(f"{where}a whole number of at most 30 digits expected")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where}{value}: a finite number expected")
     elif not isinstance(value, int | float | None):

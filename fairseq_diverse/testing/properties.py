@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import options
 from torch import Tensor
 
 from fairseq_diverse.attention.fairseq_attention import StagedAttention
+from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
@@ -51,6 +53,17 @@ def where_placed(flags: Flags) -> str:
     return next((flags[name].split(",")[0].split(":")[0] for name in names if flags.get(name)), "encoder")
 
 
+def trained_model(flags: Flags) -> Any:
+    """A model whose mechanisms' parameters are not those of their start, at which a mechanism may change nothing."""
+    model = build_model(flags)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for module in model.modules():
+            for parameter in module.parameters() if isinstance(module, Mechanism) else ():
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
 def off_is_absent(flags: Flags) -> None:
     """Without the switches the model has the keys and the numbers of fairseq's ``transformer``."""
     switches = {attribute_name(name, MECHANISMS[name].Settings(on="").switch) for name in MECHANISMS}
@@ -62,11 +75,30 @@ def off_is_absent(flags: Flags) -> None:
         require(torch.equal(expected, got), "the model that is off has other outputs")
 
 
+def declared(name: str) -> None:
+    """What the class says of itself exists: mechanisms, settings, parameters; its flags are not fairseq's."""
+    mechanism = MECHANISMS[name]
+    for attribute in ("refuses", "works_with", "gates"):
+        for other in getattr(mechanism, attribute):
+            require(other in MECHANISMS or other == "*", f"{attribute}: there is no mechanism {other!r}")
+    known = {attribute_name(n, field) for n in MECHANISMS for field in MECHANISMS[n].Settings.__dataclass_fields__}
+    for flags in (*mechanism.examples, mechanism.neutral or {}):
+        for flag in flags:
+            require(flag in known, f"examples or neutral: there is no setting {flag!r}; with _, as in parsed arguments")
+    model = build_model(at(examples(name)[0], defined_at(name)[0]))
+    modules = [module for module in model.modules() if isinstance(module, Mechanism) and module.name == name]
+    own = {key for module in modules for key, _ in module.named_parameters()}
+    for zero in mechanism.neutral_zeros:
+        require(zero in own, f"neutral_zeros: it has no parameter {zero!r}")
+    required = ["DATA", "--arch", "diverse_transformer_tiny", "--optimizer", "adam", "--criterion", "cross_entropy"]
+    options.parse_args_and_arch(options.get_training_parser(), required)
+
+
 def neutral_is_the_baseline(name: str, component: str) -> None:
     """At its neutral setting the mechanism changes nothing."""
     mechanism = MECHANISMS[name]
-    assert mechanism.neutral is not None
-    baseline, model = build_model().eval(), build_model(at(dict(mechanism.neutral), component)).eval()
+    flags = examples(name)[0] if mechanism.neutral is None else dict(mechanism.neutral)
+    baseline, model = build_model().eval(), build_model(at(flags, component)).eval()
     model.load_state_dict(baseline.state_dict(), strict=False)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -76,7 +108,7 @@ def neutral_is_the_baseline(name: str, component: str) -> None:
 
 
 def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bool = False) -> dict[str, Tensor]:
-    model = build_model({**flags, "checkpoint_activations": checkpointing})
+    model = trained_model({**flags, "checkpoint_activations": checkpointing})
     output, extra = model(**batch(), attention_request=request)
     loss = output.float().square().mean()
     if request is not None:
@@ -102,7 +134,7 @@ def gradients(flags: Flags, disagreement: bool = False) -> None:
 def gradients_in_float64(flags: Flags) -> None:
     """The gradients of an attention are those of finite differences."""
     component = where_placed(flags)
-    attention = attention_at(build_model(flags), component).double()
+    attention = attention_at(trained_model(flags), component).double()
     sample = batch((4, 3), (1, 1))
     related = relate(sample["source_trees"], ("dependency", "constituency"))
     padding = sample["src_tokens"] == dictionary().pad()
@@ -126,7 +158,7 @@ def gradients_in_float64(flags: Flags) -> None:
 
 def layerdrop(flags: Flags) -> None:
     """Training runs with any subset of the layers."""
-    model = build_model({**flags, "encoder_layerdrop": 0.6, "decoder_layerdrop": 0.6})
+    model = trained_model({**flags, "encoder_layerdrop": 0.6, "decoder_layerdrop": 0.6})
     for seed in range(8):
         torch.manual_seed(seed)
         output, extra = model(**batch(), attention_request=AttentionRequest(terms(flags), EVERYWHERE))
@@ -139,7 +171,7 @@ def layerdrop(flags: Flags) -> None:
 
 def causality(flags: Flags) -> None:
     """No output at target position t depends on a target token after t."""
-    model = build_model(flags).eval()
+    model = trained_model(flags).eval()
     sample = batch(target=(6, 6, 6))
     with torch.no_grad():
         before, _ = model(**sample)
@@ -153,7 +185,7 @@ def causality(flags: Flags) -> None:
 
 def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
     """A sentence alone has the outputs that it has in a padded batch."""
-    model = build_model(flags).eval()
+    model = trained_model(flags).eval()
     pad = dictionary().pad()
     for padded_on in sides:
         sample = batch(sides=padded_on)
@@ -165,12 +197,13 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
                 real = tgt != pad
                 src, tgt = src[src != pad][None], tgt[real][None]
                 alone, _ = model(src, torch.tensor([src.size(1)]), tgt, source_trees=trees)
-                require_close(together[row, real], alone[0], "a sentence alone, compared with a batch")
+                where = " and ".join(padded_on)
+                require_close(together[row, real], alone[0], f"a sentence alone, compared with a batch padded {where}")
 
 
 def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
     """One step at a time, with beams reordered at random, gives the numbers of the full pass."""
-    model = build_model(flags).eval()
+    model = trained_model(flags).eval()
     sample = batch(sides=(side, "right"))
     generator = torch.Generator().manual_seed(beam)
     sentences, steps = 3, 6
@@ -193,7 +226,7 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
 
 def finished_sentences_leave(flags: Flags) -> None:
     """A batch that shrinks while it is translated keeps the numbers of the full pass."""
-    model = build_model(flags).eval()
+    model = trained_model(flags).eval()
     sample = batch()
     with torch.no_grad():
         encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
@@ -214,7 +247,7 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
 
     In plain fairseq such a row is NaN, forward and backward; an attention with mechanisms keeps it finite.
     """
-    attention = attention_at(build_model(flags).to(dtype), where_placed(flags))
+    attention = attention_at(trained_model(flags).to(dtype), where_placed(flags))
     x = torch.randn(5, 3, 24, dtype=dtype)
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True
@@ -246,7 +279,7 @@ def routes_agree(flags: Flags) -> None:
         output.square().mean().backward()
         return output, extra, [p.grad.clone() for p in model.parameters()]
 
-    model = build_model(flags).double()
+    model = trained_model(flags).double()
     explicit, extra, gradients = run(AttentionRequest(weights=EVERYWHERE))
     for request in (AttentionRequest(("output",), EVERYWHERE), None):
         output, _, others = run(request)
@@ -290,7 +323,7 @@ for flags, state, expected in torch.load(sys.argv[2], weights_only=True):
 def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     """How far the outputs of models differ that a new process has loaded from a file, one number a case."""
     package = Path(__file__).resolve().parents[1]
-    models = [build_model(flags).eval() for flags in cases]
+    models = [trained_model(flags).eval() for flags in cases]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         file = Path(folder, "models.pt")
         kept = zip(cases, models, strict=True)

@@ -330,7 +330,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
         "absent.pt": "cannot be read",
         "zip.pt": "damaged or not a checkpoint",
         "foreign.pt": 'not a fairseq checkpoint: a torch file without a "model" entry',
-        "tensor.pt": "no fairseq checkpoint",
+        "tensor.pt": "not a fairseq checkpoint",
     }
 
 

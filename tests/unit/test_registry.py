@@ -146,7 +146,12 @@ class KeepsStateOnItself(Mechanism):
     ("cls", "holds", "component", "message"),
     [
         (ReadsTheFuture, properties.causality, "decoder", "outputs before position 2: differs by"),
-        (ForgetsThePadding, properties.padding, "encoder", "a sentence alone, compared with a batch: differs by"),
+        (
+            ForgetsThePadding,
+            properties.padding,
+            "encoder",
+            "a sentence alone, compared with a batch padded left and right: differs by",
+        ),
         (KeepsStateOnItself, properties.step_by_step, "decoder", "compared with the full pass: differs by"),
     ],
 )
@@ -199,3 +204,49 @@ def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys)
     assert rows["causality"] == ["✓", "FAILED", "✓"]
     assert any(line.startswith("  causality at decoder: outputs before position 2: differs by") for line in lines)
     assert lines[-2] == "own: 1 failed"
+
+
+class ForgetsThePaddingUnlessTrained(Mechanism):
+    """Changes nothing at its initial values; trained, it reads padding and the future."""
+
+    Settings = On
+
+    def __init__(self, settings, where):
+        super().__init__(settings, where)
+        self.share = nn.Parameter(torch.zeros(1))
+
+    def heads(self, heads, context):
+        return heads + self.share * context.v.mean(2, keepdim=True)
+
+
+def test_a_mistake_that_initial_values_hide_is_caught():
+    register_mechanism("own")(ForgetsThePaddingUnlessTrained)
+    with pytest.raises(properties.PropertyFailed, match="alone, compared with a batch padded left and right"):
+        properties.padding({"own_on": "encoder"})
+    with pytest.raises(properties.PropertyFailed, match="outputs before position"):
+        properties.causality({"own_on": "decoder"})
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"refuses": {"talkng": "no"}}, "refuses: there is no mechanism 'talkng'"),
+        ({"neutral": {"own-on": "{on}"}}, "there is no setting 'own-on'; with _, as in parsed arguments"),
+        ({"neutral_zeros": ("nope",)}, "neutral_zeros: it has no parameter 'nope'"),
+    ],
+)
+def test_what_a_class_declares_must_exist(members, message):
+    register_mechanism("own")(mechanism(**members))
+    with pytest.raises(properties.PropertyFailed, match=message):
+        properties.declared("own")
+
+
+def test_check_finds_a_flag_that_fairseq_has():
+    register_mechanism("max")(mechanism(settings(tokens=1)))
+    with pytest.raises((UserError, argparse.ArgumentError), match="--max-tokens"):
+        properties.declared("max")
+
+
+def test_components_that_do_not_exist_are_refused():
+    with pytest.raises(UserError, match=r"components \('encodr',\): some of encoder, decoder, cross are needed"):
+        register_mechanism("own")(mechanism(components=("encodr",)))

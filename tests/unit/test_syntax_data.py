@@ -10,6 +10,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_diverse.data import trees as binary
 from fairseq_diverse.data.trees import SyntaxDataset, binarize, kinds_beside, project, words_of
+from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
@@ -178,6 +179,7 @@ def test_killed_anywhere_it_leaves_the_old_set_the_new_one_or_one_that_is_refuse
                 binarize(prefix, text, None, constituency, "subword-nmt")
         else:
             binarize(prefix, text, None, constituency, "subword-nmt")
+    support_files._given.clear()  # of a process that is gone
     found = {}
     for kind in ("dependency", "constituency"):
         try:

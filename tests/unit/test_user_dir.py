@@ -16,3 +16,19 @@ def test_a_folder_that_is_no_package_is_one_line(command, tmp_path, capsys):
 def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
     assert main(["check", "nothing"]) == 2
     assert "nothing: no such mechanism; there are qk-head-dim, syntax, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def f(\n", "__init__.py:1: '(' was never closed"),
+        ("x = 1\ny = nope\n", "__init__.py:2: NameError: name 'nope'"),
+    ],
+)
+def test_a_mistake_in_the_folder_is_one_line_that_names_the_place(code, said, tmp_path, capsys):
+    folder = tmp_path / f"own_{abs(hash(code))}"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(code)
+    assert main(["check", "own", "--user-dir", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and said in error

@@ -124,7 +124,7 @@ def _read(file: str, folder: int) -> bytes | None:
             return None
         content = f.read()
     kernel, digest = content[:-DIGEST], content[-DIGEST:]
-    return kernel if hashlib.sha256(kernel).digest() == digest else None
+    return kernel if kernel and hashlib.sha256(kernel).digest() == digest else None
 
 
 def _keep(kernel: bytes, file: str, folder: int) -> None:

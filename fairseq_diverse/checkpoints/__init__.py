@@ -1,0 +1,1 @@
+"""Checkpoints: loading, averaging, resuming."""
