@@ -196,7 +196,8 @@ def _figures(
             figures[f"Against --{table.x[0]}"] = drawn
     if not args.results:
         logs = {
-            run.row.name: sorted(run.directory.parent.glob("seed*/train.log")) for run in find_runs(rows, [0], True)
+            run.row.name: sorted(run.directory.parent.glob("seed*/train.log"))
+            for run in find_runs(rows, [0], dry=True, cpu=True)
         }
         training = {name: [read_curve(log) for log in logs[name]] for name in logs if summaries[name]}
         figures["Training loss"] = draw_learning_curves(training, "loss")

@@ -22,7 +22,7 @@ Summary = dict[str, Any]
 def from_runs(rows: Sequence[Row]) -> dict[str, list[Summary]]:
     """The summaries of every row's finished runs, all seeds that there are."""
     found: dict[str, list[Summary]] = {}
-    for run in find_runs(rows, [0], dry=True):
+    for run in find_runs(rows, [0], dry=True, cpu=True):
         paths = run.directory.parent.glob("seed*/summary.json")
         found[run.row.name] = _by_seed(read_summary(path, AGAIN) for path in paths)
     return found

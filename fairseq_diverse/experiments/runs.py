@@ -147,15 +147,17 @@ class Run:
         return [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in self.commands().values()]
 
 
-def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False) -> list[Run]:
+def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, cpu: bool | None = None) -> list[Run]:
     """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
 
     Args:
         dry: accept data sets that are known but not prepared.
+        cpu: run without a GPU; by default where torch, which takes a second to import, finds none.
     """
-    import torch
+    if cpu is None:
+        import torch
 
-    cpu = not torch.cuda.is_available()
+        cpu = not torch.cuda.is_available()
     runs: list[Run] = []
     found = {name: find_data(name, dry) for name in dict.fromkeys(row.data for row in rows)}
     encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
