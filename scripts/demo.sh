@@ -41,7 +41,12 @@ echo "== attention maps"
 for system in ${systems//,/ }; do
     run=$(fairseq-diverse run toy --size "$size" --rows "$system" --dry-run | sed -n '1s/.*, //p')
     for component in encoder cross; do
+        map=$out/attention/$system-$component-2.png
+        if [[ $map -nt $(echo "$run"/checkpoints/checkpoint_*.pt) ]]; then
+            echo "$map: drawn before"
+            continue
+        fi
         fairseq-diverse plot attention --path "$run"/checkpoints/checkpoint_*.pt --data "$out/data/toy" \
-            --sentence 3 --component $component --layer 2 --out "$out/attention/$system-$component-2.png" | tail -n 1
+            --sentence 3 --component $component --layer 2 --out "$map" | tail -n 1
     done
 done

@@ -3,9 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from fairseq import utils
-
 from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ class Accuracy(NamedTuple):
         return 100 * max(self.classes) / len(self.hits)
 
 
-def together(parts: Iterable[Accuracy]) -> Accuracy:
+def pooled(parts: Iterable[Accuracy]) -> Accuracy:
     """All examples of several parts."""
     classes, hits = zip(*parts, strict=True)
     return Accuracy([sum(counts) for counts in zip(*classes, strict=True)], "".join(hits))
@@ -45,6 +42,9 @@ def measure_accuracy(
         max_tokens: in a batch; a longer example is one of its own.
         done: called with the number of examples of every batch.
     """
+    import torch  # not above: reports are drawn without it
+    from fairseq import utils
+
     model.eval()
     dataset = task.dataset(split)
     max_tokens = max(max_tokens, max(map(dataset.num_tokens, range(len(dataset)))))

@@ -60,6 +60,11 @@ def measure_size(args: Namespace, vocabulary: int, source_length: int, target_le
         added_work = work - sum(count_flops(plain, source_length, target_length).values())
     return {
         "arch": args.arch,
+        "interacting": {
+            name: part.heads
+            for name, part in model.encoder.plan.components.items()
+            if model.encoder.plan.anywhere("interacting", name)
+        },
         "widths": {"encoder": args.encoder_embed_dim, "decoder": args.decoder_embed_dim},
         "vocabulary": vocabulary,
         "source_length": source_length,

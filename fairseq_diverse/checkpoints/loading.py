@@ -14,7 +14,6 @@ modules are given `literal` in place of ``eval``, and a checkpoint in which such
 Files are checked as well: the checksums that torch wrote, those of averages, and the size of every weight.
 """
 
-import ast
 import functools
 import hashlib
 import re
@@ -31,23 +30,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_diverse.checkpoints.settings import literal, printable, unsafe_setting
 from fairseq_diverse.support.errors import UserError
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 LARGEST = 65504.0  # of float16: no trained model has a weight of this magnitude, a flipped bit makes 1e30 of one
-# Names in a configuration whose values are paths or free text: "runs (2)" is not a call. None is evaluated by fairseq.
-FREE_TEXT = re.compile(r"data|.*(dir|file|path|project|from_model|from|prefix|suffix)")
-EVALUATED = re.compile(  # by fairseq
-    r"adaptive_(input|softmax)_cutoff|(adam|adamax|lamb)_betas|adafactor_eps|left_pad_(source|target)|wer_args"
-    r"|(encoder_|decoder_)?xformers_att_config|pipeline_((encoder|decoder)_)?(balance|devices)|feature_encoder_spec"
-    r"|character_filters|conv_(feature|aggregator)_layers|(encoder|decoder)_(layers|attention)|pretrained|self_attention"
-    r"|project_input|gated_attention|downsample"
-)
-# What an expression may consist of in any other setting: "a.b/c-d" is text, and evaluated it would call nothing.
-TEXT_NODES = (
-    *(ast.Expression, ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict),
-    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.boolop, ast.operator, ast.unaryop, ast.expr_context),
-)
 # Files that fairseq reads to initialize parameters, which a checkpoint replaces.
 NOT_READ = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
 
@@ -161,33 +148,6 @@ def checksum(model: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def literal(text: str) -> Any:
-    """``eval`` for fairseq's settings: a literal, or lists of literals added and repeated (``[(512, 3)] * 20``).
-
-    Raises:
-        UserError: ``text`` is another expression.
-        TypeError: it is not a string; ``eval`` raises that too, and fairseq catches it.
-    """
-    if not isinstance(text, str):
-        raise TypeError("literal() arg 1 must be a string")
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-        return _lists(node) if isinstance(node, ast.BinOp) else ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise UserError(f"the setting {_printable(repr(text))} is not a literal, such as (0.9, 0.98)") from None
-
-
-def _lists(node: ast.expr) -> list:
-    match node:
-        case ast.BinOp(left, ast.Add(), right):
-            return _lists(left) + _lists(right)
-        case ast.BinOp(ast.List() as left, ast.Mult(), ast.Constant(int(times))) if len(left.elts) * times <= 10_000:
-            return ast.literal_eval(left) * times
-        case ast.List():
-            return ast.literal_eval(node)
-    raise ValueError
-
-
 def _refusal(name: str) -> UnpicklingError:
     return UnpicklingError(f"GLOBAL {name} refused")  # "GLOBAL", as torch words its own refusals
 
@@ -197,7 +157,7 @@ def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     if match := re.search(r"GLOBAL (.+?)(?= (?:was|whose|refused)|\s*$)", str(error), re.MULTILINE):
-        name = _printable(match[1])
+        name = printable(match[1])
         return f"refused: it names {name}, which no fairseq checkpoint holds and which may run code; nothing was run"
     with open(path, "rb") as f:
         head = f.read(4)
@@ -224,17 +184,8 @@ def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
     """Refuse a configuration with a string that would run code in ``eval``, or be replaced by something else."""
     for name, value in _strings([state.get("args"), state.get("cfg")]):
         if problem := unsafe_setting(name, value):
-            setting = _printable(f"{name} = {value!r}")
+            setting = printable(f"{name} = {value!r}")
             raise UserError(f"{path}: refused: its setting {setting} {problem}; nothing was run")
-
-
-def unsafe_setting(name: str, value: str | bytes | bytearray) -> str:
-    """Why fairseq must not see a setting (an attribute's name, and its value); empty where it may."""
-    if EVALUATED.fullmatch(name) and not _is_literal(value):
-        return "is not a literal, and fairseq evaluates it"
-    if not isinstance(value, str) or "${" in value or not (FREE_TEXT.fullmatch(name) or _is_text(value)):
-        return "is an expression that would be run if it were evaluated"
-    return ""
 
 
 def _check_types(path: str | Path, state: Mapping[str, Any]) -> None:
@@ -250,7 +201,7 @@ def _check_types(path: str | Path, state: Mapping[str, Any]) -> None:
         if isinstance(value, Tensor) and (value.layout != torch.strided or value.device.type != "cpu"):
             wrong.append(f"model {name}")
     if wrong:
-        raise UserError(f"{path}: not a fairseq checkpoint: {_printable(str(wrong[0]))} is of another type")
+        raise UserError(f"{path}: not a fairseq checkpoint: {printable(str(wrong[0]))} is of another type")
 
 
 def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
@@ -263,7 +214,7 @@ def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
         if not -LARGEST <= low <= high <= LARGEST:
             worst = low if -low > high else high
             raise UserError(
-                f"{path}: {_printable(str(name))} holds {worst:.3g}, but trained weights are numbers up to "
+                f"{path}: {printable(str(name))} holds {worst:.3g}, but trained weights are numbers up to "
                 f"{LARGEST:.0f}: the file is damaged or training diverged; copy it again or use an earlier checkpoint"
             )
     extra = state.get("extra_state")
@@ -283,7 +234,7 @@ def _check_records(path: str | Path) -> None:
         wrong = [record.filename for record in records if not _is_whole(archive, record)]
     if wrong and len(wrong) < len(records):
         raise UserError(
-            f"{path}: damaged: {_printable(wrong[0])} in it is not what was written (other checksum); copy it again or "
+            f"{path}: damaged: {printable(wrong[0])} in it is not what was written (other checksum); copy it again or "
             "use an earlier checkpoint"
         )
 
@@ -312,30 +263,6 @@ def _strings(config: Any) -> Iterator[tuple[str, str | bytes | bytearray]]:
                 todo += [(str(key), setting) for key, setting in settings.items()]
             elif isinstance(value, list | tuple | set):
                 todo += [(name, part) for part in value]
-
-
-def _is_literal(value: str | bytes | bytearray) -> bool:
-    try:
-        literal(value)  # type: ignore[arg-type]
-    except (UserError, TypeError):
-        return False
-    return True
-
-
-def _is_text(value: str) -> bool:
-    """Whether ``eval`` would do no more than look names up and combine them."""
-    try:
-        return all(isinstance(node, TEXT_NODES) for node in ast.walk(ast.parse(value.lstrip(" \t"), mode="eval")))
-    except (SyntaxError, ValueError):
-        return True  # eval would not run it either
-    except (RecursionError, MemoryError):
-        return False  # too deeply nested to tell
-
-
-def _printable(text: str, longest: int = 100) -> str:
-    """Text of a file that is not trusted, short and without control characters."""
-    text = text.encode("unicode_escape").decode()
-    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def _guarded(load: Any) -> Any:
@@ -378,7 +305,7 @@ def _naming(load: Any) -> Any:
 
 def _why_no_model(names: str, data: str, error: Exception) -> str:
     """What is wrong with checkpoints that could be read, or with the folder of data."""
-    lines = [_printable(line.strip(), 300) for line in str(error).splitlines()] or [""]
+    lines = [printable(line.strip(), 300) for line in str(error).splitlines()] or [""]
     match error:
         case FileNotFoundError(filename=str(missing)):  # for an absent checkpoint fairseq raises a plain OSError
             return f"{missing}: missing; is {Path(missing).parent} a folder of prepared data?"

@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> None:
 
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
     """A row a split, a column a name, and what belongs together: all lengths, or the groups of probes."""
-    from fairseq_diverse.analysis.accuracy import together
+    from fairseq_diverse.analysis.accuracy import pooled
     from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 
     known = TASKS if probing else tuple(next(iter(found.values())))
@@ -99,7 +99,7 @@ def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
         shares = "".join(f"{'' if part is None else f'{part.share:.2f}':>16}" for part in parts)
         print(f"{row:<{width}}{len(first.hits):10,d}{first.largest:15.2f}{shares}")
     if not probing:
-        totals = [together(of_name.values()) for of_name in found.values()]
+        totals = [pooled(of_name.values()) for of_name in found.values()]
         shares = "".join(f"{total.share:16.2f}" for total in totals)
         print(f"{'all':<{width}}{len(totals[0].hits):10,d}{totals[0].largest:15.2f}{shares}")
     means = [group_means({row: part.share for row, part in of_name.items()}) for of_name in found.values()]

@@ -196,7 +196,7 @@ def _figures(
     if not args.results:
         logs = {
             run.row.name: sorted(run.directory.parent.glob("seed*/train.log"))
-            for run in find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None)
+            for run in find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None, cpu=True)
         }
         training = {name: [read_curve(log) for log in logs[name]] for name in logs if summaries[name]}
         figures["Training loss"] = draw_learning_curves(training, "loss")

@@ -8,6 +8,7 @@ many heads interacting heads should have at most (Li and Luo, 2022, Eq. 13).
 
 import argparse
 import json
+import sys
 from typing import Any
 
 EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routing-on encoder:1-2"
@@ -45,6 +46,14 @@ def main(args: argparse.Namespace) -> None:
             for side, width in size["widths"].items()
         }
         size["data"] = {**lengths._asdict(), "h_max": most, "heads": admissible}
+        for component, heads in size["interacting"].items():
+            side = "encoder" if component == "encoder" else "decoder"
+            if heads > most[side]:
+                print(
+                    f"warning: {heads} heads in {component} attention are more than h_max = {most[side]} = "
+                    f"floor({size['widths'][side]} / {lengths.source:.2f}), width over mean source length",
+                    file=sys.stderr,
+                )
     print(json.dumps(size, indent=2) if args.json else _table(size))
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, together
+from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.probing import GROUPS, group_means
 from fairseq_diverse.experiments.report import (
     Summary,
@@ -61,12 +61,12 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
             "all": list(of_row[0]),
         }
         for name, parts in groups.items():
-            shares = [together(seed[part] for part in parts).share for seed in of_row if parts]
+            shares = [pooled(seed[part] for part in parts).share for seed in of_row if parts]
             line[name] = float(np.mean(shares)) if shares else None
             line[f"{name}_deviation"] = deviation(shares)
         line |= {
             "parameters": summaries[row.name][0]["parameters"],
-            "largest": together(of_row[0].values()).largest,
+            "largest": pooled(of_row[0].values()).largest,
             "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
             "largest_parts": {name: part.largest for name, part in of_row[0].items()},
             "commits": commits_of(summaries[row.name]),
@@ -151,7 +151,7 @@ def draw_lengths(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) ->
     trained = max(int(row.train.get("train-operators", 6)) for row in rows)
     lengths = list(range(1, MOST_OPERATORS + 1))
     found = {
-        row.name: [together(seed[str(length)] for seed in _accuracies(summaries[row.name])) for length in lengths]
+        row.name: [pooled(seed[str(length)] for seed in _accuracies(summaries[row.name])) for length in lengths]
         for row in rows
         if summaries[row.name]
     }
@@ -183,7 +183,7 @@ def _accuracies(summaries: Sequence[Summary]) -> list[dict[str, Accuracy]]:
 
 def _hits(seeds: Sequence[Mapping[str, Accuracy]]) -> np.ndarray:
     """For every test example, the share of the seeds that classify it correctly."""
-    return np.mean([[hit == "1" for hit in together(seed.values()).hits] for seed in seeds], axis=0)
+    return np.mean([[hit == "1" for hit in pooled(seed.values()).hits] for seed in seeds], axis=0)
 
 
 def _spread(mean: float | None, deviation: float | None) -> str:

@@ -22,7 +22,7 @@ Summary = dict[str, Any]
 def from_runs(rows: Sequence[Row], root: Path | None = None) -> dict[str, list[Summary]]:
     """The summaries of every row's finished runs in a folder of runs, all seeds that there are."""
     found: dict[str, list[Summary]] = {}
-    for run in find_runs(rows, [0], dry=True, root=root):
+    for run in find_runs(rows, [0], dry=True, root=root, cpu=True):
         paths = run.directory.parent.glob("seed*/summary.json")
         found[run.row.name] = _by_seed(read_summary(path, AGAIN) for path in paths)
     return found

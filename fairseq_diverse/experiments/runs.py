@@ -147,16 +147,24 @@ class Run:
         return [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in self.commands().values()]
 
 
-def find_runs(rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, root: Path | None = None) -> list[Run]:
+def find_runs(
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    dry: bool = False,
+    root: Path | None = None,
+    cpu: bool | None = None,
+) -> list[Run]:
     """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
 
     Args:
         dry: accept data sets that are known but not prepared.
         root: the folder of runs (default: ``runs_dir()``).
+        cpu: run without a GPU; by default where torch, which takes a second to import, finds none.
     """
-    import torch
+    if cpu is None:
+        import torch
 
-    cpu = not torch.cuda.is_available()
+        cpu = not torch.cuda.is_available()
     runs: list[Run] = []
     root = root or runs_dir()
     found = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in rows)}
@@ -223,8 +231,8 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
     for path in (by_name, Path(name).resolve()):
         if (path / FILE).is_file():
             record = read_record(path)
-            languages = (entry(path, record, side) for side in ("source", "target"))
-            return DataSet(path.name, path, *languages, str(entry(path, record, "hash")))
+            source, target, text_hash = (entry(path, record, key) for key in ("source", "target", "hash"))
+            return DataSet(path.name, path, source, target, text_hash)
         for files, origin in PLAIN_DATA.values():
             found = [file for file in files if (path / file).is_file()]
             if found and len(found) < len(files):

@@ -78,9 +78,9 @@ def outcome(run: Run) -> str:
     """The figures of a finished run in one line."""
     summary = run.summary or {}
     if run.classifies:
-        from fairseq_diverse.analysis.accuracy import Accuracy, together
+        from fairseq_diverse.analysis.accuracy import Accuracy, pooled
 
-        return f"accuracy {together(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
+        return f"accuracy {pooled(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
     metrics = summary["metrics"]
     figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
     updates = summary.get("updates", run.row.max_update)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.checkpoints.loading import unsafe_setting
+from fairseq_diverse.checkpoints.settings import unsafe_setting
 from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.flags import refuse_own
 from fairseq_diverse.experiments.rows import ENCODER, Row

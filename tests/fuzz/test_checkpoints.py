@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_diverse.checkpoints.averaging import average_checkpoints
-from fairseq_diverse.checkpoints.loading import EVALUATED, FREE_TEXT, literal, load_checkpoint, register_safe_globals
+from fairseq_diverse.checkpoints.loading import load_checkpoint, register_safe_globals
+from fairseq_diverse.checkpoints.settings import EVALUATED, FREE_TEXT, literal
 from fairseq_diverse.support.errors import UserError
 from tests.fuzz.budget import budget
 

@@ -4,17 +4,24 @@ import importlib
 import logging
 import os
 import random
+import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 import fairseq_diverse
+import fairseq_diverse.cli
 
+prepare = importlib.import_module("fairseq_diverse.preparation.prepare")  # the package's function hides it
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
 
 TINY = (
@@ -47,10 +54,15 @@ def run(
     if new_process or not user_dir or options:
         result = subprocess.run(command, capture_output=True, text=True, **options)
     else:
-        result = _fork(command)
+        result = Fork(command).wait()
     if check and result.returncode:
         raise AssertionError(f"{' '.join(command)} failed:\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}")
     return result
+
+
+def cli(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """``fairseq-diverse args...`` in a fork of this process; ``cwd`` and ``env`` as for ``subprocess.run``."""
+    return Fork([sys.executable, "-m", "fairseq_diverse.cli", *map(str, args)], **options).wait()
 
 
 def train_in_two_processes(*args: object) -> list[str]:
@@ -61,45 +73,109 @@ def train_in_two_processes(*args: object) -> list[str]:
     command = [sys.executable, "-m", "fairseq_cli.train", *map(str, args), "--user-dir", str(USER_DIR)]
     command += ["--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-backend", "gloo"]
     command += ["--distributed-init-method", f"tcp://localhost:{port}", "--ddp-backend", "legacy_ddp"]
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    two = [subprocess.Popen([*command, "--distributed-rank", str(rank)], **options) for rank in (0, 1)]
-    logs = [process.communicate(timeout=300)[0] for process in two]
-    assert [process.returncode for process in two] == [0, 0], "\n".join(logs)[-3000:]
+    two = [Fork([*command, "--distributed-rank", str(rank)], stderr=subprocess.STDOUT) for rank in (0, 1)]
+    done = [process.wait(timeout=300) for process in two]
+    logs = [process.stdout for process in done]
+    assert [process.returncode for process in done] == [0, 0], "\n".join(logs)[-3000:]
     return logs
 
 
-def _fork(command: list[str]) -> subprocess.CompletedProcess[str]:
-    fairseq_diverse.register()
-    module = importlib.import_module(command[2])
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                os.dup2(out.fileno(), 1)
-                os.dup2(err.fileno(), 2)
-                sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-                logging.root.handlers[:] = [logging.StreamHandler(sys.stderr)]
-                logging.root.handlers[0].setFormatter(
-                    logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s")
-                )
-                logging.root.setLevel(logging.INFO)
-                logging.getLogger("fairseq").setLevel(logging.NOTSET)  # whatever a command run in this process left
-                sys.argv = command[2:]
+@contextmanager
+def preprocess_in_a_fork() -> Iterator[None]:
+    """Let ``prepare`` start fairseq-preprocess as a fork of this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "run_to_end", _run_to_end)
+        yield
+
+
+def _run_to_end(
+    command: list[str], cwd: Path, stdout: int, stderr: int, **text: str
+) -> subprocess.CompletedProcess[str]:
+    assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"] and stdout == subprocess.PIPE
+    return Fork(command, cwd=cwd, stderr=stderr).wait()
+
+
+class Fork:
+    """``python -m MODULE ...`` as a fork of this process; MODULE is of ``fairseq_cli``, or ``fairseq_diverse.cli``."""
+
+    def __init__(
+        self,
+        command: list[str],
+        cwd: str | Path | None = None,
+        env: dict[str, str] | None = None,
+        stderr: int = subprocess.PIPE,
+    ) -> None:
+        self.command = command
+        module = importlib.import_module(command[2])
+        if module is not fairseq_diverse.cli:
+            fairseq_diverse.register()
+        self._out, err = (tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2))  # noqa: SIM115
+        self._err = self._out if stderr == subprocess.STDOUT else err
+        self._process = os.fork()
+        if not self._process:
+            self._work(module, cwd, env)
+
+    def _work(self, module: Any, cwd: str | Path | None, env: dict[str, str] | None) -> NoReturn:
+        code = 1
+        try:
+            os.dup2(self._out.fileno(), 1)
+            os.dup2(self._err.fileno(), 2)
+            sys.stdin = os.fdopen(0, closefd=False)
+            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+            _forget_pytest()
+            if cwd is not None:
+                os.chdir(cwd)
+            if env is not None:
+                os.environ.clear()
+                os.environ.update(env)
+            sys.argv = self.command[2:]
+            if module is fairseq_diverse.cli:
+                logging.root.handlers.clear()  # main makes its own
+                with preprocess_in_a_fork():
+                    code = module.main()
+            else:
                 module.cli_main()
                 code = 0
-            except SystemExit as stop:
-                code = stop.code if isinstance(stop.code, int) else 1
-            except BaseException:
-                sys.excepthook(*sys.exc_info())
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        out.seek(0)
-        err.seek(0)
-        return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), out.read(), err.read())
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+            if isinstance(stop.code, str):
+                print(stop.code, file=sys.stderr)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+        ended = os.pidfd_open(self._process)
+        try:
+            if not select.select([ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.command, timeout or 0)
+        except BaseException:
+            os.kill(self._process, signal.SIGKILL)
+            raise
+        finally:
+            os.close(ended)
+            _, status = os.waitpid(self._process, 0)
+        texts = []
+        for file in dict.fromkeys((self._out, self._err)):
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        return subprocess.CompletedProcess(self.command, os.waitstatus_to_exitcode(status), texts[0], texts[-1])
+
+
+def _forget_pytest() -> None:
+    """Log and warn to stderr as a new process does, whatever commands that were run in this one left."""
+    logging.root.handlers[:] = [logging.StreamHandler(sys.stderr)]
+    logging.root.handlers[0].setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
+    logging.root.setLevel(logging.INFO)
+    logging.getLogger("fairseq").setLevel(logging.NOTSET)
+    warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), end="", file=sys.stderr)
+    warnings.simplefilter("default")
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
 
 
 def make_data(folder: Path, sentences: int = 60, seed: int = 0, end: str = "") -> Path:
@@ -110,7 +186,5 @@ def make_data(folder: Path, sentences: int = 60, seed: int = 0, end: str = "") -
         (folder / f"{split}.en").write_text("\n".join(lines) + "\n")
         (folder / f"{split}.de").write_text("\n".join(" ".join(line.split()[::-1]) + end for line in lines) + "\n")
     prefs = [f"--{split}pref={folder / split}" for split in ("train", "valid", "test")]
-    run(
-        "preprocess", "-s", "en", "-t", "de", *prefs, "--joined-dictionary", "--destdir", folder / "bin", user_dir=False
-    )
+    run("preprocess", "-s", "en", "-t", "de", *prefs, "--joined-dictionary", "--destdir", folder / "bin")
     return folder / "bin"

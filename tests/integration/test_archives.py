@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import locked
-from tests.integration.commands import shared_data
+from tests.integration.commands import cli, shared_data
 from tests.integration.test_prepare import COMMAND, REPOSITORY, WORDS, lines_of
 
 pytestmark = pytest.mark.integration
@@ -248,12 +248,16 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
         },
     ),
 }
+BY_COMMAND = ("nc11_en_cs", "wmt14_en_fr")  # a script for each campaign is enough: all hand the pair's name on
 SMALL = {"iwslt16_de_en": 90, "wmt17_en_de": 90, "wmt17_en_cs": 70}  # sentencepiece wants no more than the text gives
 
 
 def call(command: list[object], folder: Path, fails: int = 0) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=folder, env=environment)
+    if command[0] == COMMAND:
+        done = cli(*command[1:], cwd=folder)
+    else:
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=folder, env=environment)
     assert done.returncode == fails, done.stderr
     return done
 
@@ -269,6 +273,8 @@ def test_every_data_set_comes_out_of_its_archives(name, tmp_path):
         config.bpe.size = SMALL[name]
         OmegaConf.save(config, tmp_path / f"{name}.yaml")
         command = [COMMAND, "prepare", f"{name}.yaml", "--archives", "archives", "--out", "out"]
+    elif name in BY_COMMAND:
+        command = [COMMAND, "prepare", name, "--archives", "archives", "--out", "out"]
     else:
         script = f"prepare-{'wmt16' if campaign == 'nc11' else campaign}.sh"
         command = [REPOSITORY / "data-prep" / script, "archives", "out", f"{source}-{target}"]
@@ -368,9 +374,12 @@ def test_flags_that_do_not_go_together_are_refused(tmp_path):
 @pytest.mark.parametrize("campaign", ["iwslt14", "iwslt16", "wmt14", "wmt16", "wmt17"])
 def test_the_scripts_say_how_they_are_called(campaign, tmp_path):
     script = REPOSITORY / f"data-prep/prepare-{campaign}.sh"
+    data = "nc11" if campaign == "wmt16" else campaign
+    pairs = "|".join(name.removeprefix(f"{data}_").replace("_", "-") for name in NUMBERS if name.startswith(data))
     for arguments in ([], ["archives"], ["archives", "out", "en-xx"], ["--help"]):
         said = call([script, *arguments], tmp_path, fails=2).stderr
-        assert said.startswith(f"usage: [TREES=dependency|constituency|both] {script.name} ARCHIVES OUT [")
+        usage = f"usage: [TREES=dependency|constituency|both] {script.name} ARCHIVES OUT [{pairs}] [FLAG...]"
+        assert said.splitlines()[0] == usage
 
 
 @pytest.mark.parametrize("language", ["de", "en"])

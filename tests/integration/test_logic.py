@@ -3,15 +3,13 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
-from tests.integration.commands import run, train_in_two_processes
+from tests.integration.commands import cli, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
@@ -95,8 +93,7 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
     environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
 
     def call(*arguments):
-        command = [sys.executable, "-m", "fairseq_diverse.cli", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+        return cli(*arguments, env=environment)
 
     done = call("run", tmp_path / "table.yaml", "--jobs", 2)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -139,6 +136,5 @@ def test_mistakes_are_one_line(data, tmp_path):
     log = run("train", data, *SMALL.split(), *flags, check=False)
     assert "error: --syntax, --enliven: the sentences of this task have no trees" in log.stderr
     environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs")}
-    command = [sys.executable, "-m", "fairseq_diverse.cli", "run", "li2021-figure4"]
-    log = subprocess.run(command, capture_output=True, text=True, env=environment)
+    log = cli("run", "li2021-figure4", env=environment)
     assert log.returncode == 2 and "data set propositional_logic: put the 26 files train0, train1, " in log.stderr

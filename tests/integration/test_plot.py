@@ -2,8 +2,6 @@
 
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import DataConfig, Preprocessing, prepare
-from tests.integration.commands import TINY, run
+from tests.integration.commands import TINY, preprocess_in_a_fork, run
 
 pytestmark = pytest.mark.integration
 
@@ -28,9 +26,9 @@ def data(tmp_path_factory) -> Path:
     for split in ("train", "valid", "test"):
         for language, line in zip(("en", "de"), PAIR, strict=True):
             (folder / f"{split}.{language}").write_text(f"{line}\n" * 20)
-    prepare(
-        DataConfig.from_mapping("pair", {"source": "en", "target": "de", "bpe": {"size": 30}}), folder, folder / "out"
-    )
+    config = DataConfig.from_mapping("pair", {"source": "en", "target": "de", "bpe": {"size": 30}})
+    with preprocess_in_a_fork():
+        prepare(config, folder, folder / "out")
     return folder / "out"
 
 
@@ -86,10 +84,9 @@ def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, flag
 
 
 def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
-    command = Path(sys.executable).with_name("fairseq-diverse")
     out = tmp_path / "maps.png"
     flags = ["--source", PAIR[0], "--component", "cross", "--layer", "2", "--out", str(out)]
-    subprocess.run([command, "plot", "attention", "--path", plain, "--data", data, *flags], check=True)
+    assert main(["plot", "attention", "--path", str(plain), "--data", str(data), *flags]) == 0
     assert out.stat().st_size > 5000
 
     model, task = load_model(plain, data)

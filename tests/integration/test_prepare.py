@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import sacrebleu
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.paths import config_path
-from tests.integration.commands import shared_data
+from tests.integration.commands import cli, preprocess_in_a_fork, shared_data
 
 pytestmark = pytest.mark.integration
 
@@ -57,11 +58,17 @@ def prepare(tmp_path, raw):
     """Runs the command with a configuration's differences to ``CONFIG`` and more arguments; returns what it said."""
 
     def run(*arguments: str, fails: int = 0, **config) -> str:
-        done = subprocess.run(command(tmp_path, raw, config, arguments), capture_output=True, text=True, cwd=tmp_path)
+        done = cli(*command(tmp_path, raw, config, arguments)[1:], cwd=tmp_path)
         assert done.returncode == fails, done.stderr
         return done.stderr.splitlines()[-1] if fails else done.stdout
 
     return run
+
+
+@pytest.fixture
+def forked_preprocess() -> Iterator[None]:
+    with preprocess_in_a_fork():
+        yield
 
 
 def command(tmp_path: Path, raw: Path, config: dict, arguments: tuple[str, ...] = ()) -> list[str]:
@@ -236,6 +243,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, raw):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
 
 
+@pytest.mark.usefixtures("forked_preprocess")
 def test_with_a_working_directory_what_is_done_is_not_done_again(tmp_path, raw, monkeypatch):
     module = importlib.import_module("fairseq_diverse.preparation.prepare")
     config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
@@ -303,6 +311,7 @@ def test_what_kill_9_left_is_swept_by_the_next_run(tmp_path):
         os.killpg(killed.pid, 0)
 
 
+@pytest.mark.usefixtures("forked_preprocess")
 def test_a_configuration_may_have_any_file_name(tmp_path, raw):
     """As Python reads the bytes of a name in a locale that is not UTF-8."""
     module = importlib.import_module("fairseq_diverse.preparation.prepare")

@@ -3,16 +3,15 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import TINY, run
+from tests.integration.commands import TINY, cli, run
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
-from tests.integration.test_run import SIZE
+from tests.integration.test_run import SIZE, UPDATES
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +29,7 @@ def call(script: str, *arguments: object, **variables: object) -> str:
 @pytest.fixture
 def size(tmp_path) -> Path:
     path = tmp_path / "mini.yaml"
-    path.write_text(SIZE.replace("max-update: 60", "max-update: 12"))
+    path.write_text(SIZE.replace(f"max-update: {UPDATES}", "max-update: 12"))
     return path
 
 
@@ -43,6 +42,7 @@ def test_demo(tmp_path, size):
         assert re.search(r"^lpea +[\d,]+ .*\(p .*1$", table, re.MULTILINE)
         assert re.search(r"^word by word: BLEU [\d.]+, chrF [\d.]+ ", table, re.MULTILINE)
     assert first.count("done before") == 0 and again.count("done before") == 2
+    assert first.count("drawn before") == 0 and again.count("drawn before") == 4
     maps = sorted(path.name for path in (tmp_path / "demo/attention").glob("*.png"))
     assert maps == [f"{s}-{c}-2.png" for s in ("baseline", "lpea") for c in ("cross", "encoder")]
 
@@ -74,14 +74,14 @@ def test_a_table_from_raw_files_to_its_report(tmp_path, raw, size):
 def toy(tmp_path_factory) -> Path:
     """The embedded corpus with its trees, prepared."""
     folder = tmp_path_factory.mktemp("toy")
-    command = [sys.executable, "-m", "fairseq_diverse.cli"]
     for line in (
         f"toy --out {folder}/raw --sentences 200 --valid 10 --test 10",
         f"prepare toy --raw {folder}/raw --out {folder}/data",
         f"binarize-syntax --data {folder}/data --dependency {folder}/raw/{{split}}.en.conllu "
         f"--constituency {folder}/raw/{{split}}.en.ptb",
     ):
-        subprocess.run([*command, *line.split()], check=True, capture_output=True)
+        done = cli(*line.split())
+        assert done.returncode == 0, done.stderr
     return folder / "data"
 
 

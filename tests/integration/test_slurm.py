@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_run import call, directory, folder, summary  # noqa: F401
+from tests.integration.test_run import UPDATES, call, call_anew, directory, folder, summary  # noqa: F401
 
 pytestmark = pytest.mark.integration
 
@@ -61,7 +61,7 @@ def wait_for(what, process_log: Path) -> None:
 def test_an_array_of_jobs_one_of_which_is_stopped_and_goes_on(folder, slurm, tmp_path):  # noqa: F811
     runs = tmp_path / "runs"
     asked = ["run", folder / "table.yaml", "--rows", "baseline", "--seeds", "1,2", "--jobs", 2, "--slurm"]
-    queued = call(runs, *asked, "partition=gpu", "cpus-per-task=3")
+    queued = call_anew(runs, *asked, "partition=gpu", "cpus-per-task=3")
     assert queued.returncode == 0, queued.stderr
     assert re.findall(r"^baseline seed (\d): job (42_\d), ", queued.stdout, re.MULTILINE) == [
         ("1", "42_0"),
@@ -81,7 +81,7 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_goes_on(folder, slurm, tmp
     wait_for(lambda: (slurm / "requeued").exists(), log)
     assert (slurm / "requeued").read_text() == "requeue 42_0\n"
     wait_for(lambda: len(list(runs.glob("*/seed?/summary.json"))) == 2, log)
-    assert summary(runs, "baseline")["updates"] == 60
+    assert summary(runs, "baseline")["updates"] == UPDATES
     environment = (first() / "environment.txt").read_text()
     assert "# OMP_NUM_THREADS=1\n" in environment and re.search(r"^torch==", environment, re.MULTILINE)
     again = call(runs, *asked)

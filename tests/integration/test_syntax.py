@@ -16,7 +16,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.cli.translate import _output
 from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
-from tests.integration.commands import TINY, run
+from tests.integration.commands import TINY, cli, run
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_training import figures
 
@@ -31,8 +31,7 @@ COMMAND = [sys.executable, "-m", "fairseq_diverse.cli"]
 
 
 def command(*arguments, fails=False):
-    line = [*COMMAND, *map(str, arguments)]
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = cli(*arguments)
     assert bool(done.returncode) == fails, done.stdout + done.stderr
     return done.stderr.strip() if fails else done.stdout
 
@@ -133,6 +132,7 @@ def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path, 
     bare = tmp_path / "bare"
     shutil.copytree(data, bare, ignore=shutil.ignore_patterns("*.syntax.*"))
     train(bare, tmp_path / "model", TASK, 1)
+    assert (tmp_path / "model/checkpoint_last.pt").exists()
     common = ["translate", "--checkpoint", str(tmp_path / "model/checkpoint_last.pt"), "--data", str(bare), "--cpu"]
     for flag, kind in (("--dependency", "dependency"), ("--constituency-model", "constituency")):
         assert main([*common, flag, "given"]) == 2

@@ -3,13 +3,15 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from tests.integration.commands import TINY, make_data, run, train_in_two_processes
+from tests.integration.commands import TINY, USER_DIR, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
@@ -38,22 +40,57 @@ def load(path: Path) -> dict:
     return load_checkpoint(path)["model"]
 
 
+DECODING = ("--cpu", "--beam", "2", "--max-len-b", "12", "--num-workers", "0")
+GENERATE = """
+import contextlib, io, json, sys
+from fairseq_cli import generate
+outputs = []
+for sys.argv[1:] in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        generate.cli_main()
+    outputs.append(output.getvalue())
+print(json.dumps(outputs))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """By system: the log of two updates and the checkpoint."""
+    found = {}
+    for system, flags in SYSTEMS.items():
+        folder = tmp_path_factory.mktemp(system)
+        log = run("train", data, *TINY.split(), *flags.split(), "--max-update", 2, "--save-dir", folder)
+        found[system] = log, folder / "checkpoint_last.pt"
+    return found
+
+
+@pytest.fixture(scope="module")
+def generated(data, trained):
+    """By system: what a process that did not train prints; one for all, which mostly imports."""
+    lines = [
+        [str(data), "--path", str(checkpoint), *DECODING, "--user-dir", str(USER_DIR)]
+        for _, checkpoint in trained.values()
+    ]
+    done = subprocess.run([sys.executable, "-c", GENERATE, json.dumps(lines)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(zip(trained, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_train_generate_reload_in_a_new_process(data, tmp_path, system):
-    log = run("train", data, *TINY.split(), *SYSTEMS[system].split(), "--max-update", 2, "--save-dir", tmp_path)
+def test_train_generate_reload_in_a_new_process(data, trained, generated, system):
+    log, checkpoint = trained[system]
     assert len(figures(log.stderr + log.stdout, "loss")) == 2
     if "disagreement" in SYSTEMS[system]:
         text = log.stderr + log.stdout
         parts = [float(figures(text, f"disagreement_{t}")[0]) for t in ("subspace", "position", "output")]
         total = float(figures(text, "disagreement")[0])
         assert total == pytest.approx(sum(parts), abs=2e-3) and -3 <= total < 0
-    checkpoint = tmp_path / "checkpoint_last.pt"
-    common = (data, "--path", checkpoint, "--cpu", "--beam", 2, "--max-len-b", 12, "--num-workers", 0)
+    common = (data, "--path", checkpoint, *DECODING)
     first = run("generate", *common)
     hypotheses = re.findall(r"^H-\d+\t(\S+)\t(.*)$", first.stdout, re.MULTILINE)
     assert len(hypotheses) == 8
-    again = run("generate", *common, new_process=True)
-    assert re.findall(r"^[HP]-.*$", again.stdout, re.MULTILINE) == re.findall(r"^[HP]-.*$", first.stdout, re.MULTILINE)
+    again = generated[system]
+    assert re.findall(r"^[HP]-.*$", again, re.MULTILINE) == re.findall(r"^[HP]-.*$", first.stdout, re.MULTILINE)
     # decoding's scores are those of teacher forcing
     scored = run("generate", *common, "--score-reference", "--gen-subset", "test")
     assert len(re.findall(r"^H-", scored.stdout, re.MULTILINE)) == 8
@@ -117,17 +154,15 @@ def test_warm_start_from_plain_fairseq_logs_what_is_new(data, tmp_path):
 def test_more_interacting_heads_than_sentences_are_long_are_warned_of(tmp_path):
     """In the direction of the files and in the other, where the source is longer."""
     data = make_data(tmp_path, end=" w1" * 5)
-    flags = "--interacting sum --interacting-on encoder:1,cross --max-update 1 --decoder-attention-heads 8"
-    tiny = TINY.replace("--share-all-embeddings", "--encoder-embed-dim 32 --decoder-embed-dim 64")
+    flags = "--arch diverse_transformer_tiny --encoder-embed-dim 32 --decoder-embed-dim 64 --interacting sum"
+    flags += " --interacting-on encoder:1,cross --decoder-attention-heads 8"
     for source, target, heads, warned in (("en", "de", 4, ()), ("de", "en", 16, ("encoder", "cross"))):
-        log = run(
-            "train", data, *tiny.split(), *flags.split(), "--encoder-attention-heads", heads,
-            "-s", source, "-t", target, "--save-dir", tmp_path / source,
-        )  # fmt: skip
+        languages = ["--source-lang", source, "--target-lang", target]
+        done = cli("size", *flags.split(), "--encoder-attention-heads", heads, "--data", data, *languages)
         lines = (tmp_path / f"train.{source}").read_text().splitlines()
         length = sum(len(line.split()) for line in lines) / len(lines)
-        found = re.findall(r"\d+ heads in .* = \d+ = floor.*\)(?=, width)", log.stdout + log.stderr)
-        assert found == [
+        found = re.findall(r"\d+ heads in .* = \d+ = floor.*\)(?=, width)", done.stderr)
+        assert done.returncode == 0 and found == [
             f"{count} heads in {component} attention are more than h_max = {int(width / length)} = "
             f"floor({width} / {length:.2f})"
             for component, count, width in (("encoder", heads, 32), ("cross", 8, 64))
@@ -139,7 +174,7 @@ def test_an_all_off_checkpoint_loads_in_plain_fairseq(data, tmp_path):
     run("train", data, *TINY.split(), "--max-update", 1, "--save-dir", tmp_path / "off")
     checkpoint = tmp_path / "off/checkpoint_last.pt"
     overrides = "{'_name': 'transformer_tiny', 'arch': 'transformer_tiny'}"
-    common = (data, "--path", checkpoint, "--cpu", "--beam", 2, "--max-len-b", 12, "--num-workers", 0)
+    common = (data, "--path", checkpoint, *DECODING)
     ours = run("generate", *common)
     # plain fairseq cannot load any checkpoint with torch >= 2.6 unless it is told to trust the file
     theirs = run(

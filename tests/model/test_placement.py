@@ -80,4 +80,5 @@ def test_refused_when_built(flags, message):
 
 def test_capsules_are_checked_against_the_width_of_their_attention():
     flags = {"routing": "em", "routing_on": "decoder", "routing_capsules": 32, "share_all_embeddings": False}
-    build_model({**flags, "decoder_embed_dim": 32, "decoder_output_dim": 32})
+    model = build_model({**flags, "decoder_embed_dim": 32, "decoder_output_dim": 32})
+    assert model.decoder.layers[0].self_attn.aggregate

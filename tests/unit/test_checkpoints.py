@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_diverse.checkpoints.loading import EVALUATED, literal, load_checkpoint, register_safe_globals
+from fairseq_diverse.checkpoints.loading import load_checkpoint, register_safe_globals
+from fairseq_diverse.checkpoints.settings import EVALUATED, literal
 from fairseq_diverse.support.errors import UserError, show_user_errors_in_one_line
 
 NUMBERS = [

@@ -8,7 +8,7 @@ import torch
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from fairseq_diverse.analysis.accuracy import Accuracy, measure_accuracy, together
+from fairseq_diverse.analysis.accuracy import Accuracy, measure_accuracy, pooled
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
 from fairseq_diverse.data.classification import ClassificationDataset
@@ -230,6 +230,6 @@ def test_accuracy(task):
     assert len(seen) == len(result.hits) == len(dataset) and result.hits.count("0") == 1
     assert result.classes == [*map(dataset.labels.count, range(7))]
     assert (result.share, result.largest) == (100 * (1 - 1 / len(dataset)), 100 * max(result.classes) / len(dataset))
-    assert together([result, Accuracy([1] * 7, "0010100")]) == (
+    assert pooled([result, Accuracy([1] * 7, "0010100")]) == (
         [count + 1 for count in result.classes], result.hits + "0010100",
     )  # fmt: skip
