@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from tests.integration.commands import TINY, USER_DIR, make_data, run, train_in_two_processes
+from tests.integration.commands import TINY, USER_DIR, cli, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
