@@ -112,6 +112,10 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
         ("routing=emm", r"fairseq-train: argument --routing: invalid choice: 'emm' .nearest: em"),
         ("warmup-updates=many", "fairseq-train: argument --warmup-updates: invalid int value: 'many'"),
         ("lr=many", "fairseq-train: argument --lr: "),
+        (
+            "save-async=true",
+            "fairseq-train: --save-async: `fairseq-diverse run` sets this flag by itself",
+        ),
         ("fp16=3", "fairseq-train: --fp16 takes no value such as 3"),
         ("lr=true", "fairseq-train: argument --lr: expected one argument"),
         ("help=true", "fairseq-train: would show its help only"),
@@ -124,7 +128,8 @@ def test_flags_that_fairseq_does_not_take_are_found_before_anything_starts(
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     monkeypatch.setattr("fairseq_diverse.experiments.schedule.run_all", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(
-        "fairseq_diverse.experiments.runs.find_data", lambda name, dry: DataSet(name, tmp_path / "d", "en", "de", "h")
+        "fairseq_diverse.experiments.runs.find_data",
+        lambda name, dry, root: DataSet(name, tmp_path / "d", "en", "de", "h"),
     )
     asked = ["run", "toy", "--rows", "aggregation,baseline", "--set", setting]
     assert main(asked + ["--dry-run"] * dry) == 2

@@ -286,3 +286,31 @@ def test_paths_that_are_not_there_or_empty(tmp_path, capsys):
     for path, message in ((tmp_path / "absent", "no such file or directory"), (tmp_path, "no checkpoint (*.pt)")):
         assert main(["average", "--checkpoints", str(path), "--last", "1", "--out", str(tmp_path / "a.pt")]) == 2
         assert f"{path}: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"x": torch.eye(3, dtype=torch.int64).to_sparse()}},
+        {"model": {"x": torch.zeros(2, dtype=torch.int64, device="meta")}},
+        *({"extra_state": value} for value in ([], "text", 3, {5: 1})),
+        *({"optimizer_history": value} for value in ([3], "x", 5, [{"num_updates": "x"}])),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("flags", [[], ["--best", "1", "--metric", "loss"]], ids=["all", "best"])
+def test_parts_of_other_types_are_one_line(change, flags, tmp_path, capsys):
+    path = save(tmp_path / "checkpoint1.pt", parameters(1), value=1.0)
+    state = torch.load(path, weights_only=False)
+    torch.save({**state, **change}, path)
+    assert main(["average", "--checkpoints", str(path), *flags, "--out", str(tmp_path / "out.pt")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"{path}: " in error and not (tmp_path / "out.pt").exists()
+
+
+@pytest.mark.parametrize("change", [{"metrics": 3}, {"metrics": {"valid": [3]}}, {"val_loss": [1]}], ids=str)
+def test_damaged_figures_are_one_line(change, tmp_path, capsys):
+    path = save(tmp_path / "checkpoint1.pt", parameters(1), value=None, **change)
+    asked = ["average", "--checkpoints", str(path), "--best", "1", "--metric", "loss", "--out", str(tmp_path / "o.pt")]
+    assert main(asked) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -109,6 +109,9 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         ),
         (("fp16: true", "lr: '2**99'"), "row second: lr: .* is not a plain value; write the value itself"),
         (("fp16: true", "lr: --seed=5"), "row second: lr: --seed=5 would be read as another flag"),
+        (("fp16: true", "fp16: -sde"), "row second: fp16: -sde would be read as another flag"),
+        (("fp16: true", "dataset-impl: fasta"), "row second: dataset-impl: fairseq reads such files through a shell"),
+        (("fp16: true", f"lr: 0x{'f' * 6000}"), "second: lr: a whole number of at most 30 digits expected"),
         (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
         (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
         (("fp16: true", "average: {last: true, every: 3}"), "average: needs `last`"),
@@ -519,3 +522,26 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     before = runs._digest_of_code(str(folder))
     (folder / "__init__.py").write_text("second = 1\n")
     assert before != runs._digest_of_code(str(folder)) and runs._digest_of_code("") == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"source": "en;touch PWNED;"}, "source: 'en;touch PWNED;' is not a language"),
+        ({"target": [1]}, r"target: \[1\] is not a language"),
+        ({"source": None}, "source: None is not a language"),
+        ({"hash": 3}, r"damaged \(hash\)"),
+        ("hash", r"incomplete \(hash\)"),
+        ("source", r"incomplete \(source\)"),
+    ],
+)
+def test_a_damaged_record_of_prepared_data_is_one_line(change, problem, tmp_path):
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    record = {k: v for k, v in record.items() if k != change} if isinstance(change, str) else {**record, **change}
+    (tmp_path / "preprocess.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=f"preprocess.json: {problem}"):
+        find_data(str(tmp_path))
+
+
+def test_negative_numbers_are_values(table):
+    assert load_table(table(), settings=["lr=-1", "clip-norm=-.5"]).rows["first"].train["lr"] == "-1"

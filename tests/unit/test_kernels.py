@@ -1,6 +1,7 @@
 """C kernels: only what the user compiled is loaded, whole; without them, and for what they do not take, torch works."""
 
 import functools
+import hashlib
 import logging
 import math
 import os
@@ -71,7 +72,9 @@ def test_a_kernel_is_compiled_once_and_kept_for_its_user_alone(cache):
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700 and cache.file.name.startswith("routing-")
 
 
-@pytest.mark.parametrize("damage", [0, 10, 4096, 8000, 12000, "a byte", "its end", "another library", "a pipe", "link"])
+@pytest.mark.parametrize(
+    "damage", [0, 10, 4096, 8000, 12000, "a byte", "its end", "empty", "another library", "a pipe", "link"]
+)
 def test_a_damaged_or_foreign_kernel_is_compiled_again(damage, cache):
     assert cache.loads()
     file, content = cache.file, cache.file.read_bytes()
@@ -81,6 +84,8 @@ def test_a_damaged_or_foreign_kernel_is_compiled_again(damage, cache):
         file.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     elif damage == "its end":
         file.write_bytes(content[: -compiler.DIGEST])
+    elif damage == "empty":
+        file.write_bytes(hashlib.sha256(b"").digest())
     elif damage == "another library":
         file.write_bytes(b"\x7fELF" + bytes(9000))
     else:
