@@ -313,6 +313,11 @@ def _why_no_model(names: str, data: str, error: Exception) -> str:
             return lines[0]
         case AssertionError() | IndexError():  # fairseq fails while it words its message about the model
             return f"{names}: a task or model that neither fairseq nor this package has"
+        case RuntimeError() if any("Unexpected key" in line and "_attn." in line for line in lines):
+            return (
+                f"{names}: has a mechanism that is not registered here; give its --user-dir, or the flags that it was "
+                f"trained with: {lines[-1]}"
+            )
         case RuntimeError() if "state_dict" in lines[0]:  # its last line names a parameter
             return f"{names}: was it trained on other data than {data}? It does not fit: {lines[-1]}"
     if type(error) is Exception:  # fairseq's words

@@ -13,6 +13,7 @@ from tests.integration.commands import TINY, make_data
 
 pytestmark = pytest.mark.integration
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "temperature"
+PACKAGE = FOLDER.parents[1] / "fairseq_diverse"
 
 
 def command(module, *args):
@@ -48,3 +49,10 @@ def test_size_counts_it(trained):
     flags = ["--arch", "diverse_transformer_tiny", "--vocabulary", 100, "--temperature-on", "encoder", "--json"]
     done = command("fairseq_diverse.cli", "size", *flags, "--user-dir", FOLDER)
     assert done.returncode == 0 and json.loads(done.stdout)["parameters"]["added"] == 2 * 2, done.stderr
+
+
+def test_without_the_folder_the_message_names_the_flag(trained):
+    data, checkpoint = trained
+    done = command("fairseq_cli.generate", data, "--user-dir", PACKAGE, "--path", checkpoint, "--cpu")
+    assert done.returncode and "has a mechanism that is not registered here; give its --user-dir" in done.stderr
+    assert "Traceback" not in done.stderr
