@@ -26,8 +26,13 @@ def main(args: argparse.Namespace) -> int:
 
     if args.name not in (*MECHANISMS, "all"):
         raise ValueError(f"{args.name}: no such mechanism; there are {', '.join(MECHANISMS)}, or all")
-    logging.getLogger("fairseq_diverse").setLevel(logging.ERROR)  # warm starts announce themselves
-    failures = [check(name, args.user_dir) for name in (MECHANISMS if args.name == "all" else [args.name])]
+    logger = logging.getLogger("fairseq_diverse")
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # warm starts announce themselves
+    try:
+        failures = [check(name, args.user_dir) for name in (MECHANISMS if args.name == "all" else [args.name])]
+    finally:
+        logger.setLevel(before)
     return 1 if any(failures) else 0
 
 

@@ -186,7 +186,7 @@ def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, 
     (run / "reference.log").write_text("P-0\t-1.0\n")
     logs = {name: (run / name).stat().st_mtime_ns for name in ("train.log", "average.log", "generate.log")}
     dry = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--dry-run")
-    assert "goes on with reference" in dry.stdout
+    assert "resumes with reference" in dry.stdout
     again = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline")
     assert again.returncode == 0, again.stderr
     assert {name: (run / name).stat().st_mtime_ns for name in logs} == logs

@@ -165,7 +165,7 @@ def test_yisi_1_cuts_what_is_longer_than_the_model_reads(model):
 
 
 def test_yisi_1_says_what_is_wrong_with_its_model(model, tmp_path):
-    with pytest.raises(ValueError, match=r"no folder of a model .*\(no config.json\)"):
+    with pytest.raises(ValueError, match=r"not a folder of a model .*\(no config.json\)"):
         yisi.yisi_1(["a"], ["a"], tmp_path)
     with pytest.raises(ValueError, match="has layers 0 to 2, not 3"):
         yisi.yisi_1(["a"], ["a"], model, 3)
