@@ -23,8 +23,9 @@ from fairseq_diverse.support.files import atomic_write, read_lines
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fairseq_diverse.experiments.report import Summary
-    from fairseq_diverse.experiments.tables import Row, Table
+    from fairseq_diverse.experiments.rows import Row
+    from fairseq_diverse.experiments.saved import Summary
+    from fairseq_diverse.experiments.tables import Table
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
 BLOCK = re.compile(r"(<!-- fairseq-diverse report (.+?) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -56,11 +57,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]") -> "dict[str, list[Summary]]":
     """The rows' summaries from the place that the arguments name."""
-    from fairseq_diverse.experiments import report
+    from fairseq_diverse.experiments import saved
 
     if args.results:
-        return report.from_results(args.results, rows)
-    return report.from_runs(rows, Path(args.runs).resolve() if args.runs else None)
+        return saved.from_results(args.results, rows)
+    return saved.from_runs(rows, Path(args.runs).resolve() if args.runs else None)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -105,7 +106,7 @@ def refresh(path: Path) -> None:
 
 def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
-    from fairseq_diverse.experiments import formats, report
+    from fairseq_diverse.experiments import formats, report, saved
     from fairseq_diverse.experiments.accuracy_report import (
         accuracy_cells,
         accuracy_notes,
@@ -145,7 +146,7 @@ def show(args: argparse.Namespace) -> str:
         lines = report.compare(rows, summaries)
         cells = _columns(report.to_cells(lines), args.columns)
         notes = report.notes(rows, lines, cells[0])
-    if args.save and not report.save(args.save, summaries):
+    if args.save and not saved.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":
         return json.dumps({"table": table.name, "title": table.title, "rows": lines, "notes": notes}, indent=1)

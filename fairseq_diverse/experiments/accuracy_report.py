@@ -7,8 +7,7 @@ import numpy as np
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.probing import GROUPS, group_means
-from fairseq_diverse.experiments.report import (
-    Summary,
+from fairseq_diverse.experiments.comparison import (
     commits_note,
     commits_of,
     deviation,
@@ -22,6 +21,7 @@ from fairseq_diverse.experiments.report import (
     without_empty_columns,
 )
 from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.saved import Summary
 from fairseq_diverse.logic.corpus import MOST_OPERATORS
 
 if TYPE_CHECKING:

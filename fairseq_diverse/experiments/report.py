@@ -1,94 +1,27 @@
 """Measured beside published figures: means over seeds, differences to the baseline and how sure they are."""
 
 import dataclasses
-import itertools
-import os
-import re
-import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.flags import common, defaults, machinery
-from fairseq_diverse.experiments.records import AGAIN, bleu_statistics, read_summary, write_json
+from fairseq_diverse.experiments.comparison import (
+    commits_note,
+    commits_of,
+    deviation,
+    ended_early,
+    ended_early_note,
+    mark,
+    of_shared_seeds,
+    p_text,
+    refuse_other_data,
+    shared_seeds_note,
+    without_empty_columns,
+)
+from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.runs import find_runs
-
-Summary = dict[str, Any]
-
-
-def from_runs(rows: Sequence[Row], root: Path | None = None) -> dict[str, list[Summary]]:
-    """The summaries of every row's finished runs in a folder of runs, all seeds that there are."""
-    found: dict[str, list[Summary]] = {}
-    for run in find_runs(rows, [0], dry=True, root=root, cpu=True):
-        paths = run.directory.parent.glob("seed*/summary.json")
-        found[run.row.name] = _by_seed(read_summary(path, AGAIN) for path in paths)
-    return found
-
-
-def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
-    """The same from the copies that ``save`` made.
-
-    Raises:
-        ValueError: the folder has none, a file is not a summary, or one bears a row's name and is not of that row.
-    """
-    found: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
-    summaries: dict[Path, Summary] = {}
-    by_name = {row.name: row for row in rows}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            summaries[path] = summary = read_summary(path, "save it again")
-        except ValueError as error:
-            problem = str(error).removeprefix(f"{path}: ")
-            raise ValueError(
-                f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote: {problem}"
-            ) from None
-        name, seed = summary["system"], summary["seed"]
-        if name not in by_name:
-            continue
-        if difference := _difference(summary, by_name[name]):
-            raise ValueError(f"{path}: not row {name} of this table as it is asked for: {difference}")
-        if seed in found[name]:
-            raise ValueError(f"{path}: seed {seed} of row {name} is {found[name][seed]} already")
-        found[name][seed] = path
-    if not summaries:
-        raise ValueError(f"{folder}: no saved summaries; `fairseq-diverse report TABLE --save {folder}` writes them")
-    return {name: _by_seed(summaries[path] for path in of_row.values()) for name, of_row in found.items()}
-
-
-def _difference(summary: Summary, row: Row) -> str:
-    """What a saved run has otherwise than its row; empty where it is a run of it."""
-    if summary["data"] != Path(row.data).name:
-        return f"its data are {summary['data']}, not {Path(row.data).name}"
-    words = shlex.split(summary["commands"][0])
-    trained = {
-        word.removeprefix("--"): "" if following.startswith("--") else following
-        for word, following in itertools.pairwise([*words, "--"])
-        if word.startswith("--") and word != "--"
-    }
-    wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.train.items()}
-    others = {**common("", "", True), **machinery(row, 0, Path()), **defaults(cpu=True)}
-    for flag in {**wanted, **trained}:
-        if flag in wanted or flag not in others:
-            before, after = (flags.get(flag) for flags in (trained, wanted))
-            if before != after:
-                shown = ["no " * (value is None) + f"--{flag} {value or ''}".rstrip() for value in (before, after)]
-                return f"it was trained with {shown[0]}, not {shown[1]}"
-    return ""
-
-
-def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
-    """Copy summaries to ``<folder>/<row>-seed<S>.json``, with the commands' paths replaced by what they stand for."""
-    paths = []
-    for name, of_row in summaries.items():
-        for summary in of_row:
-            path = folder / f"{name}-seed{summary['seed']}.json"
-            commands = [_portable(line) for line in summary["commands"]]
-            write_json(path, summary | {"system": name, "commands": commands})
-            paths.append(path)
-    return paths
+from fairseq_diverse.experiments.saved import Summary
 
 
 def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[Row]:
@@ -243,69 +176,6 @@ def published_note(rows: Sequence[Row]) -> list[str]:
     return [f"published figures: measured on {', '.join(published)}"] if published else []
 
 
-def deviation(values: Sequence[float]) -> float | None:
-    """Standard deviation over seeds; None for one seed."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def commits_of(summaries: Sequence[Summary]) -> list[str]:
-    """The commits that the runs were made with, a + behind those with changed files."""
-    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in summaries})
-
-
-def commits_note(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The commits of all lines that have any."""
-    commits = sorted({commit for line in lines for commit in line.get("commits", ())})
-    return f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)
-
-
-def refuse_other_data(row: Row, of_row: Sequence[Summary], first: Sequence[Summary]) -> None:
-    """Raise ``ValueError`` where a row was run on other data than its baseline."""
-    if of_row[0]["data_hash"] != first[0]["data_hash"]:
-        raise ValueError(f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline")
-
-
-def of_shared_seeds(
-    first: Sequence[Summary], other: Sequence[Summary]
-) -> tuple[Sequence[Summary], Sequence[Summary], list[int] | None]:
-    """The runs of the seeds that both have, all of them where they share none; these seeds, None if that is all."""
-    of_first, of_other = ({s["seed"] for s in group} for group in (first, other))
-    shared = of_first & of_other
-    if not shared:
-        return first, other, []
-    before, after = ([s for s in group if s["seed"] in shared] for group in (first, other))
-    return before, after, None if of_first == of_other else sorted(shared)
-
-
-def ended_early(row: Row, summaries: Sequence[Summary]) -> str:
-    """How many updates a row's seeds ran, where its flags ended training before ``max-update``; empty otherwise."""
-    ran = [summary.get("updates", row.max_update) for summary in summaries]
-    if min(ran) >= row.max_update:
-        return ""
-    counts = ", ".join(f"{count:,}" for count in ran)
-    return f"{row.name} {counts} of {row.max_update:,} ({', '.join(f'--{flag}' for flag in row.ends_early)})"
-
-
-def ended_early_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which rows trained for fewer updates than ``max-update``, by seed; none where none did."""
-    found = [line["ended_early"] for line in lines if line.get("ended_early")]
-    return [f"updates until training ended, by seed: {'; '.join(found)}"] if found else []
-
-
-def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which rows are compared over fewer seeds than they or their baseline have, and which over different ones."""
-    fewer = [f"{line['row']} {', '.join(map(str, line['compared']))}" for line in lines if line.get("compared")]
-    other = [line["row"] for line in lines if line.get("compared") == []]
-    notes = [f"Δ over the seeds that a row and its baseline both have: {'; '.join(fewer)}"] if fewer else []
-    return notes + ([f"Δ between different seeds: {'; '.join(other)}"] if other else [])
-
-
-def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The columns of a table that have something below their header."""
-    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return [list(row) for row in zip(*filled, strict=True)]
-
-
 def _one_seed(lines: Sequence[Mapping[str, Any]]) -> bool:
     return max(line["seeds"] for line in lines) <= 1
 
@@ -319,10 +189,6 @@ def _resampled(summaries: Sequence[Summary]) -> dict[int, np.ndarray]:
 
 def _over_seeds(resamples: Mapping[int, np.ndarray], summaries: Sequence[Summary]) -> np.ndarray:
     return np.mean([resamples[s["seed"]] for s in summaries], axis=0)
-
-
-def _by_seed(summaries: Any) -> list[Summary]:
-    return sorted(summaries, key=lambda summary: summary["seed"])
 
 
 def _mean(values: Any) -> float:
@@ -341,31 +207,3 @@ def _formatted(figure: float | None, form: str) -> str:
 
 def _shown(figure: float | str) -> str:
     return f"{figure:.2f}" if isinstance(figure, float) else str(figure)
-
-
-def p_text(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def mark(p: float) -> str:
-    """Stars of a p-value."""
-    return "**" if p < 0.01 else "*" if p < 0.05 else ""
-
-
-def _portable(line: str) -> str:
-    """``.../python -m fairseq_cli.train .../DATA`` -> ``fairseq-train DATA``, without the paths of this machine."""
-    words = shlex.split(line)
-    if "-m" not in words:  # saved before
-        return line
-    words = words[words.index("-m") + 1 :]
-    words[0] = words[0].replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
-    return shlex.join(map(_portable_word, words))
-
-
-def _portable_word(word: str) -> str:
-    if named := re.fullmatch(r"([^/=]+=)(/.*)", word):
-        return named[1] + _portable_word(named[2])
-    if not os.path.isabs(word):
-        return word
-    inside = re.search(r"checkpoints(/[^/]+)?$", word)
-    return f"RUN/{inside[0]}" if inside else os.path.basename(word)

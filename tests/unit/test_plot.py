@@ -24,8 +24,8 @@ from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
 from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
-from fairseq_diverse.experiments.report import from_results
 from fairseq_diverse.experiments.row_curves import curves, draw_curves
+from fairseq_diverse.experiments.saved import from_results
 from fairseq_diverse.experiments.tables import load_table, to_arguments
 from fairseq_diverse.support import pictures
 from fairseq_diverse.support.errors import UserError

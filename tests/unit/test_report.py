@@ -9,7 +9,7 @@ from scipy.stats import ttest_ind, ttest_rel
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import formats, report
+from fairseq_diverse.experiments import comparison, formats, report, saved
 from fairseq_diverse.experiments.accuracy_report import (
     accuracy_cells,
     accuracy_notes,
@@ -69,14 +69,14 @@ def test_report_compares_means_over_seeds(table):
     assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
     assert second["seeds"] == 2 and "delta" not in first
     assert second["seed_p"] == pytest.approx(ttest_rel(bleu["first"], bleu["second"]).pvalue)
-    assert not report.shared_seeds_note([first, second])
+    assert not comparison.shared_seeds_note([first, second])
     summaries["second"][0]["seed"], summaries["second"][1]["seed"] = 3, 4
     _, second = report.compare(rows, summaries)
-    assert report.shared_seeds_note([first, second]) == ["Δ between different seeds: second"]
+    assert comparison.shared_seeds_note([first, second]) == ["Δ between different seeds: second"]
     assert second["seed_p"] == pytest.approx(ttest_ind(bleu["first"], bleu["second"], equal_var=False).pvalue)
     cells = report.to_cells([first, second])
     assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
-    assert f"{second['delta']:+.2f}** ({report.p_text(second['p'])})" in cells[2]
+    assert f"{second['delta']:+.2f}** ({comparison.p_text(second['p'])})" in cells[2]
 
 
 def test_rows_are_compared_over_the_seeds_that_both_have(table):
@@ -130,17 +130,17 @@ def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(tabl
     second = summary(1, 3, 4.0)
     second["commands"] = [second["commands"][0].replace("--dropout 0.2", "--dropout 0.3 --fp16")]
     summaries = {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)], "second": [second]}
-    paths = report.save(tmp_path / "results", summaries)
+    paths = saved.save(tmp_path / "results", summaries)
     assert sorted(path.name for path in paths) == ["first-seed1.json", "first-seed2.json", "second-seed1.json"]
-    saved = json.loads(paths[0].read_text())
-    assert saved["commands"][0].startswith("fairseq-train data --save-dir RUN/checkpoints --arch transformer --max-up")
-    assert saved["system"] == "first"
-    read = report.from_results(tmp_path / "results", rows)
+    first = json.loads(paths[0].read_text())
+    assert first["commands"][0].startswith("fairseq-train data --save-dir RUN/checkpoints --arch transformer --max-up")
+    assert first["system"] == "first"
+    read = saved.from_results(tmp_path / "results", rows)
     assert report.compare(rows, read) == report.compare(rows, summaries)
-    again = report.save(tmp_path / "again", read)  # a copy of the copy
+    again = saved.save(tmp_path / "again", read)  # a copy of the copy
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
     with pytest.raises(ValueError, match="no saved summaries"):
-        report.from_results(tmp_path / "nothing", rows)
+        saved.from_results(tmp_path / "nothing", rows)
 
 
 @pytest.mark.parametrize(
@@ -153,25 +153,25 @@ def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(tabl
     ],
 )
 def test_results_of_other_runs_are_refused(table, tmp_path, change, message):
-    report.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
+    saved.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
     data = change[0].removeprefix("data=") if change[0].startswith("data") else None
     rows = list(load_table(table(), data=data, settings=None if data else change).rows.values())
     with pytest.raises(
         ValueError, match=f"first-seed1.json: not row first of this table as it is asked for: {message}"
     ):
-        report.from_results(tmp_path, rows)
+        saved.from_results(tmp_path, rows)
 
 
 def test_results_that_are_no_summaries_or_twice_the_same_seed_are_refused(table, tmp_path):
     rows = list(load_table(table()).rows.values())
-    report.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
+    saved.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
     (tmp_path / "copy.json").write_text((tmp_path / "first-seed1.json").read_text())
     with pytest.raises(ValueError, match=r"first-seed1.json: seed 1 of row first is .*copy.json already"):
-        report.from_results(tmp_path, rows)
+        saved.from_results(tmp_path, rows)
     for text in ("{}", "[1]", "x", '{"system": "first"}'):
         (tmp_path / "copy.json").write_text(text)
         with pytest.raises(ValueError, match=r"copy.json: not a summary that"):
-            report.from_results(tmp_path, rows)
+            saved.from_results(tmp_path, rows)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +223,14 @@ def test_rows_that_ended_early_are_named(table):
     short = [summary(1, 9, 5.0) | {"updates": 13}, summary(2, 9, 5.0) | {"updates": 30}]
     lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": short})
     assert "updates until training ended, by seed: second 13, 30 of 30 (--patience)" in report.notes(rows, lines, [])
-    assert not report.ended_early_note(lines[:1])
+    assert not comparison.ended_early_note(lines[:1])
 
 
 def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
     command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
     second = summary(1, 3, 4.0) | {"commands": [command]}
     name = table()
-    report.save(tmp_path / "results", {"first": [summary(1, 20, 5.0)], "second": [second]})
+    saved.save(tmp_path / "results", {"first": [summary(1, 20, 5.0)], "second": [second]})
     asked = ["report", name, "--results", str(tmp_path / "results"), "--baseline", "second", "--format", "json"]
     for rows in ([], ["--rows", "first"]):
         assert not main([*asked, *rows])
@@ -308,14 +308,14 @@ def test_the_picture_of_lengths_has_a_curve_a_row_and_the_largest_class():
 def test_paths_of_this_machine_are_left_out_of_commands():
     line = "/x/python -m fairseq_diverse.cli accuracy model=/y/runs/a/seed1/checkpoints/checkpoint_last.pt --data /y/d"
     expected = "fairseq-diverse accuracy model=RUN/checkpoints/checkpoint_last.pt --data d"
-    assert report._portable(line) == expected
+    assert saved._portable(line) == expected
 
 
 def test_one_seed_says_nothing_about_seeds(table):
     rows = list(load_table(table()).rows.values())
     _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 3, 4.0)]})
     assert second["seed_p"] is None
-    assert [report.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
+    assert [comparison.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
 
 
 CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
@@ -360,7 +360,7 @@ def test_no_format_lets_text_break_its_line():
 def results(table, tmp_path):
     """The arguments that report a table of one finished row."""
     name = table()
-    report.save(tmp_path / "results", {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)]})
+    saved.save(tmp_path / "results", {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)]})
     return [name, "--results", str(tmp_path / "results")]
 
 
@@ -369,8 +369,8 @@ def test_report_in_every_format(results, capsys, tmp_path):
         assert not main(["report", *results, "--format", form, "--finished", "--columns", "row, BLEU"])
         shown = capsys.readouterr().out
         assert sign in shown and "first" in shown and "second" not in shown and "chrF" not in shown
-    assert not main(["report", *results, "--format", "json", "--out", str(tmp_path / "report.json")])
-    content = json.loads((tmp_path / "report.json").read_text())
+    assert not main(["report", *results, "--format", "json", "--out", str(tmp_path / "summaries.json")])
+    content = json.loads((tmp_path / "summaries.json").read_text())
     assert content["rows"][0]["seeds"] == 2 and content["notes"] and capsys.readouterr().out == ""
     assert main(["report", *results, "--columns", "row,bleu"]) == 2
     assert "--columns: no column bleu; there are: row, parameters" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""The summaries of a table's rows: of its runs, or of saved copies; and saving them."""
+
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.experiments.flags import common, defaults, machinery
+from fairseq_diverse.experiments.records import AGAIN, read_summary, write_json
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs import find_runs
+
+Summary = dict[str, Any]
+
+
+def from_runs(rows: Sequence[Row], root: Path | None = None) -> dict[str, list[Summary]]:
+    """The summaries of every row's finished runs in a folder of runs, all seeds that there are."""
+    found: dict[str, list[Summary]] = {}
+    for run in find_runs(rows, [0], dry=True, root=root, cpu=True):
+        paths = run.directory.parent.glob("seed*/summary.json")
+        found[run.row.name] = _by_seed(read_summary(path, AGAIN) for path in paths)
+    return found
+
+
+def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
+    """The same from the copies that ``save`` made.
+
+    Raises:
+        ValueError: the folder has none, a file is not a summary, or one bears a row's name and is not of that row.
+    """
+    found: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
+    summaries: dict[Path, Summary] = {}
+    by_name = {row.name: row for row in rows}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            summaries[path] = summary = read_summary(path, "save it again")
+        except ValueError as error:
+            problem = str(error).removeprefix(f"{path}: ")
+            raise ValueError(
+                f"{path}: not a summary that `fairseq-diverse report TABLE --save` wrote: {problem}"
+            ) from None
+        name, seed = summary["system"], summary["seed"]
+        if name not in by_name:
+            continue
+        if difference := _difference(summary, by_name[name]):
+            raise ValueError(f"{path}: not row {name} of this table as it is asked for: {difference}")
+        if seed in found[name]:
+            raise ValueError(f"{path}: seed {seed} of row {name} is {found[name][seed]} already")
+        found[name][seed] = path
+    if not summaries:
+        raise ValueError(f"{folder}: no saved summaries; `fairseq-diverse report TABLE --save {folder}` writes them")
+    return {name: _by_seed(summaries[path] for path in of_row.values()) for name, of_row in found.items()}
+
+
+def _difference(summary: Summary, row: Row) -> str:
+    """What a saved run has otherwise than its row; empty where it is a run of it."""
+    if summary["data"] != Path(row.data).name:
+        return f"its data are {summary['data']}, not {Path(row.data).name}"
+    words = shlex.split(summary["commands"][0])
+    trained = {
+        word.removeprefix("--"): "" if following.startswith("--") else following
+        for word, following in itertools.pairwise([*words, "--"])
+        if word.startswith("--") and word != "--"
+    }
+    wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.train.items()}
+    others = {**common("", "", True), **machinery(row, 0, Path()), **defaults(cpu=True)}
+    for flag in {**wanted, **trained}:
+        if flag in wanted or flag not in others:
+            before, after = (flags.get(flag) for flags in (trained, wanted))
+            if before != after:
+                shown = ["no " * (value is None) + f"--{flag} {value or ''}".rstrip() for value in (before, after)]
+                return f"it was trained with {shown[0]}, not {shown[1]}"
+    return ""
+
+
+def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
+    """Copy summaries to ``<folder>/<row>-seed<S>.json``, with the commands' paths replaced by what they stand for."""
+    paths = []
+    for name, of_row in summaries.items():
+        for summary in of_row:
+            path = folder / f"{name}-seed{summary['seed']}.json"
+            commands = [_portable(line) for line in summary["commands"]]
+            write_json(path, summary | {"system": name, "commands": commands})
+            paths.append(path)
+    return paths
+
+
+def _by_seed(summaries: Any) -> list[Summary]:
+    return sorted(summaries, key=lambda summary: summary["seed"])
+
+
+def _portable(line: str) -> str:
+    """``.../python -m fairseq_cli.train .../DATA`` -> ``fairseq-train DATA``, without the paths of this machine."""
+    words = shlex.split(line)
+    if "-m" not in words:  # saved before
+        return line
+    words = words[words.index("-m") + 1 :]
+    words[0] = words[0].replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
+    return shlex.join(map(_portable_word, words))
+
+
+def _portable_word(word: str) -> str:
+    if named := re.fullmatch(r"([^/=]+=)(/.*)", word):
+        return named[1] + _portable_word(named[2])
+    if not os.path.isabs(word):
+        return word
+    inside = re.search(r"checkpoints(/[^/]+)?$", word)
+    return f"RUN/{inside[0]}" if inside else os.path.basename(word)
