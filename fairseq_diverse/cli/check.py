@@ -74,7 +74,7 @@ def check(name: str, user_dir: str | None) -> int:
     if MECHANISMS[name].neutral is not None or MECHANISMS[name].neutral_zeros:
         neutral = partial(properties.neutral_is_the_baseline, name)
         row("neutral setting = baseline", lambda c: attempt("neutral setting", c, partial(neutral, c)))
-    others = partial(properties.together, name)
+    others = partial(properties.with_others, name)
     row("with every other mechanism", lambda c: attempt("with others", c, partial(others, c)))
     row("reload in a new process", lambda c: attempt("reload", c, lambda: _reload(name, c, user_dir)))
     for problem, places in failed.items():

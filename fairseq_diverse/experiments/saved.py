@@ -46,7 +46,7 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
         if name not in by_name:
             continue
         if difference := _difference(summary, by_name[name]):
-            raise ValueError(f"{path}: not row {name} of this table as it is asked for: {difference}")
+            raise ValueError(f"{path}: not row {name} of this table as configured: {difference}")
         if seed in found[name]:
             raise ValueError(f"{path}: seed {seed} of row {name} is {found[name][seed]} already")
         found[name][seed] = path

@@ -55,7 +55,7 @@ def prepare(
         strict: refuse training pairs with an empty side and lines with line separators or NUL, not fix them.
         workers: processes for tokenization, segmentation and binarization.
         overwrite: replace a data set prepared otherwise.
-        hold_out: every so many of the training pairs that are kept becomes a pair of valid, which then has no raw
+        hold_out: every N-th of the training pairs that are kept becomes a pair of valid, which then has no raw
             files (0: it has).
         work: directory beside ``out`` where a stopped preparation is kept, to be resumed; by default nothing is kept.
         say: receives a line for each split and one at the end.

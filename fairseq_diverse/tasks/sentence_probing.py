@@ -1,4 +1,4 @@
-"""Probing: what of a sentence's properties its encoding tells (Conneau et al., 2018)."""
+"""Probing: which properties of a sentence its encoding holds (Conneau et al., 2018)."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -335,7 +335,7 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def together(name: str, component: str, others: Iterable[str] | None = None) -> None:
+def with_others(name: str, component: str, others: Iterable[str] | None = None) -> None:
     """It trains and decodes with every other mechanism that neither of the two refuses, at the same attention."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
     for other in (other for other in others if component in MECHANISMS[other].components):

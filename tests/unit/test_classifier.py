@@ -20,7 +20,7 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig
 
 SMALL = {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 4, "dropout": 0.0}
-MECHANISMS = [
+PLACED = [
     {},
     {"routing": "em"},
     {"talking": "both", "talking_on": "encoder"},
@@ -118,7 +118,7 @@ def test_pooling():
         torch.testing.assert_close(pooling(x, valid)[row], torch.cat(expected))
 
 
-@pytest.mark.parametrize("flags", MECHANISMS)
+@pytest.mark.parametrize("flags", PLACED)
 def test_a_pair_alone_equals_itself_in_a_batch_and_every_parameter_trains(task, flags):
     task.load_dataset("test5")
     dataset, model = task.dataset("test5"), build(task, **flags)
@@ -194,7 +194,7 @@ def test_criterion_with_disagreement(task):
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("flags", [{"pooling": "mean"}, *MECHANISMS], ids=str)
+@pytest.mark.parametrize("flags", [{"pooling": "mean"}, *PLACED], ids=str)
 def test_half_types(task, flags, half):
     """What --bf16 and --fp16 ask of model and criterion."""
     task.load_dataset("test5")

@@ -194,7 +194,7 @@ def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys)
     register_mechanism("own")(ReadsTheFuture)
     few = {title: properties.PROPERTIES[title] for title in ("off = absent", "causality")}
     monkeypatch.setattr(properties, "PROPERTIES", few)
-    monkeypatch.setattr(properties, "together", lambda *_: None)
+    monkeypatch.setattr(properties, "with_others", lambda *_: None)
     monkeypatch.setattr(properties, "reload", lambda *_: [0.0])
     assert main(["check", "own"]) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -156,9 +156,7 @@ def test_results_of_other_runs_are_refused(table, tmp_path, change, message):
     saved.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
     data = change[0].removeprefix("data=") if change[0].startswith("data") else None
     rows = list(load_table(table(), data=data, settings=None if data else change).rows.values())
-    with pytest.raises(
-        ValueError, match=f"first-seed1.json: not row first of this table as it is asked for: {message}"
-    ):
+    with pytest.raises(ValueError, match=f"first-seed1.json: not row first of this table as configured: {message}"):
         saved.from_results(tmp_path, rows)
 
 

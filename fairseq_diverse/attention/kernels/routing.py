@@ -14,15 +14,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
 from fairseq_diverse.attention.kernels import cpu
+from fairseq_diverse.attention.precision import at_least_float32
 
 EPSILON = 1e-9
 CHUNK = {"cpu": 2**17, "other": 2**25}  # votes worked on at a time: what fits a core's cache, what fits a GPU
 
 Betas = tuple[Tensor, Tensor] | None
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def temperature(t: int, iterations: int) -> float:

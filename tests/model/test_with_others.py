@@ -13,7 +13,7 @@ NAMES = [*MECHANISMS]
     ("name", "component"), [(name, component) for name in NAMES[:-1] for component in MECHANISMS[name].components]
 )
 def test_each_with_every_other(name, component):
-    properties.together(name, component, NAMES[NAMES.index(name) + 1 :])
+    properties.with_others(name, component, NAMES[NAMES.index(name) + 1 :])
 
 
 def test_a_new_process_loads_them_all():
