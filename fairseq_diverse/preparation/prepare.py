@@ -25,7 +25,7 @@ from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.files import iterate_lines, temporary_path
-from fairseq_diverse.support.processes import run_to_end
+from fairseq_diverse.support.processes import run_to_end, signals_deferred
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
 T = TypeVar("T")
@@ -261,7 +261,8 @@ def _make(tokens: tuple[Tokens, ...], pair: tuple[str, ...]) -> Made:
 
 
 def _bar(lines: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    return tqdm(lines, what, total, unit="line", mininterval=INTERVAL)
+    with signals_deferred():  # a bar that is half made complains when it is deleted
+        return tqdm(lines, what, total, unit="line", mininterval=INTERVAL)
 
 
 def _equal_lengths(source: Path, target: Path) -> int:
