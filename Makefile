@@ -22,7 +22,7 @@ demo: setup
 
 # Everything but the tests that need a GPU.
 test: setup
-	$(BIN)/python -m pytest -q -m 'not gpu' -n 2 --dist loadfile --durations 10
+	$(BIN)/python -m pytest -q -m 'not gpu' -n 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 test-fast: setup
 	$(BIN)/python -m pytest -q tests/unit tests/model -n 2

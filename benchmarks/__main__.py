@@ -3,7 +3,7 @@
 import argparse
 import gc
 import json
-import platform
+import os
 import re
 import statistics
 import sys
@@ -21,6 +21,7 @@ from tqdm import tqdm
 from benchmarks import parsing, sides
 from benchmarks.harness import LEVEL, Sample, alternate, clock, median_interval
 from fairseq_diverse.experiments import provenance
+from fairseq_diverse.experiments.environment import ALLOCATION
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 
@@ -193,11 +194,7 @@ def device_name(device: str) -> str:
     """The processor's name, for the file and inside it."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    try:
-        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
+    return provenance.processor().partition(",")[0]
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
@@ -293,4 +290,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 
 
 if __name__ == "__main__":
+    # before glibc reads them; those that are set already stay
+    if missing := {name: value for name, value in ALLOCATION.items() if name not in os.environ}:
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], os.environ | missing)
     sys.exit(main())

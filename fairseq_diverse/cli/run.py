@@ -3,7 +3,8 @@
 Every row and seed has its own directory under $FAIRSEQ_DIVERSE_RUNS (default: runs/), named by a hash of what is
 trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command resumes.
 `fairseq-diverse report TABLE` shows the results. Each run gets its share of the cores as threads, or $OMP_NUM_THREADS
-of them. All flags are checked before anything starts; those that a run sets by itself (--seed, --save-dir, what is
+of them; on a CPU it also keeps freed memory, which changes no result and makes training faster (docs/speed.md).
+All flags are checked before anything starts; those that a run sets by itself (--seed, --save-dir, what is
 saved and logged) are refused in tables and --set. With --slurm the runs become one array of jobs, --jobs of them at a
 time; a job whose time is up is queued again and resumes.
 """
@@ -24,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="OPTION=VALUE",
         help="queue the runs with SLURM; options of sbatch, such as partition=gpu gpus_per_node=1 time=600 (minutes)",
+    )
+    parser.add_argument(
+        "--same-arithmetic",
+        action="store_true",
+        help="on a CPU: one thread and instructions of AVX2 only, so that trainings repeat to the last bit",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
@@ -56,6 +62,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse.experiments.environment import of_children
     from fairseq_diverse.experiments.flags import own_flags, refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
     from fairseq_diverse.experiments.tables import load_table, select_rows
@@ -73,14 +80,16 @@ def main(args: argparse.Namespace) -> int:
         if step in run.commands()
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // args.jobs))
+    share = 1 if args.same_arithmetic else max(1, cores // args.jobs)
+    asked = os.environ.get("OMP_NUM_THREADS") or str(share)
     if not re.fullmatch("[1-9][0-9]{,5}", asked):
         raise ValueError(f"OMP_NUM_THREADS={asked}: a number of threads above 0 expected")
-    threads = int(asked)
+    cpu = all(run.cpu for run in runs)
+    environment = of_children(int(asked), dict(os.environ), cpu, args.same_arithmetic)
     if args.dry_run:
         for run in runs:
             print(f"# {run.name}: {run.stage}, {run.directory}")
-            print("\n".join(run.shell_lines(threads)), end="\n\n")
+            print("\n".join(run.shell_lines(environment)), end="\n\n")
         return 0
     if args.slurm is not None:
         from fairseq_diverse.experiments.slurm import submit
@@ -88,11 +97,11 @@ def main(args: argparse.Namespace) -> int:
 
         unfinished = [run for run in runs if not run.finished]
         folder = runs_dir() / "slurm"
-        queued = submit(unfinished, args.jobs, args.slurm, folder) if unfinished else []
+        queued = submit(unfinished, args.jobs, args.slurm, folder, args.same_arithmetic) if unfinished else []
         for run, job in zip(unfinished, queued, strict=True):
             print(f"{run.name}: job {job}, {run.directory}")
         print(f"{len(unfinished)} runs queued, {len(runs) - len(unfinished)} done before; logs of jobs: {folder}")
         return 0
     from fairseq_diverse.experiments.schedule import run_all
 
-    return 1 if run_all(runs, args.jobs, threads) else 0
+    return 1 if run_all(runs, args.jobs, environment) else 0

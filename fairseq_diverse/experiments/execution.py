@@ -32,8 +32,11 @@ class Progress:
     words_per_second: str = ""
 
 
-def execute(run: Run, threads: int) -> Iterator[Progress]:
+def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
     """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.
+
+    Args:
+        environment: variables that the steps' programs get besides the inherited ones.
 
     Raises:
         RunFailed: a step's program failed.
@@ -43,17 +46,17 @@ def execute(run: Run, threads: int) -> Iterator[Progress]:
         if run.finished:
             return
         with atomic_write(run.directory / "commands.sh") as f:
-            f.writelines(line + "\n" for line in run.shell_lines(threads))
+            f.writelines(line + "\n" for line in run.shell_lines(environment))
         with atomic_write(run.directory / "environment.txt") as f:
-            f.write(provenance.environment())
+            f.write(provenance.environment(environment))
         for step, command in run.commands().items():
             if step in run.state:
                 continue
             yield Progress(step)
             if step == "train":
-                yield from _train(run, command, threads, lock)
+                yield from _train(run, command, environment, lock)
             else:
-                peak = yield from _spawn(run, step, command, threads, lock)
+                peak = yield from _spawn(run, step, command, environment, lock)
                 _finish(run, step, logs.measure(step, run.directory / f"{step}.log") | {"peak_memory": peak})
         yield Progress("score")
         # a run that another table finished has what all tables share
@@ -63,12 +66,12 @@ def execute(run: Run, threads: int) -> Iterator[Progress]:
                 path.unlink(missing_ok=True)
 
 
-def _train(run: Run, command: list[str], threads: int, lock: int) -> Iterator[Progress]:
+def _train(run: Run, command: list[str], environment: dict[str, str], lock: int) -> Iterator[Progress]:
     peak = None
     if (updates := repair_last_checkpoint(run.checkpoints)) < run.row.max_update:
-        starts = [*run.state.get("starts", []), provenance.collect()]
+        starts = [*run.state.get("starts", []), provenance.collect(environment)]
         write_json(run.directory / "state.json", run.state | {"starts": starts})
-        peak = yield from _spawn(run, "train", command, threads, lock)
+        peak = yield from _spawn(run, "train", command, environment, lock)
         updates = repair_last_checkpoint(run.checkpoints)
     log = run.directory / "train.log"
     if updates == 0 or (updates < run.row.max_update and not run.row.ends_early):
@@ -83,10 +86,11 @@ def _finish(run: Run, step: str, measures: dict[str, Any]) -> None:
     write_json(run.directory / "state.json", run.state | {step: measures})
 
 
-def _spawn(run: Run, step: str, command: list[str], threads: int, lock: int) -> Generator[Progress, None, int]:
+def _spawn(
+    run: Run, step: str, command: list[str], environment: dict[str, str], lock: int
+) -> Generator[Progress, None, int]:
     """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes."""
     path = run.directory / f"{step}.log"
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     with open(path, "ab" if step == "train" else "wb") as log:
         follow = logs.Follower(path)
         process = subprocess.Popen(
@@ -94,7 +98,7 @@ def _spawn(run: Run, step: str, command: list[str], threads: int, lock: int) -> 
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | environment | {"PYTHONUNBUFFERED": "1"},
             pass_fds=[lock],  # while any part of a run lives, the run stays locked
             preexec_fn=die_with_parent,
         )

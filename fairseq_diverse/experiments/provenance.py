@@ -1,19 +1,28 @@
-"""What ran: commit, versions, device."""
+"""What ran: commit, versions, machine."""
 
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.support.paths import PACKAGE
 
-VARIABLES = ("CUDA_", "FAIRSEQ_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
+# that bear on the last bits of results and on speed on a CPU, and all that bear on a run
+MACHINE = ("ATEN_", "DNNL_", "GLIBC_TUNABLES", "MALLOC_", "MKL_", "OMP_", "ONEDNN_")
+VARIABLES = (*MACHINE, "CUDA_", "FAIRSEQ_", "KMP_", "NCCL_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
 DISTRIBUTIONS = ("fairseq-diverse", "fairseq-fixed", "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
 
 
-def collect() -> dict[str, Any]:
-    """Commit of the package's checkout and whether files differ from it (None: not a checkout), versions, device."""
+def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
+    """Commit of the package's checkout and whether files differ from it (None: not a checkout), versions, device,
+    and the machine: processor, cores, threads, vector instructions that torch uses, and the variables of ``MACHINE``.
+
+    Args:
+        environment: variables of the process that works, besides the inherited ones.
+    """
     import torch
 
     versions = {"python": platform.python_version()}
@@ -22,26 +31,49 @@ def collect() -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    variables = os.environ | (environment or {})
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     tracked = _git("ls-files", "--error-unmatch", "__init__.py") is not None
     return {
         "commit": _git("rev-parse", "HEAD") if tracked else None,
         "dirty": bool(_git("status", "--porcelain", "--", ".")) if tracked else None,
         "versions": versions,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": device,
+        "machine": {
+            "cpu": processor(),
+            "cores": os.cpu_count(),
+            "threads": int(variables.get("OMP_NUM_THREADS", torch.get_num_threads())),
+            "capability": variables.get("ATEN_CPU_CAPABILITY", torch.backends.cpu.get_cpu_capability()).upper(),
+            "device": device,
+            "variables": {name: value for name, value in sorted(variables.items()) if name.startswith(MACHINE)},
+        },
     }
 
 
-def environment() -> str:
-    """The machine, the variables that bear on speed and results, and every package: a requirements file for pip."""
+def processor() -> str:
+    """The processor's name, family and model: a virtual machine may give a name that many have."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.+)$", text, re.MULTILINE))
+    name = found.get("model name", platform.machine())
+    return f"{name}, family {found['cpu family']}, model {found['model']}" if len(found) == 3 else name
+
+
+def environment(added: dict[str, str]) -> str:
+    """The machine, the variables that bear on speed and results (those of the environment and those ``added``), and
+    every package: a requirements file for pip.
+    """
     import torch
 
-    lines = [f"python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores"]
+    lines = [f"python {platform.python_version()}, {platform.platform()}, {processor()}, {os.cpu_count()} cores"]
     lines += [f"fairseq-diverse at {_git('rev-parse', 'HEAD') or 'no commit'}"]
     lines += [
         f"GPU {number}: {torch.cuda.get_device_name(number)}, CUDA {torch.version.cuda}"
         for number in range(torch.cuda.device_count())
     ]
-    lines += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)]
+    lines += [f"{name}={value}" for name, value in sorted((os.environ | added).items()) if name.startswith(VARIABLES)]
     packages = {package.metadata["Name"]: package.version for package in importlib.metadata.distributions()}
     packages.pop("fairseq-diverse", None)
     pinned = [f"{name}=={version}" for name, version in sorted(packages.items(), key=lambda item: item[0].lower())]

@@ -142,9 +142,10 @@ class Run:
             steps["generate"], steps["reference"] = translate, score
         return {step: [sys.executable, *command] for step, command in steps.items()}
 
-    def shell_lines(self, threads: int) -> list[str]:
+    def shell_lines(self, environment: dict[str, str]) -> list[str]:
         """The command lines for a shell."""
-        return [f"OMP_NUM_THREADS={threads} {shlex.join(command)}" for command in self.commands().values()]
+        variables = shlex.join(f"{name}={value}" for name, value in environment.items())
+        return [f"{variables} {shlex.join(command)}" for command in self.commands().values()]
 
 
 def find_runs(

@@ -14,7 +14,7 @@ REPORT_SECONDS = 30
 REPORT_SHARE = 0.05
 
 
-def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
+def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
     """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others.
 
     Everything happens in this one thread: each run is a generator that is asked in turn, so Ctrl-C ends all of them.
@@ -31,7 +31,7 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
             for slot in range(jobs):
                 if slot not in working and waiting:
                     run = waiting.pop(0)
-                    working[slot] = run, start(run, threads, display.say)
+                    working[slot] = run, start(run, environment, display.say)
                 if slot not in working:
                     continue
                 run, generator = working[slot]
@@ -64,13 +64,13 @@ def run_all(runs: Sequence[Run], jobs: int, threads: int) -> int:
     return unfinished
 
 
-def start(run: Run, threads: int, say: Callable[[str], None]) -> Iterator[Progress]:
+def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> Iterator[Progress]:
     """Work on one run where it is not finished, and say how it ended."""
     if run.finished:
         say(f"{run.name}: {outcome(run)} (done before, {run.directory})")
         return
     say(f"{run.name}: {run.directory}")
-    yield from execute(run, threads)
+    yield from execute(run, environment)
     say(f"{run.name}: {outcome(run)}")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.experiments.environment import of_children
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.schedule import outcome, run_all
 from fairseq_diverse.support.errors import UserError
@@ -20,13 +21,14 @@ class Job:
     """A run on the node that works on it. Stopped by SLURM (time, preemption), it is queued again and resumes."""
 
     run: Run
+    same_arithmetic: bool = False
 
     def __call__(self) -> str:
         import torch
 
         cores = os.environ.get("OMP_NUM_THREADS") or os.environ.get("SLURM_CPUS_PER_TASK") or os.cpu_count() or 1
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
-        if run_all([run], jobs=1, threads=int(cores)):
+        if run_all([run], 1, of_children(int(cores), dict(os.environ), run.cpu, self.same_arithmetic)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)
 
@@ -37,7 +39,9 @@ class Job:
         return DelayedSubmission(self)
 
 
-def submit(runs: Sequence[Run], jobs: int, settings: Sequence[str], folder: Path) -> list[str]:
+def submit(
+    runs: Sequence[Run], jobs: int, settings: Sequence[str], folder: Path, same_arithmetic: bool = False
+) -> list[str]:
     """Queue runs as one array, ``jobs`` of them at a time.
 
     Args:
@@ -65,7 +69,7 @@ def submit(runs: Sequence[Run], jobs: int, settings: Sequence[str], folder: Path
         executor = SlurmExecutor(folder, max_num_timeout=RESTARTS)
         executor.update_parameters(**options)
         with executor.batch():
-            queued = [executor.submit(Job(run)) for run in runs]
+            queued = [executor.submit(Job(run, same_arithmetic)) for run in runs]
     except RuntimeError as error:
         raise UserError(f"--slurm: {error}") from None
     except (ValueError, TypeError, FailedJobError) as error:

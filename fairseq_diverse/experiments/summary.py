@@ -44,7 +44,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "words_per_second": {step: state[step].get("words_per_second") for step in ("train", evaluation)},
         "peak_memory": peaks,
         **state.get("starts", [{}])[-1],
-        "commands": run.shell_lines(1),
+        "commands": run.shell_lines({"OMP_NUM_THREADS": "1"}),
         **(_classification(run) if run.classifies else _translation(run)),
     }
 

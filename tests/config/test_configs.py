@@ -12,6 +12,8 @@ from fairseq_diverse import register
 from fairseq_diverse.attention.placements import COMPONENTS, resolve_placement
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.cli import main
+from fairseq_diverse.experiments import provenance
+from fairseq_diverse.experiments.environment import AVX2
 from fairseq_diverse.experiments.runs import PLAIN_DATA, DataSet, Run, classifies
 from fairseq_diverse.experiments.tables import Row, load_table
 from fairseq_diverse.support.paths import config_names
@@ -144,6 +146,29 @@ def test_a_number_of_threads_that_is_none_is_refused(capsys, tmp_path, monkeypat
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert main(["run", "toy", "--dry-run"]) == 2
     assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in capsys.readouterr().err
+
+
+def test_what_a_user_set_stays(capsys, tmp_path, monkeypatch):
+    for name, value in {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path), "MALLOC_MMAP_MAX_": "7", "OMP_NUM_THREADS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", "toy", "--rows", "baseline", "--dry-run"]) == 0
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.startswith("OMP_NUM_THREADS=3 MKL_NUM_THREADS=3 MALLOC_TRIM_THRESHOLD_=") and "MMAP" not in first
+
+
+def test_the_same_arithmetic(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    asked = ["run", "toy", "--rows", "baseline", "--dry-run", "--same-arithmetic"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert main(asked) == 2
+    assert "--same-arithmetic: needs OMP_NUM_THREADS=1, not 2 threads" in capsys.readouterr().err
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert main(asked) == 0
+    shown = capsys.readouterr().out
+    assert all(f" {name}={value} " in shown for name, value in {**AVX2, "MKL_NUM_THREADS": "1"}.items())
+    machine = provenance.collect({"OMP_NUM_THREADS": "1", **AVX2})["machine"]
+    assert machine["capability"] == "AVX2" and machine["threads"] == 1
+    assert machine["variables"]["MKL_CBWR"] == "AVX2" and machine["cpu"] == provenance.processor()
 
 
 def test_the_data_sets_of_all_rows_are_known():

@@ -369,7 +369,7 @@ def test_a_last_checkpoint_that_was_cut_off_is_replaced_by_the_newest_whole_one(
 def training(table, tmp_path, monkeypatch):
     """The run of a row of 30 updates, the training of which ends after 13."""
 
-    def spawn(run, step, command, threads, lock):
+    def spawn(run, step, command, environment, lock):
         (run.directory / "train.log").write_text(TRAIN_LOG)
         checkpoint(run.checkpoints / "checkpoint_last.pt", 13)
         yield Progress("train", 13)
@@ -389,14 +389,14 @@ def training(table, tmp_path, monkeypatch):
 def test_training_that_ends_early_by_itself_fails(training):
     run = training()
     with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
-        list(execution._train(run, [], 1, 0))
+        list(execution._train(run, [], {}, 0))
     assert "train" not in run.state
 
 
 @pytest.mark.parametrize("setting", ["max-epoch=1", "patience=2", "stop-min-lr=0.1", "stop-time-hours=1"])
 def test_training_that_a_flag_ends_early_is_recorded_as_it_was(training, setting, capsys):
     run = training(setting)
-    list(execution._train(run, [], 1, 0))
+    list(execution._train(run, [], {}, 0))
     assert run.state["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
     command = run.commands()["train"]
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
@@ -414,7 +414,7 @@ def test_a_damaged_file_of_a_run_is_named(training, name, text):
     ):
         _ = run.summary if name == "summary.json" else run.state
     assert name in run.stage
-    assert schedule.run_all([run], jobs=10**9, threads=1) == 1
+    assert schedule.run_all([run], jobs=10**9, environment={}) == 1
 
 
 def test_what_a_full_disk_leaves_is_removed_and_said(tmp_path, monkeypatch):
@@ -458,7 +458,7 @@ class FakeRun(SimpleNamespace):
     def finished(self):
         return self.summary is not None
 
-    def execute(self, threads):
+    def execute(self, environment):
         FakeRun.working += 1
         FakeRun.most = max(FakeRun.most, FakeRun.working)
         try:
@@ -485,7 +485,7 @@ def test_a_failing_run_is_shown_and_the_others_go_on(tmp_path, capsys, monkeypat
         None,
     ]
     runs = [FakeRun(f"run {number}", tmp_path, error) for number, error in enumerate(errors)]
-    assert schedule.run_all(runs, jobs=2, threads=1) == 4
+    assert schedule.run_all(runs, jobs=2, environment={}) == 4
     shown = capsys.readouterr().err
     assert [run.summary is not None for run in runs] == [True, False, False, False, False, True]
     assert "run 1: FAILED: train ended" in shown and "run 2: FAILED: a user's" in shown and "run 4: left alone" in shown
@@ -501,7 +501,7 @@ def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "execute", FakeRun.execute)
     runs = [FakeRun(f"run {number}", tmp_path) for number in range(3)]
     with pytest.raises(KeyboardInterrupt):
-        schedule.run_all(runs, jobs=2, threads=1)
+        schedule.run_all(runs, jobs=2, environment={})
     assert [run.closed for run in runs] == [True, True, False]
 
 

@@ -5,6 +5,7 @@ import hashlib
 import logging
 import math
 import os
+import platform
 import signal
 import stat
 import subprocess
@@ -65,6 +66,16 @@ class Cache:
 def forget() -> None:
     compiler.library.cache_clear()
     compiler._library.cache_clear()
+
+
+def test_the_instructions_of_kernels_can_be_chosen(cache, monkeypatch):
+    """Kernels for two sets of instructions are kept side by side; 0 switches all off."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_KERNELS", "x86-64-v3" if platform.machine() == "x86_64" else "native")
+    assert cache.loads()
+    monkeypatch.delenv("FAIRSEQ_DIVERSE_KERNELS")
+    assert cache.loads() and len(list(cache.folder.iterdir())) == cache.compiled
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_KERNELS", "0")
+    assert not cache.loads()
 
 
 def test_a_kernel_is_compiled_once_and_kept_for_its_user_alone(cache):

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 # Compiled with fast mathematics (a kernel leaves NaN and infinity to torch), linked without: linking with it would
 # switch off subnormal numbers for the whole process.
-COMPILE = ["-O3", "-march=native", "-ffast-math", "-fno-reciprocal-math", "-fPIC", "-c"]
+COMPILE = ["-O3", "-ffast-math", "-fno-reciprocal-math", "-fPIC", "-c"]
 LINK = ["-shared"]
 TIME = 60  # seconds for each of the two
 DIGEST = hashlib.sha256().digest_size
@@ -38,7 +38,11 @@ _compiling = threading.Lock()
 
 @functools.cache
 def library(name: str) -> Any:
-    """The compiled ``name.c``, or None where there is no compiler; ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all off."""
+    """The compiled ``name.c``, or None where there is no compiler.
+
+    ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all kernels off; another value is the compiler's ``-march``, by default
+    ``native``: ``x86-64-v3`` gives the same instructions on every processor with AVX2.
+    """
     with _compiling:  # threads that come at once
         return _library(name)
 
@@ -46,13 +50,16 @@ def library(name: str) -> Any:
 @functools.cache
 def _library(name: str) -> Any:
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
-    if os.environ.get("FAIRSEQ_DIVERSE_KERNELS") == "0" or compiler is None or os.name != "posix":
+    instructions = os.environ.get("FAIRSEQ_DIVERSE_KERNELS") or "native"
+    if instructions == "0" or compiler is None or os.name != "posix":
         return None
     source = Path(__file__).with_name(f"{name}.c")
     try:
         text = source.read_bytes()
-        key = hashlib.sha256("\0".join([compiler, _processor(), *COMPILE]).encode() + text).hexdigest()[:16]
-        loaded = _load(_kept_or_compiled(f"{name}-{key}.so", compiler, source))
+        key = hashlib.sha256("\0".join([compiler, _processor(), instructions, *COMPILE]).encode() + text).hexdigest()[
+            :16
+        ]
+        loaded = _load(_kept_or_compiled(f"{name}-{key}.so", (compiler, f"-march={instructions}", *COMPILE), source))
         for function in re.findall(rb"^int (\w+)\(", text, re.MULTILINE):
             getattr(loaded, function.decode())
         return loaded
@@ -69,12 +76,12 @@ def _processor() -> str:
         return platform.processor()
 
 
-def _kept_or_compiled(file: str, compiler: str, source: Path) -> bytes:
+def _kept_or_compiled(file: str, compile_to: tuple[str, ...], source: Path) -> bytes:
     folder = _cache()
     try:
         kept = None if folder is None else _read(file, folder)
         if kept is None:
-            kept = _compile(compiler, source)
+            kept = _compile(compile_to, source)
             if folder is not None:
                 _keep(kept, file, folder)
         return kept
@@ -146,7 +153,7 @@ def _keep(kernel: bytes, file: str, folder: int) -> None:
 # ---- compiling and loading ----
 
 
-def _compile(compiler: str, source: Path) -> bytes:
+def _compile(compile_to: tuple[str, ...], source: Path) -> bytes:
     """The shared library, made in a folder of the user's own.
 
     Raises:
@@ -156,11 +163,14 @@ def _compile(compiler: str, source: Path) -> bytes:
     folder.mkdir(0o700)
     try:
         made, linked = folder / "made.o", folder / "linked.so"
-        for command in ([*COMPILE, str(source), "-o", str(made)], [*LINK, str(made), "-o", str(linked), "-lm"]):
-            done = run_to_end([compiler, *command], TIME, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for command in (
+            [*compile_to, str(source), "-o", str(made)],
+            [compile_to[0], *LINK, str(made), "-o", str(linked), "-lm"],
+        ):
+            done = run_to_end(command, TIME, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if done.returncode:
                 said = done.stdout.decode(errors="replace").strip().partition("\n")[0]
-                raise OSError(f"{compiler} ended with exit code {done.returncode}: {said}")
+                raise OSError(f"{compile_to[0]} ended with exit code {done.returncode}: {said}")
         return linked.read_bytes()
     finally:
         remove(folder)

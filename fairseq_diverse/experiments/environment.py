@@ -1,0 +1,47 @@
+"""The environment variables that a run's programs get: threads, memory allocation, arithmetic."""
+
+import torch
+
+from fairseq_diverse.support.errors import UserError
+
+# On a CPU glibc gives freed memory back after every update and gets it anew, page by page: 62,000 page faults an update
+# at size `small`. With these it keeps the memory, in huge pages. Results stay the same; see docs/speed.md.
+ALLOCATION = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "100000000000",
+    "MALLOC_TOP_PAD_": "268435456",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+# The same vector instructions on every x86 processor that has AVX2, whatever else it has
+AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "FAIRSEQ_DIVERSE_KERNELS": "x86-64-v3",
+}
+
+
+def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithmetic: bool = False) -> dict[str, str]:
+    """The variables that a run adds to the inherited ones; of ``ALLOCATION`` those that are not set already.
+
+    Args:
+        cpu: the run uses no GPU.
+        same_arithmetic: only instructions of AVX2 and one thread, so that a training repeats to the last bit on
+            another processor of the same maker.
+
+    Raises:
+        UserError: ``same_arithmetic`` on a GPU, with several threads, or on a processor without AVX2.
+    """
+    added = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if cpu:
+        added |= {name: value for name, value in ALLOCATION.items() if name not in inherited}
+    if same_arithmetic:
+        if not cpu:
+            raise UserError("--same-arithmetic: for runs on a CPU; hide the GPU with CUDA_VISIBLE_DEVICES=''")
+        if threads > 1:
+            raise UserError(f"--same-arithmetic: needs OMP_NUM_THREADS=1, not {threads} threads")
+        if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+            raise UserError("--same-arithmetic: this processor has no AVX2")
+        added |= AVX2
+    return added
