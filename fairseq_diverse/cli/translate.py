@@ -124,7 +124,7 @@ class Translator:
                 raise ValueError(f"--{kind} and --{kind}-model: give one, the trees or a parser")
         self.trees = None
         if needed:
-            from fairseq_diverse.syntax.live import LiveTrees
+            from fairseq_diverse.data.live_trees import LiveTrees
 
             files = {kind: path for kind in KINDS if (path := getattr(args, kind))}
             where = f"{Path(args.data) / FILE}"
