@@ -11,7 +11,7 @@ from typing import Any
 from fairseq_diverse.support.paths import PACKAGE
 
 # that bear on the last bits of results and on speed on a CPU, and all that bear on a run
-MACHINE = ("ATEN_", "DNNL_", "GLIBC_TUNABLES", "MALLOC_", "MKL_", "OMP_", "ONEDNN_")
+MACHINE = ("ATEN_", "DNNL_", "FAIRSEQ_DIVERSE_KERNELS", "GLIBC_TUNABLES", "MALLOC_", "MKL_", "OMP_", "ONEDNN_")
 VARIABLES = (*MACHINE, "CUDA_", "FAIRSEQ_", "KMP_", "NCCL_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
 DISTRIBUTIONS = ("fairseq-diverse", "fairseq-fixed", "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
 
