@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_diverse.experiments import logs, provenance
 from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.runs import Run
-from fairseq_diverse.experiments.summary import add_metrics, summarize
+from fairseq_diverse.experiments.summary import add_metrics, summarize, validation_bleu
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.processes import die_with_parent, locked
 
@@ -45,19 +45,22 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
     with locked(run.directory) as lock:
         if run.finished:
             return
-        with atomic_write(run.directory / "commands.sh") as f:
-            f.writelines(line + "\n" for line in run.shell_lines(environment))
         with atomic_write(run.directory / "environment.txt") as f:
             f.write(provenance.environment(environment))
-        for step, command in run.commands().items():
+        for step in run.commands():
             if step in run.state:
                 continue
+            command = run.commands()[step]  # a length penalty that the steps before chose is in it
+            with atomic_write(run.directory / "commands.sh") as f:
+                f.writelines(line + "\n" for line in run.shell_lines(environment))
             yield Progress(step)
             if step == "train":
                 yield from _train(run, command, environment, lock)
             else:
                 peak = yield from _spawn(run, step, command, environment, lock)
-                _finish(run, step, logs.measure(step, run.directory / f"{step}.log") | {"peak_memory": peak})
+                log = run.directory / f"{step}.log"
+                bleu = {"bleu": validation_bleu(run, log)} if step.startswith("lenpen-") else {}
+                _finish(run, step, logs.measure(step, log) | {"peak_memory": peak} | bleu)
         yield Progress("score")
         # a run that another table finished has what all tables share
         write_json(run.directory / "summary.json", add_metrics(run, run.summary or summarize(run)))

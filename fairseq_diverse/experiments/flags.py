@@ -49,12 +49,17 @@ def defaults(cpu: bool) -> Flags:
     return {"task": "translation", **({"num-workers": "0"} if cpu else {})}
 
 
-def translation(row: Row, checkpoint: Path, score_reference: bool = False) -> Flags:
-    """The run's own flags of translating the test set, or of scoring its references."""
+def averaging(row: Row) -> Flags:
+    """Which of a row's checkpoints ``fairseq-diverse average`` takes; empty where it takes none."""
+    return {"updates": True, "last": str(row.average["last"])} if row.average else {}
+
+
+def translation(row: Row, checkpoint: Path, score_reference: bool = False, subset: str = "test") -> Flags:
+    """The run's own flags of translating a split, or of scoring its references."""
     return {
         "task": row.train.get("task", "translation"),
         "path": str(checkpoint),
-        "gen-subset": "test",
+        "gen-subset": subset,
         "log-format": "none",
         # fairseq's default of 8 drops a last batch whose size is not a multiple of 8: up to seven sentences
         "required-batch-size-multiple": "1",

@@ -57,6 +57,8 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
         wrong += [] if isinstance(summary.get("updates", 0), int) else ["updates"]
         figures += [speed for speed in summary["words_per_second"].values() if speed is not None]
         figures += [] if summary.get("valid_nll") is None else [summary["valid_nll"]["last"]]
+        if "chosen" in summary:
+            figures += [summary["chosen"]["lenpen"], *summary["chosen"]["valid_bleu"].values()]
         if "accuracy" in summary:
             for name, part in summary["accuracy"].items():
                 count = len(part["hits"])

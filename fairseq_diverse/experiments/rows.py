@@ -14,10 +14,12 @@ class Row:
     """One row of a table with everything resolved: what is trained, on what, and how it is translated.
 
     ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as they stand on a command line
-    (``True``: a flag without a value); ``average`` is empty, or the number of checkpoints (``last``) and the
-    updates between them (``every``). ``baseline`` is the row that it is compared with; ``published`` holds a paper's
-    figures, measured on the data set ``published_on``. ``family`` is the row of the file that a grid made this one of.
-    ``metrics`` are those of ``fairseq-diverse score`` that translations are scored by besides BLEU, chrF and TER.
+    (``True``: a flag without a value); ``lenpen`` length penalties of which each run takes the one with the highest
+    BLEU on its validation split, empty where ``generate`` decides; ``average`` is empty, or the number of checkpoints
+    (``last``) and the updates between them (``every``). ``baseline`` is the row that it is compared with; ``published``
+    holds a paper's figures, measured on the data set ``published_on``. ``family`` is the row of the file that a grid
+    made this one of. ``metrics`` are those of ``fairseq-diverse score`` that translations are scored by besides BLEU,
+    chrF and TER.
     ``user_dir`` is a folder of mechanisms of the user's own.
     """
 
@@ -33,6 +35,7 @@ class Row:
     family: str
     metrics: tuple[str, ...] = ()
     user_dir: str = ""
+    lenpen: tuple[str, ...] = ()
 
     @property
     def max_update(self) -> int:
@@ -51,4 +54,5 @@ class Row:
         """
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
+        content |= {"lenpen": self.lenpen} if self.lenpen else {}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]

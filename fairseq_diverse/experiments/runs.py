@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.data.probing import ORIGIN, TASKS
-from fairseq_diverse.experiments.flags import common, defaults, machinery, translation
+from fairseq_diverse.experiments.flags import Flags, averaging, common, defaults, machinery, translation
 from fairseq_diverse.experiments.records import AGAIN, read_json, read_summary
 from fairseq_diverse.experiments.rows import ENCODER, Row
 from fairseq_diverse.experiments.tables import NAME_BYTES, to_arguments
@@ -78,6 +78,7 @@ class Run:
         path = self.directory / "state.json"
         state = read_json(path) or {}
         whole = {"train": {"peak_memory", "parameters", "valid_nll", "gb_free"}}
+        whole |= {step: {"bleu"} for step in self._tried.values()}
         for step, measured in state.items():
             kind = list if step == "starts" else dict
             if not isinstance(measured, kind) or (step in whole and not whole[step] <= set(measured)):
@@ -101,6 +102,22 @@ class Run:
         return summary is not None and set(self.row.metrics) <= set(summary.get("metrics", {}))
 
     @property
+    def _tried(self) -> dict[str, str]:
+        """The step of each length penalty that is tried on the validation split."""
+        return {} if self.classifies else {value: f"lenpen-{value}" for value in self.row.lenpen}
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The length penalty with the highest BLEU on the validation split, of equal ones the first, and each one's
+        BLEU; None before all were tried, or where the row gives one.
+        """
+        state = self.state
+        if not self._tried or not set(self._tried.values()) <= set(state):
+            return None
+        bleu = {value: state[step]["bleu"] for value, step in self._tried.items()}
+        return {"lenpen": float(max(bleu, key=bleu.__getitem__)), "valid_bleu": bleu}
+
+    @property
     def stage(self) -> str:
         """Done, the step at which it resumes, new, or which of its files is damaged."""
         try:
@@ -122,30 +139,42 @@ class Run:
         flags = shared | machinery(row, self.seed, self.checkpoints) | defaults(self.cpu) | row.train
         train = ["-m", "fairseq_cli.train", str(self.data.path), *to_arguments(flags)]
         batch = {} if {"batch-size", "max-tokens"} & set(row.generate) else {"batch-size": "64"}
-        translate, score = (
-            [
-                *("-m", "fairseq_cli.generate", str(self.data.path)),
-                *to_arguments(shared | translation(row, self.checkpoint, references) | batch | settings),
-            ]
-            for references, settings in ((False, row.generate), (True, {}))
-        )
+
+        def generate(settings: Flags, subset: str = "test", references: bool = False) -> list[str]:
+            own = translation(row, self.checkpoint, references, subset)
+            return ["-m", "fairseq_cli.generate", str(self.data.path), *to_arguments(shared | own | batch | settings)]
+
         steps = {"train": train}
         if row.average:
-            last = ["--checkpoints", str(self.checkpoints), "--updates", "--last", str(row.average["last"])]
-            steps["average"] = ["-m", "fairseq_diverse.cli", "average", *last, "--out", str(self.checkpoint)]
+            which = ["--checkpoints", str(self.checkpoints), *to_arguments(averaging(row))]
+            steps["average"] = ["-m", "fairseq_diverse.cli", "average", *which, "--out", str(self.checkpoint)]
         if self.classifies:
             scored = [f"model={self.checkpoint}", "--data", str(self.data.path)]
             saved = ["--save", str(self.directory / "accuracy.json")]
             own = ["--user-dir", row.user_dir] if row.user_dir else []
             steps["accuracy"] = ["-m", "fairseq_diverse.cli", "accuracy", *scored, *saved, *own]
         else:
-            steps["generate"], steps["reference"] = translate, score
+            for value, step in self._tried.items():
+                steps[step] = generate(row.generate | {"lenpen": value}, "valid")
+            chosen = self.chosen
+            steps["generate"] = generate(row.generate | ({"lenpen": str(chosen["lenpen"])} if chosen else {}))
+            steps["reference"] = generate({}, references=True)
         return {step: [sys.executable, *command] for step, command in steps.items()}
 
     def shell_lines(self, environment: dict[str, str]) -> list[str]:
-        """The command lines for a shell."""
+        """The command lines for a shell; where a length penalty is to be chosen, the user sets it as ``LENPEN``."""
         variables = shlex.join(f"{name}={value}" for name, value in environment.items())
-        return [f"{variables} {shlex.join(command)}" for command in self.commands().values()]
+        lines = {step: f"{variables} {shlex.join(line)}" for step, line in self.commands().items()}
+        if self._tried:
+            logs = [str(self.directory / f"{step}.log") for step in self._tried.values()]
+            for step, log in zip(self._tried.values(), logs, strict=True):
+                lines[step] += f" > {shlex.quote(log)}"
+            data = ["--ref", str(self.data.path / f"text/valid.{self.data.target}"), "--data", str(self.data.path)]
+            score = [sys.executable, "-m", "fairseq_diverse.cli", "score", "--hyp", *logs, *data, "--metrics", "bleu"]
+            lines["generate"] = f"{shlex.join(score)}\n{lines['generate']}"
+            if not self.chosen:
+                lines["generate"] += ' --lenpen "${LENPEN:?set it to the length penalty with the highest BLEU above}"'
+        return "\n".join(lines.values()).split("\n")
 
 
 def find_runs(

@@ -4,11 +4,11 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments.flags import common, defaults, machinery
+from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, translation
 from fairseq_diverse.experiments.records import AGAIN, read_summary, write_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import find_runs
@@ -59,21 +59,54 @@ def _difference(summary: Summary, row: Row) -> str:
     """What a saved run has otherwise than its row; empty where it is a run of it."""
     if summary["data"] != Path(row.data).name:
         return f"its data are {summary['data']}, not {Path(row.data).name}"
-    words = shlex.split(summary["commands"][0])
-    trained = {
+    commands = [shlex.split(_portable(line)) for line in summary["commands"]]
+    trained, own = _flags(commands[0]), machinery(row, 0, Path())
+    if other := _other_flag(trained, row.train, {**common("", "", True), **own, **defaults(cpu=True)}):
+        return f"it was trained with {other}"
+    averaged = next((_flags(words) for words in commands if words[:2] == ["fairseq-diverse", "average"]), {})
+    before, after = _evaluated(averaged, trained), _evaluated(averaging(row), own)
+    if before != after:
+        last, every = averaged.get("last", "0"), trained.get("save-interval-updates")
+        shows = f"--set average.last={last}" + f" --set average.every={every}" * bool(averaged)
+        return f"it evaluates {before}, not {after}; {shows} shows it"
+    generated = [_flags(words) for words in commands if words[:1] == ["fairseq-generate"]]
+    translated = [flags for flags in generated if flags.get("gen-subset") == "test" and "score-reference" not in flags]
+    if not translated:
+        return ""
+    others = {**common("", "", True), **translation(row, Path()), "batch-size": "", "max-tokens": ""}
+    chosen = summary.get("chosen", {}).get("valid_bleu", {})
+    if set(chosen) != set(row.lenpen):
+        tried = (", ".join(values) or "none" for values in (chosen, row.lenpen))
+        return "its length penalty was chosen from {}, not from {}".format(*tried)
+    other = _other_flag(translated[0], row.generate, others | ({"lenpen": ""} if chosen else {}))
+    return f"it was translated with {other}" if other else ""
+
+
+def _flags(words: Sequence[str]) -> dict[str, str]:
+    return {
         word.removeprefix("--"): "" if following.startswith("--") else following
         for word, following in itertools.pairwise([*words, "--"])
         if word.startswith("--") and word != "--"
     }
-    wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.train.items()}
-    others = {**common("", "", True), **machinery(row, 0, Path()), **defaults(cpu=True)}
-    for flag in {**wanted, **trained}:
-        if flag in wanted or flag not in others:
-            before, after = (flags.get(flag) for flags in (trained, wanted))
-            if before != after:
-                shown = ["no " * (value is None) + f"--{flag} {value or ''}".rstrip() for value in (before, after)]
-                return f"it was trained with {shown[0]}, not {shown[1]}"
+
+
+def _other_flag(before: Mapping[str, str], row: Mapping[str, str | bool], others: Container[str]) -> str:
+    """The first flag that a run had otherwise than its row, in words; ``others`` are those that rows do not compare."""
+    wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.items()}
+    for flag in {**wanted, **before}:
+        if (flag in wanted or flag not in others) and before.get(flag) != wanted.get(flag):
+            values = before.get(flag), wanted.get(flag)
+            shown = ["no " * (value is None) + f"--{flag} {value or ''}".rstrip() for value in values]
+            return f"{shown[0]}, not {shown[1]}"
     return ""
+
+
+def _evaluated(average: Mapping[str, str | bool], train: Mapping[str, str | bool]) -> str:
+    """Which checkpoint of a run is evaluated, in words."""
+    if not average:
+        return "the last checkpoint"
+    last, every = average.get("last"), train.get("save-interval-updates")
+    return f"the average of the last {last} checkpoints, one every {every} updates"
 
 
 def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:

@@ -84,9 +84,10 @@ def outcome(run: Run) -> str:
     metrics = summary["metrics"]
     figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
     updates = summary.get("updates", run.row.max_update)
+    chosen = [f"length penalty {summary['chosen']['lenpen']:g}"] if "chosen" in summary else []
     early = [f"ended after {updates} of {run.row.max_update} updates"] if updates < run.row.max_update else []
     return "; ".join(
-        [figures, *early, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())]
+        [figures, *chosen, *early, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())]
     )
 
 

@@ -1,5 +1,6 @@
 """What a finished run leaves: ``summary.json``."""
 
+from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.experiments import logs
@@ -18,7 +19,8 @@ def summarize(run: Run) -> dict[str, Any]:
     A translation (also written to ``test.hyp``): scores are detokenized, against the raw reference, and cased unless
     the data's target is lower-cased.
     ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds for each sentence the lengths of hypothesis and
-    reference and the n-grams that match, n = 1 to 4.
+    reference and the n-grams that match, n = 1 to 4. ``chosen``, where the run chose its length penalty, holds it and
+    BLEU on the validation split by length penalty.
 
     Speeds are in (target) subwords per second, memory in bytes.
 
@@ -41,6 +43,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "parameters": state["train"]["parameters"],
         "updates": state["train"].get("updates", run.row.max_update),
         "valid_nll": state["train"]["valid_nll"],
+        "average": run.row.average,
+        **({"chosen": run.chosen} if run.chosen else {}),
         "words_per_second": {step: state[step].get("words_per_second") for step in ("train", evaluation)},
         "peak_memory": peaks,
         **state.get("starts", [{}])[-1],
@@ -75,6 +79,21 @@ def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
             signatures[name] = result.signature
     metrics = metrics | {"signatures": metrics["signatures"] | signatures}
     return summary | {"metrics": metrics, "missing": missing}
+
+
+def validation_bleu(run: Run, log: Path) -> float:
+    """BLEU of a translation of the validation split, as that of the test set.
+
+    Raises:
+        ValueError: translations are missing.
+    """
+    from fairseq_diverse.metrics.scores import read_translations, sacrebleu_result
+
+    references = read_lines(run.data.path / "text" / f"valid.{run.data.target}")
+    hypotheses = read_translations(log, run.data.path)
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{log}: {len(hypotheses)} translations of the validation split's {len(references)} sentences")
+    return round(sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercased(run.data.path)).score, 4)
 
 
 def _classification(run: Run) -> dict[str, Any]:

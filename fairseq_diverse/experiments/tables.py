@@ -94,13 +94,15 @@ def load_table(
         generate: Flags = {}
         for source, source_path in ((base, size_path), (content, path), (row, path)):
             generate |= _section(source, "generate", source_path)
+        generate |= overrides["generate"]
+        lenpen = _length_penalties(generate, where)
         average = next((s["average"] for s in (row, content, base) if "average" in s), None) or {}
         resolved = rows[row_name] = Row(
             name=row_name,
             data=chosen_data,
             size=size_path.stem,
             train=_command_line_values(train, where),
-            generate=_command_line_values(generate | overrides["generate"], f"{where}: generate"),
+            generate=_command_line_values(generate, f"{where}: generate"),
             average=_check_average(average, overrides["average"], path),
             baseline=str(row["baseline"]),
             published=_published(row, path, row_name),
@@ -108,6 +110,7 @@ def load_table(
             family=family,
             metrics=metrics,
             user_dir=user_dir,
+            lenpen=lenpen,
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -302,6 +305,17 @@ def _parse_settings(settings: list[str]) -> dict[str, Flags]:
             )
         sections[section if dot else "train"][rest if dot else section] = parse_value(text)
     return sections
+
+
+def _length_penalties(generate: Flags, where: str) -> tuple[str, ...]:
+    """Take a list of length penalties, to be chosen from on the validation split, out of ``generate``."""
+    if not isinstance(given := generate.get("lenpen"), list):
+        return ()
+    values = [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in given if type(v) in (int, float)]
+    if not len(given) == len(values) == len(set(values)) > 1 or not all(math.isfinite(float(v)) for v in values):
+        raise ValueError(f"{where}: generate: lenpen: {shown(given)}: a number or a list of different ones expected")
+    del generate["lenpen"]
+    return tuple(values)
 
 
 def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:

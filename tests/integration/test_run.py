@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.metrics.scores import read_translations, score
 from fairseq_diverse.preparation import DataConfig, prepare
+from fairseq_diverse.support.files import read_lines
 from tests.integration.commands import cli, preprocess_in_a_fork
 from tests.integration.test_prepare import CONFIG, write_raw
 
@@ -43,7 +45,7 @@ train:
   max-tokens: 150
   required-batch-size-multiple: 1
   max-update: UPDATES
-generate: {beam: 2, max-len-b: 20}
+generate: {beam: 2, max-len-b: 20, lenpen: [-20, 20]}
 average: {last: 3, every: 4}
 """.replace("UPDATES", str(UPDATES))
 
@@ -112,6 +114,22 @@ def test_a_row_is_trained_averaged_translated_and_scored(folder, finished):
     assert result["words_per_second"]["train"] > 0 and result["words_per_second"]["generate"] > 0
     assert 2**26 < result["peak_memory"]["train"] < 2**36
     assert set(result["metrics"]["signatures"]) == {"bleu", "chrf", "ter"}
+    assert result["average"] == {"last": 3, "every": 4}
+
+
+def test_the_length_penalty_is_the_best_on_the_validation_split(folder, finished):
+    run = directory(folder / "runs", "baseline")
+    chosen = summary(folder / "runs", "baseline")["chosen"]
+    references = read_lines(folder / "data/text/valid.de")
+    texts = {value: read_translations(run / f"lenpen-{value}.log", folder / "data") for value in ("-20", "20")}
+    bleu = {value: round(score(text, references, "de").bleu, 4) for value, text in texts.items()}
+    assert chosen == {"lenpen": float(max(bleu, key=bleu.__getitem__)), "valid_bleu": bleu}
+    assert sum(map(len, texts["-20"])) < sum(map(len, texts["20"]))
+    assert f"length penalty {chosen['lenpen']:g}" in finished.stderr
+    lines = (run / "commands.sh").read_text().splitlines()
+    assert f" > {run}/lenpen--20.log" in lines[2] and lines[5].endswith(f"--lenpen {chosen['lenpen']}")
+    shown = subprocess.run(lines[4], shell=True, capture_output=True, text=True, env=environment(folder / "runs"))
+    assert all(f"{value:.2f}" in shown.stdout for value in bleu.values())
 
 
 def test_test_nll_is_the_sum_of_the_tokens_log_probabilities(folder, finished):
@@ -182,13 +200,14 @@ def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, 
     run = directory(folder / "runs", "baseline")
     first = json.loads((run / "summary.json").read_text())
     state = json.loads((run / "state.json").read_text())
-    del state["reference"]
+    del state["reference"], state["lenpen-20"]
     (run / "state.json").write_text(json.dumps(state))
     (run / "summary.json").unlink()
     (run / "reference.log").write_text("P-0\t-1.0\n")
+    (run / "lenpen-20.log").unlink()
     logs = {name: (run / name).stat().st_mtime_ns for name in ("train.log", "average.log", "generate.log")}
     dry = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--dry-run")
-    assert "resumes with reference" in dry.stdout
+    assert "resumes with lenpen-20" in dry.stdout and '--lenpen "${LENPEN:?' in dry.stdout
     again = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline")
     assert again.returncode == 0, again.stderr
     assert {name: (run / name).stat().st_mtime_ns for name in logs} == logs
@@ -198,7 +217,8 @@ def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(folder, finished, how):
     runs = folder / f"runs-{how.name}"
-    command = [*COMMAND, "run", str(folder / "table.yaml"), "--rows", "baseline"]
+    same = "--set=generate.lenpen=1"  # nothing here depends on it
+    command = [*COMMAND, "run", str(folder / "table.yaml"), "--rows", "baseline", same]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(runs))
     deadline = time.monotonic() + 300
     while not (logs := list(runs.glob("*/seed1/train.log"))) or max(losses(logs[0]), default=0) < 16:
@@ -210,7 +230,7 @@ def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(fol
     run = directory(runs, "baseline")
     assert "train" not in json.loads((run / "state.json").read_text())
     size = (run / "train.log").stat().st_size
-    again = call_anew(runs, "run", folder / "table.yaml", "--rows", "baseline")
+    again = call_anew(runs, "run", folder / "table.yaml", "--rows", "baseline", same)
     assert again.returncode == 0, again.stderr
     resumed = (run / "train.log").read_text()[size:]
     assert "Loaded checkpoint" in resumed and '"num_updates": "1"' not in resumed  # not from the start

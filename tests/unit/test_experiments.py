@@ -57,6 +57,27 @@ def test_rows_are_size_then_table_then_row_then_settings(table):
     assert to_arguments({"arch": "transformer", "fp16": True}) == ["--arch", "transformer", "--fp16"]
 
 
+def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_path):
+    several = ("rows:", "generate: {lenpen: [0.6, 1.0, 1.4]}\nrows:")
+    row = load_table(table(several)).rows["first"]
+    assert row.lenpen == ("0.6", "1", "1.4") and row.generate == {"beam": "5"}
+    assert row.key("h") != load_table(table()).rows["first"].key("h")
+    assert load_table(table(several), settings=["generate.lenpen=2"]).rows["first"].lenpen == ()
+    run = Run(row, 1, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
+    assert run.chosen is None and run.shell_lines({})[-2].endswith('highest BLEU above}"')
+    steps = {"lenpen-0.6": {"bleu": 30.0}, "lenpen-1": {"bleu": 31.0}}
+    for last, chosen in ((30.9, "1.0"), (31.0, "1.0"), (31.1, "1.4")):
+        (tmp_path / "state.json").write_text(json.dumps(steps | {"lenpen-1.4": {"bleu": last}}))
+        assert run.chosen == {"lenpen": float(chosen), "valid_bleu": {"0.6": 30, "1": 31, "1.4": last}}
+        commands = run.commands()
+        assert commands["lenpen-0.6"][-2:] == ["--lenpen", "0.6"] and "valid" in commands["lenpen-0.6"]
+        assert commands["generate"][-2:] == ["--lenpen", chosen] and "--lenpen" not in commands["reference"]
+        assert "LENPEN" not in "".join(run.shell_lines({}))
+    (tmp_path / "state.json").write_text(json.dumps(steps | {"lenpen-1": {}}))
+    with pytest.raises(ValueError, match=r"state.json: damaged \(lenpen-1\)"):
+        _ = run.chosen
+
+
 def test_a_key_tells_what_is_trained_and_nothing_else(table):
     row = load_table(table()).rows["second"]
     other_order = load_table(table(("{dropout: 0.3, fp16: true,", "{fp16: true, dropout: 0.3,"))).rows["second"]
@@ -95,6 +116,9 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         (("fp16: true", "fp16: [true]"), "fp16: one value expected"),
         (("fp16: true", "baseline: third"), "baseline third is not a row; rows: first, second"),
         (("fp16: true", "average: {last: 2}"), "needs `last` .* and `every`"),
+        (("fp16: true", "generate: {lenpen: [1, 1.0]}"), "row second: generate: lenpen: .1, 1.0.: a number or a list"),
+        (("fp16: true", "generate: {lenpen: [a, 1]}"), "lenpen: .'a', 1.: a number or a list of different ones"),
+        (("fp16: true", "generate: {beam: [1, 2]}"), "generate: beam: one value expected"),
         (("fp16: true", "average: 3"), "average: 3; allowed: none"),
         (("fp16: true", "max-update: many"), "max-update: many is not a number"),
         (("fp16: true", "fp16: '${nothing}'"), "table.yaml: .*nothing"),

@@ -303,6 +303,50 @@ def test_the_picture_of_lengths_has_a_curve_a_row_and_the_largest_class():
     assert [6.5, 6.5] in [list(line.get_xdata()) for line in axis.get_lines()]
 
 
+def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table, tmp_path):
+    train = "python -m fairseq_cli.train d --arch transformer --max-update 30 --lr 0.005 --dropout 0.2"
+    average = "python -m fairseq_diverse.cli average --checkpoints c --updates --last 2 --out c/a.pt"
+    translate = "python -m fairseq_cli.generate d --path p --gen-subset {} --batch-size 64 --beam 5"
+    several = {"chosen": {"lenpen": 1.4, "valid_bleu": {"1": 30.0, "1.4": 31.0}}}
+    valid, chosen = f"{translate.format('valid')} --lenpen 1", f"{translate.format('test')} --lenpen 1.4"
+    averaged = ["average.last=2", "average.every=5"]
+    for commands, more, settings, problem in (
+        ([train, translate.format("test")], {}, [], ""),
+        (
+            [train],
+            {},
+            averaged,
+            "it evaluates the last checkpoint, not the average of the last 2 checkpoints, one every 5",
+        ),
+        ([train], {}, averaged, "updates; --set average.last=0 shows it"),
+        ([f"{train} --save-interval-updates 5", average], {}, averaged, ""),
+        (
+            [f"{train} --save-interval-updates 5", average],
+            {},
+            [],
+            "--set average.last=2 --set average.every=5 shows it",
+        ),
+        (
+            [f"{train} --save-interval-updates 6", average],
+            {},
+            averaged,
+            "one every 6 updates, not the average of the last",
+        ),
+        ([train, translate.format("test")], {}, ["generate.beam=4"], "it was translated with --beam 5, not --beam 4"),
+        ([train, valid, chosen], several, ["generate.lenpen=[1,1.4]"], ""),
+        ([train, chosen], {}, ["generate.lenpen=[1,1.4]"], "penalty was chosen from none, not from 1, 1.4"),
+        ([train, valid, chosen], several, ["generate.lenpen=1.4"], "penalty was chosen from 1, 1.4, not from none"),
+        ([train, chosen], {}, [], "it was translated with --lenpen 1.4, not no --lenpen"),
+    ):
+        saved.save(tmp_path / "results", {"first": [summary(1, 20, 5.0) | {"commands": commands} | more]})
+        rows = list(load_table(table(), settings=settings).rows.values())
+        if problem:
+            with pytest.raises(ValueError, match=f"first-seed1.json: not row first .*: .*{re.escape(problem)}"):
+                saved.from_results(tmp_path / "results", rows)
+        else:
+            assert len(saved.from_results(tmp_path / "results", rows)["first"]) == 1
+
+
 def test_paths_of_this_machine_are_left_out_of_commands():
     line = "/x/python -m fairseq_diverse.cli accuracy model=/y/runs/a/seed1/checkpoints/checkpoint_last.pt --data /y/d"
     expected = "fairseq-diverse accuracy model=RUN/checkpoints/checkpoint_last.pt --data d"
