@@ -1,5 +1,6 @@
 """Talking and interacting heads equal their loop versions; interacting heads never hold the maps of all pairs."""
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -103,10 +104,74 @@ def test_the_kernel_of_interacting_heads_is_taken_where_it_is_faster():
     taken = [kernel.usable(*x) for x in ((narrow, narrow, narrow, False, 0.0), (wide, wide, wide, True, 0.0))]
     assert all(taken) and kernel.usable(fixed, fixed, wide, False, 0.0)
     assert not kernel.usable(wide, wide, wide, False, 0.0)
-    assert not kernel.usable(narrow, narrow, narrow, False, 0.1)
+    assert kernel.usable(wide, wide, wide, False, 0.1)
     assert not kernel.usable(narrow.double(), narrow.double(), narrow.double(), True, 0.0)
     with cpu.disabled():
         assert not kernel.usable(narrow, narrow, narrow, False, 0.0)
+
+
+def mixed(x: np.ndarray) -> np.ndarray:
+    """lowbias32 of unsigned 32-bit numbers."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    return x ^ (x >> np.uint32(16))
+
+
+def kept_weights(seed: int, sentences: int, heads: int, queries: int, keys: int, share: float) -> torch.Tensor:
+    """(B, H of keys, H of queries, T, S) True where the C kernel keeps a weight."""
+    b, j, i, t, s = np.ogrid[:sentences, :heads, :heads, :queries, :keys]
+    low, high, head, query, key = (
+        x.astype(np.uint32)
+        for x in (np.array(seed & 0xFFFFFFFF), np.array(seed >> 32), b * heads + j, t * heads + i, s)
+    )
+    with np.errstate(over="ignore"):
+        stream = mixed(low ^ mixed(high + mixed(head)))
+        bits = mixed(mixed(query * np.uint32(0x9E3779B9) + stream) + key * np.uint32(0x85EBCA6B))
+    return torch.from_numpy(bits >= np.uint32(int(share * 2**32)))
+
+
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_kernel_of_interacting_heads_drops_weights(mask, combine):
+    """Forward and backward are those of the formula with the same weights dropped."""
+    sentences, heads, queries, keys, share = 3, 4, 9, 13, 0.3
+    causal = torch.ones(queries, keys).tril(keys - queries).bool()[None, None]
+    padding = (torch.arange(keys) < 11)[None, None, None]
+    allowed = {"none": None, "padding": padding, "causal": causal, "both": padding & causal}[mask]
+    torch.manual_seed(0)
+    x = [torch.randn(sentences, heads, n, 6, requires_grad=True) for n in (queries, keys, keys)]
+    torch.manual_seed(5)
+    out = interacting_attention(*x, allowed, combine, dropout=share)
+    gradients = torch.autograd.grad(out.sin().sum(), x)
+    torch.manual_seed(5)
+    kept = kept_weights(int(torch.randint(2**62, ())), sentences, heads, queries, keys, share)
+    q, k, v = y = [one.detach().double().requires_grad_() for one in x]
+    logits = torch.einsum("bitd,bjsd->bjits", q, k) / 6**0.5
+    weights = (logits if allowed is None else logits.masked_fill(~allowed[:, None], -torch.inf)).softmax(-1)
+    pairs = torch.einsum("bjits,bjsd->btijd", weights * kept / (1 - share), v)
+    expected = (pairs.sum(3) / heads**0.5 if combine == "sum" else pairs).flatten(2)
+    for ours, theirs in zip([out, *gradients], [expected, *torch.autograd.grad(expected.sin().sum(), y)], strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_dropped_weights_look_random():
+    kept = kept_weights(2**61 + 12345, 4, 8, 60, 60, 0.1).double()
+    assert abs(kept.mean() - 0.9) < 4 * (0.09 / kept.numel()) ** 0.5
+    for dim in range(5):
+        shifted = kept.roll(1, dim)
+        correlation = ((kept - 0.9) * (shifted - 0.9)).mean() / 0.09
+        assert abs(correlation) < 5 / kept.numel() ** 0.5, dim
+
+
+def test_where_torch_takes_over_it_drops_the_same_weights_in_its_backward(monkeypatch):
+    x = [one.detach().requires_grad_() for one in qkv(dtype=torch.float32)]
+    monkeypatch.setattr(cpu, "in_threads", lambda *_: False)  # as if a number were too large for the kernel
+
+    def draw(*x):
+        torch.manual_seed(1)
+        return interacting_attention(*x, PADDED, "sum", dropout=0.5)
+
+    assert gradcheck(draw, x, eps=1e-2, atol=2e-2, rtol=1e-2)
 
 
 def test_the_kernel_of_interacting_heads_takes_any_number_of_threads():
@@ -116,7 +181,8 @@ def test_the_kernel_of_interacting_heads_takes_any_number_of_threads():
         results = []
         for forward, backward in ((1, 1), (2, 1), (1, 2), (7, 7)):
             torch.set_num_threads(forward)
-            out = interacting_attention(q, k, v, PADDED)
+            torch.manual_seed(1)
+            out = interacting_attention(q, k, v, PADDED, dropout=0.2)
             torch.set_num_threads(backward)
             results.append([out, *torch.autograd.grad(out.square().sum(), (q, k, v))])
     finally:

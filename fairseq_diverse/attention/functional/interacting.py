@@ -51,8 +51,8 @@ def interacting_attention(
     scale = q.size(-1) ** -0.5 if scale is None else scale
     seen = None if allowed is None else attend_somewhere(allowed)
     if kernel.usable(q, k, v, combine == "sum", dropout):
-        plain = functools.partial(_in_torch, combine=combine, dropout=0.0, scale=1.0)
-        return kernel.Pairs.apply(q, k, v, seen, combine == "sum", scale, plain)
+        plain = functools.partial(_in_torch, combine=combine, scale=1.0)
+        return kernel.Pairs.apply(q, k, v, seen, combine == "sum", scale, dropout, plain)
     return _in_torch(q, k, v, seen, combine, dropout, scale)
 
 

@@ -3,7 +3,9 @@
    functional/interacting.py, whose torch form is the reference. Q comes scaled.
    q: (B, H, T, Dk); k: (B, H, S, Dk); v: (B, H, S, D); out: (T, B, H, H, D), or (T, B, H, D), the sum over the heads of keys
    times 1 / sqrt(H), where the steps of t are `step` numbers apart.
-   allowed: bytes at allowed[b * batch + t * row + s], or NULL; every query sees a key. */
+   allowed: bytes at allowed[b * batch + t * row + s], or NULL; every query sees a key.
+   Dropout: a weight is kept where a hash of (seed, sentence, head of keys, query, key) is at least `threshold`, so that the
+   backward pass finds the same weights, whatever the number of threads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,7 @@ enum { LANES = 8 };
 enum { WIDE = 4 }; /* registers of queries worked on at a time */
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int ivec __attribute__((vector_size(4 * LANES)));
+typedef unsigned uvec __attribute__((vector_size(4 * LANES)));
 
 #define FOR(i, n) for (int i = 0; i < (n); i++)
 #define INLINE static inline __attribute__((always_inline))
@@ -25,6 +28,9 @@ typedef struct {
     int B, H, T, S, Dk, D, sum;
     long batch, row; /* strides of allowed */
     long step;       /* of out from t to t + 1 */
+    int first;       /* number of the first sentence in the batch */
+    unsigned seed[2], threshold; /* the share of weights that is dropped, times 2^32 */
+    float gain;      /* 1 / (1 - that share) */
 } Sizes;
 
 INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
@@ -57,6 +63,11 @@ INLINE vec exponential(vec x) {
     return (vec)(((ivec)power + (n << 23)) & seen);
 }
 
+/* 32 well mixed bits of 32 bits (lowbias32 of Wellons, 2018), of one number and of LANES */
+#define MIX(x) (x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16)
+static unsigned mixed(unsigned x) { return MIX(x); }
+INLINE uvec mixed_lanes(uvec x) { return MIX(x); }
+
 /* ---- one sentence ---- */
 typedef struct {
     int keys, vectors; /* keys that a query sees, vectors of queries */
@@ -68,19 +79,21 @@ typedef struct {
     float *k, *v;      /* (keys, Dk), (keys, D) of one head */
     vec *grad_k, *grad_v;
     vec *weights, *grad_weights; /* (keys, WIDE) */
+    vec *dropped;      /* (keys, WIDE) weights after dropout */
+    unsigned stream;   /* of random numbers, of this sentence and one head of keys */
     int moderate;      /* whether all numbers are */
     void *memory;
 } Sentence;
 
 static int allocate(Sentence *s, const Sizes *z, int backward) {
     const size_t N = (z->H * z->T + LANES - 1) / LANES, S = z->S, Dk = z->Dk, D = z->D;
-    const size_t vecs = N * (S + Dk * (1 + backward) + D) + S * WIDE * (1 + backward) + backward * S * (Dk + D);
+    const size_t vecs = N * (S + Dk * (1 + backward) + D) + S * WIDE * (1 + 2 * backward) + backward * S * (Dk + D);
     char *at;
     if (!(at = s->memory = malloc(sizeof(vec) * (vecs + 1) + S * (Dk + D) * sizeof(float) + (S + N) * sizeof(int)))) return 1;
     at += sizeof(vec) - (size_t)at % sizeof(vec);
 #define TAKE(name, type, count) s->name = (type *)at, at += sizeof(type) * (count)
     TAKE(bias, vec, N * S); TAKE(q, vec, N * Dk); TAKE(out, vec, N * D); TAKE(weights, vec, S * WIDE);
-    TAKE(grad_q, vec, backward * N * Dk); TAKE(grad_weights, vec, backward * S * WIDE);
+    TAKE(grad_q, vec, backward * N * Dk); TAKE(grad_weights, vec, backward * S * WIDE); TAKE(dropped, vec, backward * S * WIDE);
     TAKE(grad_k, vec, backward * S * Dk); TAKE(grad_v, vec, backward * S * D);
     TAKE(k, float, S * Dk); TAKE(v, float, S * D); TAKE(key, int, S); TAKE(seen, int, N);
     s->vectors = N;
@@ -127,7 +140,8 @@ static void begin(Sentence *s, const Sizes *z, const float *q, const unsigned ch
     }
 }
 
-static void take_head(Sentence *s, const Sizes *z, const float *k, const float *v) {
+static void take_head(Sentence *s, const Sizes *z, const float *k, const float *v, int b, int j) {
+    s->stream = mixed(z->seed[0] ^ mixed(z->seed[1] + mixed((unsigned)(z->first + b) * z->H + j)));
     FOR(c, s->keys) {
         memcpy(s->k + (size_t)c * z->Dk, k + (size_t)s->key[c] * z->Dk, sizeof(float) * z->Dk);
         memcpy(s->v + (size_t)c * z->D, v + (size_t)s->key[c] * z->D, sizeof(float) * z->D);
@@ -192,9 +206,23 @@ INLINE int exponentials(Sentence *s, const Sizes *z, int n, vec *factor, const i
     return keys;
 }
 
+/* to[c][w] = from[c][w] / (1 - share) where it is kept, else 0; 'to' may be 'from' */
+INLINE void drop(vec *to, const vec *from, const Sentence *s, const Sizes *z, int n, int keys, const int wide) {
+    uvec query[WIDE], lane;
+    unsigned number[LANES];
+    FOR(l, LANES) number[l] = l;
+    memcpy(&lane, number, sizeof lane);
+    FOR(w, wide) query[w] = mixed_lanes((lane + (unsigned)(n + w) * LANES) * 0x9e3779b9u + s->stream);
+    FOR(c, keys) FOR(w, wide) {
+        const ivec kept = mixed_lanes(query[w] + (unsigned)s->key[c] * 0x85ebca6bu) >= z->threshold;
+        to[c * wide + w] = (vec)((ivec)(from[c * wide + w] * z->gain) & kept);
+    }
+}
+
 INLINE void forward(Sentence *s, const Sizes *z, int n, const int wide) {
     vec factor[WIDE];
     const int keys = exponentials(s, z, n, factor, wide);
+    if (z->threshold) drop(s->weights, s->weights, s, z, n, keys, wide);
     sums(s->out + (size_t)n * z->D, s->weights, s->v, factor, keys, z->D, wide);
 }
 
@@ -203,12 +231,14 @@ INLINE void backward(Sentence *s, const Sizes *z, int n, const int wide) {
     const int keys = exponentials(s, z, n, factor, wide);
     const vec *q = s->q + (size_t)n * z->Dk, *grad = s->out + (size_t)n * z->D;
     products(s->grad_weights, grad, s->v, keys, z->D, wide);
+    if (z->threshold) drop(s->grad_weights, s->grad_weights, s, z, n, keys, wide);
     FOR(w, wide) { mean[w] = (vec){0}; one[w] = (vec){0} + 1; }
     FOR(c, keys) FOR(w, wide) {
         s->weights[c * wide + w] *= factor[w];
         mean[w] += s->weights[c * wide + w] * s->grad_weights[c * wide + w];
     }
-    lane_sums(s->grad_v, s->weights, grad, keys, z->D, wide);
+    if (z->threshold) drop(s->dropped, s->weights, s, z, n, keys, wide);
+    lane_sums(s->grad_v, z->threshold ? s->dropped : s->weights, grad, keys, z->D, wide);
     FOR(c, keys) FOR(w, wide) s->weights[c * wide + w] *= s->grad_weights[c * wide + w] - mean[w];
     sums(s->grad_q + (size_t)n * z->Dk, s->weights, s->k, one, keys, z->Dk, wide);
     lane_sums(s->grad_k, s->weights, q, keys, z->Dk, wide);
@@ -238,7 +268,7 @@ int interacting_forward(const Sizes *z, const float *q, const float *k, const fl
     for (int b = 0; b < z->B && s.moderate; b++) {
         begin(&s, z, q + (size_t)b * H * T * Dk, allowed ? allowed + b * z->batch : NULL);
         FOR(j, H) {
-            take_head(&s, z, k + ((size_t)b * H + j) * S * Dk, v + ((size_t)b * H + j) * S * D);
+            take_head(&s, z, k + ((size_t)b * H + j) * S * Dk, v + ((size_t)b * H + j) * S * D, b, j);
             if (!z->sum || j == 0) memset(s.out, 0, sizeof(vec) * s.vectors * D);
             ALL_QUERIES(forward);
             if (!z->sum || j + 1 == H)
@@ -261,7 +291,7 @@ int interacting_backward(const Sizes *z, const float *q, const float *k, const f
         memset(s.grad_q, 0, sizeof(vec) * s.vectors * Dk);
         FOR(j, H) {
             const size_t head = (size_t)b * H + j;
-            take_head(&s, z, k + head * S * Dk, v + head * S * D);
+            take_head(&s, z, k + head * S * Dk, v + head * S * D, b, j);
             memset(s.grad_k, 0, sizeof(vec) * s.keys * Dk);
             memset(s.grad_v, 0, sizeof(vec) * s.keys * D);
             if (!z->sum || j == 0) {

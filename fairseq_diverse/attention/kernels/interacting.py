@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_diverse.attention.kernels import cpu
 
-Plain = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # the same by torch, of queries that are scaled
+Plain = Callable[..., Tensor]  # the same by torch, of queries that are scaled, keys, values, allowed, dropout
 
 WIDEST = 32  # head: of wider ones torch's fused kernel is as fast, and faster in long sentences
 
@@ -19,25 +19,35 @@ class _Sizes(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int) for name in ("B", "H", "T", "S", "Dk", "D", "sum")),
         *((name, ctypes.c_long) for name in ("batch", "row", "step")),
+        *(("first", ctypes.c_int), ("seed", ctypes.c_uint * 2), ("threshold", ctypes.c_uint), ("gain", ctypes.c_float)),
     ]
 
 
 def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> bool:
-    """Whether the kernel takes these, float32 on a CPU, no weight dropped, and is faster than torch."""
-    fast = summed or q.size(-1) != v.size(-1) or q.size(-1) <= WIDEST
-    return fast and dropout == 0 and cpu.available("interacting", q, k, v)
+    """Whether the kernel takes these, float32 on a CPU, and is faster than torch, which drops weights slowly."""
+    fast = summed or dropout > 0 or q.size(-1) != v.size(-1) or q.size(-1) <= WIDEST
+    return fast and cpu.available("interacting", q, k, v)
 
 
 class Pairs(torch.autograd.Function):
     """(B, T, H H D), or (B, T, H D) summed, as ``interacting_attention`` gives them; every query is allowed some key.
 
     Laid out as (T, B, ...), as the output projection reads it. ``plain`` does the work where a number is not finite.
-    Keeps its arguments alone; backward makes the weights again.
+    Keeps its arguments alone; backward makes the weights again, and drops the same of them: which ones follows from a
+    seed that torch's generator gives.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, scale: float, plain: Plain
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        allowed: Tensor | None,
+        summed: bool,
+        scale: float,
+        dropout: float,
+        plain: Plain,
     ) -> Tensor:
         q, k, v = (q * scale).contiguous(), k.contiguous(), v.contiguous()
         (batch, heads, queries, _), width = q.shape, v.size(-1)
@@ -45,9 +55,10 @@ class Pairs(torch.autograd.Function):
             allowed = allowed.expand(-1, 1, -1, k.size(2)).contiguous()
         out = q.new_empty(queries, batch, heads * width * (1 if summed else heads)).transpose(0, 1)
         ctx.summed, ctx.scale, ctx.plain = summed, scale, plain
+        ctx.dropout = dropout, int(torch.randint(2**62, ())) if dropout else 0
         ctx.save_for_backward(q, k, v, allowed)
-        done = _call("interacting_forward", q, k, v, allowed, summed, out)
-        return out if done else plain(q, k, v, allowed)
+        done = _call("interacting_forward", q, k, v, allowed, summed, ctx.dropout, out)
+        return out if done else _plain(ctx, q, k, v, allowed)
 
     @staticmethod
     @once_differentiable
@@ -55,18 +66,38 @@ class Pairs(torch.autograd.Function):
         q, k, v, allowed = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]
         grad = grad.transpose(0, 1).contiguous().transpose(0, 1)
-        if not _call("interacting_backward", q, k, v, allowed, ctx.summed, grad, *grads):
+        if not _call("interacting_backward", q, k, v, allowed, ctx.summed, ctx.dropout, grad, *grads):
             q, k, v = inputs = [x.detach().requires_grad_() for x in (q, k, v)]
             with torch.enable_grad():
-                out = ctx.plain(q, k, v, allowed)
+                out = _plain(ctx, q, k, v, allowed)
             grads = list(torch.autograd.grad(out, inputs, grad))
-        return grads[0].mul_(ctx.scale), *grads[1:], None, None, None, None
+        return grads[0].mul_(ctx.scale), *grads[1:], None, None, None, None, None
+
+
+def _plain(ctx: Any, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None) -> Tensor:
+    """By torch, which drops the same weights each time."""
+    probability, seed = ctx.dropout
+    with torch.random.fork_rng(devices=[], enabled=probability > 0):
+        if probability:
+            torch.manual_seed(seed)
+        return ctx.plain(q, k, v, allowed, dropout=probability)
 
 
 def _call(
-    function: str, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, summed: bool, out: Tensor, *others: Tensor
+    function: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: Tensor | None,
+    summed: bool,
+    dropout: tuple[float, int],
+    out: Tensor,
+    *others: Tensor,
 ) -> bool:
     """Run a kernel over the sentences; all but ``allowed`` are split by their first dimension.
+
+    Args:
+        dropout: probability, and the seed that says which weights are dropped.
 
     Returns:
         Whether it did the work, see ``in_threads``.
@@ -76,8 +107,14 @@ def _call(
     if allowed is not None:
         batch, row = (0 if allowed.size(i) == 1 else allowed.stride(i) for i in (0, 2))
 
+    probability, seed = dropout
+    share, halves = int(probability * 2**32), (ctypes.c_uint * 2)(seed & 0xFFFFFFFF, seed >> 32)
+    random = halves, share, 1 / (1 - probability)
+
     def part(thread: int, start: int, stop: int) -> int:
-        sizes = _Sizes(stop - start, heads, queries, keys, key_width, width, summed, batch, row, out.stride(1))
+        sizes = _Sizes(
+            stop - start, heads, queries, keys, key_width, width, summed, batch, row, out.stride(1), start, *random
+        )
         seen = allowed if allowed is None or not batch else allowed[start:]
         rest = (cpu.pointer(x[start:]) for x in (q, k, v))
         return getattr(cpu.library("interacting"), function)(
