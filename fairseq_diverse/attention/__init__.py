@@ -1,4 +1,4 @@
-"""Multi-head attention with mechanisms; torch only, but for ``fairseq_attention``."""
+"""Multi-head attention with mechanisms; only ``fairseq_attention`` needs fairseq, the rest torch alone."""
 
 from fairseq_diverse.attention import mechanisms
 from fairseq_diverse.attention.mechanism import (

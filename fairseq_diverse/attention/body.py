@@ -13,50 +13,50 @@ from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, Attent
 from fairseq_diverse.attention.plan import Placed
 from fairseq_diverse.support.errors import UserError
 
-SKIPPED = ("select", "bias", "logits", "weights", "output_bias", "attention")  # where one does the attention itself
+SKIPPED = ("select", "bias", "logits", "weights", "output_bias", "attention")  # by a mechanism with stage "attention"
 
 
 class BodyOutput(NamedTuple):
-    """What the stages give, before the output is combined."""
+    """Result of the stages, before the heads are combined."""
 
-    heads: Tensor  # (B, H, T, D), or wider where a mechanism makes it so
-    weights: Tensor | None  # (B, H, T, S), where a map was made
-    agreement: Tensor | None  # (K,) one figure a disagreement term
+    heads: Tensor  # (B, H, T, D), or wider if a mechanism widens it
+    weights: Tensor | None  # (B, H, T, S); None if no map was computed
+    agreement: Tensor | None  # (K,) one value per disagreement term
 
 
 def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[list[Mechanism], AttentionShape]:
-    """The modules of the mechanisms that are on at one attention, and the shape that they give it.
+    """The modules of one attention's mechanisms, and the shape of the attention with them.
 
     Raises:
-        UserError: a mechanism does the whole attention, and would leave out what another one does.
+        UserError: one mechanism replaces the whole attention and would skip a stage of another one.
     """
     for mechanism, settings in placed:
         if "project" in mechanism.stages():
             shape = mechanism.project(settings, shape)  # type: ignore[attr-defined]
     built = [made for mechanism, settings in placed if (made := mechanism.build(settings, shape)) is not None]
-    for whole in (made for made in built if "attention" in made.stages()):
+    for replacing in (made for made in built if "attention" in made.stages()):
         for other in built:
-            left_out = [stage for stage in SKIPPED if stage in other.stages()] if other is not whole else []
-            if left_out:
+            skipped = [stage for stage in SKIPPED if stage in other.stages()] if other is not replacing else []
+            if skipped:
                 place = f"{shape.component}:{shape.layer}"
                 raise UserError(
-                    f"{place} has {whole.name} and {other.name}, whose {left_out[0]} {whole.name} leaves out; place "
-                    "them apart"
+                    f"{place} has {replacing.name} and {other.name}: {replacing.name} skips the stage {skipped[0]} of "
+                    f"{other.name}; place them apart"
                 )
     return built, shape
 
 
 class StagedBody:
-    """The stages of an attention; mixed into a module that has the projections."""
+    """The stages of an attention; a mixin for a module with the projections."""
 
     out_proj: Any
     children: Any  # of the module
 
     def add_mechanisms(self, mechanisms: Sequence[Mechanism]) -> None:
-        """Make the mechanisms submodules, under their keys.
+        """Add the mechanisms as submodules, under their keys.
 
         Raises:
-            UserError: a key that the attention has already.
+            UserError: the attention already has an attribute of that name.
         """
         for mechanism in mechanisms:
             if hasattr(self, mechanism.key):
@@ -69,33 +69,33 @@ class StagedBody:
             self.out_proj = None
 
     def mechanism(self, name: str) -> Any:
-        """The module of a mechanism; None where it is not on."""
+        """The module of a mechanism; None if it is off."""
         return next((m for m in self.children() if isinstance(m, Mechanism) and m.name == name), None)
 
     @property
     def has_maps(self) -> bool:
-        """Whether each head has a map of its own."""
+        """Whether there is one map per head."""
         return all(mechanism.has_maps for mechanism in self.stage("attention"))
 
     def stage(self, name: str) -> list[Any]:
-        """The mechanisms that take part in a stage, in their order."""
+        """The mechanisms with this stage, in order."""
         return [getattr(self, key) for key in self.stage_keys[name]]
 
     def run_stages(self, context: AttentionContext, need_weights: bool, terms: tuple[str, ...] = ()) -> BodyOutput:
         """Everything between the projections.
 
-        The map of weights is made where a stage or the caller needs it; otherwise torch's fused kernel does the work.
+        The map of weights is computed only if a stage or the caller needs it; otherwise torch's fused kernel runs.
         """
         q, k, v = context.q, context.k, context.v
-        whole = self.stage("attention")
+        replacing = self.stage("attention")
         need_weights = need_weights or "position" in terms
         explicit = need_weights or self.needs_map
 
-        bias_of: dict[bool, Any] = {True: None, False: context.mask_bias}  # of what is gated, and of the rest
+        bias_of: dict[bool, Any] = {True: None, False: context.mask_bias}  # by: is the mechanism gated?
         for mechanism in self.stage("bias"):
             gated, term = mechanism.name in self.gated_mechanisms, mechanism.bias(context)
             bias_of[gated] = term if bias_of[gated] is None else bias_of[gated] + term
-        logits = q @ k.transpose(-1, -2) if not whole and (explicit or self.stage_keys["select"]) else None
+        logits = q @ k.transpose(-1, -2) if not replacing and (explicit or self.stage_keys["select"]) else None
         for mechanism in self.stage("select"):
             context.selected = mechanism.select(logits, context)  # (B, H)
         bias = None if bias_of[True] is None else _where_selected(bias_of[True], 0, context)
@@ -108,10 +108,10 @@ class StagedBody:
             context.visible = attend_somewhere(seen if context.visible is None else seen & context.visible)
 
         weights = None
-        if whole:
-            if "position" in terms and not whole[0].has_maps:
-                raise UserError(f"--disagreement position: heads with {whole[0].name} have no map of their own")
-            heads, weights = whole[0].attention(context, need_weights)
+        if replacing:
+            if "position" in terms and not replacing[0].has_maps:
+                raise UserError(f"--disagreement position: {replacing[0].name} has no map per head; leave the term out")
+            heads, weights = replacing[0].attention(context, need_weights)
         elif not explicit:
             mask = context.visible if bias is None else additive_mask(bias, context.visible).type_as(q)
             heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=context.dropout, scale=1.0)
@@ -144,12 +144,12 @@ class StagedBody:
 
 
 def _where_selected(term: Tensor, otherwise: Any, context: AttentionContext) -> Tensor:
-    """``term`` for the selected heads, ``otherwise`` for the others."""
+    """``term`` at selected heads, ``otherwise`` at the others."""
     return term if context.selected is None else torch.where(context.selected[..., None, None], term, otherwise)
 
 
 def _measure(terms: tuple[str, ...], context: AttentionContext, heads: Tensor, weights: Tensor | None) -> Tensor:
-    """(K,) the agreement of the heads by each term, in the order given."""
+    """(K,) agreement of the heads, one value per term, in the order given."""
     figures = []
     for term in terms:
         if term == "subspace":

@@ -1,4 +1,4 @@
-"""The one place where the body meets fairseq's attention."""
+"""fairseq's ``MultiheadAttention`` with the stages of ``StagedBody``."""
 
 import logging
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ from fairseq_diverse.attention.relations import Relations
 logger = logging.getLogger(__name__)
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
-MEMORY = "mechanisms"  # of the incremental state: what mechanisms keep between steps
+MEMORY = "mechanisms"  # key in the incremental state for what mechanisms keep between steps
 
 
 class AttentionOutput(NamedTuple):
-    """What one attention gives its layer."""
+    """Result of one attention."""
 
     value: Tensor  # (T, B, C)
-    weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; as the softmax gives them
-    agreement: Tensor | None  # (K,) one figure a disagreement term
-    redundant: Tensor | None = None  # (B, H) bool, where heads are enlivened
+    weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; straight after the softmax
+    agreement: Tensor | None  # (K,) one value per disagreement term
+    redundant: Tensor | None = None  # (B, H) bool, only with --enliven
     carry: Tensor | None = None  # (B, H, T, S) evolved logits for the next layer
-    heads: Tensor | None = None  # (B, H, T, D) what is combined, where it was asked for
-    plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k / sqrt(D))), likewise
+    heads: Tensor | None = None  # (B, H, T, D) before they are combined; only with ``inside``
+    plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k / sqrt(D))); only with ``inside``
 
 
 class StagedAttention(StagedBody, MultiheadAttention):
     """fairseq's ``MultiheadAttention`` with mechanisms.
 
-    With no mechanism and nothing asked for, fairseq's forward runs: same parameters, same numbers, bit for bit.
-    Otherwise the stages of ``StagedBody.run_stages`` run between fairseq's projections.
+    Without mechanisms and measurements, fairseq's forward runs: same parameters, same results, bit for bit. Otherwise
+    the stages of ``StagedBody.run_stages`` run between fairseq's projections.
 
     Args:
         placed: the mechanisms of this attention with their settings, from ``AttentionPlan.at``.
         component: encoder, decoder or cross.
         layer: from 1 at the bottom.
-        Others as fairseq's.
+        Others as in fairseq.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         before = AttentionShape.of(component, layer, embed_dim, num_heads)
         mechanisms, shape = build_mechanisms(placed, before)
         MultiheadAttention.__init__(self, embed_dim, num_heads, **options)
-        self.dropout_module.module_name = "MultiheadAttention"  # as --retain-dropout-modules knows it
+        self.dropout_module.module_name = "MultiheadAttention"  # the name that --retain-dropout-modules expects
         self.is_plain = not mechanisms and shape == before
         noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
         if shape.key_width != before.key_width:
@@ -99,19 +99,19 @@ class StagedAttention(StagedBody, MultiheadAttention):
 
         Args:
             query: (T, B, C).
-            key, value: (S, B, C); None where the cache holds them.
+            key, value: (S, B, C); None if they are in the cache.
             key_padding_mask: (B, S), True at padding.
             query_padding_mask: (B, T), True at padding; only ``terms`` and mechanisms use it.
             attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
             need_weights, need_head_weights: return the weights averaged over heads, or of each head.
             terms: disagreement terms to measure: subspace, position, output.
-            relations: of the source's trees; for mechanisms that need them.
-            previous: (B, H, T, S) what the layer before gave as ``carry``; None for none.
-            inside: return the head outputs, and the weights as they are without any mechanism.
-            Others as fairseq's.
+            relations: from the source trees, for mechanisms that need them.
+            previous: (B, H, T, S) the ``carry`` of the layer before, or None.
+            inside: return the head outputs, and the weights without any mechanism.
+            Others as in fairseq.
 
         Raises:
-            UserError: the position term of heads that have no map of their own.
+            UserError: the position term with a mechanism that has no map per head.
         """
         need_weights = need_weights or need_head_weights
         fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
@@ -158,13 +158,13 @@ class StagedAttention(StagedBody, MultiheadAttention):
         return AttentionOutput(value, shown, output.agreement, context.selected, context.carry, *own)
 
     def _recall(self, state: IncrementalState | None) -> dict[str, Tensor] | None:
-        """What mechanisms kept at earlier steps; None where all positions are there at once."""
+        """What mechanisms kept at earlier decoding steps; None in a full pass."""
         return None if state is None else dict(self.get_incremental_state(state, MEMORY) or {})
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState | None:
-        """As fairseq's, which leaves some caches of the source as they are; what mechanisms keep always moves."""
+        """As in fairseq, which skips some caches of the source; what mechanisms keep is always reordered."""
         if memory := self._recall(incremental_state):
             moved = {key: value.index_select(0, new_order) for key, value in memory.items()}
             self.set_incremental_state(incremental_state, MEMORY, moved)
@@ -172,7 +172,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
 
     @property
     def _dropout(self) -> float:
-        """Probability of dropping a weight now."""
+        """Probability of dropping a weight in this mode (training or evaluation)."""
         dropping = self.training or self.dropout_module.apply_during_inference
         return self.dropout_module.p if dropping else 0.0
 
@@ -185,9 +185,9 @@ class StagedAttention(StagedBody, MultiheadAttention):
         incremental_state: IncrementalState | None,
         static_kv: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """q (B, H, T, D), already scaled, k and v (B, H, S, D), and the padding of the keys (B, S), past the cache.
+        """q (B, H, T, D), already scaled; k and v (B, H, S, D) and their padding (B, S), both with the cached steps.
 
-        The cache has fairseq's key and format, so that fairseq's reordering of beams works on it.
+        The cache has fairseq's key and format, so fairseq reorders it with the beams.
         """
 
         def split(x: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         return q, k, v, key_padding_mask
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Warm start: a checkpoint without a mechanism of this attention leaves it at its initial values."""
+        """Warm start: a mechanism that the checkpoint does not have keeps its initial values."""
         super().upgrade_state_dict_named(state_dict, name)
         own = self.state_dict(prefix=f"{name}.")
         plain = {"q_proj": self.embed_dim, "k_proj": self.kdim, "out_proj": self.embed_dim}  # input widths
@@ -239,7 +239,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
 
 
 def _allowed(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """(B or 1, 1, T or 1, S), True where a query may see a key; None where it may see all."""
+    """(B or 1, 1, T or 1, S), True where a query may see a key; None if every query may see every key."""
     allowed = None
     if attn_mask is not None:
         allowed = (attn_mask == 0)[None, None]

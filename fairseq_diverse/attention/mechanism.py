@@ -1,4 +1,4 @@
-"""What a mechanism is made of: settings, the attention it is put into, and what its stages may read."""
+"""Base class of mechanisms, their settings, and the data that their stages read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,29 +10,29 @@ from torch import Tensor, nn
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.relations import Relations
 
-# In the order in which the body of an attention comes to them.
+# In the order in which ``StagedBody`` runs them.
 STAGES = {
-    "project": "give queries, keys or the output projection another width",
+    "project": "change the width of queries, keys or the output projection",
     "bias": "add a finite term to the logits",
-    "select": "choose the heads, sentence by sentence, that get what the mechanism ``gates``",
+    "select": "choose, for each sentence, the heads that get the mechanisms in ``gates``",
     "visible": "forbid keys",
     "logits": "change the logits, before the mask",
     "weights": "change the weights, after the softmax",
-    "output_bias": "add a term to the head outputs that follows from the weights",
-    "attention": "do all of it, from queries, keys and values to head outputs",
+    "output_bias": "add a term to the head outputs, computed from the weights",
+    "attention": "replace the attention, from queries, keys and values to head outputs",
     "heads": "change the head outputs",
     "gate": "change the head outputs, after disagreement is measured",
-    "combine": "take the place of the output projection",
+    "combine": "replace the output projection",
 }
 
 
 def option(default: Any, help: str, **argparse_options: Any) -> Any:
-    """A field of settings that is also a flag; ``flag="--name"`` gives it another name than the usual one."""
+    """A field of settings that is also a flag; ``flag="--name"`` overrides the flag's name."""
     return field(default=default, metadata={"help": help, **argparse_options})
 
 
 def placement(default: str, help: str) -> Any:
-    """The field ``on`` of settings, see ``parse_placement``; empty = off for a mechanism without ``kind``."""
+    """The field ``on`` of settings, see ``parse_placement``; for a mechanism without ``kind``, empty = off."""
     return option(default, help)
 
 
@@ -40,11 +40,11 @@ def placement(default: str, help: str) -> Any:
 class MechanismSettings:
     """The settings of a mechanism; every field is a flag.
 
-    The field ``kind`` is the flag ``--<mechanism>``, every other one ``--<mechanism>-<field>``. The default of
-    ``kind`` is off; without a ``kind`` an empty placement (``on``) is.
+    The field ``kind`` is the flag ``--<mechanism>``, every other field ``--<mechanism>-<field>``. The mechanism is off
+    at the default of ``kind``, or, without a field ``kind``, while its placement (``on``) is empty.
     """
 
-    if TYPE_CHECKING:  # every mechanism declares it, after its kind
+    if TYPE_CHECKING:  # every mechanism declares it, after ``kind``
         on: str
 
     @property
@@ -58,16 +58,16 @@ class MechanismSettings:
 
     @property
     def trees(self) -> tuple[str, ...]:
-        """The kinds of source trees that it needs: dependency, constituency."""
+        """The kinds of source trees needed: dependency, constituency."""
         return ()
 
     def check(self, where: "AttentionShape") -> None:
-        """Raise ``UserError``, naming the flag, for values that this attention cannot have."""
+        """Raise ``UserError``, naming the flag, for values that do not fit this attention."""
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The attention that a mechanism is put into.
+    """Place and sizes of the attention that a mechanism is added to.
 
     Args:
         component: encoder, decoder or cross.
@@ -76,8 +76,8 @@ class AttentionShape:
         heads: H.
         key_width: of each head's queries and keys.
         head_width: D, of each head's values.
-        out_width: of what the output projection reads.
-        out_gain: factor of the output projection's initial weights.
+        out_width: input width of the output projection.
+        out_gain: factor on the initial weights of the output projection.
     """
 
     component: str
@@ -91,34 +91,34 @@ class AttentionShape:
 
     @classmethod
     def of(cls, component: str, layer: int, width: int, heads: int) -> Self:
-        """The attention before any mechanism is in it."""
+        """The attention without mechanisms."""
         head_width = width // max(heads, 1)
         return cls(component, layer, width, heads, head_width, head_width, width)
 
 
 @dataclass
 class AttentionContext:
-    """What the stages of one attention may read, during one call.
+    """Input of the stages of one attention, during one call.
 
     Args:
         query: (B, T, C) the input of the query projection.
         q: (B, H, T, Dk) queries, times ``scale``.
         k, v: (B, H, S, Dk) and (B, H, S, D).
         scale: factor of the queries, 1 / sqrt(Dk).
-        dropout: probability of dropping a weight now; 0 in evaluation.
-        key_padding: (B, S), True at padding; None where there is none.
+        dropout: probability of dropping a weight; 0 in evaluation.
+        key_padding: (B, S), True at padding; None without padding.
         query_padding: (B, T), likewise.
-        mask_bias: a finite term of the logits that the caller gives, broadcast to (B, H, T, S).
-        allowed: (B or 1, 1, T or 1, S) bool, True where padding and causality let a query see a key; None for
-            everywhere. A query that may see no key sees all.
-        relations: of the source's trees, for settings that need ``trees``.
+        mask_bias: a finite term that the caller adds to the logits, broadcast to (B, H, T, S).
+        allowed: (B or 1, 1, T or 1, S) bool, True where padding and causality let a query see a key; None = everywhere.
+            A query without an allowed key sees all keys.
+        relations: from the source trees, for settings with ``trees``.
         previous: (B, H, T, S) the ``carry`` of the layer before; None in the first.
-        memory: what mechanisms keep between the steps of decoding, by key: tensors (B, ...), reordered with the beams.
-            None where all positions are there at once.
+        memory: what mechanisms keep between decoding steps, by key: tensors (B, ...), reordered with the beams. None in
+            a full pass.
 
     Set by stages:
-        selected: (B, H) bool, the heads that get what is gated; None for all.
-        visible: ``allowed`` and the hard masks of mechanisms.
+        selected: (B, H) bool, the heads that get the gated mechanisms; None = all.
+        visible: ``allowed`` combined with the hard masks of mechanisms.
         carry: (B, H, T, S) for the next layer of the encoder.
     """
 
@@ -151,7 +151,9 @@ class AttentionContext:
 
     @property
     def cells(self) -> Tensor | None:
-        """bool, broadcast to (B, 1, T, S): both are real, the key is not in the future; None for everywhere."""
+        """bool, broadcast to (B, 1, T, S): True where query and key are real and the key is not in the future; None =
+        everywhere.
+        """
         if self.query_padding is None:
             return self.allowed
         real = ~self.query_padding.bool()[:, None, :, None]
@@ -165,10 +167,10 @@ def _valid(padding: Tensor | None, like: Tensor) -> Tensor:
 
 
 class Mechanism(nn.Module):
-    """A change of multi-head attention: settings, parameters, and the stages it takes part in.
+    """A change of multi-head attention: its settings, parameters and stages.
 
-    A subclass is registered by ``register_mechanism``. It has a class ``Settings`` and a method for each stage it
-    takes part in, and no other; tensors are (B, H, T, S) for logits and weights, (B, H, T, D) for head outputs:
+    A subclass is registered with ``register_mechanism``. It has a class ``Settings`` and one method for each of its
+    stages. Logits and weights are (B, H, T, S), head outputs (B, H, T, D):
 
         project(cls, settings, where: AttentionShape) -> AttentionShape                        (a class method)
         select(self, logits, context) -> (B, H) bool
@@ -180,44 +182,44 @@ class Mechanism(nn.Module):
         heads(self, heads, context), gate(self, heads, context) -> (B, H, T, D)
         combine(self, concatenated (..., H D)) -> (..., C)
 
-    Nothing survives a call on ``self``; what decoding needs of earlier steps goes into ``context.memory``.
+    A call stores nothing on ``self``; what decoding needs from earlier steps goes into ``context.memory``.
     """
 
     name: ClassVar[str]
-    key: ClassVar[str]  # the attribute of the attention, and so the prefix in a state_dict; by default the name
+    key: ClassVar[str]  # attribute of the attention and prefix in the state_dict; by default the name
     Settings: ClassVar[type[MechanismSettings]]
     components: ClassVar[tuple[str, ...]] = COMPONENTS
-    refuses: ClassVar[Mapping[str, str]] = {}  # mechanism -> reason; "*": all that ``works_with`` does not name
+    refuses: ClassVar[Mapping[str, str]] = {}  # mechanism -> reason; "*": all but ``works_with``
     works_with: ClassVar[tuple[str, ...]] = ()
-    gates: ClassVar[tuple[str, ...]] = ()  # mechanisms whose terms and masks only the heads of ``select`` get
-    has_maps: ClassVar[bool] = True  # whether ``attention`` can give a map for each head
-    neutral: ClassVar[Mapping[str, Any] | None] = None  # flags at which it changes nothing, where there are such flags
-    neutral_zeros: ClassVar[tuple[str, ...]] = ()  # with these of its parameters set to 0
-    examples: ClassVar[Sequence[Mapping[str, Any]]] = ()  # flags that the checks take; "{on}" is the component
+    gates: ClassVar[tuple[str, ...]] = ()  # mechanisms that act only on the heads of ``select``
+    has_maps: ClassVar[bool] = True  # whether ``attention`` can return one map per head
+    neutral: ClassVar[Mapping[str, Any] | None] = None  # flags with which it changes nothing, if there are any
+    neutral_zeros: ClassVar[tuple[str, ...]] = ()  # parameters to set to 0 for ``neutral``
+    examples: ClassVar[Sequence[Mapping[str, Any]]] = ()  # flags to check it with; "{on}" is the component
 
     def __init__(self, settings: Any, where: AttentionShape) -> None:
         super().__init__()
 
     @classmethod
     def build(cls, settings: Any, where: AttentionShape) -> "Mechanism | None":
-        """The module for one attention; None where these settings need none."""
+        """The module for one attention; None if these settings need none."""
         return cls(settings, where) if cls.stages() - {"project"} else None
 
     @classmethod
     def check_together(cls, settings: Any, others: Mapping[str, Any], place: str) -> None:
-        """Raise ``UserError`` for what else is on at the same attention.
+        """Raise ``UserError`` if it cannot be combined with the other mechanisms of the same attention.
 
         Args:
             others: the settings of the other mechanisms, by name.
-            place: such as encoder:1, for the message.
+            place: of the attention, for the message, for example encoder:1.
         """
 
     @classmethod
     def why_not_with(cls, other: str) -> str | None:
-        """Why the mechanism refuses another one at the same attention; None where it does not."""
+        """Why it refuses another mechanism on the same attention; None if it does not."""
         return cls.refuses.get(other) or (None if other in cls.works_with else cls.refuses.get("*"))
 
     @classmethod
     def stages(cls) -> frozenset[str]:
-        """The stages it takes part in."""
+        """The stages for which it has a method."""
         return frozenset(stage for stage in STAGES if callable(getattr(cls, stage, None)))

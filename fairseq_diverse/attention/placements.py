@@ -1,4 +1,4 @@
-"""The placement language: which attentions of a model a mechanism is on."""
+"""Placements: the attentions of a model on which a mechanism is."""
 
 import functools
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Placement = dict[str, frozenset[int]]
 def parse_placement(flag: str, text: str) -> dict[str, frozenset[int] | None]:
     """Read ``component[:layers]`` joined by commas, for example ``encoder:1-2,cross`` or ``decoder:1+4-6``.
 
-    Layers count from 1 at the bottom; None means every layer; an empty text selects nothing.
+    Layers count from 1 at the bottom; None = every layer; an empty text selects nothing.
 
     Raises:
         UserError: unknown or repeated component, layers that are not numbers, ranges that are empty or reversed.
@@ -30,7 +30,7 @@ def parse_placement(flag: str, text: str) -> dict[str, frozenset[int] | None]:
         if component not in COMPONENTS:
             raise refuse(f"unknown component {component!r}")
         if component in placement:
-            raise refuse(f"component {component!r} is named twice")
+            raise refuse(f"component {component!r} is given twice")
         chosen: set[int] = set()
         for piece in layers.split("+") if colon else []:
             first, dash, last = piece.partition("-")
@@ -65,7 +65,12 @@ def _resolve(flag: str, text: str, counts: tuple[tuple[str, int], ...]) -> Place
 
 
 def resolve_placement(flag: str, text: str, layers: Layers) -> Placement:
-    """The layer numbers that a placement selects in each component of a model with ``layers`` layers.
+    """The layer numbers that a placement selects in each component of a model.
+
+    Args:
+        flag: for the message.
+        text: the placement.
+        layers: component -> number of layers.
 
     Raises:
         UserError: as ``parse_placement``, or a layer above the component's number of layers.

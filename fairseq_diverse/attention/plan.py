@@ -1,4 +1,4 @@
-"""Which mechanisms are on at which attention of one model."""
+"""Which mechanisms are on which attentions of a model."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ Placed = tuple[type[Mechanism], Any]  # a mechanism and its settings
 
 
 class Component(NamedTuple):
-    """The attentions of one component of a model."""
+    """Sizes of one component of a model."""
 
     layers: int
     width: int
@@ -27,7 +27,7 @@ class AttentionPlan:
         components: by name: encoder, decoder, cross.
 
     Raises:
-        UserError: a placement, a value or a combination that this model cannot have.
+        UserError: a placement, a value or a combination that does not fit the model.
     """
 
     def __init__(self, args: Any, components: Mapping[str, Component]) -> None:
@@ -37,10 +37,10 @@ class AttentionPlan:
         layers = {name: component.layers for name, component in components.items()}
         for name, mechanism in MECHANISMS.items():
             settings, flag = read_settings(args, name), flag_name(name, "on")
-            parse_placement(flag, settings.on)  # a typing error shows even while the mechanism is off
+            parse_placement(flag, settings.on)  # checked even while the mechanism is off
             placement = resolve_placement(flag, settings.on, layers) if settings.active else {}
             if settings.active and not placement:
-                raise UserError(f"{flag} '': names no attention; leave {flag_name(name, 'kind')} off instead")
+                raise UserError(f"{flag} '': selects no attention; leave {flag_name(name, 'kind')} off instead")
             for component in placement:
                 if component not in mechanism.components:
                     known = " and ".join(mechanism.components)
@@ -52,11 +52,11 @@ class AttentionPlan:
                 self._check_together(component, layer)
 
     def shape(self, component: str, layer: int) -> AttentionShape:
-        """An attention of the model, before any mechanism is in it."""
+        """An attention of the model, without mechanisms."""
         return AttentionShape.of(component, layer, self.components[component].width, self.components[component].heads)
 
     def at(self, component: str, layer: int) -> list[Placed]:
-        """The mechanisms of one attention, with their settings, in the order in which they take part in a stage."""
+        """The mechanisms of one attention with their settings, in the order in which they run."""
         return [
             (MECHANISMS[name], self._settings[name])
             for name, placement in self._placements.items()
@@ -82,4 +82,4 @@ class AttentionPlan:
             for reason in dict.fromkeys(reasons.values()):
                 names = ", ".join(name for name, why in reasons.items() if why == reason)
                 flag = flag_name(mechanism.name, "on")
-                raise UserError(f"{flag} {settings.on!r}: {place} has {names} too, {reason}; place them apart")
+                raise UserError(f"{flag} {settings.on!r}: {place} also has {names}, {reason}; place them apart")

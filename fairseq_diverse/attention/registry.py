@@ -1,4 +1,4 @@
-"""The mechanisms that there are, and the flags made from their settings."""
+"""The registry of mechanisms, and the flags made from their settings."""
 
 import argparse
 import dataclasses
@@ -11,21 +11,21 @@ from fairseq_diverse.attention.mechanism import STAGES, Mechanism, MechanismSett
 from fairseq_diverse.attention.placements import COMPONENTS, parse_placement
 from fairseq_diverse.support.errors import UserError
 
-MECHANISMS: dict[str, type[Mechanism]] = {}  # in the order in which they take part in a stage
+MECHANISMS: dict[str, type[Mechanism]] = {}  # in the order in which they run in a stage
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-MOVED_BY_FAIRSEQ = ("--encoder-", "--decoder-", "--quant-noise-")  # into its own nested configuration
+MOVED_BY_FAIRSEQ = ("--encoder-", "--decoder-", "--quant-noise-")  # into its nested configuration
 M = TypeVar("M", bound=type[Mechanism])
 
 
 def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]:
-    """Decorate a ``Mechanism``: its settings become flags, and it can be placed on any attention.
+    """Decorator for a ``Mechanism``: its settings become flags, and it can be placed on any attention.
 
     Args:
         name: lower-case words joined by ``-``; the flags are ``--<name>`` (its ``kind``) and ``--<name>-<field>``.
-        before: the mechanism before which it takes part in a stage; by default it comes last.
+        before: run it before this mechanism in every stage; by default it runs last.
 
     Raises:
-        UserError: a name or flag that is taken, a stage that does not exist, or settings that are not a dataclass.
+        UserError: a name or flag that is taken, an unknown stage, or settings that are not a dataclass.
     """
 
     def register(cls: M) -> M:
@@ -35,14 +35,14 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
         if known is not None and not _same_class(known, cls):
             raise UserError(f"mechanism {name!r}: the name is taken by {known.__module__}.{known.__qualname__}")
         if before is not None and before not in MECHANISMS:
-            raise UserError(f"mechanism {name!r}: before={before!r}: there is no such mechanism: {_list(MECHANISMS)}")
+            raise UserError(f"mechanism {name!r}: before={before!r} is not a mechanism; known are {_list(MECHANISMS)}")
         _check_class(name, cls)
         cls.name, cls.key = name, cls.__dict__.get("key", name.replace("-", "_"))
         for other in MECHANISMS.values():
             if other.name != name and (shared := {*_flags(other)} & {*_flags(cls)}):
-                raise UserError(f"mechanism {name!r}: {_list(shared)}: a flag of the mechanism {other.name!r}")
+                raise UserError(f"mechanism {name!r}: {_list(shared)} is a flag of the mechanism {other.name!r}")
             if other.name != name and other.key == cls.key:
-                raise UserError(f"mechanism {name!r}: its key {cls.key!r} is that of the mechanism {other.name!r}")
+                raise UserError(f"mechanism {name!r}: its key {cls.key!r} is used by the mechanism {other.name!r}")
         if known is not None:
             MECHANISMS[name] = cls
             return cls
@@ -62,7 +62,7 @@ def _list(names: Any) -> str:
 
 
 def _same_class(known: type, new: type) -> bool:
-    """Whether both are one class of one file, imported twice."""
+    """Whether both are the same class of the same file, imported twice."""
     try:
         return known.__qualname__ == new.__qualname__ and inspect.getfile(known) == inspect.getfile(new)
     except (OSError, TypeError):
@@ -74,26 +74,26 @@ def _check_class(name: str, cls: Any) -> None:
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise UserError(f"mechanism {name!r}: {cls!r} is not a subclass of Mechanism")
     if not (isinstance(settings, type) and issubclass(settings, MechanismSettings)):
-        raise UserError(f"mechanism {name!r}: its class Settings must be a dataclass made from MechanismSettings")
+        raise UserError(f"mechanism {name!r}: its class Settings must be a dataclass derived from MechanismSettings")
     if "__dataclass_params__" not in vars(settings) or "on" not in _fields(settings):
-        raise UserError(f"mechanism {name!r}: Settings needs the decorator @dataclass(frozen=True) and a field on")
+        raise UserError(f"mechanism {name!r}: Settings needs the decorator @dataclass(frozen=True) and a field `on`")
     for f in dataclasses.fields(settings):
         if f.default is dataclasses.MISSING or type(f.default) not in (str, int, float) or "help" not in f.metadata:
             raise UserError(
-                f"mechanism {name!r}: Settings.{f.name}: give it option(default, help), the default a text, a whole "
-                "number or a number"
+                f"mechanism {name!r}: Settings.{f.name}: give option(default, help); the default is a text, an integer "
+                "or a float"
             )
         if (flag := _flag(name, f)).startswith(MOVED_BY_FAIRSEQ):
-            raise UserError(f"mechanism {name!r}: {flag}: fairseq moves flags that start so; take another name")
+            raise UserError(f"mechanism {name!r}: {flag}: fairseq reserves flags with this prefix; choose another name")
     for attribute, value in vars(cls).items():
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         takes_context = inspect.isfunction(function) and "context" in inspect.signature(function).parameters
         if takes_context and attribute not in STAGES and not attribute.startswith("_"):
             raise UserError(f"mechanism {name!r}: {attribute} is not a stage; stages are {', '.join(STAGES)}")
     if not cls.components or not set(cls.components) <= set(COMPONENTS):
-        raise UserError(f"mechanism {name!r}: components {cls.components}: some of {', '.join(COMPONENTS)} are needed")
+        raise UserError(f"mechanism {name!r}: components {cls.components}: give one or more of {', '.join(COMPONENTS)}")
     if not cls.stages():
-        raise UserError(f"mechanism {name!r}: it takes part in no stage; stages are {', '.join(STAGES)}")
+        raise UserError(f"mechanism {name!r}: it has no method for a stage; stages are {', '.join(STAGES)}")
 
 
 def _fields(settings: Any) -> dict[str, dataclasses.Field]:
@@ -114,15 +114,15 @@ def flag_name(mechanism: str, field_name: str) -> str:
 
 
 def attribute_name(mechanism: str, field_name: str) -> str:
-    """The name of that flag in parsed arguments."""
+    """The attribute of that flag in parsed arguments."""
     return flag_name(mechanism, field_name).removeprefix("--").replace("-", "_")
 
 
 def add_flags(parser: Any) -> None:
-    """Add the flags of every mechanism; absent flags stay absent, so that an architecture can set them.
+    """Add the flags of every mechanism; flags that are not given stay absent, so that an architecture can set them.
 
     Raises:
-        UserError: the parser has a flag of this name already.
+        UserError: the parser already has a flag of this name.
     """
     for name, cls in MECHANISMS.items():
         for f in dataclasses.fields(cls.Settings):
@@ -133,13 +133,13 @@ def add_flags(parser: Any) -> None:
                 parser.add_argument(flag_name(name, f.name), **options)
             except argparse.ArgumentError as error:
                 raise UserError(
-                    f"mechanism {name!r}: {flag_name(name, f.name)} is a flag of fairseq; name the field otherwise, or "
+                    f"mechanism {name!r}: {flag_name(name, f.name)} is a flag of fairseq; rename the field, or "
                     'give option(..., flag="--other-name")'
                 ) from error
 
 
 def read_settings(args: Any, mechanism: str) -> Any:
-    """A mechanism's settings in parsed arguments; flags that did not exist yet have their default."""
+    """A mechanism's settings in parsed arguments; absent flags, as in older checkpoints, get their default."""
     kind: Any = MECHANISMS[mechanism].Settings
     values = {}
     for f in dataclasses.fields(kind):
@@ -152,7 +152,7 @@ def read_settings(args: Any, mechanism: str) -> Any:
 
 
 def _typed(flag: str, value: Any, kind: type) -> Any:
-    """A flag's value in its type; --model-overrides and Python may give a number for a text or the other way round."""
+    """A flag's value, converted to its type; --model-overrides and Python may mix up texts and numbers."""
     try:
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             number = 0.0 if kind is str else float(value)
@@ -160,21 +160,21 @@ def _typed(flag: str, value: Any, kind: type) -> Any:
                 return str(value) if kind is str else kind(number)
     except ValueError:
         pass
-    needed = {str: "a text", int: "a whole number", float: "a number"}
-    raise UserError(f"{flag} {value!r}: {needed[kind]} is needed")
+    needed = {str: "a text", int: "an integer", float: "a number"}
+    raise UserError(f"{flag} {value!r}: must be {needed[kind]}")
 
 
 def active(args: Any) -> list[str]:
-    """The flags that switch on what ``args`` have on."""
+    """The flags of the mechanisms that ``args`` switch on."""
     settings = {mechanism: read_settings(args, mechanism) for mechanism in MECHANISMS}
     return [flag_name(mechanism, its.switch) for mechanism, its in settings.items() if its.active]
 
 
-def without_effect(args: Any, usual: Any) -> list[str]:
-    """What ``args`` set otherwise than ``usual`` for mechanisms that are off, and how these are switched on."""
+def without_effect(args: Any, default: Any) -> list[str]:
+    """Warnings about settings in ``args`` that differ from ``default`` but belong to a mechanism that is off."""
     lines = []
     for mechanism in MECHANISMS:
-        settings, before = read_settings(args, mechanism), read_settings(usual, mechanism)
+        settings, before = read_settings(args, mechanism), read_settings(default, mechanism)
         for name, value in dataclasses.asdict(settings).items() if not settings.active else ():
             if name != settings.switch and value != getattr(before, name):
                 lines.append(
@@ -192,7 +192,7 @@ def fill_defaults(args: Any) -> None:
 
 
 def place_by_default(args: Any, component: str) -> None:
-    """Put the mechanisms that are on more than one component by default on this one alone."""
+    """Place mechanisms whose default placement has several components on this component only."""
     for mechanism, cls in MECHANISMS.items():
         name = attribute_name(mechanism, "on")
         if not hasattr(args, name) and len(parse_placement(name, str(_fields(cls.Settings)["on"].default))) > 1:
@@ -200,8 +200,8 @@ def place_by_default(args: Any, component: str) -> None:
 
 
 def keep_layers(args: Any) -> None:
-    """Renumber the placements in ``args`` for the layers that fairseq's ``--*-layers-to-keep`` (from 0) leaves; a
-    mechanism that none of them has is switched off."""
+    """Renumber the placements in ``args`` for the layers that fairseq's ``--*-layers-to-keep`` (from 0) keeps; a
+    mechanism without a kept layer is switched off."""
     sides = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
     texts = {component: getattr(args, f"{side}_layers_to_keep", None) or "" for component, side in sides.items()}
     for mechanism in MECHANISMS if any(texts.values()) else ():

@@ -1,4 +1,4 @@
-"""What the trees of the source say about pairs of subwords."""
+"""Relations between subwords, from the trees of the source."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ PADDING = (-1, -1, 0, 0, 0)  # the columns of a padded subword
 
 
 class Relations(NamedTuple):
-    """What the trees of a batch say about pairs of subwords; None where no attention of the model needs it."""
+    """Relations between the subwords of a batch; None if no attention of the model needs them."""
 
     dependency: Tensor | None  # (B, T, T) bool
     phrase: Tensor | None  # (B, T, T) bool
@@ -19,10 +19,10 @@ class Relations(NamedTuple):
 
 
 def relate(trees: Tensor, needed: tuple[str, ...]) -> Relations:
-    """The relations of a batch, made once for all layers.
+    """The relations of a batch, computed once for all layers.
 
     Args:
-        trees: (B, T, 5) integers a subword: ``COLUMNS``, as in ``functional/syntax.py``.
+        trees: (B, T, 5) integers, the ``COLUMNS`` of each subword; see ``functional/syntax.py``.
         needed: dependency, constituency or both.
     """
     word, head, start, end, layer = trees.unbind(-1)

@@ -1,4 +1,4 @@
-"""What a caller asks of a forward pass besides its output: agreement of the heads, maps of weights."""
+"""Extra results of a forward pass: agreement of the heads, maps of weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class AttentionRequest:
         on: placement of the attentions to measure.
         weights: placement of the attentions whose maps are returned; empty for none.
         inside: return the head outputs and the plain weights of every encoder layer.
-        alignment: whether the caller reads ``extra["attn"]``, the map that fairseq's decoder always makes; where it is
-            not read, a last cross-attention that is measured or has a mechanism does not make it.
-        flag: the flag that errors name.
+        alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If not, an attention
+            that is measured or has a mechanism does not compute it (fairseq's decoder always does).
+        flag: for error messages.
     """
 
     terms: tuple[str, ...] = ()
@@ -46,19 +46,19 @@ class AttentionRequest:
         """Check the request against a model's layers and heads.
 
         Raises:
-            UserError: a placement that the model does not have, or one of an attention with a single head.
+            UserError: an attention that the model does not have, or that has a single head.
         """
         on = resolve_placement(self.flag, self.on, layers)
         for component in on:
             if heads[component] < 2:
-                raise UserError(f"{self.flag} {self.on!r}: {component} attention has one head; needed are at least 2")
+                raise UserError(f"{self.flag} {self.on!r}: {component} attention has one head; at least 2 are needed")
         weights = resolve_placement(self.flag, self.weights, layers)
         return ResolvedRequest(self.terms, on, weights, self.inside, self.alignment)
 
 
 @dataclass(frozen=True)
 class ResolvedRequest:
-    """A request resolved for one model; ``NOTHING`` asks for nothing."""
+    """A request resolved for one model; ``NOTHING`` is the empty request."""
 
     terms: tuple[str, ...]
     on: Placement

@@ -1,4 +1,4 @@
-"""The attention for any PyTorch model: no fairseq."""
+"""The attention for any PyTorch model, without fairseq."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from fairseq_diverse.support.errors import UserError
 
 
 class StandaloneOutput(NamedTuple):
-    """What ``StandaloneAttention.attend`` returns."""
+    """Result of ``StandaloneAttention.attend``."""
 
     value: Tensor  # (B, T, C)
     weights: Tensor | None  # (B, H, T, S)
-    agreement: Tensor | None  # (K,) one figure a disagreement term
+    agreement: Tensor | None  # (K,) one value per disagreement term
     carry: Tensor | None  # (B, H, T, S) for the next layer
 
 
@@ -35,14 +35,14 @@ class StandaloneAttention(StagedBody, nn.Module):
         embed_dim: C.
         num_heads: H, a divisor of C.
         dropout: probability of dropping a weight in training.
-        bias: whether the projections have one.
+        bias: whether the projections have a bias.
         kdim, vdim: widths of keys and values, C by default.
-        mechanisms: name -> settings without ``on``, as the flags without their prefix.
+        mechanisms: name -> settings without ``on``, named as the flags without their prefix.
         component: encoder (sees everything), decoder (the caller masks the future) or cross.
         layer: from 1 at the bottom, for mechanisms that read it.
 
     Raises:
-        UserError: a ValueError; names and settings that this attention cannot have.
+        UserError: (a ValueError) unknown names, or settings that do not fit this attention.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``torch.nn.MultiheadAttention`` with ``batch_first=True``; masks of either kind it takes."""
+        """As ``torch.nn.MultiheadAttention`` with ``batch_first=True``; masks are boolean or added to the logits."""
         output = self.attend(query, key, value, key_padding_mask, need_weights, attn_mask)
         weights = output.weights if need_weights else None
         return output.value, weights.mean(1) if weights is not None and average_attn_weights else weights
@@ -117,24 +117,24 @@ class StandaloneAttention(StagedBody, nn.Module):
         trees: Tensor | None = None,
         previous: Tensor | None = None,
     ) -> StandaloneOutput:
-        """As ``forward``, with what mechanisms take and give besides.
+        """As ``forward``, with the further inputs and results of mechanisms.
 
         Args:
             query: (B, T, C).
             key, value: (B, S, kdim), (B, S, vdim).
             key_padding_mask: (B, S), True (or -inf) at padding.
-            query_padding_mask: (B, T), True at padding; for ``terms`` and mechanisms that read other queries.
-            attn_mask: (T, S), (B, T, S) or (B H, T, S); True (or -inf) where a query may not see a key; finite numbers
+            query_padding_mask: (B, T), True at padding; for ``terms`` and for mechanisms that read several queries.
+            attn_mask: (T, S), (B, T, S) or (B H, T, S); True or -inf where a query may not see a key; finite numbers
                 are added to the logits.
             terms: disagreement terms to measure: subspace, position, output.
             trees: (B, T, 5) integers, see ``relate``; for mechanisms that need them.
             previous: the ``carry`` of the layer before.
 
         Raises:
-            UserError: trees are needed and absent.
+            UserError: trees are needed but not given.
         """
         if self.trees and trees is None:
-            raise UserError(f"this attention needs {' and '.join(self.trees)} trees: give attend(..., trees=...)")
+            raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
         q, k, v = (
             projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
@@ -166,7 +166,7 @@ class StandaloneAttention(StagedBody, nn.Module):
 
 
 def _forbidden(mask: Tensor) -> Tensor:
-    """True where a boolean mask, or one that is added to the logits, forbids."""
+    """True where a boolean mask is True, or an additive one -inf."""
     return mask if mask.dtype == torch.bool else mask == -torch.inf
 
 

@@ -29,13 +29,13 @@ def test_only_where_placed(placement, names):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"routing": "em", "routing_on": ""}, "--routing-on '': names no attention"),
+        ({"routing": "em", "routing_on": ""}, "--routing-on '': selects no attention"),
         ({"routing": "none", "routing_on": "encodr"}, "unknown component 'encodr'"),
         ({"routing": "em", "routing_on": "cross", "no_cross_attention": True}, "this model has no cross attention"),
         ({"routing": "EM", "routing_on": "encoder"}, "--routing 'EM': allowed are none, simple, em"),
         ({"routing": "em", "routing_on": "encoder", "routing_activation": "Learned"}, "--routing-activation 'Learned'"),
         ({"routing": "em", "routing_on": "encoder", "routing_capsules": 32}, "must divide the width 24"),
-        ({"routing": "em", "routing_capsules": 1}, "--routing-capsules 1: one capsule gets every share"),
+        ({"routing": "em", "routing_capsules": 1}, "--routing-capsules 1: the activation of a single capsule is 0"),
         ({"relative_on": "cross"}, "--relative-on 'cross': relative is defined for encoder and decoder self-attention"),
         ({"relative_on": "encoder", "relative_limit": 0}, "--relative-limit 0: must be at least 1"),
         ({"localness_on": "decoder"}, "--localness-on 'decoder': localness is defined for encoder self-attention only"),
@@ -44,7 +44,7 @@ def test_only_where_placed(placement, names):
         *(
             (
                 {"interacting": "sum", "interacting_on": "encoder:1", **flags},
-                f"--interacting-on 'encoder:1': encoder:1 has {next(iter(flags)).removesuffix('_on')} too",
+                f"--interacting-on 'encoder:1': encoder:1 also has {next(iter(flags)).removesuffix('_on')}",
             )
             for flags in (
                 {"routing": "em"},
@@ -62,7 +62,7 @@ def test_only_where_placed(placement, names):
         ),
         (
             {"evolving_on": "encoder,cross", "evolving_conv": "cross:0.1"},
-            "--evolving-conv 'cross:0.1': encoder, where --evolving-on places it, is missing",
+            "--evolving-conv 'cross:0.1': encoder is missing, and --evolving-on places it there",
         ),
         ({"evolving_on": "encoder", "evolving_carry": 1.1}, "--evolving-carry 1.1: must be in [0, 1]"),
         ({"evolving_on": "encoder", "evolving_kernel": 4}, "--evolving-kernel 4: must be odd and at least 1"),

@@ -87,13 +87,13 @@ def test_a_model_has_the_share_of_its_layer():
     ],
 )
 def test_what_differential_attention_refuses(flags, names):
-    with pytest.raises(UserError, match=f"encoder:1 has {names} too, which is not defined for the difference of two"):
+    with pytest.raises(UserError, match=f"encoder:1 also has {names}, which is not defined for the difference of two"):
         build_model({"differential_on": "encoder", **flags})
     build_model({"differential_on": "decoder", **flags})
 
 
 def test_interacting_heads_refuse_differential_attention():
-    with pytest.raises(UserError, match="encoder:1 has differential too, which is not defined for pairs of heads"):
+    with pytest.raises(UserError, match="encoder:1 also has differential, which is not defined for pairs of heads"):
         build_model({"differential_on": "encoder", "interacting": "sum", "interacting_on": "encoder"})
 
 

@@ -136,7 +136,7 @@ def test_a_folder_that_is_not_the_users_alone_is_not_used(how, cache, tmp_path, 
         before = b"planted"
     with caplog.at_level(logging.INFO, compiler.logger.name):
         assert cache.loads() and cache.compiled == 2
-    assert "compiled for this process alone" in caplog.text
+    assert "compiled for this process only" in caplog.text
     if how in ("group", "others"):
         assert cache.file.read_bytes() == before
 

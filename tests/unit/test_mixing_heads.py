@@ -273,7 +273,7 @@ def test_what_a_padded_key_holds_moves_no_talking_head():
 
 
 def test_position_disagreement_of_interacting_heads_is_refused():
-    with pytest.raises(UserError, match="--disagreement position: heads with interacting have no map"):
+    with pytest.raises(UserError, match="--disagreement position: interacting has no map per head"):
         build_model({"interacting": "sum"})(
             **batch(), attention_request=AttentionRequest(("output", "position"), "cross")
         )

@@ -52,20 +52,20 @@ def settings(**fields):
     [
         ("routing", mechanism(), {}, "'routing': the name is taken by .*RoutedAggregation"),
         ("My_own", mechanism(), {}, "'My_own': a name is lower-case words joined by '-'"),
-        ("own", mechanism(), {"before": "nothing"}, "before='nothing': there is no such mechanism: "),
+        ("own", mechanism(), {"before": "nothing"}, "before='nothing' is not a mechanism; known are "),
         (
             "own",
             mechanism(logit=lambda self, logits, context: logits),
             {},
             "'own': logit is not a stage; stages are pro",
         ),
-        ("own", type("Own", (Mechanism,), {"Settings": On}), {}, "'own': it takes part in no stage"),
+        ("own", type("Own", (Mechanism,), {"Settings": On}), {}, "'own': it has no method for a stage"),
         ("own", mechanism(settings=int), {}, "its class Settings must be a dataclass"),
         ("own", int, {}, "is not a subclass of Mechanism"),
-        ("encoder-own", mechanism(), {}, "--encoder-own-on: fairseq moves flags that start so"),
-        ("own", mechanism(key="talking"), {}, "its key 'talking' is that of the mechanism 'talking'"),
-        ("qk-head", mechanism(settings(dim=1)), {}, "--qk-head-dim: a flag of the mechanism 'qk-head-dim'"),
-        ("own", mechanism(settings(values=())), {}, "Settings.values: give it option"),
+        ("encoder-own", mechanism(), {}, "--encoder-own-on: fairseq reserves flags with this prefix"),
+        ("own", mechanism(key="talking"), {}, "its key 'talking' is used by the mechanism 'talking'"),
+        ("qk-head", mechanism(settings(dim=1)), {}, "--qk-head-dim is a flag of the mechanism 'qk-head-dim'"),
+        ("own", mechanism(settings(values=())), {}, "Settings.values: give option"),
     ],
 )
 def test_one_line_says_what_is_wrong(name, cls, options, message):
@@ -98,7 +98,7 @@ def test_its_place_in_the_order():
 
 def test_a_mechanism_that_does_the_whole_attention_leaves_nothing_out_silently():
     register_mechanism("own")(mechanism())
-    for whole, message in (("differential", "leaves out"), ("interacting", "not defined for pairs")):
+    for whole, message in (("differential", "skips the stage"), ("interacting", "not defined for pairs")):
         flags = {"interacting": "sum", "interacting_on": "encoder"} if whole == "interacting" else {}
         flags = flags or {"differential_on": "encoder"}
         with pytest.raises(UserError, match=message):
@@ -248,5 +248,5 @@ def test_check_finds_a_flag_that_fairseq_has():
 
 
 def test_components_that_do_not_exist_are_refused():
-    with pytest.raises(UserError, match=r"components \('encodr',\): some of encoder, decoder, cross are needed"):
+    with pytest.raises(UserError, match=r"components \('encodr',\): give one or more of encoder, decoder, cross"):
         register_mechanism("own")(mechanism(components=("encodr",)))

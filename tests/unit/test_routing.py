@@ -128,7 +128,7 @@ def test_certain_capsules_keep_the_digits_of_their_costs_gradient(kernel):
 
 
 def test_activation_without_its_costs_is_refused():
-    with pytest.raises(ValueError, match="beta_a and beta_u are both needed"):
+    with pytest.raises(ValueError, match="needs beta_a and beta_u"):
         em_routing(torch.randn(2, 3, 4, 1), torch.zeros(4), None)
 
 

@@ -92,7 +92,7 @@ def test_a_block_around_it_is_fairseqs_layer(name, flags):
         ({"mechanisms": {"routing": {"rounds": 3}}}, "routing has no setting 'rounds'"),
         ({"mechanisms": {"routing": {"kind": "EM"}}}, "--routing 'EM': allowed are none, simple, em"),
         ({"mechanisms": {"localness": {}}, "component": "decoder"}, "localness is defined for encoder"),
-        ({"mechanisms": {"interacting": {"kind": "sum"}, "talking": {"kind": "both"}}}, "encoder:1 has talking too"),
+        ({"mechanisms": {"interacting": {"kind": "sum"}, "talking": {"kind": "both"}}}, "encoder:1 also has talking"),
         ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
     ],
 )

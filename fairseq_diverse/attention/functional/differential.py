@@ -22,13 +22,13 @@ def differential_attention(
     scale: float | None = None,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Each head's queries and keys are two halves, each half has its own map, and one map is taken from the other.
+    """The difference of two maps: queries and keys of each head are split into halves, and each half has its own map.
 
         A = softmax(mask(Q_1 K_1^T scale)) - ratio softmax(mask(Q_2 K_2^T scale))
         heads = (1 - initial_ratio) RMSNorm(A V),  RMSNorm(x) = gain x / sqrt(mean over D of x^2 + 1e-5)
 
     Source: Ye et al. (2025), Eqs. 1 and 3; ``ratio`` is lambda, ``initial_ratio`` is lambda_init. Each of the two maps
-    has its own dropout. Without ``need_weights`` torch's fused attention does the work.
+    has its own dropout. Without ``need_weights``, torch's fused attention is used.
 
     Args:
         q: (B, H, T, Dk), Dk even.
@@ -37,8 +37,8 @@ def differential_attention(
         ratio: scalar.
         gain: (D,), shared by the heads.
         initial_ratio: in [0, 1).
-        allowed: bool, broadcast to (B, H, T, S), True where a query may see a key, something in every row; None allows
-            everything.
+        allowed: bool, broadcast to (B, H, T, S), True where a query may see a key, at least once in every row; None
+            allows everything.
         dropout: probability of dropping a weight, in [0, 1).
         scale: factor of Q K^T; None for 1 / sqrt(Dk / 2).
 
@@ -66,7 +66,7 @@ def differential_attention(
 
 
 def differential_ratio(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], initial_ratio: float) -> Tensor:
-    """The share of the second map.
+    """The weight of the second map.
 
         lambda = exp(q_1 . k_1) - exp(q_2 . k_2) + lambda_init
 

@@ -7,7 +7,7 @@ from fairseq_diverse.attention.precision import at_least_float32
 
 
 def head_confidence(weights: Tensor, valid: Tensor) -> Tensor:
-    """Mean over the real queries of the largest weight.
+    """The largest weight of a query, averaged over the real queries.
 
         h_conf = mean over valid i of  max_j weights[i, j]
 
@@ -24,7 +24,7 @@ def head_confidence(weights: Tensor, valid: Tensor) -> Tensor:
 
 
 def syntactic_attention(weights: Tensor, relation: Tensor, valid: Tensor) -> Tensor:
-    """Mean over the real queries of the weight on related keys.
+    """The weight on related keys, averaged over the real queries.
 
         Syn_attn = mean over valid i of  sum over j related to i of weights[i, j]
 
@@ -39,21 +39,21 @@ def syntactic_attention(weights: Tensor, relation: Tensor, valid: Tensor) -> Ten
         (B, H) in [0, 1], float32 or float64; 0 for a sentence without a real query.
     """
     weights = at_least_float32(weights)
-    return _mean_over_queries((weights * relation.unsqueeze(1)).sum(-1), valid).clamp(max=1)  # no more by rounding
+    return _mean_over_queries((weights * relation.unsqueeze(1)).sum(-1), valid).clamp(max=1)  # rounding can exceed 1
 
 
 def redundant_heads(weights: Tensor, relation: Tensor, valid: Tensor, gate: float | None = None) -> Tensor:
-    """The heads that attend less to syntax than the gate asks of them, sentence by sentence.
+    """The heads of each sentence whose attention to syntax does not exceed the gate.
 
         redundant = Syn_attn <= gate,  gate = sigmoid(h_conf), or the constant given
 
     Source: Zhang et al. (2021), Eq. 10. The gate has no parameter, though the paper calls it learnable.
 
     Args:
-        weights: (B, H, T, T) plain attention weights: without any mechanism, before dropout. Not differentiated.
+        weights: (B, H, T, T) attention weights without any mechanism, before dropout. No gradient flows through them.
         relation: (B, T, T) bool, ``dependency_relation``.
         valid: (B, T) bool, True at real tokens.
-        gate: constant in (0, 1]; None takes the dynamic gate.
+        gate: constant in (0, 1]; None = the dynamic gate.
 
     Returns:
         (B, H) bool.

@@ -1,4 +1,4 @@
-"""Evolving attention: logits grow out of those of the layer below and of their own surroundings."""
+"""Evolving attention: a residual connection between the logits of layers, and a convolution over them."""
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,13 @@ def evolve_logits(
     cells: Tensor | None,
     above: Tensor | None = None,
 ) -> Tensor:
-    """A residual connection from the logits below, then a convolution over the map with the heads as channels.
+    """A residual connection from the logits of the layer below, then a convolution with the heads as channels.
 
-        A_in    = carry_ratio previous + (1 - carry_ratio) logits    (encoder; the logits themselves elsewhere)
+        A_in    = carry_ratio previous + (1 - carry_ratio) logits    (encoder; elsewhere A_in = logits)
         A_logit = conv_ratio ReLU(Conv(A_in)) + (1 - conv_ratio) A_in
 
-    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. What the k x k convolution reads for cell (t, s), never
-    outside ``cells``:
+    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. The k x k convolution reads for cell (t, s), within
+    ``cells``:
 
     - encoder: rows and columns up to (k - 1) / 2 away;
     - decoder: rows t - k + 1 to t and columns s - k + 1 to s;
@@ -30,15 +30,15 @@ def evolve_logits(
 
     Args:
         logits: (B, H, T, S), finite, not masked.
-        previous: (B, H, T, S) what this function returned in the layer below; None for the first. Has no effect, nor
-            has ``carry_ratio``, unless ``component`` is encoder.
-        weight: (H, H, k, k), k odd, and bias (H,); not used where ``conv_ratio`` is 0.
+        previous: (B, H, T, S) the result of this function in the layer below; None for the first layer. Used only in
+            the encoder, like ``carry_ratio``.
+        weight: (H, H, k, k), k odd, and bias (H,); not used if ``conv_ratio`` is 0.
         component: encoder, decoder or cross.
         carry_ratio, conv_ratio: alpha and beta, in [0, 1].
         cells: bool, broadcast to (B, 1, T, S), True where query and key are real tokens and, in the decoder, the key is
-            not in the future; None for everywhere.
-        above: (B, H, k - 1, S') the rows of A_in before the first of ``logits``, 0 outside their cells, S' <= S; None
-            where there are none.
+            not in the future; None = everywhere.
+        above: (B, H, k - 1, S') the rows of A_in before the first row of ``logits``, 0 outside their cells, S' <= S;
+            None if there are none.
 
     Returns:
         (B, H, T, S), finite, not masked.
@@ -50,8 +50,8 @@ def evolve_logits(
     if conv_ratio == 0:
         return inner
     assert weight is not None and bias is not None
-    with torch.autocast(logits.device.type, enabled=False):  # a finite bias may be beyond half types
-        convolved = _convolve(readable(inner, cells), weight.type_as(inner), bias.type_as(inner), component, above)
+    with torch.autocast(logits.device.type, enabled=False):  # a finite bias may be too large for half types
+        convolved = _convolve(mask_cells(inner, cells), weight.type_as(inner), bias.type_as(inner), component, above)
     return torch.lerp(inner, convolved.relu_(), conv_ratio)
 
 
@@ -67,10 +67,10 @@ def _convolve(seen: Tensor, weight: Tensor, bias: Tensor, component: str, above:
 
 
 def stack_rows(above: Tensor, rows: Tensor) -> Tensor:
-    """(B, H, R, S'), (B, H, T, S) -> (B, H, R + T, S): earlier rows, which end at fewer keys, over the others."""
+    """(B, H, R, S'), (B, H, T, S) -> (B, H, R + T, S): earlier rows, which have fewer keys, above the others."""
     return torch.cat([F.pad(above, (0, rows.size(-1) - above.size(-1))), rows], 2)
 
 
-def readable(inner: Tensor, cells: Tensor | None) -> Tensor:
+def mask_cells(inner: Tensor, cells: Tensor | None) -> Tensor:
     """(B, H, T, S), 0 outside ``cells``."""
     return inner if cells is None else inner.masked_fill(~cells, 0)

@@ -4,10 +4,10 @@ from torch import Tensor
 
 
 def gate_heads(heads: Tensor, query: Tensor, weight: Tensor) -> Tensor:
-    """Head outputs times a gate that the query's input opens.
+    """Head outputs times a sigmoid gate, computed from the input of the query projection.
 
-        heads'[b, h, t] = sigmoid(W_g x_t)[h] heads[b, h, t]            one gate a head, weight (H, C)
-        heads'[b, h, t, d] = sigmoid(W_g x_t)[h D + d] heads[b, h, t, d]  one a channel, weight (H D, C)
+        heads'[b, h, t] = sigmoid(W_g x_t)[h] heads[b, h, t]            one gate per head, weight (H, C)
+        heads'[b, h, t, d] = sigmoid(W_g x_t)[h D + d] heads[b, h, t, d]  one per channel, weight (H D, C)
 
     Source: Qiu et al. (2025), section 2.2, the gate after the attention.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_diverse.attention.functional.masking import attend_somewhere, masked_softmax
 from fairseq_diverse.attention.kernels import interacting as kernel
 
-ALIGNMENT = 16  # of a mask's rows, in numbers, for torch's fused attention on CUDA
+ALIGNMENT = 16  # of a mask's rows, in elements, for torch's fused attention on CUDA
 
 
 def interacting_attention(
@@ -28,19 +28,18 @@ def interacting_attention(
         concat: O_11, O_12, ..., O_1H, O_21, ..., O_HH side by side
         sum:    O_1, ..., O_H side by side, O_i = (sum over j of O_ij) / sqrt(H)
 
-    Source: Li and Luo (2022), Eqs. 11-12; ``sum`` adds no parameter, as its section 4.6.4 says of the mechanism.
+    Source: Li and Luo (2022), Eqs. 11-12; ``sum`` adds no parameters, as section 4.6.4 says of the mechanism.
 
-    The queries of all heads stack along the query axis against the keys of one head after the other, on torch's fused
-    attention: no more than H of the H^2 maps ever exist, in backward too, nor more than one of the H outputs that
-    ``sum`` adds up. What the kernel would keep of them for backward is computed again there. On a CPU a C kernel, which
-    holds a few rows of one map, does the work where it is faster.
+    The queries of all heads are stacked along the query axis and attend to the keys of one head at a time, with torch's
+    fused attention. At most H of the H^2 maps, and one of the H outputs that ``sum`` adds up, exist at a time, also in
+    backward, which recomputes them. On a CPU, a C kernel that holds a few rows of one map is used where it is faster.
 
     Args:
         q: (B, H, T, Dk)
         k: (B, H, S, Dk)
         v: (B, H, S, D)
         allowed: bool, broadcast to (B, 1, T, S), True where a query may see a key; None allows everything. A query
-            without any allowed key sees every key: its output is finite, to be ignored.
+            without an allowed key sees every key: its output is finite and to be ignored.
         combine: concat or sum.
         dropout: probability of dropping a weight, in [0, 1).
         scale: factor of Q K^T; None for 1 / sqrt(Dk).
@@ -57,11 +56,11 @@ def interacting_attention(
 
 
 def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """What each head's queries attend to, the mean over the heads of the keys.
+    """The weights of each head's queries, averaged over the heads of the keys.
 
         A_i = (sum over j of softmax(Q_i K_j^T / sqrt(Dk))) / H
 
-    Source: Li and Luo (2022), Eq. 11; the mean is ours, to have H maps to look at.
+    Source: Li and Luo (2022), Eq. 11; the mean, which gives H maps to plot, is ours.
 
     Args:
         As ``interacting_attention``.
@@ -78,10 +77,10 @@ def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, sca
 def _in_torch(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, combine: str, dropout: float, scale: float
 ) -> Tensor:
-    """As ``interacting_attention``, on torch's fused attention; every query sees some key."""
+    """As ``interacting_attention``, with torch's fused attention; every query sees at least one key."""
     batch, heads, queries, _ = q.shape
     summed, mask = combine == "sum", None
-    if seen is not None:  # once: of a bool mask, or an unaligned one, torch would make and keep a copy per head
+    if seen is not None:  # once, since torch would copy a bool or unaligned mask for every head
         seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
         seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT))
         mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
@@ -102,7 +101,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
 
 
 class _Recomputed(torch.autograd.Function):
-    """torch's fused attention that keeps its arguments alone, and runs again in backward."""
+    """torch's fused attention that saves only its arguments and is recomputed in backward."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float) -> Tensor:

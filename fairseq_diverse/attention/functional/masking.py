@@ -7,7 +7,7 @@ from fairseq_diverse.attention.precision import at_least_float32
 
 
 def attend_somewhere(allowed: Tensor) -> Tensor:
-    """Let a query without any allowed key see every key: its output is finite, the same on every route, and ignored.
+    """Let a query without an allowed key see every key: its output is finite, equal for every kernel, and ignored.
 
     Args:
         allowed: (..., T, S) bool, True where a query may see a key.
@@ -36,15 +36,16 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def additive_mask(bias: Tensor, allowed: Tensor | None) -> Tensor:
-    """A bias of the logits and a mask as one addend, for a fused kernel.
+    """A bias and a mask as one additive mask, for a fused kernel.
 
         mask[..., s] = bias[..., s] - max over allowed s' of bias[..., s'] where allowed, -inf elsewhere
 
-    A softmax does not see what is subtracted from a whole row; after it half types overflow only where the weight is 0.
+    Subtracting a constant from a row does not change its softmax; with it, half types overflow only where the weight
+    is 0.
 
     Args:
         bias: broadcast to (B, H, T, S), finite.
-        allowed: bool, broadcast to (B, H, T, S), something in every row; None allows everything.
+        allowed: bool, broadcast to (B, H, T, S), at least one True in every row; None allows everything.
     """
     if allowed is not None:
         bias = bias.masked_fill(~allowed, -torch.inf)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
-    """Every head's map becomes a weighted sum of the maps of all heads.
+    """Replace each head's map by a weighted sum of the maps of all heads.
 
         mixed[b, g, t, s] = sum over h of matrix[g, h] x[b, h, t, s]
 
@@ -18,5 +18,5 @@ def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
     Returns:
         (B, H, T, S)
     """
-    with torch.autocast(x.device.type, enabled=False):  # a finite bias may be beyond half types
+    with torch.autocast(x.device.type, enabled=False):  # a finite bias may be too large for half types
         return (matrix.type_as(x) @ x.flatten(2)).view_as(x)

@@ -5,16 +5,16 @@ from torch import Tensor
 
 from fairseq_diverse.attention.precision import at_least_float32
 
-NARROWEST = 1e-3  # window of localness, in positions
+MIN_WINDOW = 1e-3  # of localness, in positions
 
 
 def relative_logits(q: Tensor, table: Tensor, keys: int) -> Tensor:
-    """What the logits gain from relative positions: a vector is added to each key.
+    """The term that relative positions add to the logits: a vector is added to each key.
 
         logits[t, s] = q_t . table[clip(s - t, -k, k) + k]
 
     Source: Shaw et al. (2018), Eq. 4, before its scale of 1/sqrt(D) (already in a scaled q). The queries are the last
-    ones of a sequence of ``keys`` tokens, so that one step of incremental decoding gets the numbers of the full pass.
+    ones of a sequence of ``keys`` tokens, so one step of incremental decoding gives the same as the full pass.
 
     Args:
         q: (B, H, T, D).
@@ -29,7 +29,7 @@ def relative_logits(q: Tensor, table: Tensor, keys: int) -> Tensor:
 
 
 def relative_values(weights: Tensor, table: Tensor) -> Tensor:
-    """What the head outputs gain from relative positions: a vector is added to each value.
+    """The term that relative positions add to the head outputs: a vector is added to each value.
 
         heads[t] = sum_s weights[t, s] table[clip(s - t, -k, k) + k]
 
@@ -48,18 +48,18 @@ def relative_values(weights: Tensor, table: Tensor) -> Tensor:
 
 
 def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, valid: Tensor) -> Tensor:
-    """A Gaussian around a position that each query predicts.
+    """A Gaussian bias around a position predicted from each query.
 
         P_i = S sigmoid(U_p . tanh(W_p q_i)),  D_i = S sigmoid(U_d . tanh(W_p q_i))
         bias[i, j] = -(j - P_i)^2 / (2 (D_i / 2)^2)
 
-    Source: Yang et al. (2018), section 3. S is the sentence's own number of tokens, j counts from 0 at its first real
-    token, D_i is at least 1e-3. At padded keys the bias is finite and means nothing.
+    Source: Yang et al. (2018), section 3. S is the number of real tokens of the sentence, j counts from 0 at the first
+    of them, D_i is at least 1e-3. At padded keys the bias is finite and meaningless.
 
     Args:
         q: (B, H, T, D) queries.
         weight: (D, D), W_p.
-        centre, window: (D,), U_p and U_d; as W_p shared over heads.
+        centre, window: (D,), U_p and U_d; shared over heads, like W_p.
         valid: (B, T) bool, True at real tokens.
 
     Returns:
@@ -71,7 +71,7 @@ def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, va
     with torch.autocast(q.device.type, enabled=False):
         hidden = torch.tanh(q @ weight.t())  # (B, H, T, D)
         mean = length * torch.sigmoid(hidden @ centre)  # (B, H, T)
-        deviation = (length * torch.sigmoid(hidden @ window)).clamp(min=NARROWEST) / 2
+        deviation = (length * torch.sigmoid(hidden @ window)).clamp(min=MIN_WINDOW) / 2
     position = (valid.cumsum(-1) - 1)[:, None, None].type_as(q)  # (B, 1, 1, T)
     return -((position - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)).square() / 2
 

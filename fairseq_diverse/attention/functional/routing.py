@@ -1,7 +1,7 @@
 """Routing-by-agreement: parts (heads) vote for wholes (output capsules) (Li et al., 2021, section 3.2).
 
-``em_routing`` and ``simple_routing`` run on kernels that keep nothing but the votes for the backward pass; the
-``plain_`` functions are the same formulas as they read, for autograd.
+``em_routing`` and ``simple_routing`` run kernels that save only the votes for the backward pass; the ``plain_``
+functions are direct implementations of the same formulas, for autograd.
 """
 
 import math
@@ -26,8 +26,8 @@ def simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
                          Omega_n = S_n |S_n| / (1 + |S_n|^2)                     (Eq. 11 without its 0/0)
                          B_hn += Omega_n . V_hn
 
-    Source: Li et al. (2021), Algorithm 1. The released code takes the softmax over heads and does not divide; the paper
-    is followed. Gradients flow through all iterations.
+    Source: Li et al. (2021), Algorithm 1. The released code takes the softmax over heads and does not divide; this
+    function follows the paper. Gradients flow through all iterations.
 
     Args:
         votes: (..., H, N, D): the vote of each head for each of N output capsules of width D.
@@ -70,23 +70,23 @@ def em_routing(
         (..., N*D) the capsules, concatenated; the dtype of ``votes``.
 
     Raises:
-        ValueError: if iterations < 1, or if activation lacks its costs.
+        ValueError: if iterations < 1, or activation is on without beta_a and beta_u.
     """
     _check(iterations)
     if not activation:
         beta_a = beta_u = None
     elif beta_a is None or beta_u is None:
-        raise ValueError("beta_a and beta_u are both needed with activation=True")
+        raise ValueError("activation=True needs beta_a and beta_u")
     return EMRouting.apply(votes, beta_a, beta_u, iterations)
 
 
 def plain_simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
-    """``simple_routing`` as its formula reads; autograd keeps every iteration's tensors."""
+    """Direct implementation of ``simple_routing``; autograd keeps the tensors of every iteration."""
     v = at_least_float32(votes)
     b = v.new_zeros(v.shape[:-1])  # (..., H, N)
     capsules = v
     for iteration in range(iterations):
-        # C / sum_h C as a softmax over heads of log C: the same number without 0/0
+        # C / sum_h C, computed as a softmax over heads of log C to avoid 0/0
         share = b.log_softmax(-1).softmax(-2)
         total = (share.unsqueeze(-1) * v).sum(-3)  # (..., N, D)
         squared = total.square().sum(-1, keepdim=True)
@@ -100,7 +100,7 @@ def plain_simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
 def plain_em_routing(
     votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int = 3, activation: bool = True
 ) -> Tensor:
-    """``em_routing`` as its formula reads; autograd keeps every iteration's tensors."""
+    """Direct implementation of ``em_routing``; autograd keeps the tensors of every iteration."""
     v = at_least_float32(votes)
     n, width = v.shape[-2:]
     share = full_like(v[..., 0], 1 / n)  # (..., H, N)

@@ -1,7 +1,7 @@
-"""Relations and biases that a source sentence's trees give to its attention (Zhang et al., 2021, section 4.1).
+"""Relations and biases from the trees of the source sentence (Zhang et al., 2021, section 4.1).
 
-Trees come as integers per subword: ``word``, the subword's word, and of that word its ``head`` (the root is its own),
-the span [``start``, ``end``) of its local phrase, in words, and its ``layer``. At padding word and head are -1 and the
+Trees are integers per subword: the index of its ``word``, and of that word the ``head`` (the root is its own head), the
+span [``start``, ``end``) of its local phrase, in words, and the ``layer``. At padding, word and head are -1 and the
 span is [0, 0).
 """
 
@@ -12,7 +12,7 @@ from fairseq_diverse.attention.precision import at_least_float32
 
 
 def dependency_relation(word: Tensor, head: Tensor) -> Tensor:
-    """Which subwords a subword may see along dependencies: those of its own word, of its head and of its dependents.
+    """Which subwords a subword may see along dependencies: those of its word, of the word's head and its dependents.
 
         related[i, j] = word_i = word_j  or  head_i = word_j  or  word_i = head_j
 
@@ -30,7 +30,7 @@ def dependency_relation(word: Tensor, head: Tensor) -> Tensor:
 
 
 def phrase_relation(word: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Which subwords share a local phrase: those of the same word, and those of whose phrase the other's word is part.
+    """Which subwords share a local phrase: they belong to one word, or one's word is in the phrase of the other's.
 
         related[i, j] = word_i = word_j  or  start_i <= word_j < end_i  or  start_j <= word_i < end_j
 
@@ -49,7 +49,7 @@ def phrase_relation(word: Tensor, start: Tensor, end: Tensor) -> Tensor:
 
 
 def phrase_distance(layer: Tensor, limit: int) -> Tensor:
-    """How much deeper in the constituency tree the key lies than the query.
+    """How much deeper the key is in the constituency tree than the query.
 
         RP[i, j] = clip(layer_j - layer_i, -limit, limit)
 
@@ -66,11 +66,11 @@ def phrase_distance(layer: Tensor, limit: int) -> Tensor:
 
 
 def phrase_bias(embedding: Tensor, weight: Tensor, bias: Tensor, out: Tensor, distance: Tensor) -> Tensor:
-    """The penalty of a relative local-phrase position, one for all heads.
+    """The penalty of a relative local-phrase position, shared over heads.
 
         P[i, j] = -| tanh(W_P w_RP[i, j] + b_P) . U_P |
 
-    Source: Zhang et al. (2021), Eqs. 7-8. It takes 2 k + 1 values, which are computed once and looked up.
+    Source: Zhang et al. (2021), Eqs. 7-8. There are only 2 k + 1 values; they are computed once and looked up.
 
     Args:
         embedding: (2k+1, D), w of the paper, row RP + k.

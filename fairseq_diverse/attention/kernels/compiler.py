@@ -1,8 +1,8 @@
-"""C kernels, compiled once by the machine's own compiler; without one the torch functions do the same work.
+"""C kernels, compiled once with the machine's compiler; without a compiler, torch functions compute the same.
 
-Compiled kernels are kept in ``fairseq_diverse/kernels`` of the cache. Folder and file must be the user's own, and
-nobody else may write them. The SHA-256 of a kernel follows it in the file; what is loaded is a copy, in memory, of the
-bytes that were checked.
+Compiled kernels are kept in ``fairseq_diverse/kernels`` of the cache. Folder and file must belong to the user and be
+writable by nobody else. The file ends with the SHA-256 of the kernel; the checked bytes are loaded from a copy in
+memory.
 """
 
 import ctypes
@@ -38,12 +38,12 @@ _compiling = threading.Lock()
 
 @functools.cache
 def library(name: str) -> Any:
-    """The compiled ``name.c``, or None where there is no compiler.
+    """The compiled ``name.c``, or None without a compiler.
 
-    ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all kernels off; another value is the compiler's ``-march``, by default
-    ``native``: ``x86-64-v3`` gives the same instructions on every processor with AVX2.
+    ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all kernels off; another value is the compiler's ``-march`` (default
+    ``native``): ``x86-64-v3`` gives the same instructions on every processor with AVX2.
     """
-    with _compiling:  # threads that come at once
+    with _compiling:  # one thread at a time
         return _library(name)
 
 
@@ -64,7 +64,7 @@ def _library(name: str) -> Any:
             getattr(loaded, function.decode())
         return loaded
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
-        logger.warning(f"{name} runs without its C kernel, on torch: {error}")
+        logger.warning(f"{name} runs on torch, without its C kernel: {error}")
         return None
 
 
@@ -94,9 +94,9 @@ def _kept_or_compiled(file: str, compile_to: tuple[str, ...], source: Path) -> b
 
 
 def _cache() -> int | None:
-    """A descriptor of the user's own folder, or None where there is none that is safe."""
+    """A descriptor of the user's cache folder, or None if it is not safe."""
     roots = [os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.environ.get("HOME", ""), ".cache")]
-    root = next(filter(os.path.isabs, roots), None)  # empty or relative is as good as unset
+    root = next(filter(os.path.isabs, roots), None)  # an empty or relative path counts as unset
     if root is None:
         return None
     path = Path(root, "fairseq_diverse", "kernels")
@@ -106,12 +106,12 @@ def _cache() -> int | None:
             path.mkdir(0o700)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        logger.info(f"C kernels are compiled for this process alone: {error}")
+        logger.info(f"C kernels are not cached, they are compiled for this process only: {error}")
         return None
     if _is_private(os.fstat(folder)):
         return folder
     os.close(folder)
-    logger.warning(f"{path}: not yours alone to write; C kernels are compiled for this process alone")
+    logger.warning(f"{path}: others may write here; C kernels are not cached, they are compiled for this process only")
     return None
 
 
@@ -120,8 +120,8 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _read(file: str, folder: int) -> bytes | None:
-    """A kernel as it was kept; None if it is absent, damaged or could be someone else's."""
-    try:  # does not wait for a pipe's other end
+    """A cached kernel; None if it is absent, damaged or writable by others."""
+    try:  # O_NONBLOCK: a pipe does not block
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError:
         return None
@@ -135,7 +135,7 @@ def _read(file: str, folder: int) -> bytes | None:
 
 
 def _keep(kernel: bytes, file: str, folder: int) -> None:
-    """Put a kernel into the folder, whole or not at all."""
+    """Write a kernel into the folder, atomically."""
     temporary = temporary_path(Path(f"/proc/self/fd/{folder}", file)).name
     try:
         opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
@@ -147,17 +147,17 @@ def _keep(kernel: bytes, file: str, folder: int) -> None:
             os.unlink(temporary, dir_fd=folder)
             raise
     except OSError as error:
-        logger.info(f"{file} is not kept: {error}")
+        logger.info(f"{file} is not cached: {error}")
 
 
 # ---- compiling and loading ----
 
 
 def _compile(compile_to: tuple[str, ...], source: Path) -> bytes:
-    """The shared library, made in a folder of the user's own.
+    """The shared library, compiled in a private folder.
 
     Raises:
-        OSError: it cannot be written, or the compiler fails or takes too long.
+        OSError: the folder cannot be written, or the compiler fails or takes too long.
     """
     folder = temporary_path(Path(tempfile.gettempdir(), f"fairseq_diverse-{os.geteuid()}-{source.stem}"))
     folder.mkdir(0o700)
@@ -177,13 +177,13 @@ def _compile(compile_to: tuple[str, ...], source: Path) -> bytes:
 
 
 def _load(kernel: bytes) -> ctypes.CDLL:
-    """Load a library from a copy that nobody can change."""
+    """Load a library from a sealed copy in memory."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(suffix=".so") as f:
             f.write(kernel)
             f.flush()
             return ctypes.CDLL(f.name)
-    # left open: by its number the system would take another kernel for this one
+    # left open: the loader tells libraries apart by the number of the descriptor
     copy = os.memfd_create("fairseq_diverse")
     with open(copy, "wb", closefd=False) as f:
         f.write(kernel)

@@ -1,4 +1,4 @@
-"""How C kernels are called: on which tensors, in how many threads."""
+"""Calls of C kernels: supported tensors, threads."""
 
 import ctypes
 import functools
@@ -17,7 +17,7 @@ _enabled = True
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Let torch do the work, where its operations are counted."""
+    """Use torch instead of C kernels, so that its operations can be counted."""
     global _enabled
     before, _enabled = _enabled, False
     try:
@@ -27,21 +27,21 @@ def disabled() -> Iterator[None]:
 
 
 def available(name: str, *inputs: Tensor) -> bool:
-    """Whether the kernel is there and takes these: float32 on a CPU."""
+    """Whether the kernel exists and supports these tensors: float32 on a CPU."""
     return _enabled and all(x.is_cpu and x.dtype == torch.float32 for x in inputs) and library(name) is not None
 
 
 def share(items: int) -> int:
-    """How many threads a kernel shares the items among."""
+    """The number of threads for this many items."""
     return min(torch.get_num_threads(), items)
 
 
 def in_threads(items: int, part: Callable[[int, int, int], int]) -> bool:
-    """Run ``part(thread, start, stop)`` over the items, a share of them in each of torch's threads.
+    """Run ``part(thread, start, stop)`` over the items, split among torch's number of threads.
 
     Returns:
-        Whether every part did its work; False where one returned 2: it met a number that is NaN, infinite or close to
-        it. The kernels are compiled for finite numbers and leave these to torch.
+        Whether every part succeeded; False if one returned 2: it met a number that is NaN, infinite or nearly so. The
+        kernels are compiled for finite numbers, so torch computes these.
 
     Raises:
         MemoryError: a part returned 1.

@@ -35,8 +35,8 @@ typedef struct {
 
 INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
 
-/* whether all of x[0..n) lie within +-1e17, by their bits: this file is compiled for finite numbers. A product of two is then
-   finite; what else comes in is left to torch (return code 2). */
+/* whether all of x[0..n) are within +-1e17, by their bits: this file is compiled for finite numbers. The product of two is
+   then finite; other numbers are left to torch (return code 2). */
 static int moderate(const float *x, size_t n) {
     int top = 0;
     for (size_t i = 0; i < n; i++) {

@@ -10,9 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_diverse.attention.kernels import cpu
 
-Plain = Callable[..., Tensor]  # the same by torch, of queries that are scaled, keys, values, allowed, dropout
+Plain = Callable[..., Tensor]  # the torch version, of scaled queries, keys, values, allowed and dropout
 
-WIDEST = 32  # head: of wider ones torch's fused kernel is as fast, and faster in long sentences
+MAX_HEAD_WIDTH = 32  # for wider heads torch's fused kernel is as fast, and faster in long sentences
 
 
 class _Sizes(ctypes.Structure):
@@ -24,17 +24,17 @@ class _Sizes(ctypes.Structure):
 
 
 def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> bool:
-    """Whether the kernel takes these, float32 on a CPU, and is faster than torch, which drops weights slowly."""
-    fast = summed or dropout > 0 or q.size(-1) != v.size(-1) or q.size(-1) <= WIDEST
+    """Whether the kernel supports these (float32 on a CPU) and is faster than torch."""
+    fast = summed or dropout > 0 or q.size(-1) != v.size(-1) or q.size(-1) <= MAX_HEAD_WIDTH
     return fast and cpu.available("interacting", q, k, v)
 
 
 class Pairs(torch.autograd.Function):
-    """(B, T, H H D), or (B, T, H D) summed, as ``interacting_attention`` gives them; every query is allowed some key.
+    """``interacting_attention``: (B, T, H H D), or (B, T, H D) summed; every query has an allowed key.
 
-    Laid out as (T, B, ...), as the output projection reads it. ``plain`` does the work where a number is not finite.
-    Keeps its arguments alone; backward makes the weights again, and drops the same of them: which ones follows from a
-    seed that torch's generator gives.
+    The memory layout is (T, B, ...), as the output projection reads it. ``plain`` is used if a number is not finite.
+    Only the arguments are saved; backward recomputes the weights and drops the same ones, by a seed that torch's
+    generator gives.
     """
 
     @staticmethod
@@ -94,13 +94,13 @@ def _call(
     out: Tensor,
     *others: Tensor,
 ) -> bool:
-    """Run a kernel over the sentences; all but ``allowed`` are split by their first dimension.
+    """Run a kernel over the sentences; all tensors but ``allowed`` are split along their first dimension.
 
     Args:
         dropout: probability, and the seed that says which weights are dropped.
 
     Returns:
-        Whether it did the work, see ``in_threads``.
+        Whether it succeeded, see ``in_threads``.
     """
     (_, heads, queries, key_width), (keys, width) = q.shape, v.shape[2:]
     batch = row = 0

@@ -8,8 +8,8 @@
 #define EPSILON 1e-9f
 #define FOR(i, n) for (int i = 0; i < (n); i++)
 
-/* whether all of x[0..n) lie within +-1e17, by their bits: this file is compiled for finite numbers, others are left to
-   torch (return code 2). A vote that is NaN or infinite makes its capsule so: it is enough to look at the capsules. */
+/* whether all of x[0..n) are within +-1e17, by their bits: this file is compiled for finite numbers, others are left to
+   torch (return code 2). The capsule of a NaN or infinite vote is NaN or infinite too: checking the capsules is enough. */
 static int moderate(const float *x, size_t n) {
     int top = 0;
     for (size_t i = 0; i < n; i++) {
@@ -35,15 +35,15 @@ static float temperature(int t, int iterations) {
     return 1 + (float)rise * t / last;
 }
 
-/* ---- EM routing: one step's arrays lie behind each other ---- */
+/* ---- EM routing: the arrays of one step are adjacent ---- */
 enum { TOTAL, INVERSE, MEAN, VARIANCE, LOG_SIGMA, ACTIVE, INACTIVE, FIELDS };
 #define STEP(t, field) (steps + ((size_t)(t) * (FIELDS + H) + (field)) * N)
 #define SHARE(t) STEP(t, FIELDS) /* (H, N) */
 #define Z(n) (lambda * (beta_a[n] - beta_u[n] * total[n] - (log_sigma[n] + HALF_LOG_2_PI_E) * total[n]))
 static const float HALF_LOG_2_PI_E = 1.4189385332046727f;
 
-/* d = v - v_0, each capsule's votes relative to its first: EM routing is the same for them but for the mean, and votes that
-   nearly agree keep all their digits. MEAN is the mean's distance from v_0, so that v - mean = d - MEAN. */
+/* d = v - v_0, each capsule's votes relative to its first: EM routing is shift-invariant except for the mean, and relative
+   votes that nearly agree keep full precision. MEAN is the mean's distance from v_0, so that v - mean = d - MEAN. */
 static void em_steps(const float *restrict v, int H, int N, int iterations, const float *beta_a, const float *beta_u,
                      float *restrict d, float *steps) {
     FOR(h, H) FOR(n, N) d[h * N + n] = v[h * N + n] - v[n];
@@ -52,7 +52,7 @@ static void em_steps(const float *restrict v, int H, int N, int iterations, cons
         float *restrict share = SHARE(t), *restrict total = STEP(t, TOTAL), *restrict inverse = STEP(t, INVERSE);
         float *restrict mean = STEP(t, MEAN), *restrict variance = STEP(t, VARIANCE);
         float *restrict log_sigma = STEP(t, LOG_SIGMA), *restrict active = STEP(t, ACTIVE);
-        float *restrict inactive = STEP(t, INACTIVE); /* 1 - active, with all its digits */
+        float *restrict inactive = STEP(t, INACTIVE); /* 1 - active, in full precision */
         memset(total, 0, N * sizeof(float));
         memset(mean, 0, N * sizeof(float));
         memset(variance, 0, N * sizeof(float));
@@ -197,7 +197,7 @@ static void simple_steps(const float *restrict v, int H, int N, int iterations, 
     FOR(t, iterations) {
         float *restrict part = PART(t), *restrict coupling = COUPLING(t);
         float *restrict s = SIMPLE(t, S), *restrict scale = SIMPLE(t, SCALE), *restrict omega = SIMPLE(t, OMEGA);
-        /* C_hn / sum_h C_hn as a softmax over heads of log C: the same number without 0/0 */
+        /* C_hn / sum_h C_hn, computed as a softmax over heads of log C to avoid 0/0 */
         FOR(n, N) scale[n] = -3e38f;
         FOR(h, H) {
             const float *restrict row = b + h * N;

@@ -1,7 +1,7 @@
-"""Routing with a hand-derived backward pass that recomputes the iterations from the votes, the only thing kept.
+"""Routing with a hand-derived backward pass that saves only the votes and recomputes the iterations.
 
-Two equal forms: C for float32 votes of width 1 on a CPU (``routing.c``), torch for everything else, a chunk of tokens
-at a time that fits a CPU's cache. Formulas: ``functional/routing.py``.
+Two equal versions: C for float32 votes of width 1 on a CPU (``routing.c``), torch for everything else, in chunks of
+tokens that fit a CPU's cache. Formulas: ``functional/routing.py``.
 """
 
 import math
@@ -17,7 +17,7 @@ from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.precision import at_least_float32
 
 EPSILON = 1e-9
-CHUNK = {"cpu": 2**17, "other": 2**25}  # votes worked on at a time: what fits a core's cache, what fits a GPU
+CHUNK = {"cpu": 2**17, "other": 2**25}  # votes per chunk: what fits a core's cache, a GPU's memory
 
 Betas = tuple[Tensor, Tensor] | None
 
@@ -181,7 +181,7 @@ def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas
 def _relative(v: Tensor) -> tuple[Tensor, Tensor]:
     """Each capsule's first vote (M, N, D), and the votes (M, H, N, D) relative to it.
 
-    EM routing is the same for them but for the mean, and votes that nearly agree keep all their digits.
+    EM routing is shift-invariant except for the mean, and relative votes that nearly agree keep full precision.
     """
     first = v[:, 0]
     return first, v - first.unsqueeze(-3)
@@ -226,7 +226,7 @@ def _em_backward(
     a = None if last.log_a is None else last.log_a.exp()
     grad_mean = grad if a is None else grad * a.unsqueeze(-1)
     grad_log_a = None if a is None else _sum_width(grad * (last.mean + first)) * a
-    grad_share: Tensor | None = None  # of the shares that this step's E-step made
+    grad_share: Tensor | None = None  # of the shares from this step's E-step
     for t in range(len(steps) - 1, -1, -1):
         step = steps[t]
         centred = d - step.mean.unsqueeze(-3)  # (M, H, N, D)
@@ -283,11 +283,10 @@ def _call(function: Any, votes: Tensor, iterations: int, *others: Tensor | None,
 
     Args:
         votes: (tokens, H, N).
-        others: the kernel's other arguments: the first ``shared`` are given whole, the rest split by their first
-        dimension.
+        others: the kernel's other arguments; all but the first ``shared`` are split along their first dimension.
 
     Returns:
-        Whether it did the work, see ``in_threads``.
+        Whether it succeeded, see ``in_threads``.
     """
     tokens, heads, capsules = votes.shape
     threads = cpu.share(tokens)
@@ -303,14 +302,14 @@ def _call(function: Any, votes: Tensor, iterations: int, *others: Tensor | None,
 
 
 def _c_em_forward(votes: Tensor, betas: Betas, iterations: int) -> Tensor | None:
-    """(tokens, N) capsules of votes (tokens, H, N); None where the kernel leaves it to torch."""
+    """(tokens, N) capsules of votes (tokens, H, N); None if torch must compute them."""
     out = votes.new_empty(votes.size(0), votes.size(2))
     function = cpu.library("routing").em_forward
     return out if _call(function, votes, iterations, *(betas or (None, None)), out, shared=2) else None
 
 
 def _c_em_backward(votes: Tensor, betas: Betas, iterations: int, grad: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Gradients of the votes and of both betas, given that of the capsules; None where it is left to torch."""
+    """Gradients of the votes and of both betas, given that of the capsules; None if torch must compute them."""
     grad_votes = torch.empty_like(votes)
     grad_betas = [votes.new_zeros(max(1, cpu.share(votes.size(0))), votes.size(2)) for _ in range(2)]
     function, shared = cpu.library("routing").em_backward, betas or (None, None)
@@ -319,12 +318,12 @@ def _c_em_backward(votes: Tensor, betas: Betas, iterations: int, grad: Tensor) -
 
 
 def _c_simple_forward(votes: Tensor, iterations: int) -> Tensor | None:
-    """(tokens, N) capsules of votes (tokens, H, N); None where the kernel leaves it to torch."""
+    """(tokens, N) capsules of votes (tokens, H, N); None if torch must compute them."""
     out = votes.new_empty(votes.size(0), votes.size(2))
     return out if _call(cpu.library("routing").simple_forward, votes, iterations, out) else None
 
 
 def _c_simple_backward(votes: Tensor, iterations: int, grad: Tensor) -> Tensor | None:
-    """Gradient of the votes, given that of the capsules; None where the kernel leaves it to torch."""
+    """Gradient of the votes, given that of the capsules; None if torch must compute it."""
     grad_votes = torch.empty_like(votes)
     return grad_votes if _call(cpu.library("routing").simple_backward, votes, iterations, grad, grad_votes) else None

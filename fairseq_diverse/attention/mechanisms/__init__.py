@@ -1,4 +1,4 @@
-"""The mechanisms of the package, one file each, registered in the order in which they take part in a stage."""
+"""The mechanisms of the package, one file each, registered in the order in which they run in a stage."""
 
 from fairseq_diverse.attention.mechanisms import (  # noqa: I001
     query_key_width,

@@ -19,7 +19,7 @@ from fairseq_diverse.attention.mechanism import (
 from fairseq_diverse.attention.registry import register_mechanism
 from fairseq_diverse.support.errors import UserError
 
-NO_TWO_MAPS = "which is not defined for the difference of two maps"
+NOT_DEFINED = "which is not defined for the difference of two maps"
 
 
 @register_mechanism("differential")
@@ -28,15 +28,15 @@ class DifferentialAttention(Mechanism):
 
         lambda_init = 0.8 - 0.6 exp(-0.3 (l - 1)),  l the layer from 1
 
-    Source: Ye et al. (2025), Eqs. 1-3. 2 Dk + D parameters: 192 at Base. The paper halves the number of heads at equal
-    head width; here it is the flag's, so that its setting is half the heads.
+    Source: Ye et al. (2025), Eqs. 1-3. 2 Dk + D parameters: 192 at Base. The paper halves the number of heads and keeps
+    their width; here the flag for the number of heads applies as it is, so set it to half.
     """
 
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         on: str = placement("", "placement of differential attention; empty = off")
 
-    refuses = dict.fromkeys(("enliven", "relative", "localness", "talking", "evolving", "interacting"), NO_TWO_MAPS)
+    refuses = dict.fromkeys(("enliven", "relative", "localness", "talking", "evolving", "interacting"), NOT_DEFINED)
     works_with = ("syntax",)
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:
@@ -55,7 +55,7 @@ class DifferentialAttention(Mechanism):
     @classmethod
     def check_together(cls, settings: Settings, others: Mapping[str, Any], place: str) -> None:
         if "syntax" in others and others["syntax"].kind == "phrase":
-            raise UserError(f"--differential-on {settings.on!r}: {place} has --syntax phrase too, {NO_TWO_MAPS}")
+            raise UserError(f"--differential-on {settings.on!r}: {place} also has --syntax phrase, {NOT_DEFINED}")
 
     def attention(self, context: AttentionContext, need_weights: bool) -> tuple[Tensor, Tensor | None]:
         """(B, H, T, D), and the difference of the maps (B, H, T, S)"""
@@ -69,6 +69,6 @@ class DifferentialAttention(Mechanism):
             self.initial_ratio,
             context.visible,
             context.dropout,
-            scale=2**0.5,  # the queries are divided by sqrt(Dk), the halves want sqrt(Dk / 2)
+            scale=2**0.5,  # the queries are divided by sqrt(Dk), the halves need sqrt(Dk / 2)
             need_weights=need_weights,
         )

@@ -23,25 +23,25 @@ from fairseq_diverse.support.errors import UserError
 
 @register_mechanism("enliven")
 class Enlivening(Mechanism):
-    """Redundant heads, sentence by sentence, and only they, get the finite terms and hard masks of what it gates; or
-    they are pruned: their output is 0.
+    """Only the redundant heads of a sentence get the gated mechanisms (their terms and masks); or they are pruned:
+    their output is 0.
 
-    Source: Zhang et al. (2021), Eqs. 3, 9, 10; see ``redundant_heads``. No parameters, nothing is differentiated.
+    Source: Zhang et al. (2021), Eqs. 3, 9, 10; see ``redundant_heads``. No parameters; no gradient through the choice.
     """
 
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         kind: str = option(
-            "off", "redundant heads alone get the mechanisms, or output zero", choices=("off", "enliven", "prune")
+            "off", "only redundant heads get the mechanisms, or they output zero", choices=("off", "enliven", "prune")
         )
         on: str = placement("encoder:1", "placement of redundant head enlivening")
         gate: str = option(
-            "dynamic", "share of its weight that an important head gives to syntax: dynamic or in (0, 1]"
+            "dynamic", "share of a head's weight on syntax above which it is important: dynamic or in (0, 1]"
         )
 
         @property
         def threshold(self) -> float | None:
-            """The constant gate; None for the dynamic one."""
+            """The constant gate; None = the dynamic one."""
             return None if self.gate == "dynamic" else float(self.gate)
 
         @property
@@ -76,13 +76,13 @@ class Enlivening(Mechanism):
         placed = [name for name in cls.gates if name in others]
         if settings.kind == "enliven" and not placed:
             raise UserError(
-                f"--enliven-on {settings.on!r}: {place} has nothing to enliven its heads with; "
+                f"--enliven-on {settings.on!r}: {place} has no mechanism to enliven its heads with; "
                 f"place one of {', '.join(cls.gates)} there"
             )
         if settings.kind == "prune" and placed:
             raise UserError(
-                f"--enliven prune: {place} has {', '.join(placed)}, which important heads do not get and "
-                "redundant ones are pruned of; place it elsewhere or --enliven enliven"
+                f"--enliven prune: {place} has {', '.join(placed)}, which would have no effect: important heads do "
+                "not get it and redundant ones are pruned; place it elsewhere or give --enliven enliven"
             )
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.functional.evolving import evolve_logits, readable, stack_rows
+from fairseq_diverse.attention.functional.evolving import evolve_logits, mask_cells, stack_rows
 from fairseq_diverse.attention.mechanism import (
     AttentionContext,
     AttentionShape,
@@ -23,8 +23,8 @@ class EvolvingAttention(Mechanism):
     """A residual connection from the logits of the layer before, then a convolution over the map; see
     ``evolve_logits``.
 
-    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. H^2 k^2 + H parameters, none with beta 0: 584 at Base with
-    k = 3. They start as those of ``torch.nn.Conv2d``.
+    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. H^2 k^2 + H parameters (584 at Base with k = 3), none with
+    beta 0. Their initial values are those of ``torch.nn.Conv2d``.
     """
 
     @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class EvolvingAttention(Mechanism):
                 )
             if where.component not in ratios:
                 raise UserError(
-                    f"--evolving-conv {self.conv!r}: {where.component}, where --evolving-on places it, is missing"
+                    f"--evolving-conv {self.conv!r}: {where.component} is missing, and --evolving-on places it there"
                 )
             if not 0 <= self.carry <= 1:
                 raise UserError(f"--evolving-carry {self.carry}: must be in [0, 1]")
@@ -85,12 +85,12 @@ class EvolvingAttention(Mechanism):
         self.conv = nn.Conv2d(where.heads, where.heads, self.kernel) if self.conv_ratio > 0 else None
 
     def logits(self, logits: Tensor, context: AttentionContext) -> Tensor:
-        """(B, H, T, S) -> (B, H, T, S); decoding keeps the k - 1 last rows, which the next steps read."""
+        """(B, H, T, S) -> (B, H, T, S); decoding keeps the last k - 1 rows for the next steps."""
         weight, bias = (None, None) if self.conv is None else (self.conv.weight, self.conv.bias)
         above, cells = None, context.cells
         if context.memory is not None and weight is not None and self.component != "encoder" and self.kernel > 1:
             above = context.memory.get(self.key)
-            rows = readable(logits, cells)
+            rows = mask_cells(logits, cells)
             earlier = rows.new_zeros(*rows.shape[:2], self.kernel - 1, 0) if above is None else above
             context.memory[self.key] = stack_rows(earlier, rows)[:, :, -(self.kernel - 1) :]
         evolved = evolve_logits(

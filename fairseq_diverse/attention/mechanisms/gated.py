@@ -27,7 +27,7 @@ class GatedAttention(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         kind: str = option(
-            "none", "gate the head outputs, a gate a head or a channel", choices=("none", "head", "element")
+            "none", "gate the head outputs, one gate per head or per channel", choices=("none", "head", "element")
         )
         on: str = placement(",".join(COMPONENTS), "placement of the gates")
 

@@ -21,10 +21,10 @@ from fairseq_diverse.attention.registry import register_mechanism
 class InteractingHeads(Mechanism):
     """Every head's queries attend to every head's keys; see ``interacting_attention``.
 
-    W_o of Eq. 12 (``concat``, (H - 1) C^2 more parameters) is kept as H W_o, and what it multiplies is divided by H:
-    the same function, with the same initial values. O_1j, ..., O_Hj are nearly equal at first, so that the H blocks of
-    W_o that read them move together, and Adam, which changes every entry as much whatever its gradient, would move the
-    output H times too far.
+    W_o of Eq. 12 (``concat``, (H - 1) C^2 more parameters) is stored as H W_o, and its input is divided by H: the same
+    function with the same initial values. Reason: O_1j, ..., O_Hj are nearly equal at first, so the H blocks of W_o
+    that read them get nearly equal updates. Adam's step does not depend on the size of the gradient, so the output
+    would change H times too much.
 
     Source: Li and Luo (2022), Eqs. 11-12.
     """
@@ -33,8 +33,8 @@ class InteractingHeads(Mechanism):
     class Settings(MechanismSettings):
         kind: str = option(
             "none",
-            "every head's queries attend to every head's keys; the outputs are concatenated or, without more "
-            "parameters, summed",
+            "every head's queries attend to every head's keys; the outputs are concatenated, or summed (no more "
+            "parameters)",
             choices=("none", "concat", "sum"),
         )
         on: str = placement(",".join(COMPONENTS), "placement of interacting heads")

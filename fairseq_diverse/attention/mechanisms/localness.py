@@ -18,7 +18,7 @@ from fairseq_diverse.attention.registry import register_mechanism
 
 @register_mechanism("localness")
 class Localness(Mechanism):
-    """A Gaussian window around a position that each query predicts; shared over heads.
+    """A Gaussian window around a position predicted from each query; parameters are shared over heads.
 
     Source: Yang et al. (2018), section 3. D^2 + 2 D parameters.
     """

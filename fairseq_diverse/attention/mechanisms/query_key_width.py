@@ -1,4 +1,4 @@
-"""Heads whose queries and keys have a width of their own (Bhojanapalli et al., 2020)."""
+"""A separate width for queries and keys (Bhojanapalli et al., 2020)."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from fairseq_diverse.support.errors import UserError
 
 @register_mechanism("qk-head-dim")
 class QueryKeyWidth(Mechanism):
-    """Queries and keys are projected to H Dk channels with Dk given; values keep C / H; the scale is 1 / sqrt(Dk).
+    """Queries and keys have Dk channels per head, values keep C / H; the scale is 1 / sqrt(Dk).
 
     Source: Bhojanapalli et al. (2020), section 4.
     """
@@ -18,7 +18,7 @@ class QueryKeyWidth(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         kind: int = option(
-            0, "width of each head's queries and keys, such as the mean source length; 0 = width / heads"
+            0, "width of each head's queries and keys, for example the mean source length; 0 = width / heads"
         )
         on: str = placement(",".join(COMPONENTS), "placement of --qk-head-dim")
 

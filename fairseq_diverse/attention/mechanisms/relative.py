@@ -20,7 +20,7 @@ from fairseq_diverse.support.errors import UserError
 
 @register_mechanism("relative")
 class RelativePositions(Mechanism):
-    """A vector for each relative position, added to the keys and another to the values; shared over heads.
+    """For each relative position, one vector is added to the keys and one to the values; shared over heads.
 
     Source: Shaw et al. (2018), Eqs. 3-4. (2k+1) (Dk + D) parameters: 4,224 at Base with k = 16.
     """
@@ -28,7 +28,7 @@ class RelativePositions(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         on: str = placement("", "placement of relative positions; empty = off")
-        limit: int = option(16, "largest relative position that is told apart, at least 1")
+        limit: int = option(16, "relative positions are clipped at this distance, at least 1")
 
         def check(self, where: AttentionShape) -> None:
             if self.limit < 1:

@@ -18,8 +18,8 @@ class RoutedAggregation(Mechanism):
 
         V = W2 ReLU(W1 LayerNorm(O) + b1) + b2,  O the concatenated head outputs,  V read as H x N x (d/N)
 
-    Source: Li et al. (2021), Eqs. 8-9, in the form of the released code, which fits the parameter counts of Tables 3-5;
-    the LayerNorm and the initial variances (2/d for W1, 1/d for W2) keep the gradient of the linear aggregation.
+    Source: Li et al. (2021), Eqs. 8-9, as in the released code, which matches the parameter counts of Tables 3-5. The
+    LayerNorm and the initial variances (2/d for W1, 1/d for W2) keep the gradient of the linear aggregation.
     """
 
     @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RoutedAggregation(Mechanism):
         iterations: int = option(3, "routing iterations, at least 1")
         capsules: int = option(
             0,
-            "number of output capsules N, a divisor of the width; 0 = the width, as in the paper; fewer is "
+            "number of output capsules N, a divisor of the width; 0 = the width, as in the paper; fewer are "
             "experimental",
         )
         activation: str = option("learned", "activation probability of EM routing", choices=("learned", "none"))
@@ -43,8 +43,8 @@ class RoutedAggregation(Mechanism):
                 )
             if self.capsules == 1 and self.kind == "em" and self.activation == "learned":
                 raise UserError(
-                    "--routing-capsules 1: one capsule gets every share, its activation is 0 and nothing trains; "
-                    "take more, or --routing-activation none"
+                    "--routing-capsules 1: the activation of a single capsule is 0 and nothing trains; give more "
+                    "capsules, or --routing-activation none"
                 )
 
     key = "aggregate"

@@ -21,8 +21,8 @@ from fairseq_diverse.support.errors import UserError
 
 @register_mechanism("syntax")
 class Syntax(Mechanism):
-    """Dependency-enhanced attention: a subword sees its word, its head and its dependents; ``PhraseAttention`` is the
-    other kind.
+    """Dependency-enhanced attention: a subword sees its word, its head and its dependents. For ``phrase`` see
+    ``PhraseAttention``.
 
     Source: Zhang et al. (2021), Eqs. 4-5. No parameters.
     """
@@ -36,7 +36,7 @@ class Syntax(Mechanism):
         )
         on: str = placement("encoder:1", "placement of syntax-enhanced attention")
         limit: int = option(
-            6, "largest relative layer of a phrase that is told apart, at least 0", flag="--phrase-limit"
+            6, "relative layers of phrases are clipped at this value, at least 0", flag="--phrase-limit"
         )
 
         @property
@@ -58,7 +58,7 @@ class Syntax(Mechanism):
         return PhraseAttention(settings, where) if settings.kind == "phrase" else Syntax(settings, where)
 
     def penalty(self, relations: Relations) -> tuple[Tensor | None, Tensor]:
-        """A term of the logits and the keys that may be seen, (B, 1, T, T)."""
+        """A term of the logits and the visible keys, each (B, 1, T, T)."""
         assert relations.dependency is not None
         return None, relations.dependency.unsqueeze(1)
 
@@ -86,7 +86,7 @@ class PhraseAttention(Syntax):
         nn.init.xavier_uniform_(self.out)  # never 0: |x| has no gradient there
 
     def penalty(self, relations: Relations) -> tuple[Tensor, Tensor]:
-        """Both (B, 1, T, T); 0 outside the phrase, where the mask rules: what mixes or convolves logits reads it."""
+        """As ``Syntax.penalty``; the term is 0 outside the phrase, since later stages mix or convolve masked logits."""
         assert relations.phrase is not None and relations.layer is not None
         distance = phrase_distance(relations.layer, self.limit)
         bias = phrase_bias(self.embedding, self.hidden.weight, self.hidden.bias, self.out[0], distance)

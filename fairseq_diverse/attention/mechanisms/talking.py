@@ -20,9 +20,9 @@ from fairseq_diverse.attention.registry import register_mechanism
 
 @register_mechanism("talking")
 class TalkingHeads(Mechanism):
-    """Mixes the heads' logits before the softmax, their weights after it, or both; at first the identity.
+    """Mix the heads' logits before the softmax, their weights after it, or both; initialized to the identity.
 
-    Source: Li and Luo (2022), Eqs. 7-8. H^2 parameters for each of the two: 128 at Base for both.
+    Source: Li and Luo (2022), Eqs. 7-8. H^2 parameters for each: 128 at Base for both.
     """
 
     @dataclass(frozen=True)
