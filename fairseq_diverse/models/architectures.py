@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 def _default(args: Namespace, values: Mapping[str, object]) -> None:
-    """Set what was not given."""
+    """Set the attributes that are missing."""
     for name, value in values.items():
         setattr(args, name, getattr(args, name, value))
 
 
 def lite_architecture(args: Namespace) -> None:
-    """Every width 160, 4 heads, alpha 0.1 where attention evolves (Wang et al., 2021, section 4.3)."""
+    """All widths 160, 4 heads, alpha 0.1 for evolving attention (Wang et al., 2021, section 4.3)."""
     sizes = {"embed_dim": 160, "ffn_embed_dim": 160, "attention_heads": 4}
     _default(args, {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()})
     _default(args, {"evolving_carry": 0.1})
@@ -58,7 +58,7 @@ SYSTEMS: dict[str, dict[str, object]] = {
 def logic_architecture(args: Namespace) -> None:
     """Two layers of width 256, two pooling queries, a three-layer classifier (Li et al., 2021, section 4.3.2).
 
-    Heads and feed-forward width are not stated there.
+    The paper does not give the number of heads and the feed-forward width.
     """
     sizes = {"layers": 2, "embed_dim": 256, "ffn_embed_dim": 1024, "attention_heads": 8}
     _default(args, {f"encoder_{name}": value for name, value in sizes.items()})
@@ -67,9 +67,9 @@ def logic_architecture(args: Namespace) -> None:
 
 
 def classifier_architecture(args: Namespace) -> None:
-    """The mean of an encoder of Base, and a two-layer classifier (Li et al., 2021, section 4.2.2).
+    """A Base encoder, mean pooling, and a two-layer classifier (Li et al., 2021, section 4.2.2).
 
-    Mechanisms that are everywhere by default are on the encoder, which is everything here.
+    Mechanisms that are on every component by default are on the encoder, the only component here.
     """
     place_by_default(args, "encoder")
     _default(args, {"pooling": "mean", "pooling_queries": 2, "classifier_layers": 2})
@@ -83,12 +83,12 @@ def _register(
     def architecture(args: Namespace) -> None:
         if getattr(args, "bf16", False) and not find_spec("torch_xla"):
             args.tpu = False  # fairseq's command line takes --bf16 for --tpu
-        usual = Namespace()
-        for these in (args, usual):
-            _default(these, flags)
-            size(these)
-            fill_defaults(these)
-        for line in without_effect(args, usual):
+        default = Namespace()
+        for namespace in (args, default):
+            _default(namespace, flags)
+            size(namespace)
+            fill_defaults(namespace)
+        for line in without_effect(args, default):
             logger.warning(line)
 
 

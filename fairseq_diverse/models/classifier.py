@@ -1,4 +1,4 @@
-"""An encoder with mechanisms, and what classifies its sentences."""
+"""A sentence classifier: an encoder with mechanisms, pooling, feed-forward layers."""
 
 import itertools
 from argparse import Namespace
@@ -35,7 +35,7 @@ class MeanPooling(nn.Module):
 
 
 class QueryPooling(nn.Module):
-    """Trainable queries attend to a sentence's vectors (Li et al., 2021, section 4.3.2, after Tran et al., 2018).
+    """Attention of trainable queries to a sentence's vectors (Li et al., 2021, section 4.3.2; Tran et al., 2018).
 
         pooled_p = sum over t of softmax(u_p . x_t / sqrt(C)) x_t
 
@@ -60,11 +60,11 @@ class QueryPooling(nn.Module):
 class DiverseClassifier(BaseFairseqModel):
     """``DiverseEncoder``, a pooling of its last layer, and a feed-forward classifier.
 
-    The task says how many sequences an example has (``sequences``, K), how many classes there are (``classes``), and
-    whether a trained model is there already (``pretrained``): its encoder is not trained, and has no dropout. Its
-    settings are kept in the arguments (``pretrained``), so that the classifier's checkpoint needs no other. What such
-    an encoder makes of a sentence is kept, P C numbers of it, unless the queries that pool it are trained: every
-    sentence is encoded once, however many epochs the classifier trains.
+    The task gives the number of sequences per example (``sequences``, K), the number of classes (``classes``), and
+    optionally a trained model (``pretrained``), whose encoder is frozen and runs without dropout. The settings of that
+    model are stored in the arguments (``pretrained``), so the classifier's checkpoint is complete. With a frozen
+    encoder and no trainable queries, the pooled vector of a sentence (P C numbers) is cached: each sentence is encoded
+    once, whatever the number of epochs.
     """
 
     classifies = True
@@ -75,7 +75,7 @@ class DiverseClassifier(BaseFairseqModel):
         super().__init__()
         self.encoder, self.pooling, self.classifier = encoder, pooling, classifier
         self.sequences, self.frozen = sequences, frozen
-        self.pooled: dict[tuple[int, ...], Tensor] = {}  # by the sentence's words
+        self.pooled: dict[tuple[int, ...], Tensor] = {}  # cache, by the words of the sentence
         for parameter in encoder.parameters() if frozen else ():
             parameter.requires_grad_(False)
 
@@ -89,7 +89,7 @@ class DiverseClassifier(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "DiverseClassifier":
-        if not hasattr(task, "sequences"):  # of a task that classifies
+        if not hasattr(task, "sequences"):  # not a classification task
             raise UserError("--arch: a classifier needs --task logical_inference or sentence_probing")
         for flag in ("pooling_queries", "classifier_layers"):
             if getattr(args, flag) < 1:
@@ -100,7 +100,7 @@ class DiverseClassifier(BaseFairseqModel):
         pretrained = task.pretrained() if kept is None else None
         if pretrained is not None:
             if placed := active(args):
-                raise UserError(f"--from-checkpoint: its encoder is probed as it was trained; leave off {placed[0]}")
+                raise UserError(f"--from-checkpoint: the encoder is probed as it was trained; leave out {placed[0]}")
             kept = args.pretrained = _flags(pretrained.cfg)
             encoder = pretrained.encoder
         else:
@@ -142,27 +142,27 @@ class DiverseClassifier(BaseFairseqModel):
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor, attention_request: AttentionRequest | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """(K B, T) tokens -> (B, classes) logits, and ``agreement``, (terms), over all of them.
+        """(K B, T) tokens -> (B, classes) logits, and ``agreement`` (terms,) over all tokens.
 
-        All first sequences go through the encoder together, then all second ones, and so on: each with no more padding
-        than their own longest needs.
+        The first sequences of all examples are one batch for the encoder, then the second ones, and so on; each batch
+        is padded only to its own longest sequence.
         """
         request = NOTHING
         if attention_request is not None:
             layers = {**layer_counts(self.encoder.cfg), "decoder": 0, "cross": 0}
             request = attention_request.resolve(layers, attention_heads(self.encoder.cfg))
         fixed = self.frozen and not [*self.pooling.parameters()]
-        pool = self._recall if fixed and attention_request is None else self._pool
+        pool = self._pool_cached if fixed and attention_request is None else self._pool
         features, agreement = [], []
         for tokens, lengths in zip(src_tokens.chunk(self.sequences), src_lengths.chunk(self.sequences), strict=True):
             pooled, agreed = pool(tokens, lengths, request)
             features.append(pooled)
-            share = lengths.sum() / src_lengths.sum()  # of the tokens, over which the agreement is a mean
+            share = lengths.sum() / src_lengths.sum()  # of the tokens; the agreement is a mean over tokens
             agreement.append(share * agreed)
         return self.classifier(torch.cat(features, -1)), {"agreement": torch.stack(agreement).sum(0)}
 
-    def _recall(self, tokens: Tensor, lengths: Tensor, request: ResolvedRequest) -> tuple[Tensor, Tensor]:
-        """As ``_pool``, of which it asks only for sentences that are new."""
+    def _pool_cached(self, tokens: Tensor, lengths: Tensor, request: ResolvedRequest) -> tuple[Tensor, Tensor]:
+        """As ``_pool``, but only sentences that are not in the cache are encoded."""
         pad = self.encoder.padding_idx
         sentences = [tuple(word for word in row if word != pad) for row in tokens.tolist()]
         if new := {sentence: i for i, sentence in enumerate(sentences) if sentence not in self.pooled}:
@@ -179,6 +179,6 @@ class DiverseClassifier(BaseFairseqModel):
 
 
 def _flags(cfg: TransformerConfig) -> dict[str, Any]:
-    """A model's configuration as the plain values of its flags."""
+    """A model's configuration as flags with plain values."""
     sides = {f"{side}_{name}": x for side in ("encoder", "decoder") for name, x in vars(getattr(cfg, side)).items()}
     return {name: x for name, x in {**vars(cfg), **sides}.items() if x is None or isinstance(x, str | int | float)}

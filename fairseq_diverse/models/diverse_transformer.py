@@ -1,4 +1,4 @@
-"""The transformer whose attentions take mechanisms."""
+"""The transformer with mechanisms in its attentions."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -49,14 +49,14 @@ def attention_heads(cfg: Any) -> dict[str, int]:
 
 
 def make_plan(cfg: Any) -> AttentionPlan:
-    """The plan of a whole model; encoder and decoder each check all of it."""
+    """The plan of a whole model; encoder and decoder both check the whole plan."""
     layers, heads = layer_counts(cfg), attention_heads(cfg)
     widths = {"encoder": cfg.encoder.embed_dim, "decoder": cfg.decoder.embed_dim, "cross": cfg.decoder.embed_dim}
     return AttentionPlan(cfg, {name: Component(layers[name], widths[name], heads[name]) for name in layers})
 
 
 def check_heads(args: Any) -> None:
-    """Raise ``UserError`` for numbers of heads that do not divide the width."""
+    """Raise ``UserError`` if a number of heads does not divide its width."""
     for side in ("encoder", "decoder"):
         heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
         if heads < 1 or width % heads:
@@ -67,21 +67,21 @@ def mean_agreement(measured: Sequence[list[Tensor]], request: ResolvedRequest, l
     """(K,) the agreement by term: mean over the layers of each component that ran, then over components.
 
     Args:
-        measured: the layers' (K,) figures, by component.
-        request: what was asked for; without any layer each of its terms is 0.
+        measured: (K,) values of the layers, by component.
+        request: gives the terms; if no layer was measured, every term is 0.
     """
     components = [torch.stack(layers).mean(0) for layers in measured if layers]
     return torch.stack(components).mean(0) if components else torch.zeros(len(request.terms), device=like.device)
 
 
 class DiverseEncoder(TransformerEncoderBase):
-    """fairseq's encoder; its loop over the layers also carries what ``request`` asks for."""
+    """fairseq's encoder; its loop over the layers also collects the results of ``request``."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         self.plan = make_plan(cfg)
         self.built = 0
         super().__init__(cfg, dictionary, embed_tokens)
-        self.dropout_module.module_name = "TransformerEncoder"  # as --retain-dropout-modules knows it
+        self.dropout_module.module_name = "TransformerEncoder"  # the name that --retain-dropout-modules expects
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         self.built += 1
@@ -98,20 +98,20 @@ class DiverseEncoder(TransformerEncoderBase):
     ) -> dict[str, Any]:
         """As fairseq's encoder.
 
-        The result also holds ``agreement``, one (K,) tensor a measured layer, ``maps``, ``inside``, and ``redundant``,
-        which heads are redundant, (B, H) by layer where heads are enlivened.
+        The result also has ``agreement`` (one (K,) tensor per measured layer), ``maps``, ``inside``, and ``redundant``
+        (with --enliven: layer -> (B, H), True at redundant heads).
 
         Args:
             source_trees: (B, T, 5) integers, see ``relate``; ignored by a model without syntax.
 
         Raises:
-            UserError: the model needs trees and has none.
+            UserError: the model needs trees but none are given.
         """
         relations = None
         if self.plan.trees:
             if source_trees is None:
                 raise UserError(
-                    f"this model needs {' and '.join(self.plan.trees)} trees of its source sentences: add --task "
+                    f"this model needs {' and '.join(self.plan.trees)} trees of its source sentences; add --task "
                     "translation_with_syntax; for new text use fairseq-diverse translate"
                 )
             relations = relate(source_trees, self.plan.trees)
@@ -170,14 +170,14 @@ class DiverseEncoder(TransformerEncoderBase):
 
 
 class DiverseDecoder(TransformerDecoderBase):
-    """fairseq's decoder; its loop over the layers also carries what ``request`` asks for."""
+    """fairseq's decoder; its loop over the layers also collects the results of ``request``."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
         self.plan = make_plan(cfg)
         self.built = 0
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.dropout_module.module_name = "TransformerDecoder"
-        self.criterion_reads_map = True  # extra["attn"], which fairseq's decoder always makes
+        self.criterion_reads_map = True  # extra["attn"], which fairseq's decoder always computes
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         self.built += 1
@@ -196,7 +196,7 @@ class DiverseDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's decoder; the second result also holds ``agreement`` and ``maps`` (see ``DiverseEncoder``)."""
+        """As fairseq's decoder; the second result also has ``agreement`` and ``maps`` (see ``DiverseEncoder``)."""
         x, extra = self.extract_features(
             prev_output_tokens,
             encoder_out,
@@ -218,7 +218,7 @@ class DiverseDecoder(TransformerDecoderBase):
         alignment_heads: int | None = None,
         request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's, without its TorchScript variants."""
+        """As in fairseq, without TorchScript support."""
         encoded = padding = None
         if encoder_out is not None and encoder_out["encoder_out"]:
             encoded = encoder_out["encoder_out"][0]
@@ -292,8 +292,7 @@ class DiverseDecoder(TransformerDecoderBase):
 
 @register_model("diverse_transformer")
 class DiverseTransformerModel(TransformerModel):
-    """fairseq's ``transformer`` with mechanisms of four papers at any attention and layer; all off, it is that
-    model."""
+    """fairseq's ``transformer`` with mechanisms at any attention and layer; with all off, it is fairseq's model."""
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -317,10 +316,10 @@ class DiverseTransformerModel(TransformerModel):
         return model
 
     def __prepare_scriptable__(self) -> None:
-        raise UserError("diverse_transformer: TorchScript is not supported; use the model as it is")
+        raise UserError("diverse_transformer: TorchScript is not supported; use the model without it")
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
-        """As fairseq's, but pruned before a warm start compares the names of layers."""
+        """As in fairseq, but layers are pruned before a warm start compares their names."""
         pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
         return super().load_state_dict(pruned, strict, model_cfg, args)
 
@@ -344,13 +343,13 @@ class DiverseTransformerModel(TransformerModel):
         source_trees: Tensor | None = None,
         attention_request: AttentionRequest | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's model, with the trees that ``DiverseEncoder`` takes; the second result also holds
+        """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``; the second result also has
 
-        - ``redundant``: ``{layer: (B, H)}`` as the encoder gives it;
-        - ``inside``, of a request: ``{layer: (head outputs, plain weights)}`` of the encoder;
-        - ``agreement``, of a request: (K,) float32, one figure a term: mean over the measured layers that ran, then
-          over components (0 where LayerDrop left none);
-        - ``maps``, of a request: ``{(component, layer): (H, B, T, S)}``.
+        - ``redundant``: ``{layer: (B, H)}`` from the encoder;
+        - ``inside``, on request: ``{layer: (head outputs, plain weights)}`` of the encoder;
+        - ``agreement``, on request: (K,) float32, one value per term: mean over the measured layers that ran, then
+          over components (0 if LayerDrop dropped all);
+        - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``.
         """
         request = NOTHING
         if attention_request is not None:

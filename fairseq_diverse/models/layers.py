@@ -1,4 +1,4 @@
-"""Transformer layers around ``StagedAttention``: fairseq's, but every value that flows between layers is returned."""
+"""fairseq's Transformer layers with ``StagedAttention``; every value that passes between layers is returned."""
 
 from typing import Any, NamedTuple
 
@@ -13,14 +13,14 @@ from fairseq_diverse.attention.relations import Relations
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Activation checkpointing and FSDP around a layer, as fairseq's stacks do it."""
+    """Activation checkpointing and FSDP around a layer, as in fairseq."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
 def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:
-    """The attention of one component at one layer, with what the plan puts there.
+    """The attention of one component at one layer, with its mechanisms.
 
     Args:
         cfg: fairseq's ``TransformerConfig``.
@@ -63,8 +63,8 @@ class EncoderLayerOutput(NamedTuple):
     agreement: Tensor | None  # (K,)
     redundant: Tensor | None  # (B, H)
     carry: Tensor | None  # (B, H, T, T) evolved logits for the next layer
-    heads: Tensor | None  # (B, H, T, D) head outputs, where they were asked for
-    plain_weights: Tensor | None  # (B, H, T, T) weights without any mechanism, likewise
+    heads: Tensor | None  # (B, H, T, D) head outputs, on request
+    plain_weights: Tensor | None  # (B, H, T, T) weights without any mechanism, on request
 
 
 class DiverseEncoderLayer(TransformerEncoderLayerBase):
@@ -72,15 +72,15 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
 
     Args:
         cfg: fairseq's ``TransformerConfig``.
-        plan: which mechanisms are on where.
-        number: of this layer, from 1 at the bottom.
+        plan: placement of the mechanisms.
+        number: index of this layer, from 1 at the bottom.
     """
 
     def __init__(self, cfg: Any, plan: AttentionPlan, number: int) -> None:
         self.plan, self.number = plan, number
         super().__init__(cfg)
         for dropout in (self.dropout_module, self.activation_dropout_module):
-            dropout.module_name = "TransformerEncoderLayerBase"  # as --retain-dropout-modules knows it
+            dropout.module_name = "TransformerEncoderLayerBase"  # the name that --retain-dropout-modules expects
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> StagedAttention:
         return build_attention(cfg, self.plan, "encoder", self.number)
@@ -95,7 +95,7 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
         previous: Tensor | None = None,
         inside: bool = False,
     ) -> tuple[Tensor | None, ...]:
-        """One layer; ``terms`` and what follows as in ``StagedAttention.attend``."""
+        """One layer; ``terms`` and the later arguments as in ``StagedAttention.attend``."""
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
@@ -167,9 +167,9 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
         """One layer.
 
         Args:
-            need_attn: return the cross-attention's weights of each head, as fairseq's layer.
-            map_needed: whether the caller reads them; if not, a cross-attention with a mechanism does not make its map.
-            need_cross_weights, need_decoder_weights: return these maps in any case.
+            need_attn: return the weights of each head of the cross-attention, as in fairseq.
+            map_needed: whether the caller reads them; if not, a cross-attention with a mechanism does not compute them.
+            need_cross_weights, need_decoder_weights: always return these maps.
             cross_terms, decoder_terms: disagreement terms to measure.
         """
         residual = x
@@ -196,7 +196,7 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
             residual = x
             if self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
-            # fairseq asks for a map in every layer in evaluation and keeps the last one only
+            # in evaluation, fairseq requests a map of every layer and uses only the last
             plain = self.encoder_attn.is_plain and not cross_terms
             crossed = self.encoder_attn.attend(
                 x,

@@ -1,4 +1,4 @@
-"""Models from checkpoints, with errors a user can fix."""
+"""Load models from checkpoints, with readable errors."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from fairseq_diverse.support.errors import UserError
 
 
 def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) -> tuple[list[Any], Any, Any]:
-    """The models of checkpoints, the configuration of the last, and a task with the dictionaries of ``data``.
+    """The models of the checkpoints, the configuration of the last one, and a task with the dictionaries of ``data``.
 
     Args:
-        settings: of task and model, in place of those that the checkpoints have.
+        settings: of task and model; they replace those in the checkpoints.
 
     Raises:
-        UserError: a file that is not a checkpoint or absent, or dictionaries that are absent or do not fit.
+        UserError: a file is missing or not a checkpoint, or dictionaries are missing or do not fit.
     """
     return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data), **settings})
 
@@ -30,13 +30,13 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     A checkpoint of fairseq's ``transformer`` becomes the same model with every mechanism off.
 
     Raises:
-        UserError: as ``load_models``, or another kind of model.
+        UserError: as ``load_models``, or the model is of another kind.
     """
-    (model,), cfg, task = load_models([path], data, from_checkpoint="", checkpoint_data="")  # of no other checkpoint
+    (model,), cfg, task = load_models([path], data, from_checkpoint="", checkpoint_data="")  # no second checkpoint
     if type(model) is TransformerModel:
         plain = model
         model = DiverseTransformerModel.build_model(Namespace(**vars(cfg.model)), task)
         model.load_state_dict(plain.state_dict())
     if not isinstance(model, DiverseTransformerModel):
-        raise UserError(f"{path}: a {cfg.model._name} model; diverse_transformer or transformer is needed")
+        raise UserError(f"{path}: a {cfg.model._name} model; give a diverse_transformer or transformer")
     return model.eval(), task
