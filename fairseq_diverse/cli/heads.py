@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
     from fairseq_diverse.analysis.heads import FIGURES, draw_figures, inspect_heads
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
-    from fairseq_diverse.data.trees import SyntaxDataset, kinds_beside
+    from fairseq_diverse.data.trees import SyntaxDataset, available_trees
     from fairseq_diverse.models.loading import load_model
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> None:
     pairs = task.dataset(args.split)
     source = f"{task.cfg.source_lang}-{task.cfg.target_lang}.{task.cfg.source_lang}"
     prefix = args.data / f"{args.split}.{source}"
-    known = "dependency" in kinds_beside(prefix)
+    known = "dependency" in available_trees(prefix)
     graphs = SyntaxDataset(str(prefix), ("dependency",)) if known else None
     if needed := model.encoder.plan.trees:
         pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))

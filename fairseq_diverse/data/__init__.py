@@ -1,1 +1,1 @@
-"""Datasets that fairseq does not have."""
+"""Data sets that fairseq does not provide."""

@@ -1,4 +1,4 @@
-"""Examples of one or several token sequences with a class."""
+"""Examples for classification: one or several token sequences and a class."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 class ClassificationDataset(FairseqDataset):
-    """Examples of K token sequences each; batches of examples whose first, second, ... sequences are about as long.
+    """Examples of K token sequences; a batch has examples with first (second, ...) sequences of similar length.
 
     Args:
-        inputs: of every example, K integer tensors.
-        labels: of every example, its class.
+        inputs: K integer tensors per example.
+        labels: the class of each example.
         pad: the padding symbol.
-        shuffle: mix examples of equal lengths; once, as fairseq keeps the batches and mixes only their order by epoch.
+        shuffle: shuffle examples of equal lengths, once: fairseq keeps the batches and only shuffles their order.
     """
 
     def __init__(self, inputs: Sequence[Sequence[Tensor]], labels: Sequence[int], pad: int, shuffle: bool) -> None:
@@ -33,7 +33,7 @@ class ClassificationDataset(FairseqDataset):
         return {"id": index, "inputs": self.inputs[index], "label": self.labels[index]}
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch of B examples: ``src_tokens`` (K B, T) holds all first sequences, then all second ones, and so on."""
+        """A batch of B examples: ``src_tokens`` (K B, T) has all first sequences, then all second ones, and so on."""
         if not samples:
             return {}
         sequences = [sequence for kth in zip(*(s["inputs"] for s in samples), strict=True) for sequence in kth]

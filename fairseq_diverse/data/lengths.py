@@ -1,4 +1,4 @@
-"""How long the training sentences are, and how many heads that allows."""
+"""Mean length of training sentences, and the number of heads derived from it."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from fairseq_diverse.support.errors import UserError
 
 
 class Lengths(NamedTuple):
-    """Of a training set; the means are tokens a sentence, the mark of its end not counted."""
+    """Number of sentences of a training set, and mean tokens per sentence, without the end-of-sentence symbol."""
 
     sentences: int
     source: float
@@ -20,14 +20,14 @@ class Lengths(NamedTuple):
 
 
 def training_lengths(data: str, source: str | None = None, target: str | None = None) -> Lengths:
-    """Mean lengths of the training split that ``fairseq-preprocess`` wrote, all its shards together.
+    """Mean lengths of the training split that ``fairseq-preprocess`` wrote, over all its shards.
 
     Args:
-        data: one directory or several, joined by colons, as fairseq takes them.
-        source, target: languages, in either direction of the files; unless both are given, the files' own.
+        data: one or several directories, joined by colons, as in fairseq.
+        source, target: languages, in either direction of the files; by default inferred from the files.
 
     Raises:
-        UserError: no training split is there.
+        UserError: there is no training split.
     """
     sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
     for directory in utils.split_paths(data):
@@ -35,7 +35,7 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
             found = data_utils.infer_language_pair(directory)
         except OSError as error:
             raise UserError(f"--data {directory}: {error.strerror}") from None
-        pair = (source, target) if source and target else found  # as fairseq
+        pair = (source, target) if source and target else found  # as in fairseq
         names = f"{pair[0]}-{pair[1]}", f"{pair[1]}-{pair[0]}"
         for side, language in zip(sizes, pair, strict=True):
             for shard in itertools.count():
@@ -45,7 +45,7 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
                 if not binarized:  # text has no sizes
                     break
                 dataset = indexed_dataset.make_dataset(binarized[0], kinds[binarized[0]], fix_lua_indexing=True)
-                sizes[side].append(np.array(dataset.sizes))  # a copy: the original is mapped memory of the dataset
+                sizes[side].append(np.array(dataset.sizes))  # a copy, since the original is memory-mapped
     if not all(sizes.values()):
         raise UserError(f"--data {data}: no training split; fairseq-preprocess --trainpref writes train.SRC-TGT.*.idx")
     lengths = [np.concatenate(of_side) - 1 for of_side in sizes.values()]
@@ -53,7 +53,7 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
 
 
 def most_heads(width: int, length: float) -> int:
-    """The largest number of heads whose width is at least the length of a sentence; 0 where not even one's is.
+    """The largest number of heads that are at least as wide as a sentence is long; 0 if even one head is too narrow.
 
         h_max = floor(d / n)
 

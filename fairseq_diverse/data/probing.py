@@ -22,7 +22,7 @@ class Example(NamedTuple):
 
 
 def group_means(figures: Mapping[str, float]) -> dict[str, float]:
-    """Means over the tasks of each group that has a figure for all of them (Li et al., 2021, Table 7)."""
+    """The mean of each group of tasks, for groups with a value for every task (Li et al., 2021, Table 7)."""
     return {
         group: sum(figures[task] for task in tasks) / len(tasks)
         for group, tasks in GROUPS.items()
@@ -34,14 +34,14 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
     """The examples of a task by split: train, valid, test.
 
     Raises:
-        UserError: the file is missing, a line is not a split, a label and a sentence, a split is empty, or another has
-            a label that the training sentences lack.
+        UserError: the file is missing, a line is not a split, a label and a sentence, a split is empty, or a label does
+            not occur in the training split.
     """
     path = folder / f"{task}.txt"
     if not path.is_file():
         files = ", ".join(f"{name}.txt" for name in TASKS)
         raise UserError(
-            f"{path}: missing; the ten files are {files}, of SentEval ({ORIGIN}) or of `fairseq-diverse toy --probing`"
+            f"{path}: missing; the ten files are {files}, from SentEval ({ORIGIN}) or `fairseq-diverse toy --probing`"
         )
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     names = {short: split for split, short in SPLITS.items()}
@@ -56,9 +56,11 @@ def read_probing(folder: Path, task: str) -> dict[str, list[Example]]:
         examples[names[cells[0]]].append(Example(cells[1], cells[2].split()))
     for split, found in examples.items():
         if not found:
-            raise UserError(f"{path}: no sentence of the split {SPLITS[split]}")
+            raise UserError(f"{path}: no sentences in the split {SPLITS[split]}")
     trained = {example.label for example in examples["train"]}
     for split, found in examples.items():
         if unknown := {example.label for example in found} - trained:
-            raise UserError(f"{path}: no training sentence has the label {min(unknown)!r} of the split {SPLITS[split]}")
+            raise UserError(
+                f"{path}: label {min(unknown)!r} of the split {SPLITS[split]} is missing in the training split"
+            )
     return examples

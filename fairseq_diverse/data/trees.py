@@ -1,8 +1,8 @@
-"""Trees beside fairseq's binarized data: five integers per word, memory-mapped, aligned with the source's subwords.
+"""Trees for fairseq's binarized data: five integers per word, memory-mapped, aligned with the source's subwords.
 
-``<split>.<src>-<tgt>.<src>.syntax.{bin,idx}`` is one of fairseq's memory-mapped data sets whose sequences are rows of
-``ROW``; ``.syntax.json`` beside it says which kinds of trees there are and which source they belong to. It is removed
-before the two others are replaced and written after them: whatever stops that, no set passes for one of another kind.
+``<split>.<src>-<tgt>.<src>.syntax.{bin,idx}`` is a memory-mapped data set of fairseq whose sequences are rows of
+``ROW``; ``.syntax.json`` says which kinds of trees it has and which source they belong to. This file is removed before
+the other two are replaced and is written last, so an interrupted run never leaves a wrong description.
 """
 
 import hashlib
@@ -34,55 +34,56 @@ if TYPE_CHECKING:
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
 KINDS = ("dependency", "constituency")
 END = object()
-EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # word, head, start, end, layer of every token of a sentence without its trees
+EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # word, head, start, end, layer of each token of a sentence without trees
 
 
 class Counts(NamedTuple):
-    """Sentences of a split, and those without a usable tree of each kind."""
+    """The number of sentences of a split, and the lines without a usable tree, by kind."""
 
     sentences: int
     unparsed: dict[str, list[int]]  # kind -> line numbers
 
 
 def words_of(pieces: Sequence[str], subwords: str) -> tuple[list[str], list[int]]:
-    """The words that subwords make, and of how many subwords each is made.
+    """The words that the subwords form, and the number of subwords of each.
 
     Args:
         pieces: subwords of a sentence.
-        subwords: subword-nmt (``@@`` at the end of all but a word's last piece), sentencepiece (``▁`` where a word
-            begins) or none.
+        subwords: subword-nmt (``@@`` at the end of all pieces of a word but the last), sentencepiece (``▁`` at the
+            beginning of a word) or none.
     """
     words: list[str] = []
     counts: list[int] = []
-    goes_on = False
+    continued = False
     for piece in pieces:
         if subwords == "sentencepiece":
-            goes_on = bool(words) and (not piece.startswith(SPACE_MARK) or words[-1] == "")
+            continued = bool(words) and (not piece.startswith(SPACE_MARK) or words[-1] == "")
             text = piece.removeprefix(SPACE_MARK)
         else:
             text = piece.removesuffix("@@") if subwords == "subword-nmt" else piece
-        if goes_on:
+        if continued:
             words[-1] += text
             counts[-1] += 1
         else:
             words.append(text)
             counts.append(1)
-        goes_on = subwords == "subword-nmt" and piece.endswith("@@")
+        continued = subwords == "subword-nmt" and piece.endswith("@@")
     return words, counts
 
 
 def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Counts:
-    """Write the trees of a split beside its binarized source.
+    """Write the trees of a split next to its binarized source.
 
     Args:
         prefix: of the binarized source, ``DATA/train.en-de.en``.
-        text: the source in subwords, as it was binarized.
-        dependency, constituency: CoNLL-U and PTB files, a sentence a line of the text; None: no trees of that kind.
+        text: the source in subwords, as binarized.
+        dependency, constituency: CoNLL-U and PTB files, one sentence per line of the text; None = no trees of that
+            kind.
         subwords: see ``words_of``.
 
     Raises:
-        ValueError: names file and line where the trees are not of this text, or the text is not of this data; another
-            process is writing them.
+        ValueError: the trees do not match the text, or the text does not match the data (names file and line); or
+            another process is writing the trees.
     """
     kinds = [kind for kind, path in (("dependency", dependency), ("constituency", constituency)) if path]
     unparsed: dict[str, list[int]] = {kind: [] for kind in kinds}
@@ -138,7 +139,7 @@ def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwor
 
 
 class Mismatch(Exception):
-    """A tree's words are not those of the subwords; its text shows both."""
+    """The words of a tree differ from those of the subwords; the message shows both."""
 
     def __init__(self, kind: str, parsed: Sequence[str], words: Sequence[str]) -> None:
         super().__init__(f"{' '.join(parsed)!r}, {' '.join(words)!r}")
@@ -146,15 +147,15 @@ class Mismatch(Exception):
 
 
 def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | None, tree: "Tree | None") -> np.ndarray:
-    """(words, 5) int32 of one sentence: ``ROW``.
+    """(words, 5) int32, the ``ROW`` of each word of a sentence.
 
     Args:
         pieces: its subwords.
         subwords: see ``words_of``.
-        graph, tree: None where there is none.
+        graph, tree: its trees, or None.
 
     Raises:
-        Mismatch: a tree of other words.
+        Mismatch: a tree has other words.
     """
     words, counts = words_of(pieces, subwords)
     rows = np.zeros((len(words), len(ROW)), dtype=np.int32)
@@ -181,14 +182,14 @@ def _check(kind: str, parsed: Sequence[str], words: Sequence[str]) -> None:
 
 
 def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
-    """The lengths of a memory-mapped data set's sequences; of a source, subwords of every sentence, </s> included.
+    """The lengths of the sequences of a memory-mapped data set; for a source, the subwords of each sentence with </s>.
 
     Args:
         prefix: of its ``.bin`` and ``.idx``.
-        dtype: of its numbers; None: any.
+        dtype: of its numbers; None = any.
 
     Raises:
-        UserError: it is missing, of another format, or damaged; names the file.
+        UserError: it is missing, damaged or in another format; names the file.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     magic = MMapIndexedDataset.Index._HDR_MAGIC
@@ -212,7 +213,7 @@ def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:
     ):
         raise UserError(f"{index}: damaged; make it again")
     if data.stat().st_size != ends[-1]:
-        raise UserError(f"{data}: {data.stat().st_size:,} bytes, {ends[-1]:,} in {index.name}; make both again")
+        raise UserError(f"{data}: {data.stat().st_size:,} bytes, {ends[-1]:,} in {index.name}; create both again")
     return sizes
 
 
@@ -221,7 +222,7 @@ def _fingerprint(lengths: Sequence[int] | np.ndarray) -> int:
 
 
 def _description(prefix: Path | str) -> dict[str, Any]:
-    """``.syntax.json`` of the trees beside a source; the same for every file that is not one."""
+    """The contents of ``.syntax.json`` for a source; every invalid file gives the same error."""
     try:
         record = json.loads(Path(f"{prefix}.syntax.json").read_text(encoding="utf-8"))
         kinds, lengths, digest = record["kinds"], record["lengths"], record.get("digest")
@@ -231,12 +232,14 @@ def _description(prefix: Path | str) -> dict[str, Any]:
         kinds = lengths = digest = None
     known = isinstance(kinds, list) and kinds and all(kind in KINDS for kind in kinds)
     if not known or type(lengths) is not int or not isinstance(digest, str | None):
-        raise UserError(f"{prefix}.syntax.json: damaged, or not of fairseq-diverse binarize-syntax; run it again")
+        raise UserError(
+            f"{prefix}.syntax.json: damaged, or not written by fairseq-diverse binarize-syntax; run it again"
+        )
     return record
 
 
-def kinds_beside(prefix: Path) -> list[str]:
-    """The kinds of trees that there are beside a binarized source.
+def available_trees(prefix: Path) -> list[str]:
+    """The kinds of trees available for a binarized source.
 
     Raises:
         UserError: their description is damaged.
@@ -249,10 +252,10 @@ class SyntaxDataset(torch.utils.data.Dataset):
 
     Args:
         prefix: of the binarized source, ``DATA/train.en-de.en``.
-        needed: the kinds of trees that the model needs; a sentence that lacks one of them has everything related.
+        needed: the kinds of trees that the model needs; in a sentence without one of them, all tokens are related.
 
     Raises:
-        UserError: there are no trees, not of a needed kind, of another source, or they are damaged.
+        UserError: the trees are missing, damaged, of another source, or not of the needed kinds.
     """
 
     def __init__(self, prefix: str, needed: Sequence[str]) -> None:
@@ -267,18 +270,18 @@ class SyntaxDataset(torch.utils.data.Dataset):
             flags = " ".join(f"--{kind} FILES" for kind in missing)
             raise UserError(f"{path}: {has} this model needs {' and '.join(needed)} trees: {command} {flags}")
         if record["lengths"] != _fingerprint(_sizes(prefix)):
-            raise UserError(f"{path}: belongs to another source than {prefix}.bin: {command}, on the present text")
+            raise UserError(f"{path}: belongs to another source than {prefix}.bin; run {command} on the current text")
         _sizes(f"{prefix}.syntax", np.int32)
-        with open(f"{prefix}.syntax.bin", "rb") as file:  # sets of the first versions have no digest
+        with open(f"{prefix}.syntax.bin", "rb") as file:  # data sets of the first versions have no digest
             if record.get("digest") not in (None, hashlib.file_digest(file, "sha256").hexdigest()):
-                raise UserError(f"{prefix}.syntax.bin: damaged, or not the trees of {path.name}; {command} again")
+                raise UserError(f"{prefix}.syntax.bin: damaged, or not the trees of {path.name}; run {command} again")
         self.rows = MMapIndexedDataset(f"{prefix}.syntax")
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Tensor:
-        """(T, 5) integers of a sentence's subwords and its </s>: word, head, start, end, layer."""
+        """(T, 5) integers for the subwords of a sentence and </s>: word, head, start, end, layer."""
         rows = self.rows[index].view(-1, len(ROW)).long()
         return project(rows, self.needed)
 
@@ -286,10 +289,8 @@ class SyntaxDataset(torch.utils.data.Dataset):
 def project(rows: Tensor, needed: Sequence[str]) -> Tensor:
     """Rows per word -> (T, 5) word, head, start, end, layer per subword, </s> last.
 
-    Every subword inherits its word's relations; </s> is a word of its own, related to itself only. Without a usable
-    tree of a needed kind every token gets ``EVERYTHING_RELATED``.
-
-    The paper does not say what becomes of subwords.
+    A subword has the relations of its word; </s> is a separate word, related only to itself. Without a usable tree of a
+    needed kind, every token gets ``EVERYTHING_RELATED``. The paper does not describe subwords.
 
     Args:
         rows: (words, 5) as in ``ROW``.

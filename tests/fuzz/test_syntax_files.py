@@ -11,7 +11,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_diverse.data.trees import SyntaxDataset, binarize, kinds_beside
+from fairseq_diverse.data.trees import SyntaxDataset, available_trees, binarize
 from fairseq_diverse.support.errors import UserError
 from tests.fuzz.budget import budget
 from tests.fuzz.test_archives import CHANGES, changed
@@ -87,7 +87,7 @@ def test_random_descriptions(prefix: Path) -> None:
         refused_or_equal(prefix, "syntax.json", json.dumps(content).encode(), expected)
         Path(f"{prefix}.other.syntax.json").write_text(json.dumps(content))
         try:
-            assert set(kinds_beside(Path(f"{prefix}.other"))) <= set(KINDS)
+            assert set(available_trees(Path(f"{prefix}.other"))) <= set(KINDS)
         except UserError as error:
             assert f"{prefix}.other.syntax.json: damaged" in str(error)
 

@@ -9,7 +9,7 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_diverse.data import trees as binary
-from fairseq_diverse.data.trees import SyntaxDataset, binarize, kinds_beside, project, words_of
+from fairseq_diverse.data.trees import SyntaxDataset, available_trees, binarize, project, words_of
 from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
@@ -207,9 +207,9 @@ def test_a_damaged_description_is_named(files, content):
     binarize(prefix, text, dependency, None, "subword-nmt")
     path = prefix.with_name(f"{prefix.name}.syntax.json")
     path.write_text(content, encoding="latin-1")
-    for call in (lambda: SyntaxDataset(str(prefix), ("dependency",)), lambda: kinds_beside(prefix)):
+    for call in (lambda: SyntaxDataset(str(prefix), ("dependency",)), lambda: available_trees(prefix)):
         with pytest.raises(
-            UserError, match=f"^{path}: damaged, or not of fairseq-diverse binarize-syntax; run it again$"
+            UserError, match=f"^{path}: damaged, or not written by fairseq-diverse binarize-syntax; run it again$"
         ):
             call()
 
