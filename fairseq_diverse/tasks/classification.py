@@ -1,4 +1,4 @@
-"""What the tasks that classify sentences share."""
+"""Base class of the classification tasks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,27 +32,27 @@ class ClassificationTask(FairseqTask):
         return None
 
     def pretrained(self) -> DiverseTransformerModel | None:
-        """A trained model, whose encoder is used as it is; None where one is trained with the task."""
+        """A trained model whose encoder is used without further training; None if the task trains an encoder."""
         return None
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's.
+        """As in fairseq.
 
         Raises:
-            UserError: the model does not classify.
+            UserError: the model is not a classifier.
         """
         arch = getattr(cfg, "arch", None) or cfg._name
         if not getattr(ARCH_MODEL_REGISTRY.get(arch), "classifies", False):
             raise UserError(
-                f"--arch {arch}: is not a classifier; take li2021_logic, li2021_probing or one made of them"
+                f"--arch {arch}: is not a classifier; use li2021_logic, li2021_probing or one derived from them"
             )
         return super().build_model(cfg, from_checkpoint)
 
     def build_criterion(self, cfg: Any) -> Any:
-        """As fairseq's.
+        """As in fairseq.
 
         Raises:
-            UserError: the criterion does not classify.
+            UserError: the criterion is not for classification.
         """
         if not cfg._name.startswith("classification"):
             raise UserError(
@@ -63,6 +63,6 @@ class ClassificationTask(FairseqTask):
     def add_dataset(
         self, split: str, inputs: Sequence[Sequence[Tensor]], labels: Sequence[Any], known: Sequence[Any]
     ) -> None:
-        """Make a split of examples and their labels, which are among those ``known``, one a class."""
+        """Add a split of examples and their labels; ``known`` has one label per class."""
         numbers = [known.index(label) for label in labels]
         self.datasets[split] = ClassificationDataset(inputs, numbers, self.dictionary.pad(), shuffle=split == "train")

@@ -17,17 +17,17 @@ from fairseq_diverse.logic.formulas import RELATIONS, SYMBOLS
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.classification import ClassificationTask
 
-VALID_SHARE = 17  # one of so many training pairs
+VALID_RATIO = 17  # training pairs per validation pair
 
 
 @dataclass
 class LogicalInferenceConfig(FairseqDataclass):
     data: str = field(default=MISSING, metadata={"help": "folder of trainN and testN, N operators, 0 to 12"})
     train_operators: int = field(
-        default=6, metadata={"help": "train and validate on formulae with at most so many operators, 0 to 12"}
+        default=6, metadata={"help": "largest number of operators in training and validation formulae, 0 to 12"}
     )
     valid_seed: int = field(
-        default=1, metadata={"help": "chooses the pairs of the training files that validate, one in 17"}
+        default=1, metadata={"help": "seed that selects the validation pairs, one in 17 of the training files"}
     )
 
 
@@ -35,8 +35,8 @@ class LogicalInferenceConfig(FairseqDataclass):
 class LogicalInference(ClassificationTask):
     """Pairs of formulae and their relation.
 
-    Splits: ``train`` and ``valid`` from the files up to ``--train-operators``; ``test`` all tests from 1 to 12
-    operators; ``testN`` and ``trainN`` a file each.
+    Splits: ``train`` and ``valid`` from the files up to ``--train-operators``; ``test``: all test files with 1 to 12
+    operators; ``testN`` and ``trainN``: one file.
 
     Source: Li et al. (2021), section 4.3.
 
@@ -78,10 +78,10 @@ class LogicalInference(ClassificationTask):
             raise UserError(f"{split}: logical_inference has the splits train, valid, test, trainN and testN")
         pairs = [pair for n in range(self.cfg.train_operators + 1) for pair in read_pairs(folder / f"train{n}")]
         random.Random(self.cfg.valid_seed).shuffle(pairs)
-        valid = len(pairs) // VALID_SHARE
+        valid = len(pairs) // VALID_RATIO
         if not valid:
             raise UserError(
-                f"{folder}: {len(pairs)} training pairs with --train-operators {self.cfg.train_operators}, of which "
-                f"one in {VALID_SHARE} validates: too few; raise it or make more pairs"
+                f"{folder}: {len(pairs)} training pairs with --train-operators {self.cfg.train_operators}: too few, "
+                f"since one in {VALID_RATIO} is for validation; raise the flag or write more pairs"
             )
         return pairs[:valid] if split == "valid" else pairs[valid:]

@@ -1,4 +1,4 @@
-"""Probing: which properties of a sentence its encoding holds (Conneau et al., 2018)."""
+"""Probing: which properties of a sentence can be read from its encoding (Conneau et al., 2018)."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class SentenceProbingConfig(FairseqDataclass):
     probe: ChoiceEnum(TASKS) = field(default=TASKS[0], metadata={"help": "which of the ten tasks"})  # type: ignore[valid-type]
     from_checkpoint: str = field(
         default="",
-        metadata={"help": "probe the encoder of this trained translation model, which is not trained any further"},
+        metadata={"help": "probe the encoder of this trained translation model; it is not trained further"},
     )
     checkpoint_data: str = field(
         default="", metadata={"help": "the prepared data that --from-checkpoint was trained on"}
@@ -35,13 +35,13 @@ class SentenceProbingConfig(FairseqDataclass):
 class SentenceProbing(ClassificationTask):
     """Sentences and one of their properties; splits train, valid and test.
 
-    Words are those of the training sentences; with ``--from-checkpoint`` sentences, which are tokenized as in the
-    Penn Treebank, are detokenized and then tokenized and segmented as that model's data.
+    The dictionary has the words of the training sentences. With ``--from-checkpoint``, the sentences (tokenized as in
+    the Penn Treebank) are detokenized, then tokenized and segmented like the data of that model.
 
     Source: Li et al. (2021), section 4.2.
 
     Raises:
-        UserError: the file of the task is missing or wrong, or only one of the two flags of a checkpoint is given.
+        UserError: the file of the task is missing or wrong, or only one of the two flags for a checkpoint is given.
     """
 
     sequences = 1  # of an example
@@ -55,7 +55,9 @@ class SentenceProbing(ClassificationTask):
         self.classes = len(self.labels)
         self.preprocessing = None
         if cfg.checkpoint_data:
-            cfg.checkpoint_data = str(Path(cfg.checkpoint_data).absolute())  # checkpoints are read from anywhere
+            cfg.checkpoint_data = str(
+                Path(cfg.checkpoint_data).absolute()
+            )  # the checkpoint may be read from another folder
             try:
                 self.preprocessing = Preprocessing.load(cfg.checkpoint_data)
             except ValueError as error:
@@ -78,13 +80,13 @@ class SentenceProbing(ClassificationTask):
         return load_model(self.cfg.from_checkpoint, self.cfg.checkpoint_data)[0]
 
     def build_criterion(self, cfg: Any) -> Any:
-        """As fairseq's.
+        """As in fairseq.
 
         Raises:
-            UserError: the criterion does not classify, or regularizes an encoder that is not trained.
+            UserError: the criterion is not for classification, or regularizes an encoder that is not trained.
         """
         if self.cfg.from_checkpoint and cfg._name == "classification_with_disagreement":
-            raise UserError("--from-checkpoint: its encoder is not trained, take --criterion classification")
+            raise UserError("--from-checkpoint: the encoder is not trained; use --criterion classification")
         return super().build_criterion(cfg)
 
     def load_dataset(self, split: str, **unused: Any) -> None:

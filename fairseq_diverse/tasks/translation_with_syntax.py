@@ -1,4 +1,4 @@
-"""Translation whose source sentences come with trees, for models that need them."""
+"""Translation with trees of the source sentences."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ class PairsWithTrees(BaseWrapperDataset):
 
     Args:
         pairs: the sentence pairs.
-        trees: indexed as the pairs.
+        trees: with the same indices.
     """
 
     def __init__(self, pairs: Any, trees: Any) -> None:
@@ -38,7 +38,7 @@ class PairsWithTrees(BaseWrapperDataset):
 
 
 def place_trees(batch: dict[str, Any], trees: Any, padding: int) -> Tensor:
-    """(B, T, 5) the trees of a batch's sentences, by their ids, where its source tokens are."""
+    """(B, T, 5) the trees of a batch, at the positions of its source tokens; sentences are found by id."""
     source = batch["net_input"]["src_tokens"]
     placed = torch.tensor(PADDING, device=source.device).repeat(*source.shape, 1)
     for row, index in enumerate(batch["id"].tolist()):
@@ -48,26 +48,26 @@ def place_trees(batch: dict[str, Any], trees: Any, padding: int) -> Tensor:
 
 @register_task("translation_with_syntax", dataclass=TranslationConfig)
 class TranslationWithSyntax(TranslationTask):
-    """fairseq's ``translation``; a model that needs trees also gets them, from ``fairseq-diverse binarize-syntax``.
+    """fairseq's ``translation``, plus the trees of ``fairseq-diverse binarize-syntax`` for models that need them.
 
-    A model that needs none ignores them, missing ones too. With enlivened heads, training and validation log
-    ``redundant_<layer>``, the share of (sentence, head) pairs that were redundant.
+    For other models the trees are not read and may be missing. With --enliven, training and validation log
+    ``redundant_<layer>``, the share of redundant (sentence, head) pairs.
     """
 
     def __init__(self, cfg: TranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        self.trees: tuple[str, ...] = ()  # the kinds that the models built here need
+        self.trees: tuple[str, ...] = ()  # the kinds needed by the models built here
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
         if plan := getattr(model.encoder, "plan", None):
             self.trees = tuple(dict.fromkeys((*self.trees, *plan.trees)))
         if self.trees and self.cfg.truncate_source:
-            raise UserError("--truncate-source: would cut sentences off their trees; leave it out, or filter the data")
+            raise UserError("--truncate-source: trees cannot be truncated; leave it out, or filter the data")
         return model
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **options: Any) -> None:
-        if self.cfg.upsample_primary == -1:  # fairseq's default, with which it cannot combine (its issue 3644)
+        if self.cfg.upsample_primary == -1:  # fairseq's default, which fails when combining (its issue 3644)
             self.cfg.upsample_primary = 1
         super().load_dataset(split, epoch=epoch, combine=combine, **options)
         if not self.trees:
@@ -87,17 +87,17 @@ class TranslationWithSyntax(TranslationTask):
         self.datasets[split] = PairsWithTrees(self.datasets[split], ConcatDataset(parts, ratios))
 
     def train_step(self, sample: Any, model: Any, *args: Any, **options: Any) -> Any:
-        return self._watched(super().train_step, sample, model, *args, **options)
+        return self._log_redundant(super().train_step, sample, model, *args, **options)
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
-        return self._watched(super().valid_step, sample, model, criterion)
+        return self._log_redundant(super().valid_step, sample, model, criterion)
 
     def build_dataset_for_inference(self, *args: Any, **options: Any) -> Any:
         if self.trees:
             raise UserError("fairseq-interactive has no trees for this model; use fairseq-diverse translate")
         return super().build_dataset_for_inference(*args, **options)
 
-    def _watched(self, step: Callable[..., Any], sample: Any, model: Any, *args: Any, **options: Any) -> Any:
+    def _log_redundant(self, step: Callable[..., Any], sample: Any, model: Any, *args: Any, **options: Any) -> Any:
         if not self.trees:
             return step(sample, model, *args, **options)
         observed = ObservedModel(model)
