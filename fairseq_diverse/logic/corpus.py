@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_diverse.logic.formulas import (
-    EVERYTHING,
     RELATIONS,
+    TAUTOLOGY,
     VARIABLES,
     operators,
     random_formula,
@@ -20,10 +20,10 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, read_lines, refuse_foreign
 
 MOST_OPERATORS = 12
-MOST_VARIABLES = 4  # in one pair, as in the original
+MOST_VARIABLES = 4  # in one pair, as in the original data
 TEST_SHARE = 0.15
-RECORD = "logic.json"  # of what made the files
-TRIES = 200  # for each pair asked for; short formulae run out
+RECORD = "logic.json"  # the arguments with which the files were written
+TRIES = 200  # per pair; there are few short formulae
 
 
 class Pair(NamedTuple):
@@ -35,21 +35,21 @@ class Pair(NamedTuple):
 def write_corpus(
     out: Path, pairs: int, seed: int = 1, balance: bool = False, done: Callable[[], object] = lambda: None
 ) -> dict[int, Counter[str]]:
-    """Write ``trainN`` and ``testN`` for N = 0 to 12, the operators of the longer formula; 15% are for testing.
+    """Write ``trainN`` and ``testN`` for N = 0 to 12 operators in the longer formula; 15% of the pairs are for testing.
 
-    A line is ``relation<TAB>left<TAB>right``. No formula is a tautology or a contradiction, no pair occurs twice. The
-    same arguments give the same files; they are written to ``logic.json``.
+    A line is ``relation<TAB>left<TAB>right``. No formula is a tautology or a contradiction; no pair occurs twice. The
+    same arguments give the same files; the arguments are written to ``logic.json``.
 
     Args:
-        pairs: for every N, as far as there are so many.
-        balance: as many of each relation as of any other, as far as there are so many; otherwise as they come.
-        done: called after every N.
+        pairs: number for each N; fewer if there are not enough.
+        balance: equal numbers of each relation, if there are enough; otherwise the natural distribution.
+        done: called after each N.
 
     Returns:
-        How often each relation occurs, by N.
+        Counts of the relations, by N.
 
     Raises:
-        ValueError: ``out`` holds such files of another origin.
+        ValueError: ``out`` has files that another program wrote.
     """
     mix = {}
     lengths = range(MOST_OPERATORS + 1)
@@ -57,9 +57,9 @@ def write_corpus(
     with atomic_write(out / RECORD) as file:
         json.dump({"pairs": pairs, "seed": seed, "balance": balance}, file)
     for count in lengths:
-        numbers = random.Random(f"{seed} {count}")
-        found = _draw(count, pairs, balance, numbers)
-        numbers.shuffle(found)
+        rng = random.Random(f"{seed} {count}")
+        found = _draw(count, pairs, balance, rng)
+        rng.shuffle(found)
         split = max(1, round(len(found) * TEST_SHARE))
         for name, part in (("test", found[:split]), ("train", found[split:])):
             with atomic_write(out / f"{name}{count}") as file:
@@ -78,9 +78,9 @@ def read_pairs(path: Path) -> list[Pair]:
     try:
         lines = read_lines(path)
     except ValueError as error:
-        raise UserError(f"{error}; `fairseq-diverse logic --out DIR` writes such files") from None
+        raise UserError(f"{error}; create it with `fairseq-diverse logic --out DIR`") from None
     if not lines:
-        raise UserError(f"{path}: empty; `fairseq-diverse logic --out DIR` writes such files")
+        raise UserError(f"{path}: empty; create it with `fairseq-diverse logic --out DIR`")
     pairs: list[Pair] = []
     known: set[tuple[str, ...]] = set()
     for number, line in enumerate(lines, start=1):
@@ -102,7 +102,7 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
-def _draw(count: int, pairs: int, balance: bool, numbers: random.Random) -> list[Pair]:
+def _draw(count: int, pairs: int, balance: bool, rng: random.Random) -> list[Pair]:
     """Different pairs whose longer formula has ``count`` operators."""
     limits = dict.fromkeys(RELATIONS, -(-pairs // len(RELATIONS)) if balance else pairs)
     found: dict[Pair, None] = {}
@@ -110,12 +110,12 @@ def _draw(count: int, pairs: int, balance: bool, numbers: random.Random) -> list
     for _ in range(TRIES * pairs):
         if len(found) == pairs:
             break
-        variables = numbers.sample(VARIABLES, MOST_VARIABLES)
-        sizes = [count, numbers.randint(0, count)]
-        numbers.shuffle(sizes)
-        sides = [tuple(random_formula(size, variables, numbers)) for size in sizes]
+        variables = rng.sample(VARIABLES, MOST_VARIABLES)
+        sizes = [count, rng.randint(0, count)]
+        rng.shuffle(sizes)
+        sides = [tuple(random_formula(size, variables, rng)) for size in sizes]
         tables = [truth_table(side) for side in sides]
-        if {0, EVERYTHING} & set(tables):
+        if {0, TAUTOLOGY} & set(tables):
             continue
         pair = Pair(relation(*tables), *sides)
         if pair not in found and mix[pair.relation] < limits[pair.relation]:

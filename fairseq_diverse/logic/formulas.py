@@ -1,7 +1,7 @@
-"""Formulae over six variables: their text, their truth tables, and the relation of two of them.
+"""Formulae over six variables: text, truth table, and the relation of two formulae.
 
-A formula is a variable, ``( not X )`` or ``( X ( and Y ) )`` with ``and`` or ``or``, as Bowman et al. (2015) write it.
-Its truth table is an integer of 64 bits, one for each way to make the variables true or false.
+A formula is a variable, ``( not X )`` or ``( X ( and Y ) )`` with ``and`` or ``or``, as in Bowman et al. (2015).
+Its truth table is an integer of 64 bits, one per assignment of the variables.
 """
 
 import random
@@ -12,15 +12,15 @@ VARIABLES = ("a", "b", "c", "d", "e", "f")
 OPERATORS = ("not", "and", "or")
 SYMBOLS = ("(", ")", *OPERATORS, *VARIABLES)
 RELATIONS = ("#", "<", "=", ">", "^", "v", "|")
-EVERYTHING = 2**2 ** len(VARIABLES) - 1
+TAUTOLOGY = 2**2 ** len(VARIABLES) - 1  # truth table
 TABLES = {
-    name: sum(1 << world for world in range(2 ** len(VARIABLES)) if world >> number & 1)
+    name: sum(1 << assignment for assignment in range(2 ** len(VARIABLES)) if assignment >> number & 1)
     for number, name in enumerate(VARIABLES)
 }
 
 
 def truth_table(formula: Sequence[str]) -> int:
-    """The 64 bits of a formula.
+    """The truth table of a formula, 64 bits.
 
     Args:
         formula: its symbols, ``SYMBOLS``.
@@ -39,7 +39,7 @@ def truth_table(formula: Sequence[str]) -> int:
             group, stack = stack[start + 1 :], stack[:start]
             match group:
                 case ["not", int(table)] if symbol == ")":
-                    stack.append(EVERYTHING ^ table)
+                    stack.append(TAUTOLOGY ^ table)
                 case [("and" | "or") as operator, int(table)] if symbol == ")":
                     stack.append((operator, table))
                 case [int(table), ("and", int(other))] if symbol == ")":
@@ -58,7 +58,7 @@ def relation(left: int, right: int) -> str:
 
         =  equivalence          the same truth table
         ^  negation             true where the other is false
-        <  forward entailment   left true only where right is, > the other way round
+        <  forward entailment   right is true wherever left is; > is the reverse
         |  alternation          never true together
         v  cover                never false together
         #  independence         none of these
@@ -71,28 +71,28 @@ def relation(left: int, right: int) -> str:
     if left == right:
         return "="
     if left & right == 0:
-        return "^" if left | right == EVERYTHING else "|"
-    if left | right == EVERYTHING:
+        return "^" if left | right == TAUTOLOGY else "|"
+    if left | right == TAUTOLOGY:
         return "v"
     return "<" if left & right == left else ">" if left & right == right else "#"
 
 
 def operators(formula: Sequence[str]) -> int:
-    """How many operators a formula has."""
+    """The number of operators of a formula."""
     return sum(symbol in OPERATORS for symbol in formula)
 
 
-def random_formula(count: int, variables: Sequence[str], numbers: random.Random) -> list[str]:
+def random_formula(count: int, variables: Sequence[str], rng: random.Random) -> list[str]:
     """The symbols of a random formula with ``count`` operators.
 
-    Each operator is ``not``, ``and`` or ``or`` alike; the operators that are left go to the two sides of ``and`` and
-    ``or`` in every way alike.
+    ``not``, ``and`` and ``or`` are equally likely, and so is every split of the remaining operators between the two
+    sides of ``and`` and ``or``.
     """
     if count == 0:
-        return [numbers.choice(variables)]
-    operator = numbers.choice(OPERATORS)
+        return [rng.choice(variables)]
+    operator = rng.choice(OPERATORS)
     if operator == "not":
-        return ["(", "not", *random_formula(count - 1, variables, numbers), ")"]
-    left = numbers.randint(0, count - 1)
-    sides = [random_formula(part, variables, numbers) for part in (left, count - 1 - left)]
+        return ["(", "not", *random_formula(count - 1, variables, rng), ")"]
+    left = rng.randint(0, count - 1)
+    sides = [random_formula(part, variables, rng) for part in (left, count - 1 - left)]
     return ["(", *sides[0], "(", operator, *sides[1], ")", ")"]

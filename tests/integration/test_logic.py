@@ -131,7 +131,7 @@ def test_mistakes_are_one_line(data, tmp_path):
     (tmp_path / "train0").write_text("".join((data / "train0").read_text().splitlines(keepends=True)[:16]))
     flags = ["--criterion", "classification", "--max-update", 1, "--train-operators", 0]
     log = run("train", tmp_path, *SMALL.split(), *flags, check=False)
-    assert f"error: {tmp_path}: 16 training pairs with --train-operators 0, of which one in 17 validates" in log.stderr
+    assert f"error: {tmp_path}: 16 training pairs with --train-operators 0: too few, since one in 17" in log.stderr
     flags = ["--criterion", "classification", "--max-update", 1, "--syntax", "phrase"]
     log = run("train", data, *SMALL.split(), *flags, check=False)
     assert "error: --syntax, --enliven: the sentences of this task have no trees" in log.stderr

@@ -150,7 +150,7 @@ def test_another_kind_of_model(data, checkpoint, tmp_path, capsys):
     state["cfg"]["model"].arch = state["cfg"]["model"]._name = "of_another_plugin"
     torch.save(state, foreign)
     for path, message in (
-        (lstm, "a lstm model; diverse_transformer or transformer"),
+        (lstm, "a lstm model; give a diverse_transformer or transformer"),
         (foreign, "a task or model that nei"),
     ):
         flags = ["--path", str(path), "--data", str(data), "--source", PAIR[0], "--layer", "1"]

@@ -146,7 +146,7 @@ def test_what_is_missing_or_impossible_is_one_line(data, checkpoint, tmp_path):
     no_task = SYSTEM.replace(TASK, "")
     for folder, system, message in (
         (bare, SYSTEM, "valid.en-de.en.syntax.json: missing, and this model needs dependency and constituency trees"),
-        (data, f"{SYSTEM} --truncate-source", "--truncate-source: would cut sentences off their trees"),
+        (data, f"{SYSTEM} --truncate-source", "--truncate-source: trees cannot be truncated"),
         (data, no_task, "this model needs dependency and constituency trees of its source sentences"),
     ):
         log = train(folder, tmp_path / "model", system, check=False)

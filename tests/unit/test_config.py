@@ -49,7 +49,7 @@ def test_placements(text, expected):
         ("encoder:-1", "'-1' is not a layer"),
         ("encoder:a", "'a' is not a layer"),
         ("encoder:1+", "'' is not a layer"),
-        ("encoder,encoder:1", "component 'encoder' is named twice"),
+        ("encoder,encoder:1", "component 'encoder' is given twice"),
         ("encoder,,cross", "unknown component ''"),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 from fairseq_diverse.cli import main
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from fairseq_diverse.logic.formulas import (
-    EVERYTHING,
     RELATIONS,
+    TAUTOLOGY,
     VARIABLES,
     operators,
     random_formula,
@@ -70,7 +70,7 @@ def test_a_corpus_is_what_it_says(tmp_path):
             assert count == 0 or text != (tmp_path / "c" / f"{split}{count}").read_text()
             for pair in read_pairs(tmp_path / "a" / f"{split}{count}"):
                 tables = [truth_table(side) for side in pair[1:]]
-                assert not {0, EVERYTHING} & set(tables) and relation(*tables) == pair.relation
+                assert not {0, TAUTOLOGY} & set(tables) and relation(*tables) == pair.relation
                 assert max(operators(pair.left), operators(pair.right)) == count
                 assert pair.relation == reference.relation(" ".join(pair.left), " ".join(pair.right))
                 found[pair.relation] += 1
@@ -123,7 +123,7 @@ def test_an_empty_file_is_named_and_never_written(tmp_path):
     write_corpus(tmp_path / "data", 2)
     assert all(read_pairs(tmp_path / "data" / f"{split}{n}") for split in ("train", "test") for n in range(13))
     (tmp_path / "test1").write_text("")
-    with pytest.raises(UserError, match="test1: empty; `fairseq-diverse logic"):
+    with pytest.raises(UserError, match="test1: empty; create it with `fairseq-diverse logic"):
         read_pairs(tmp_path / "test1")
 
 
@@ -135,7 +135,7 @@ def test_every_relation_of_the_original_files_is_ours():
         for count in range(13):
             for pair in read_pairs(data / f"{split}{count}"):
                 tables = [truth_table(side) for side in pair[1:]]
-                assert relation(*tables) == pair.relation and not {0, EVERYTHING} & set(tables)
+                assert relation(*tables) == pair.relation and not {0, TAUTOLOGY} & set(tables)
                 assert min(12, max(operators(pair.left), operators(pair.right))) == count
                 counts[split, pair.relation == "#"] += 1
     assert sum(counts.values()) == 249_069

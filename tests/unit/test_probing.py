@@ -123,13 +123,13 @@ def test_the_command(tmp_path, capsys):
     [
         (
             None,
-            "tree_depth.txt: missing; the ten files are sentence_length.txt, .*coordination_inversion.txt, of SentEval",
+            "tree_depth.txt: missing; the ten files are sentence_length.txt, .*coordination_inversion.txt, from SentEval",
         ),
         ("tr\t1\ta b\nno\t1\ta\n", "tree_depth.txt, line 2: SPLIT<TAB>LABEL<TAB>SENTENCE expected"),
         ("tr\t1\n", "line 1"),
         ("tr\t1\t \n", "line 1"),
-        ("tr\t1\ta b\nva\t1\ta\n", "no sentence of the split te"),
-        ("tr\t1\ta\nva\t1\ta\nte\t2\ta\n", "no training sentence has the label '2' of the split te"),
+        ("tr\t1\ta b\nva\t1\ta\n", "no sentences in the split te"),
+        ("tr\t1\ta\nva\t1\ta\nte\t2\ta\n", "label '2' of the split te is missing in the training split"),
         (b"tr\t1\t\xff\n", "tree_depth.txt.*UTF-8"),
     ],
 )
@@ -253,10 +253,10 @@ def test_the_checkpoint_of_a_probe_needs_no_other(folder):
         ("li2021_probing_aggregation", {}, "--routing"),
         ("li2021_probing", {"evolving_on": "encoder"}, "--evolving-on"),
     ):
-        with pytest.raises(UserError, match=f"--from-checkpoint: its encoder is probed as .* leave off {flag}"):
+        with pytest.raises(UserError, match=f"--from-checkpoint: the encoder is probed as .* leave out {flag}"):
             build(task, arch, **flags)
     task.cfg.from_checkpoint = "x"
-    with pytest.raises(UserError, match="--from-checkpoint: its encoder is not trained, take --criterion"):
+    with pytest.raises(UserError, match="--from-checkpoint: the encoder is not trained; use --criterion"):
         task.build_criterion(Namespace(_name="classification_with_disagreement"))
 
 
@@ -268,7 +268,7 @@ def test_mechanisms_are_on_the_encoder_by_default(folder, mechanism):
 
 def test_what_does_not_classify_is_refused(folder):
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
-    with pytest.raises(UserError, match="--arch zhang2021_dea: is not a classifier; take li2021_logic, li2021_probing"):
+    with pytest.raises(UserError, match="--arch zhang2021_dea: is not a classifier; use li2021_logic, li2021_probing"):
         task.build_model(Namespace(arch="zhang2021_dea"))
     with pytest.raises(UserError, match="--criterion cross_entropy: this task needs classification"):
         task.build_criterion(Namespace(_name="cross_entropy"))
