@@ -1,7 +1,7 @@
 """Attention diversity for neural machine translation: a fairseq plugin.
 
-``--user-dir fairseq_diverse`` imports this package, which registers its models, criterions and tasks with fairseq and
-the globals that fairseq's checkpoints hold with torch.
+``--user-dir fairseq_diverse`` imports this package. It registers its models, criterions and tasks with fairseq, and the
+classes in fairseq's checkpoints with torch.
 """
 
 import sys
@@ -16,16 +16,16 @@ def register() -> None:
     from fairseq_diverse.criterions import classification, label_smoothed_cross_entropy_with_disagreement  # noqa: F401
     from fairseq_diverse.metrics import fairseq_scorers as scoring  # noqa: F401
     from fairseq_diverse.models import architectures  # noqa: F401
-    from fairseq_diverse.support.errors import refuse_positions_that_were_not_learned, show_user_errors_in_one_line
+    from fairseq_diverse.support.errors import check_learned_positions, install_error_hook
     from fairseq_diverse.tasks import logical_inference, sentence_probing, translation_with_syntax  # noqa: F401
 
     register_safe_globals()
     keep_batches_when_resumed()
     keep_precision_when_resumed()
-    show_user_errors_in_one_line()
-    refuse_positions_that_were_not_learned()
+    install_error_hook()
+    check_learned_positions()
 
 
-# Without fairseq the attention core works all the same.
+# The attention core works without fairseq.
 if sys.modules.get("fairseq") is not None:
     register()

@@ -22,7 +22,7 @@ from fairseq_diverse.models.layers import (
     EncoderLayerOutput,
     wrap_layer,
 )
-from fairseq_diverse.support.errors import UserError, end_with
+from fairseq_diverse.support.errors import UserError, exit_with
 
 CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # they do not read extra["attn"]
 
@@ -308,7 +308,7 @@ class DiverseTransformerModel(TransformerModel):
                     f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
                 )
         if not isinstance(args, Namespace):
-            end_with("fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
+            exit_with("fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
         check_heads(args)
         keep_layers(args)
         model = super().build_model(args, task)

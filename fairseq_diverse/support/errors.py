@@ -1,4 +1,4 @@
-"""One line instead of a stack trace for a user's mistake."""
+"""User errors: one line instead of a stack trace."""
 
 import functools
 import re
@@ -6,13 +6,13 @@ import sys
 from types import TracebackType
 from typing import Any, NoReturn
 
-# fairseq's own words for mistakes of its user, as the last line of a stack trace has them, and the line shown instead.
+# fairseq's messages about user errors (last line of the stack trace), and the line shown instead.
 FAIRSEQ = {
-    r"fairseq_diverse\.support\.errors\.UserError: (.*)": r"\1",  # of a process that torch spawned, one of several GPUs
+    r"fairseq_diverse\.support\.errors\.UserError: (.*)": r"\1",  # from a process that torch spawned for a GPU
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*)'": r"\1: no such file or folder",
     r"Exception: Could not infer language pair.*": (
-        "the data folder holds no prepared pair of languages (such as train.en-de.en.bin); give another folder, or "
-        "name the languages with --source-lang and --target-lang"
+        "the data folder has no prepared language pair (such as train.en-de.en.bin); give another folder, or the "
+        "languages with --source-lang and --target-lang"
     ),
     r"FileNotFoundError: Dataset not found: (\S+) \((.*)\)": (
         r"\2: no split \1 of these languages; see --source-lang, --target-lang, and --train-subset, --valid-subset or "
@@ -20,33 +20,33 @@ FAIRSEQ = {
     ),
     r"Exception: Size of sample #(\d+) is invalid .*since max_positions=(.*), skip this example.*": (
         r"sentence \1 (counted from 0) is longer than the \2 positions of model and task: raise --max-source-positions "
-        "and --max-target-positions in training, or leave such sentences out with --skip-invalid-size-inputs-valid-test"
+        "and --max-target-positions in training, or skip long sentences with --skip-invalid-size-inputs-valid-test"
     ),
     r"Exception: The dataset is empty\..*": (
-        "no batch is left: every sentence is too long (--max-source-positions, --max-target-positions, --max-tokens), "
-        "or fewer are left than --required-batch-size-multiple"
+        "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-tokens), or "
+        "fewer sentences remain than --required-batch-size-multiple"
     ),
     r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
 }
 
 
 class UserError(ValueError):
-    """A flag, file or value that the user can fix; its text says what to do."""
+    """An error in a flag, file or value; the message says how to fix it."""
 
 
-def show_user_errors_in_one_line() -> None:
-    """Let a process that dies of a user's mistake print one line; every other exception is shown as before.
+def install_error_hook() -> None:
+    """Print one line for an uncaught user error; other exceptions are shown as before. Idempotent.
 
-    A ``UserError`` is one, and so is what fairseq says in the words of ``FAIRSEQ`` or raises as a plain ``Exception``.
+    User errors are ``UserError``, the messages in ``FAIRSEQ``, and what fairseq raises as a plain ``Exception``.
     """
-    shown_before = sys.excepthook
-    if hasattr(shown_before, "shows_user_errors"):
+    previous_hook = sys.excepthook
+    if hasattr(previous_hook, "shows_user_errors"):
         return
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         line = str(error) if issubclass(kind, UserError) else _in_one_line(kind, error)
         if line is None:
-            shown_before(kind, error, trace)
+            previous_hook(kind, error, trace)
         else:
             print(f"error: {line}", file=sys.stderr)
 
@@ -56,19 +56,19 @@ def show_user_errors_in_one_line() -> None:
 
 
 def _in_one_line(kind: type[BaseException], error: BaseException) -> str | None:
-    """What an exception says, where it is known as a user's mistake; None for any other."""
+    """The line for an exception that is a user error; None for any other."""
     text = str(error).strip()
     for pattern, line in FAIRSEQ.items():
         if found := re.search(rf"^{pattern}$", f"{kind.__name__}: {text}", re.MULTILINE):
             return found.expand(line)
-    if kind is not Exception or not text:  # fairseq raises a plain Exception for what its user did
+    if kind is not Exception or not text:  # fairseq raises a plain Exception for user errors
         return None
     cause = str(error.__context__ or "").strip()
     return text.splitlines()[0] + (f" ({cause.splitlines()[-1].strip()[:300]})" if cause else "")
 
 
-def refuse_positions_that_were_not_learned() -> None:
-    """Let learned positions say which flag is too small for a sentence; called again, it changes nothing."""
+def check_learned_positions() -> None:
+    """Make learned positions refuse longer sentences with a ``UserError`` that names the flags. Idempotent."""
     from fairseq.modules import LearnedPositionalEmbedding
 
     if not hasattr(LearnedPositionalEmbedding.forward, "__wrapped__"):
@@ -84,13 +84,13 @@ def _within_positions(forward: Any) -> Any:
             if longest > self.max_positions:
                 raise UserError(
                     f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}: "
-                    "leave longer sentences out, or train with more --max-source-positions and --max-target-positions"
+                    "leave out longer sentences, or train with more --max-source-positions and --max-target-positions"
                 )
         return forward(self, input, incremental_state, positions)
 
     return within
 
 
-def end_with(message: str) -> NoReturn:
-    """End the process with one line, where another program would show a ``UserError`` below a trace of its own."""
+def exit_with(message: str) -> NoReturn:
+    """Exit with one line, in programs that would print their own stack trace for a ``UserError``."""
     raise SystemExit(f"error: {message}")

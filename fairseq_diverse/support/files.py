@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and reading text with errors that name the line."""
+"""Atomic writes, and reading text with errors that name the line."""
 
 import errno
 import hashlib
@@ -13,16 +13,16 @@ from typing import IO, Any
 
 from fairseq_diverse.support.processes import alive, host
 
-LONGEST = 128  # bytes of a name that a temporary name repeats
-_given: set[str] = set()  # by this process: others under its number are of one that had it before
+MAX_NAME = 128  # bytes; longer names are hashed in temporary names
+_given: set[str] = set()  # by this process; other names with its number are from an earlier process
 
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file beside ``path`` and rename it to ``path`` when the block ends well.
+    """Open a temporary file next to ``path`` and rename it to ``path`` when the block succeeds.
 
-    Whatever stops the block (an error, a full disk, Ctrl-C) leaves ``path`` as it was. A link stays: the file that it
-    names is the one that is written. What is not a file (a device, a pipe) is written directly.
+    If the block fails (an error, a full disk, Ctrl-C), ``path`` does not change. For a link, its target is written.
+    Devices and pipes are written directly.
     """
     path = Path(path)
     try:
@@ -42,11 +42,11 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_path(target)
         with open(temporary, mode.replace("w", "x"), **options) as f:
-            with suppress(OSError):  # file systems without modes
+            with suppress(OSError):  # some file systems have no modes
                 os.fchmod(f.fileno(), stat.S_IMODE(there or os.fstat(f.fileno()).st_mode))
             yield f
         os.replace(temporary, target)
-    except OSError as error:  # a full disk does not say which file it was
+    except OSError as error:  # the error of a full disk does not name the file
         if error.errno is not None and error.filename in (None, temporary and str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
@@ -56,7 +56,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def _named_file(path: Path) -> Path | None:
-    """Where a chain of links ends, whether or not it is there; None for a file that is open (/dev/stdout)."""
+    """The end of a chain of links, which may not exist; None for an open file (/dev/stdout)."""
     while path.is_symlink():
         if path.parent.resolve().parts[1:2] == ("proc",):
             return None
@@ -65,13 +65,13 @@ def _named_file(path: Path) -> Path | None:
 
 
 def temporary_path(path: Path) -> Path:
-    """A hidden name beside ``path`` for the file or folder that is to be renamed to it: ``.NAME.HOST.PROCESS.tmp``.
+    """A hidden name next to ``path`` for a file or folder that will be renamed to it: ``.NAME.HOST.PROCESS.tmp``.
 
-    What killed processes of this user and host left beside ``path`` under such names is deleted; with the ending .old,
-    what they were about to replace, it becomes ``path`` again if that is gone.
+    Such files of killed processes of this user and host are deleted. A name ending in .old is the previous version:
+    if ``path`` is missing, it is restored.
     """
     name = os.fsencode(path.name)
-    prefix = f".{path.name if len(name) <= LONGEST else hashlib.sha256(name).hexdigest()}.{host()}."
+    prefix = f".{path.name if len(name) <= MAX_NAME else hashlib.sha256(name).hexdigest()}.{host()}."
     mine = path.with_name(f"{prefix}{os.getpid()}.tmp")
     pattern = re.compile(re.escape(prefix) + r"([1-9][0-9]{0,8})\.(tmp|old)")
     with suppress(OSError), os.scandir(path.parent) as entries:
@@ -99,18 +99,18 @@ def remove(path: Path) -> None:
 
 
 def refuse_foreign(directory: Path, names: Iterable[str], mark: str) -> None:
-    """See that nothing is lost where files of these names are about to be written.
+    """Check that writing these files overwrites nothing that another program wrote.
 
     Raises:
-        ValueError: one is there, and not the file ``mark``, which whatever writes them leaves beside them.
+        ValueError: one of them exists, without the file ``mark`` that marks the folder as ours.
     """
     found = [] if (directory / mark).exists() else [name for name in names if (directory / name).exists()]
     if found:
-        raise ValueError(f"{directory / found[0]}: there already, and made by something else; give another --out")
+        raise ValueError(f"{directory / found[0]}: exists, and another program wrote it; give another --out")
 
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a UTF-8 file one by one, split at newlines only, without newline, carriage return, byte order mark.
+    """The lines of a UTF-8 file, split at newlines only, without newline, carriage return and byte order mark.
 
     Raises:
         ValueError: the file cannot be read or is not UTF-8; names the file and the line.
@@ -124,7 +124,7 @@ def iterate_lines(path: str | Path) -> Iterator[str]:
 
 
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """As ``iterate_lines``, of lines read elsewhere; errors call them ``name``."""
+    """As ``iterate_lines``, for lines that were already read; errors name the source ``name``."""
     for number, line in enumerate(lines, start=1):
         try:
             text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
@@ -135,5 +135,5 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """All of ``iterate_lines``."""
+    """``iterate_lines`` as a list."""
     return list(iterate_lines(path))

@@ -1,4 +1,4 @@
-"""Where the package's configurations and the user's runs live."""
+"""Folders of configurations and runs."""
 
 import os
 from pathlib import Path
@@ -18,19 +18,17 @@ def config_names(kind: str) -> list[str]:
 
 
 def config_path(kind: str, name: str) -> Path:
-    """The YAML file that ``name`` means: a path that exists, or a name in ``configs/<kind>/``.
+    """The YAML file ``name``: an existing path, or a name in ``configs/<kind>/``.
 
     Raises:
-        ValueError: neither exists; lists the names that do.
+        ValueError: neither exists; lists the known names.
     """
     given = Path(name)
     if given.suffix in (".yaml", ".yml") and given.is_file():
         return given
     path = config_root() / kind / f"{name}.yaml"
     if not path.is_file():
-        raise ValueError(
-            f"{name}: no such file, and no {kind} configuration of that name; known: {', '.join(config_names(kind))}"
-        )
+        raise ValueError(f"{name}: neither a file nor a {kind} configuration; known: {', '.join(config_names(kind))}")
     return path
 
 

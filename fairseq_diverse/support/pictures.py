@@ -1,4 +1,4 @@
-"""Figures in files: what plotting commands share."""
+"""Figures for the plotting commands."""
 
 import logging
 import warnings
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 FORMATS = (".png", ".pdf")
 FORMATS_TEXT = " or ".join(FORMATS)
-# Okabe and Ito's colours, told apart by colour-blind readers; the markers serve print
+# Okabe and Ito's colours, for colour-blind readers; markers for print
 STYLES = list(
     zip(
         ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
@@ -23,7 +23,7 @@ STYLES = list(
         strict=True,
     )
 )
-# the first that is installed draws the characters that matplotlib's own font lacks
+# the first installed one draws the characters that matplotlib's default font lacks
 EAST_ASIAN_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -37,13 +37,13 @@ EAST_ASIAN_FONTS = (
 
 
 def check_name(out: Path) -> None:
-    """Refuse a name whose ending is none of ``FORMATS``.
+    """Check that the name has an ending from ``FORMATS``.
 
     Raises:
-        UserError: names --out.
+        UserError: it does not; names --out.
     """
     if out.suffix not in FORMATS:
-        raise UserError(f"--out {out}: a name ending in {FORMATS_TEXT} is needed")
+        raise UserError(f"--out {out}: the name must end in {FORMATS_TEXT}")
 
 
 def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
@@ -57,20 +57,20 @@ def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
-    logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # a font without a normal weight will do
+    logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # a font without a normal weight is fine
     installed = {font.name for font in font_manager.fontManager.ttflist}
     rcParams["font.family"] = ["sans-serif", *[name for name in EAST_ASIAN_FONTS if name in installed][:1]]
     return Figure((width, height), dpi=dpi, layout="constrained")
 
 
 def legend_above(figure: "Figure") -> None:
-    """One legend over all panels, of the names in the first."""
+    """One legend above all panels, with the labels of the first."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
 
 
 def save_figure(figure: "Figure", out: Path) -> None:
-    """Write it whole or not at all, in the format of the name's ending; warns of characters that no font has."""
+    """Write it atomically, in the format of the name's ending; warn about characters that no font has."""
     with atomic_write(out, "wb") as file, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure.savefig(file, format=out.suffix[1:])
@@ -78,6 +78,6 @@ def save_figure(figure: "Figure", out: Path) -> None:
         from matplotlib import get_cachedir
 
         logger.warning(
-            f"{out}: boxes stand for characters that no font has; for Chinese, Japanese and Korean install one of "
-            f"{', '.join(EAST_ASIAN_FONTS)} (such as apt install fonts-noto-cjk) and delete {get_cachedir()}"
+            f"{out}: characters that no font has are drawn as boxes; for Chinese, Japanese and Korean install one of "
+            f"{', '.join(EAST_ASIAN_FONTS)} (for example apt install fonts-noto-cjk) and delete {get_cachedir()}"
         )

@@ -1,4 +1,4 @@
-"""Processes that end cleanly when they are stopped, their children with them; folders in which one works at a time."""
+"""Clean ends of stopped processes and their children; locks on folders."""
 
 import ctypes
 import fcntl
@@ -24,18 +24,18 @@ STOPS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Busy(ValueError):
-    """Another process is working there."""
+    """Another process is using the folder."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal of ``STOPS`` came; its number is the argument."""
+    """A signal in ``STOPS`` was received; the argument is its number."""
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block with ``Stopped``, as Ctrl-C ends it, so that it cleans up.
+    """Raise ``Stopped`` in the block on SIGTERM and SIGHUP, so that it cleans up as on Ctrl-C.
 
-    A signal that is ignored (by ``nohup``) or handled stays so. Forked processes die of them, as without this block.
+    Signals that are ignored (by ``nohup``) or have a handler are not changed. Forked processes die of the signals.
     """
     process = os.getpid()
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -63,7 +63,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Handle Ctrl-C and the signals of ``STOPS`` after the block, which their exceptions would leave half done."""
+    """Delay Ctrl-C and the signals in ``STOPS`` until the end of the block, so that it is not left half done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,7 +80,7 @@ def signals_deferred() -> Iterator[None]:
 
 @functools.cache
 def host() -> str:
-    """A name for the machine and the container in which the number of a process means that process."""
+    """A name for the machine and container in which process numbers are unique."""
     name = socket.gethostname()
     identity = [name]
     with suppress(OSError):
@@ -92,7 +92,7 @@ def host() -> str:
 
 
 def alive(process: int) -> bool:
-    """Whether this host has a process of that number; one that is dead, but that nobody waited for, does not count."""
+    """Whether a process of that number runs on this host; zombies do not count."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -107,7 +107,7 @@ def alive(process: int) -> bool:
 
 
 def die_with_parent() -> None:
-    """In a child process: ask Linux to kill it when its parent dies, so that nothing works on unseen."""
+    """In a child process: ask Linux to kill it when its parent dies."""
     if LIBC is not None:
         LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
@@ -115,10 +115,10 @@ def die_with_parent() -> None:
 def run_to_end(
     command: Sequence[str], timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """``subprocess.run``; where it is interrupted or takes too long, the command's own children are killed as well.
+    """``subprocess.run``; on interruption or timeout, the children of the command are killed too.
 
     Raises:
-        subprocess.TimeoutExpired: it takes longer than ``timeout`` seconds.
+        subprocess.TimeoutExpired: after ``timeout`` seconds.
     """
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent, **options
@@ -134,7 +134,11 @@ def run_to_end(
 
 @contextmanager
 def locked(directory: Path) -> Iterator[int]:
-    """Hold a folder's lock; the system gives it back when every process that has it open is gone, however it ends."""
+    """Hold a folder's lock; the system releases it when every process that holds it has ended.
+
+    Raises:
+        Busy: another process holds it.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

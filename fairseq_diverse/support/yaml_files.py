@@ -1,4 +1,4 @@
-"""Configuration files: YAML of plain values, with limits that no file written by hand reaches."""
+"""Configuration files: YAML with plain values, and limits far above any hand-written file."""
 
 import math
 import re
@@ -10,15 +10,15 @@ from omegaconf._utils import get_yaml_loader
 
 from fairseq_diverse.support.files import read_lines
 
-LARGEST = 1 << 20  # bytes of a file
-DEEPEST = 50  # levels
-MOST = 100_000  # values; what an alias repeats counts every time
-HIGHEST = 10**30  # whole number
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_VALUES = 100_000  # an alias counts each time
+MAX_INTEGER = 10**30
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class _Loader(get_yaml_loader()):  # type: ignore[misc]
-    """OmegaConf's loader, for which 1e-4 is a number; keys are told apart as text, before any ``<<`` is merged."""
+    """OmegaConf's loader, which reads 1e-4 as a number; duplicate keys are found as text, before ``<<`` is merged."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
@@ -34,24 +34,26 @@ class _Loader(get_yaml_loader()):  # type: ignore[misc]
 
     def flatten_mapping(self, node: Any) -> None:
         super().flatten_mapping(node)
-        if len(node.value) > MOST:
-            raise yaml.constructor.ConstructorError(None, None, f"<<: merges more than {MOST:,} keys", node.start_mark)
+        if len(node.value) > MAX_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"<<: merges more than {MAX_VALUES:,} keys", node.start_mark
+            )
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain values that a YAML file holds: dictionaries, lists, text, finite numbers, true, false, null.
+    """The plain values in a YAML file: dictionaries, lists, text, finite numbers, true, false, null.
 
-    Nothing is looked up: ``${...}`` is refused, as OmegaConf would put variables of the environment there.
+    ``${...}`` is refused, since OmegaConf would insert environment variables.
 
     Raises:
-        ValueError: the file cannot be read, is not such YAML, or exceeds a limit; names the file and what is wrong.
+        ValueError: the file cannot be read, is not valid, or exceeds a limit; names the file and the problem.
     """
     try:
         size = path.stat().st_size
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    if size > LARGEST:
-        raise ValueError(f"{path}: {size:,} bytes; a configuration has at most {LARGEST:,}")
+    if size > MAX_BYTES:
+        raise ValueError(f"{path}: {size:,} bytes; a configuration has at most {MAX_BYTES:,}")
     try:
         content = yaml.load("\n".join(read_lines(path)), _Loader)
     except yaml.YAMLError as error:
@@ -60,37 +62,42 @@ def read_yaml(path: Path) -> Any:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not understood"
         raise ValueError(f"{path}{where}: not valid YAML ({problem})") from None
     except RecursionError:
-        raise ValueError(f"{path}: nested too deeply; a configuration has at most {DEEPEST} levels") from None
-    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # PyYAML of a tag and an unfit value
-        raise ValueError(f"{path}: not valid YAML (a value that its tag does not fit: {error})") from None
+        raise ValueError(f"{path}: nested too deeply; a configuration has at most {MAX_DEPTH} levels") from None
+    except (
+        LookupError,
+        AttributeError,
+        TypeError,
+        ArithmeticError,
+    ) as error:  # PyYAML, for a value that does not fit its tag
+        raise ValueError(f"{path}: not valid YAML (a value does not fit its tag: {error})") from None
     except ValueError as error:
         text = str(error)
         raise ValueError(text if text.startswith(str(path)) else f"{path}: not valid YAML ({text})") from None
     try:
-        _check(content, "", 0, [MOST])
+        _check(content, "", 0, [MAX_VALUES])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return content
 
 
 def parse_value(text: str) -> Any:
-    """A value of a command line as YAML has it; text that is not YAML stays text."""
+    """A command-line value, parsed as YAML; text that is not YAML stays text."""
     try:
         return yaml.safe_load(text)
-    except Exception:  # PyYAML's constructors raise anything
+    except Exception:  # PyYAML's constructors raise many types
         return text
 
 
 def check_text(text: str, where: str) -> None:
     """Raise ``ValueError`` for text with control characters or with ``${...}``."""
     if CONTROL.search(text):
-        raise ValueError(f"{where}{shown(text)}: holds a control character or half of a surrogate pair")
+        raise ValueError(f"{where}{shown(text)}: has a control character or half of a surrogate pair")
     if "${" in text:
-        raise ValueError(f"{where}{shown(text)}: ${{...}} is not looked up; write the value itself")
+        raise ValueError(f"{where}{shown(text)}: ${{...}} is not supported; write the value itself")
 
 
 def shown(value: object) -> str:
-    """A value of a file, short and on one line."""
+    """A value from a file, shortened to one line."""
     text = str(value)
     line = ascii(text)[1:-1] if CONTROL.search(text) else " ".join(text.split())
     return line if len(line) <= 60 else f"{line[:60]}..."
@@ -99,9 +106,9 @@ def shown(value: object) -> str:
 def _check(value: Any, where: str, depth: int, left: list[int]) -> None:
     left[0] -= 1
     if left[0] < 0:
-        raise ValueError(f"more than {MOST:,} values, what aliases repeat included")
-    if depth > DEEPEST:
-        raise ValueError(f"nested too deeply; a configuration has at most {DEEPEST} levels")
+        raise ValueError(f"more than {MAX_VALUES:,} values, counting what aliases repeat")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested too deeply; a configuration has at most {MAX_DEPTH} levels")
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str | int | float | bool | None):
@@ -114,9 +121,9 @@ def _check(value: Any, where: str, depth: int, left: list[int]) -> None:
             _check(item, where, depth + 1, left)
     elif isinstance(value, str):
         check_text(value, where)
-    elif isinstance(value, int) and abs(value) > HIGHEST:
-        raise ValueError(f"{where}a whole number of at most 30 digits expected")
+    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise ValueError(f"{where}must be an integer of at most 30 digits")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where}{value}: a finite number expected")
+        raise ValueError(f"{where}{value}: must be a finite number")
     elif not isinstance(value, int | float | None):
         raise ValueError(f"{where}{shown(value)}: text, a number, true, false, null, a list or keys expected")
