@@ -1,17 +1,16 @@
-"""Loading fairseq checkpoints without running anything that they hold.
+"""Load fairseq checkpoints without running code from them.
 
-torch unpickles with ``weights_only=True``: only listed names resolve. fairseq's checkpoints need a few more, and these
-are the only ones added here:
-
+torch unpickles with ``weights_only=True``: only listed names resolve. fairseq's checkpoints need a few more; only these
+are added here:
 - ``argparse.Namespace``: the model's flags. It only takes attributes.
-- NumPy arrays and scalars: the counts of ``--eval-bleu``. NumPy's own classes are not safe to allow: a pickle may clear
-  the flags of ``dtype('O')`` and then have an array of object pointers filled from bytes of its choice. The names are
-  therefore bound to stand-ins that accept numbers only.
+- NumPy arrays and scalars: the counts of ``--eval-bleu``. Allowing NumPy's classes is not safe: a pickle may clear the
+  flags of ``dtype('O')`` and then fill an array of object pointers with chosen bytes. The names are therefore bound to
+  substitutes that accept numbers only.
 
-fairseq also calls ``eval`` on strings of a checkpoint's configuration (``adaptive_softmax_cutoff``, for example). Its
-modules are given `literal` in place of ``eval``, and a checkpoint in which such a setting is not a literal is refused.
+fairseq also calls ``eval`` on strings in a checkpoint's configuration (for example ``adaptive_softmax_cutoff``). Its
+modules get `literal` in place of ``eval``, and a checkpoint in which such a setting is not a literal is refused.
 
-Files are checked as well: the checksums that torch wrote, those of averages, and the size of every weight.
+Checksums of torch and of ``average`` are compared, and the size of every weight is checked.
 """
 
 import functools
@@ -34,13 +33,18 @@ from fairseq_diverse.checkpoints.settings import literal, printable, unsafe_sett
 from fairseq_diverse.support.errors import UserError
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
-LARGEST = 65504.0  # of float16: no trained model has a weight of this magnitude, a flipped bit makes 1e30 of one
-# Files that fairseq reads to initialize parameters, which a checkpoint replaces.
-NOT_READ = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
+MAX_WEIGHT = 65504.0  # of float16: trained weights are smaller; a flipped bit makes values such as 1e30
+# Files that fairseq reads to initialize parameters; the checkpoint replaces these parameters.
+INITIAL_FILES = (
+    "encoder_embed_path",
+    "decoder_embed_path",
+    "load_pretrained_encoder_from",
+    "load_pretrained_decoder_from",
+)
 
 
 class _Number:
-    """Stands for ``numpy.dtype``: a number's type; its pickled flags, fields and sizes are not looked at."""
+    """Substitute for ``numpy.dtype``: a number's type; pickled flags, fields and sizes are ignored."""
 
     def __init__(self, code: str, *_: bool):
         if code not in NUMBERS:
@@ -52,7 +56,7 @@ class _Number:
 
 
 class _Array(np.ndarray):
-    """Stands for ``numpy.ndarray``: filled only with numbers, and pickled again as a plain ``ndarray``."""
+    """Substitute for ``numpy.ndarray``: accepts only numbers; pickled again as a plain ``ndarray``."""
 
     def __new__(cls) -> "_Array":
         return super().__new__(cls, 0)
@@ -70,18 +74,18 @@ class _Array(np.ndarray):
 
 
 def _array(*_: Any) -> _Array:
-    """Stands for ``numpy.core.multiarray._reconstruct``: the empty array that a state is given to."""
+    """Substitute for ``numpy.core.multiarray._reconstruct``: an empty array, to be filled by ``__setstate__``."""
     return _Array()
 
 
 def _scalar(number: _Number, data: bytes) -> np.generic:
-    """Stands for ``numpy.core.multiarray.scalar``."""
+    """Substitute for ``numpy.core.multiarray.scalar``."""
     if not (isinstance(number, _Number) and isinstance(data, bytes)):
         raise _refusal("a NumPy scalar that is not a number")
     return np.frombuffer(data, number.dtype, count=1)[0]
 
 
-# What a checkpoint's name means when it is loaded. NumPy 1 wrote numpy.core, NumPy 2 writes numpy._core.
+# Objects for the names in a checkpoint. NumPy 1 wrote numpy.core, NumPy 2 writes numpy._core.
 SAFE_GLOBALS: list[Any] = [
     (Namespace, "argparse.Namespace"),
     (_Number, "numpy.dtype"),
@@ -92,18 +96,20 @@ SAFE_GLOBALS: list[Any] = [
 
 
 def register_safe_globals() -> None:
-    """Let fairseq load its checkpoints under ``weights_only=True``, and say in one line why one cannot be loaded.
+    """Let fairseq load its checkpoints under ``weights_only=True``, with one-line errors. Idempotent.
 
-    Besides torch's allow-list this covers the functions of ``fairseq.checkpoint_utils`` through which fairseq-train,
-    fairseq-generate and ``from_pretrained`` read every checkpoint. Idempotent.
+    This extends torch's allow-list and wraps the functions of ``fairseq.checkpoint_utils`` with which fairseq-train,
+    fairseq-generate and ``from_pretrained`` read every checkpoint.
     """
     from fairseq import checkpoint_utils
     from fairseq.distributed import utils as distributed_utils
 
     torch.serialization.add_safe_globals([*SAFE_GLOBALS, distributed_utils._TensorPlaceholder])  # an index, in messages
     if not hasattr(checkpoint_utils.load_checkpoint_to_cpu, "__wrapped__"):
-        checkpoint_utils.load_checkpoint_to_cpu = _guarded(checkpoint_utils.load_checkpoint_to_cpu)
-        checkpoint_utils.load_model_ensemble_and_task = _naming(checkpoint_utils.load_model_ensemble_and_task)
+        checkpoint_utils.load_checkpoint_to_cpu = _with_checks(checkpoint_utils.load_checkpoint_to_cpu)
+        checkpoint_utils.load_model_ensemble_and_task = _with_readable_errors(
+            checkpoint_utils.load_model_ensemble_and_task
+        )
         distributed_utils.broadcast_object = _without_config(distributed_utils.broadcast_object)
     for name, module in [*sys.modules.items()]:
         if name.split(".")[0] == "fairseq":
@@ -111,19 +117,19 @@ def register_safe_globals() -> None:
 
 
 def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -> dict[str, Any]:
-    """The dictionary that fairseq saved, on the CPU: ``model``, ``cfg`` or ``args``, ``extra_state``, ...
+    """The dictionary saved by fairseq, on the CPU: ``model``, ``cfg`` or ``args``, ``extra_state``, ...
 
     Args:
-        mmap: leave the tensors in the file until they are used (files written by torch >= 1.6).
-        verify: read the whole file and compare its checksums; see that every weight is a number below 65504.
+        mmap: read tensors from the file only when they are used (files written by torch >= 1.6).
+        verify: read the whole file and compare its checksums; check that every weight is a number below 65504.
 
     Raises:
-        UserError: a ValueError; the file is missing, truncated, damaged, no fairseq checkpoint, or refused because it
-            names something that could run code. Nothing in the file is run.
+        UserError: (a ValueError) the file is missing, truncated, damaged, not a fairseq checkpoint, or refused because
+            it names something that could run code. Nothing in the file is run.
     """
     torch.serialization.add_safe_globals(SAFE_GLOBALS)
     try:
-        with warnings.catch_warnings(action="ignore"):  # what they say is said below, in one line
+        with warnings.catch_warnings(action="ignore"):  # replaced by the one-line error
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
         if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
             raise UserError(f'{path}: not a fairseq checkpoint: a torch file without a "model" entry')
@@ -149,11 +155,11 @@ def checksum(model: Mapping[str, Tensor]) -> str:
 
 
 def _refusal(name: str) -> UnpicklingError:
-    return UnpicklingError(f"GLOBAL {name} refused")  # "GLOBAL", as torch words its own refusals
+    return UnpicklingError(f"GLOBAL {name} refused")  # "GLOBAL" as in torch's messages
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """What is wrong with a file that torch could not load."""
+    """The problem with a file that torch could not load."""
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     if match := re.search(r"GLOBAL (.+?)(?= (?:was|whose|refused)|\s*$)", str(error), re.MULTILINE):
@@ -162,11 +168,11 @@ def _reason(path: Path, error: Exception) -> str:
     with open(path, "rb") as f:
         head = f.read(4)
     if not head:
-        return "empty file; the checkpoint was never written to the end"
+        return "empty file; writing the checkpoint was interrupted"
     if head == b"PK\3\4":
         try:
             zipfile.ZipFile(path).close()
-        except Exception:  # BadZipFile, or one that no one thought of
+        except Exception:  # BadZipFile, or an unforeseen type
             return "truncated: the end of the file is missing or damaged; copy it again or use an earlier checkpoint"
     if head != b"PK\3\4" and not head.startswith(b"\x80"):
         return "not a checkpoint: torch.save did not write this file"
@@ -181,7 +187,7 @@ def _is_zip(path: str | Path) -> bool:
 
 
 def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Refuse a configuration with a string that would run code in ``eval``, or be replaced by something else."""
+    """Refuse a configuration with a string that ``eval`` would run or OmegaConf would replace."""
     for name, value in _strings([state.get("args"), state.get("cfg")]):
         if problem := unsafe_setting(name, value):
             setting = printable(f"{name} = {value!r}")
@@ -189,7 +195,7 @@ def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def _check_types(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose parts are of other types than fairseq's."""
+    """Refuse a checkpoint whose parts do not have fairseq's types."""
     wrong = [name for name in ("extra_state",) if not isinstance(state.get(name), Mapping | None)]
     wrong += [key for key in state.get("extra_state") or {} if not wrong and not isinstance(key, str)]
     history = state.get("optimizer_history")
@@ -205,27 +211,29 @@ def _check_types(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Refuse weights that are not numbers or larger than those of any trained model, and a wrong checksum."""
+    """Refuse weights that are not finite or too large for a trained model, and a wrong checksum."""
     for name, value in state["model"].items():
         private = str(name).rpartition(".")[2].startswith("_")  # fairseq's _float_tensor is never filled
         if private or not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
             continue
         low, high = (bound.item() for bound in torch.aminmax(value.detach()))
-        if not -LARGEST <= low <= high <= LARGEST:
+        if not -MAX_WEIGHT <= low <= high <= MAX_WEIGHT:
             worst = low if -low > high else high
             raise UserError(
-                f"{path}: {printable(str(name))} holds {worst:.3g}, but trained weights are numbers up to "
-                f"{LARGEST:.0f}: the file is damaged or training diverged; copy it again or use an earlier checkpoint"
+                f"{path}: {printable(str(name))} is {worst:.3g}, but trained weights are numbers up to "
+                f"{MAX_WEIGHT:.0f}: the file is damaged or training diverged; copy it again or use an older checkpoint"
             )
     extra = state.get("extra_state")
     if isinstance(extra, Mapping) and "checksum" in extra and extra["checksum"] != checksum(state["model"]):
-        raise UserError(f"{path}: its parameters are not those that average wrote (other checksum); write it again")
+        raise UserError(
+            f"{path}: the checksum of its parameters is not the one that average wrote; write the file again"
+        )
 
 
 def _check_records(path: str | Path) -> None:
-    """Compare the checksums that torch wrote into a file, which it does not read itself.
+    """Compare the checksums that torch wrote into a file; torch itself does not compare them.
 
-    A file in which every one is wrong was written without (``torch.serialization.set_crc32_options``).
+    If all are wrong, the file was written without checksums (``torch.serialization.set_crc32_options``).
     """
     if not _is_zip(path):
         return  # of torch < 1.6
@@ -234,7 +242,7 @@ def _check_records(path: str | Path) -> None:
         wrong = [record.filename for record in records if not _is_whole(archive, record)]
     if wrong and len(wrong) < len(records):
         raise UserError(
-            f"{path}: damaged: {printable(wrong[0])} in it is not what was written (other checksum); copy it again or "
+            f"{path}: damaged: {printable(wrong[0])} in it has a wrong checksum; copy the file again or "
             "use an earlier checkpoint"
         )
 
@@ -250,14 +258,14 @@ def _is_whole(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> bool:
 
 
 def _strings(config: Any) -> Iterator[tuple[str, str | bytes | bytearray]]:
-    """Every string in a configuration, with the name of the setting that holds it."""
+    """Every string in a configuration, with the name of its setting."""
     todo, seen = [("", config)], set()
     while todo:
         name, value = todo.pop()
         if isinstance(value, str | bytes | bytearray):
             yield name, value
         elif (name, id(value)) not in seen:
-            seen.add((name, id(value)))  # a pickle may hold a list that holds itself
+            seen.add((name, id(value)))  # a pickled list may contain itself
             if isinstance(value, Namespace | Mapping):
                 settings = vars(value) if isinstance(value, Namespace) else value
                 todo += [(str(key), setting) for key, setting in settings.items()]
@@ -265,7 +273,7 @@ def _strings(config: Any) -> Iterator[tuple[str, str | bytes | bytearray]]:
                 todo += [(name, part) for part in value]
 
 
-def _guarded(load: Any) -> Any:
+def _with_checks(load: Any) -> Any:
     """fairseq's ``load_checkpoint_to_cpu``, after the checks of `load_checkpoint` and with its messages."""
     from fairseq.file_io import PathManager
 
@@ -282,53 +290,53 @@ def _guarded(load: Any) -> Any:
     return load_checkpoint_to_cpu
 
 
-def _naming(load: Any) -> Any:
-    """fairseq's ``load_model_ensemble_and_task``, with errors that name the file, and reading no other checkpoints."""
+def _with_readable_errors(load: Any) -> Any:
+    """fairseq's ``load_model_ensemble_and_task``; errors name the file, and no other checkpoints are read."""
 
     @functools.wraps(load)
     def load_model_ensemble_and_task(
         filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kwargs: Any
     ) -> Any:
         if not all(filenames):
-            raise UserError("the path of the checkpoint is empty; name a file")
-        settings = {**(arg_overrides or {}), **dict.fromkeys(NOT_READ)}
+            raise UserError("the path of the checkpoint is empty; give a file")
+        settings = {**(arg_overrides or {}), **dict.fromkeys(INITIAL_FILES)}
         try:
             return load(filenames, settings, *args, **kwargs)
         except (MemoryError, UserError):
             raise
         except Exception as error:
             data = settings.get("data", "the data given")
-            raise UserError(_why_no_model(", ".join(filenames), data, error)) from error
+            raise UserError(_load_problem(", ".join(filenames), data, error)) from error
 
     return load_model_ensemble_and_task
 
 
-def _why_no_model(names: str, data: str, error: Exception) -> str:
-    """What is wrong with checkpoints that could be read, or with the folder of data."""
+def _load_problem(names: str, data: str, error: Exception) -> str:
+    """The problem with readable checkpoints, or with the data folder."""
     lines = [printable(line.strip(), 300) for line in str(error).splitlines()] or [""]
     match error:
-        case FileNotFoundError(filename=str(missing)):  # for an absent checkpoint fairseq raises a plain OSError
+        case FileNotFoundError(filename=str(missing)):  # for a missing checkpoint, fairseq raises a plain OSError
             return f"{missing}: missing; is {Path(missing).parent} a folder of prepared data?"
         case OSError():
             return lines[0]
-        case AssertionError() | IndexError():  # fairseq fails while it words its message about the model
-            return f"{names}: a task or model that neither fairseq nor this package has"
+        case AssertionError() | IndexError():  # fairseq fails in its own error message
+            return f"{names}: its task or model is in neither fairseq nor this package"
         case RuntimeError() if any("Unexpected key" in line and "_attn." in line for line in lines):
             return (
-                f"{names}: has a mechanism that is not registered here; give its --user-dir, or the flags that it was "
-                f"trained with: {lines[-1]}"
+                f"{names}: has a mechanism that is not registered; give its --user-dir, or the flags of its training: "
+                f"{lines[-1]}"
             )
-        case RuntimeError() if "state_dict" in lines[0]:  # its last line names a parameter
-            return f"{names}: was it trained on other data than {data}? It does not fit: {lines[-1]}"
-    if type(error) is Exception:  # fairseq's words
+        case RuntimeError() if "state_dict" in lines[0]:  # the last line names a parameter
+            return f"{names}: does not fit {data}; was it trained on other data? {lines[-1]}"
+    if type(error) is Exception:  # fairseq's message
         return f"{data}: is it a folder of prepared data for {names}? {lines[0]}"
-    return f"{names}: no model can be made of its settings ({type(error).__name__}: {lines[0]})"
+    return f"{names}: cannot build a model from its settings ({type(error).__name__}: {lines[0]})"
 
 
 def _without_config(broadcast: Any) -> Any:
-    """fairseq's ``broadcast_object``, by which rank 0 gives a checkpoint to the other ranks when training is resumed.
+    """fairseq's ``broadcast_object``, with which rank 0 sends a checkpoint to the other ranks on resuming.
 
-    They would have to unpickle OmegaConf's classes for ``cfg``, which the trainer does not look at.
+    ``cfg`` is left out: the trainer does not use it, and the other ranks would have to unpickle OmegaConf's classes.
     """
 
     @functools.wraps(broadcast)

@@ -1,11 +1,11 @@
-"""Training that is resumed is the training that was interrupted: the same batches, and the same weights.
+"""Exact resuming: a resumed training has the same batches and weights as an uninterrupted one.
 
-fairseq-fixed makes the batches once, in a random order drawn from ``seed + epoch`` of the epoch in which the process
-started. A process that resumes in epoch 3 would hence see other batches than one that was never interrupted, and
-see some pairs twice and others not at all in that epoch; fairseq itself (0.12.2) draws from ``seed`` alone.
+fairseq-fixed makes the batches once, in a random order seeded by ``seed + epoch`` of the epoch in which the process
+started. A process that resumes in epoch 3 would have other batches than an uninterrupted one, with some pairs twice and
+others not at all in that epoch; fairseq itself (0.12.2) uses ``seed`` only.
 
-In half precision fairseq trains a float32 copy of the weights, which it does not save: what is resumed are rounded
-weights.
+In half precision, fairseq trains a float32 copy of the weights but does not save it, so resuming would start from
+rounded weights.
 """
 
 import functools
@@ -13,9 +13,9 @@ from typing import Any
 
 
 def keep_batches_when_resumed() -> None:
-    """Make batches that are kept for all epochs as the first epoch does; called again, it changes nothing.
+    """Make the batches that fairseq keeps for all epochs with the seed of the first epoch. Idempotent.
 
-    Training that is not interrupted stays as it is, and so do batches that are made anew for every epoch.
+    Uninterrupted training does not change, nor do batches that are made again for every epoch.
     """
     from fairseq.tasks import FairseqTask
 
@@ -39,9 +39,9 @@ def _from_first_epoch(make: Any) -> Any:
 
 
 def keep_precision_when_resumed() -> None:
-    """Save the float32 copy of half-precision weights with the optimizer's state; called again, it changes nothing.
+    """Save the float32 copy of half-precision weights with the optimizer's state. Idempotent.
 
-    It is used where it rounds to the weights of the model. fairseq without the plugin leaves it unread.
+    It is loaded if it rounds to the weights of the model. fairseq without the plugin ignores it.
     """
     from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin as Optimizer
 
@@ -51,7 +51,7 @@ def keep_precision_when_resumed() -> None:
 
 
 def _copies(optimizer: Any) -> list[Any]:
-    """The float32 copy: a tensor for each parameter, or one for each device."""
+    """The float32 copy: one tensor per parameter, or one per device."""
     copies = optimizer.fp32_params
     return [copy.data for copy in (copies.values() if isinstance(copies, dict) else copies)]
 

@@ -1,4 +1,4 @@
-"""Settings of checkpoints and tables, some of which fairseq gives to ``eval``: which it may see."""
+"""Which settings of checkpoints and tables are safe for fairseq, which passes some of them to ``eval``."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from typing import Any
 
 from fairseq_diverse.support.errors import UserError
 
-# Names in a configuration whose values are paths or free text: "runs (2)" is no call. None is evaluated by fairseq.
+# Names of settings that are paths or free text ("runs (2)" is not a call). fairseq evaluates none of them.
 FREE_TEXT = re.compile(r"data|.*(dir|file|path|project|from_model|from|prefix|suffix)")
 EVALUATED = re.compile(  # by fairseq
     r"adaptive_(input|softmax)_cutoff|(adam|adamax|lamb)_betas|adafactor_eps|left_pad_(source|target)|wer_args"
@@ -14,7 +14,7 @@ EVALUATED = re.compile(  # by fairseq
     r"|character_filters|conv_(feature|aggregator)_layers|(encoder|decoder)_(layers|attention)|pretrained|self_attention"
     r"|project_input|gated_attention|downsample"
 )
-# What an expression may consist of in any other setting: "a.b/c-d" is text, and evaluated it would call nothing.
+# Nodes allowed in expressions of other settings: "a.b/c-d" is text, and evaluating it would call nothing.
 TEXT_NODES = (
     *(ast.Expression, ast.Name, ast.Constant, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict),
     *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.boolop, ast.operator, ast.unaryop, ast.expr_context),
@@ -22,7 +22,7 @@ TEXT_NODES = (
 
 
 def unsafe_setting(name: str, value: str | bytes | bytearray) -> str:
-    """Why fairseq must not see a setting (an attribute's name, and its value); empty where it may."""
+    """Why a setting (an attribute's name and value) is not safe for fairseq; empty if it is."""
     if EVALUATED.fullmatch(name) and not _is_literal(value):
         return "is not a literal, and fairseq evaluates it"
     if not isinstance(value, str) or "${" in value or not (FREE_TEXT.fullmatch(name) or _is_text(value)):
@@ -31,11 +31,11 @@ def unsafe_setting(name: str, value: str | bytes | bytearray) -> str:
 
 
 def literal(text: str) -> Any:
-    """``eval`` for fairseq's settings: a literal, or lists of literals added and repeated (``[(512, 3)] * 20``).
+    """``eval`` for fairseq's settings: a literal, or sums and multiples of lists of literals (``[(512, 3)] * 20``).
 
     Raises:
         UserError: ``text`` is another expression.
-        TypeError: it is not a string; ``eval`` raises that too, and fairseq catches it.
+        TypeError: it is not a string; as ``eval``, since fairseq catches it.
     """
     if not isinstance(text, str):
         raise TypeError("literal() arg 1 must be a string")
@@ -66,7 +66,7 @@ def _is_literal(value: str | bytes | bytearray) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Whether ``eval`` would do no more than look names up and combine them."""
+    """Whether ``eval`` would only look up and combine names."""
     try:
         return all(isinstance(node, TEXT_NODES) for node in ast.walk(ast.parse(value.lstrip(" \t"), mode="eval")))
     except (SyntaxError, ValueError):
@@ -76,6 +76,6 @@ def _is_text(value: str) -> bool:
 
 
 def printable(text: str, longest: int = 100) -> str:
-    """Text of a file that is not trusted, short and without control characters."""
+    """Text from an untrusted file, shortened and without control characters."""
     text = text.encode("unicode_escape").decode()
     return text if len(text) <= longest else f"{text[:longest]}..."
