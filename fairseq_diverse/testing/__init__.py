@@ -1,1 +1,1 @@
-"""The properties that every mechanism has, as functions: for `fairseq-diverse check` and the tests."""
+"""Properties of every mechanism, as functions for `fairseq-diverse check` and the tests."""

@@ -1,4 +1,4 @@
-"""Tiny models and batches on which a mechanism's properties are checked."""
+"""Tiny models and batches for checking mechanisms."""
 
 import dataclasses
 from argparse import Namespace
@@ -43,7 +43,7 @@ def placed(flags: Flags) -> list[str]:
 def examples(name: str) -> list[Flags]:
     """The settings with which a mechanism is checked; "{on}" is the component.
 
-    Those that its class names, or else every choice of its ``kind``, or else its defaults.
+    From its class, or else every choice of ``kind``, or else the defaults.
     """
     cls: Any = MECHANISMS[name]
     if cls.examples:
@@ -57,7 +57,7 @@ def examples(name: str) -> list[Flags]:
 
 
 def components(flags: Flags) -> tuple[str, ...]:
-    """Where all the mechanisms are defined that ``flags`` put "{on}" a component."""
+    """The components on which every mechanism that ``flags`` place on "{on}" is defined."""
     names = [name for name in MECHANISMS if flags.get(attribute_name(name, "on")) == "{on}"]
     return tuple(c for c in COMPONENTS if all(c in MECHANISMS[name].components for name in names))
 
@@ -74,13 +74,13 @@ def settings_by_name(flags: Flags) -> dict[str, dict[str, Any]]:
 
 
 def terms(flags: Flags) -> tuple[str, ...]:
-    """The disagreement terms that heads have with these flags."""
+    """The disagreement terms that are defined with these flags."""
     whole = [name for name in placed(flags) if not MECHANISMS[name].has_maps]
     return tuple(term for term in TERMS if term != "position" or not whole)
 
 
 def cases(names: list[str] | None = None) -> list[tuple[str, Flags]]:
-    """Every example of the mechanisms at every component where it is defined, with a name."""
+    """Every example of the mechanisms on every component, with a name."""
     found = []
     for name in names or MECHANISMS:
         for number, flags in enumerate(all_examples := examples(name), 1):
@@ -90,7 +90,7 @@ def cases(names: list[str] | None = None) -> list[tuple[str, Flags]]:
 
 
 def dictionary(words: int = 30) -> Dictionary:
-    """A dictionary of ``words`` words beside fairseq's four symbols."""
+    """A dictionary of ``words`` words and fairseq's four symbols."""
     made = Dictionary()
     for word in range(words):
         made.add_symbol(f"w{word}")
@@ -98,13 +98,13 @@ def dictionary(words: int = 30) -> Dictionary:
 
 
 def task(words: int = 30) -> Any:
-    """What a model needs of a task."""
+    """The part of a task that a model needs."""
     made = dictionary(words)
     return SimpleNamespace(source_dictionary=made, target_dictionary=made)
 
 
 def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:
-    """A tiny model of an architecture with ``flags`` on top."""
+    """A tiny model of an architecture, with ``flags``."""
     torch.manual_seed(seed)
     args = Namespace(arch=arch, **{**TINY, **(flags or {})})
     ARCH_CONFIG_REGISTRY[arch](args)
@@ -114,8 +114,8 @@ def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", s
 def trees(subwords: int, generator: torch.Generator) -> Tensor:
     """(subwords + 1, 5) of a sentence and its EOS: every third subword continues the word before it."""
 
-    def random(below: int) -> int:
-        return int(torch.randint(below, (), generator=generator))
+    def random(limit: int) -> int:
+        return int(torch.randint(limit, (), generator=generator))
 
     word = [i - (i + 1) // 3 for i in range(subwords)]
     rows = []
@@ -133,7 +133,7 @@ def batch(
     parsed: bool = True,
     sides: tuple[str, str] = ("left", "right"),
 ) -> dict[str, Tensor]:
-    """``net_input`` of sentences with these lengths (without EOS), source and target padded on these sides."""
+    """``net_input`` for sentences of these lengths (without EOS), with source and target padded on these sides."""
     generator = torch.Generator().manual_seed(seed)
     words = dictionary()
     src = torch.full((len(source), max(source) + 1), words.pad())

@@ -1,4 +1,4 @@
-"""What holds for every mechanism, at every component; each function takes flags and raises ``PropertyFailed``."""
+"""Properties of every mechanism on every component; each function takes flags and raises ``PropertyFailed``."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ SIDES = (("left", "right"), ("right", "right"), ("left", "left"))  # where sourc
 
 
 class PropertyFailed(AssertionError):
-    """A property does not hold; the text says what differs, and by how much."""
+    """A property does not hold; the message says what differs and by how much."""
 
 
 def require(holds: bool, problem: str) -> None:
@@ -33,7 +33,7 @@ def require(holds: bool, problem: str) -> None:
 
 
 def require_close(got: Tensor, expected: Tensor, what: str, error: float = 1e-5) -> None:
-    """Raise unless the tensors are equal within ``error``, absolute or relative."""
+    """Raise unless the tensors are equal up to ``error``, absolute or relative."""
     require(got.shape == expected.shape, f"{what}: {tuple(got.shape)}, not {tuple(expected.shape)}")
     got, expected = got.detach().double(), expected.detach().double()
     require(bool(got.isfinite().all()), f"{what}: not finite")
@@ -54,7 +54,7 @@ def where_placed(flags: Flags) -> str:
 
 
 def trained_model(flags: Flags) -> Any:
-    """A model whose mechanisms' parameters are not those of their start, at which a mechanism may change nothing."""
+    """A model with noise on the mechanisms' parameters, since their initial values may have no effect."""
     model = build_model(flags)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -65,31 +65,36 @@ def trained_model(flags: Flags) -> Any:
 
 
 def off_is_absent(flags: Flags) -> None:
-    """Without the switches the model has the keys and the numbers of fairseq's ``transformer``."""
+    """With every mechanism off, the model has the keys and outputs of fairseq's ``transformer``."""
     switches = {attribute_name(name, MECHANISMS[name].Settings(on="").switch) for name in MECHANISMS}
     settings = {name: value for name, value in flags.items() if name not in switches}
     theirs, ours = build_model({}, "transformer"), build_model(settings)
-    require(list(theirs.state_dict()) == list(ours.state_dict()), "the model that is off has other parameters")
+    require(
+        list(theirs.state_dict()) == list(ours.state_dict()), "with the mechanism off, the model has other parameters"
+    )
     for mode in (True, False):
         expected, got = (model.train(mode)(**batch(parsed=False))[0] for model in (theirs, ours))
-        require(torch.equal(expected, got), "the model that is off has other outputs")
+        require(torch.equal(expected, got), "with the mechanism off, the model has other outputs")
 
 
 def declared(name: str) -> None:
-    """What the class says of itself exists: mechanisms, settings, parameters; its flags are not fairseq's."""
+    """Mechanisms, settings and parameters named in the class exist; its flags are not fairseq's."""
     mechanism = MECHANISMS[name]
     for attribute in ("refuses", "works_with", "gates"):
         for other in getattr(mechanism, attribute):
-            require(other in MECHANISMS or other == "*", f"{attribute}: there is no mechanism {other!r}")
+            require(other in MECHANISMS or other == "*", f"{attribute}: {other!r} is not a mechanism")
     known = {attribute_name(n, field) for n in MECHANISMS for field in MECHANISMS[n].Settings.__dataclass_fields__}
     for flags in (*mechanism.examples, mechanism.neutral or {}):
         for flag in flags:
-            require(flag in known, f"examples or neutral: there is no setting {flag!r}; with _, as in parsed arguments")
+            require(
+                flag in known,
+                f"examples or neutral: {flag!r} is not a setting; write it with _, as in parsed arguments",
+            )
     model = build_model(at(examples(name)[0], defined_at(name)[0]))
     modules = [module for module in model.modules() if isinstance(module, Mechanism) and module.name == name]
     own = {key for module in modules for key, _ in module.named_parameters()}
     for zero in mechanism.neutral_zeros:
-        require(zero in own, f"neutral_zeros: it has no parameter {zero!r}")
+        require(zero in own, f"neutral_zeros: {zero!r} is not a parameter")
     required = ["DATA", "--arch", "diverse_transformer_tiny", "--optimizer", "adam", "--criterion", "cross_entropy"]
     options.parse_args_and_arch(options.get_training_parser(), required)
 
@@ -118,13 +123,13 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
 
 
 def gradients(flags: Flags, disagreement: bool = False) -> None:
-    """Every parameter has a finite gradient other than 0, the same with activation checkpointing."""
+    """Every parameter has a finite, non-zero gradient, equal with activation checkpointing."""
     request = AttentionRequest(terms(flags), EVERYWHERE) if disagreement else None
     plain = _gradients(flags, request)
     for parameter, gradient in plain.items():
         require(gradient is not None, f"{parameter}: no gradient")
-        require(bool(gradient.isfinite().all()), f"{parameter}: a gradient that is not finite")
-        if not parameter.endswith("k_proj.bias"):  # softmax ignores what is added to every key
+        require(bool(gradient.isfinite().all()), f"{parameter}: its gradient is not finite")
+        if not parameter.endswith("k_proj.bias"):  # softmax ignores a constant added to every key
             require(bool(gradient.abs().max() > 0), f"{parameter}: its gradient is 0")
     for parameter, gradient in _gradients(flags, request, checkpointing=True).items():
         require(gradient is not None, f"{parameter}: no gradient with --checkpoint-activations")
@@ -132,7 +137,7 @@ def gradients(flags: Flags, disagreement: bool = False) -> None:
 
 
 def gradients_in_float64(flags: Flags) -> None:
-    """The gradients of an attention are those of finite differences."""
+    """The gradients of an attention equal finite differences."""
     component = where_placed(flags)
     attention = attention_at(trained_model(flags), component).double()
     sample = batch((4, 3), (1, 1))
@@ -153,7 +158,7 @@ def gradients_in_float64(flags: Flags) -> None:
         torch.autograd.gradcheck(attend, (x, keys, *parameters), fast_mode=True)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:120]
-        raise PropertyFailed(f"gradients are not those of finite differences: {reason}") from None
+        raise PropertyFailed(f"gradients differ from finite differences: {reason}") from None
 
 
 def layerdrop(flags: Flags) -> None:
@@ -163,10 +168,10 @@ def layerdrop(flags: Flags) -> None:
         torch.manual_seed(seed)
         output, extra = model(**batch(), attention_request=AttentionRequest(terms(flags), EVERYWHERE))
         (output.float().mean() + extra["agreement"].sum()).backward()
-        require(bool(output.isfinite().all()), "an output that is not finite")
-        require(bool(((extra["agreement"] >= 0) & (extra["agreement"] <= 1)).all()), "an agreement outside [0, 1]")
+        require(bool(output.isfinite().all()), "an output is not finite")
+        require(bool(((extra["agreement"] >= 0) & (extra["agreement"] <= 1)).all()), "an agreement is outside [0, 1]")
     finite = all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    require(finite, "a gradient that is not finite")
+    require(finite, "a gradient is not finite")
 
 
 def causality(flags: Flags) -> None:
@@ -184,7 +189,7 @@ def causality(flags: Flags) -> None:
 
 
 def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
-    """A sentence alone has the outputs that it has in a padded batch."""
+    """A sentence has the same outputs alone and in a padded batch."""
     model = trained_model(flags).eval()
     pad = dictionary().pad()
     for padded_on in sides:
@@ -202,7 +207,7 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
 
 
 def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
-    """One step at a time, with beams reordered at random, gives the numbers of the full pass."""
+    """Incremental decoding with randomly reordered beams gives the outputs of the full pass."""
     model = trained_model(flags).eval()
     sample = batch(sides=(side, "right"))
     generator = torch.Generator().manual_seed(beam)
@@ -225,7 +230,7 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
 
 
 def finished_sentences_leave(flags: Flags) -> None:
-    """A batch that shrinks while it is translated keeps the numbers of the full pass."""
+    """When finished sentences leave the batch, the others keep the outputs of the full pass."""
     model = trained_model(flags).eval()
     sample = batch()
     with torch.no_grad():
@@ -243,9 +248,9 @@ def finished_sentences_leave(flags: Flags) -> None:
 
 
 def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: bool = False) -> None:
-    """Outputs and gradients are finite in half types, also where a sentence is nothing but padding.
+    """Outputs and gradients are finite in half types, also for a sentence that is all padding.
 
-    In plain fairseq such a row is NaN, forward and backward; an attention with mechanisms keeps it finite.
+    Plain fairseq gives NaN for this row, forward and backward; an attention with mechanisms stays finite.
     """
     attention = attention_at(trained_model(flags).to(dtype), where_placed(flags))
     x = torch.randn(5, 3, 24, dtype=dtype)
@@ -267,11 +272,11 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
     require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
     require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
     finite = all(p.grad.isfinite().all() for p in attention.parameters())
-    require(finite, f"{dtype}: a gradient that is not finite")
+    require(finite, f"{dtype}: a gradient is not finite")
 
 
 def routes_agree(flags: Flags) -> None:
-    """Outputs and gradients do not depend on whether maps are asked for."""
+    """Outputs and gradients are the same with and without maps."""
 
     def run(request: AttentionRequest | None) -> tuple[Tensor, dict[str, Any], list[Tensor]]:
         model.zero_grad()
@@ -297,7 +302,7 @@ WIDTHS = {"share_all_embeddings": False, "decoder_embed_dim": 48, "decoder_outpu
 
 
 def warm_start(flags: Flags) -> None:
-    """A plain model's parameters start one with the mechanism; what is new keeps its initial values."""
+    """A model with the mechanism loads a plain model's parameters; new parameters keep their initial values."""
     plain, model = (build_model({**WIDTHS, **more}, seed=seed).state_dict() for more, seed in (({}, 1), (flags, 2)))
     started = build_model({**WIDTHS, **flags}, seed=2)
     started.load_state_dict(dict(plain))
@@ -321,7 +326,7 @@ for flags, state, expected in torch.load(sys.argv[2], weights_only=True):
 
 
 def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
-    """How far the outputs of models differ that a new process has loaded from a file, one number a case."""
+    """The largest difference of outputs after a new process has loaded the model from a file, one number per case."""
     package = Path(__file__).resolve().parents[1]
     models = [trained_model(flags).eval() for flags in cases]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -336,7 +341,7 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
 
 
 def with_others(name: str, component: str, others: Iterable[str] | None = None) -> None:
-    """It trains and decodes with every other mechanism that neither of the two refuses, at the same attention."""
+    """It trains and decodes with every other mechanism on the same attention, unless one refuses the other."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
     for other in (other for other in others if component in MECHANISMS[other].components):
         flags = {**at(examples(other)[0], component), **at(examples(name)[0], component)}
@@ -356,7 +361,7 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
 
 Property = Callable[[Flags], None]
 
-# what `check` shows, for each setting at each component
+# checked and printed by `check`, for each setting on each component
 PROPERTIES: dict[str, Property] = {
     "off = absent": off_is_absent,
     "gradients, also with activation checkpointing": gradients,
@@ -377,5 +382,5 @@ PROPERTIES: dict[str, Property] = {
 
 
 def defined_at(name: str) -> tuple[str, ...]:
-    """The components where the checks can place a mechanism."""
+    """The components on which a mechanism can be checked."""
     return tuple(dict.fromkeys(component for flags in examples(name) for component in components(flags)))

@@ -107,7 +107,7 @@ def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
         (["--heads", "3"], "--heads 3: different numbers from 1 to 2"),
         (["--source", " "], "--source: 0 subwords; the model takes 1 to "),
         (["--target", "Hund " * 2000], "--target: "),
-        (["--out", "maps.svg"], "--out maps.svg: a name ending in .png or .pdf"),
+        (["--out", "maps.svg"], "--out maps.svg: the name must end in .png or .pdf"),
         (["--path", "absent.pt"], "absent.pt"),
         (["--path", __file__], f"{__file__}: not a checkpoint"),
         (["--data", "absent"], "absent/preprocess.json: cannot be read"),
@@ -138,7 +138,7 @@ def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, capsys):
     flags = ["--source", PAIR[0], "--layer", "1", "--out", str(tmp_path / "maps.png")]
     assert main(["plot", "attention", "--path", str(checkpoint), "--data", str(other), *flags]) == 2
     error = capsys.readouterr().err
-    assert f"{checkpoint}: was it trained on other data than {other}?" in error and error.count("\n") == 1
+    assert f"{checkpoint}: does not fit {other}; was it trained on other data?" in error and error.count("\n") == 1
     assert not (tmp_path / "maps.png").exists()
 
 
@@ -151,7 +151,7 @@ def test_another_kind_of_model(data, checkpoint, tmp_path, capsys):
     torch.save(state, foreign)
     for path, message in (
         (lstm, "a lstm model; give a diverse_transformer or transformer"),
-        (foreign, "a task or model that nei"),
+        (foreign, "its task or model is in nei"),
     ):
         flags = ["--path", str(path), "--data", str(data), "--source", PAIR[0], "--layer", "1"]
         assert main(["plot", "attention", *flags, "--out", str(tmp_path / "maps.png")]) == 2

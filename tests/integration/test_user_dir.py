@@ -54,5 +54,5 @@ def test_size_counts_it(trained):
 def test_without_the_folder_the_message_names_the_flag(trained):
     data, checkpoint = trained
     done = command("fairseq_cli.generate", data, "--user-dir", PACKAGE, "--path", checkpoint, "--cpu")
-    assert done.returncode and "has a mechanism that is not registered here; give its --user-dir" in done.stderr
+    assert done.returncode and "has a mechanism that is not registered; give its --user-dir" in done.stderr
     assert "Traceback" not in done.stderr

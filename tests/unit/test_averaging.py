@@ -108,7 +108,9 @@ def test_an_average_that_was_changed_is_refused(three, tmp_path):
         else:
             del state["model"][key]
         torch.save(state, tmp_path / "changed.pt")
-        with pytest.raises(ValueError, match=r"changed\.pt: its parameters are not those that average wrote"):
+        with pytest.raises(
+            ValueError, match=r"changed\.pt: the checksum of its parameters is not the one that average wrote"
+        ):
             load_checkpoint(tmp_path / "changed.pt")
     average_checkpoints([out], tmp_path / "again.pt", quiet=True)
     assert load_checkpoint(tmp_path / "again.pt")["extra_state"]["averaged"] == ["average.pt"]
@@ -121,7 +123,7 @@ def test_a_flipped_bit_is_not_averaged(three, tmp_path, capsys):
     out = tmp_path / "average.pt"
     assert main(["average", "--checkpoints", *map(str, three), "--out", str(out)]) == 2
     printed = capsys.readouterr().err.splitlines()
-    assert f"{three[1]}: encoder.first holds 7e+37, but" in printed[-1] and not out.exists()
+    assert f"{three[1]}: encoder.first is 7e+37, but" in printed[-1] and not out.exists()
 
 
 def test_one_checkpoint_is_in_memory_at_a_time(three, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint, register_safe_globals
 from fairseq_diverse.checkpoints.settings import EVALUATED, literal
-from fairseq_diverse.support.errors import UserError, show_user_errors_in_one_line
+from fairseq_diverse.support.errors import UserError, install_error_hook
 
 NUMBERS = [
     np.array([3, 0, 1], dtype=np.int64),
@@ -267,7 +267,7 @@ def test_a_weight_that_no_model_has_is_refused(tmp_path, value, dtype):
     weight = torch.ones(3, 2)
     weight[1, 1] = value
     path = save_model(tmp_path / "flipped.pt", fine=torch.ones(1), bad=weight.to(dtype))
-    with pytest.raises(UserError, match=r"flipped\.pt: bad holds \S+, but trained weights are numbers up to 65504"):
+    with pytest.raises(UserError, match=r"flipped\.pt: bad is \S+, but trained weights are numbers up to 65504"):
         load_checkpoint(path, mmap=True)
     load_checkpoint(path, verify=False)
 
@@ -291,7 +291,7 @@ def test_a_flipped_bit_is_found(tmp_path):
         data = bytearray(whole.read_bytes())
         data[data.index(found) + 5] ^= 1
         flipped.write_bytes(data)
-        with pytest.raises(UserError, match=r"flipped\.pt: damaged: \S+ in it is not what was written"):
+        with pytest.raises(UserError, match=r"flipped\.pt: damaged: \S+ in it has a wrong checksum"):
             load_checkpoint(flipped, mmap=True)
 
 
@@ -386,7 +386,7 @@ def test_fairseq_reads_no_file_to_initialize_what_it_loads(tmp_path):
     state["cfg"]["task"] = task
     torch.save(state, tmp_path / "embedded.pt")
     with pytest.raises(
-        UserError, match=r"embedded\.pt: was it trained on other data .* Unexpected key"
+        UserError, match=r"embedded\.pt: does not fit .*trained on other data\? Unexpected key"
     ):  # the model was made
         checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "embedded.pt")])
     with pytest.raises(UserError, match="the path of the checkpoint is empty"):
@@ -447,14 +447,14 @@ def test_resumed_half_precision_has_the_weights_that_were_trained():
             "data/dict.en.txt: no such file or folder",
         ),
         (FileNotFoundError("Dataset not found: valid (data)"), "data: no split valid of these languages; see --source"),
-        (Exception("Could not infer language pair, please"), "the data folder holds no prepared pair of languages"),
+        (Exception("Could not infer language pair, please"), "the data folder has no prepared language pair"),
         (
             Exception(
                 "Size of sample #4 is invalid (=(7, 7)) since max_positions=(6, 5), skip this example with --skip"
             ),
             "sentence 4 (counted from 0) is longer than the (6, 5) positions of model and task: raise --max-source",
         ),
-        (Exception("The dataset is empty. This"), "no batch is left: every sentence is too long"),
+        (Exception("The dataset is empty. This"), "no batches: every sentence is too long"),
         (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
         (
             RuntimeError(
@@ -476,7 +476,7 @@ def test_what_a_user_did_wrong_is_one_line(capsys, monkeypatch, error, line):
     """And what a bug did is shown as before."""
     shown: list = []
     monkeypatch.setattr(sys, "excepthook", lambda *parts: shown.append(parts))
-    show_user_errors_in_one_line()
+    install_error_hook()
     sys.excepthook(type(error), error, None)
     printed = capsys.readouterr().err
     assert len(shown) == (line is None)
@@ -485,7 +485,7 @@ def test_what_a_user_did_wrong_is_one_line(capsys, monkeypatch, error, line):
 
 def test_the_cause_of_a_failed_resumption_is_named(capsys, monkeypatch):
     monkeypatch.setattr(sys, "excepthook", None)
-    show_user_errors_in_one_line()
+    install_error_hook()
     try:
         try:
             raise RuntimeError("Error(s) in loading state_dict for Model:\n\tsize mismatch for a.weight")

@@ -100,7 +100,7 @@ def test_the_command(tmp_path, capsys):
 
 def test_files_of_another_origin_are_kept(tmp_path):
     (tmp_path / "test3").write_text("original")
-    with pytest.raises(ValueError, match="test3: there already, and made by something else; give another --out"):
+    with pytest.raises(ValueError, match="test3: exists, and another program wrote it; give another --out"):
         write_corpus(tmp_path, 20)
     assert [path.name for path in tmp_path.iterdir()] == ["test3"]
 

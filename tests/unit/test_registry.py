@@ -230,9 +230,9 @@ def test_a_mistake_that_initial_values_hide_is_caught():
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"refuses": {"talkng": "no"}}, "refuses: there is no mechanism 'talkng'"),
-        ({"neutral": {"own-on": "{on}"}}, "there is no setting 'own-on'; with _, as in parsed arguments"),
-        ({"neutral_zeros": ("nope",)}, "neutral_zeros: it has no parameter 'nope'"),
+        ({"refuses": {"talkng": "no"}}, "refuses: 'talkng' is not a mechanism"),
+        ({"neutral": {"own-on": "{on}"}}, "'own-on' is not a setting; write it with _, as in parsed arguments"),
+        ({"neutral_zeros": ("nope",)}, "neutral_zeros: 'nope' is not a parameter"),
     ],
 )
 def test_what_a_class_declares_must_exist(members, message):

@@ -585,9 +585,7 @@ def test_only_its_own_files_are_overwritten(tmp_path, capsys):
         mine.write_text("mine")
         capsys.readouterr()
         assert cli(["toy", "--out", str(tmp_path / name.replace("/", "-")), "--probing", "100"]) == 2
-        assert capsys.readouterr().err.endswith(
-            f"{mine}: there already, and made by something else; give another --out\n"
-        )
+        assert capsys.readouterr().err.endswith(f"{mine}: exists, and another program wrote it; give another --out\n")
         assert [path.read_text() for path in mine.parent.iterdir()] == ["mine"]
 
 
