@@ -20,7 +20,7 @@ class Agreement:
 
     @property
     def closed(self) -> bool:
-        """Whether it has no relative clause, to which the words after it could belong."""
+        """Whether it has no relative clause that the following words could belong to."""
         return True
 
     @property
@@ -31,14 +31,14 @@ class Agreement:
 
 @dataclass
 class Gap(Agreement):
-    """The empty place of a relative pronoun or question word, which is at the front; it agrees like the pronoun."""
+    """The gap of a fronted relative pronoun or question word; it has the pronoun's agreement."""
 
     plural: bool = False
 
 
 @dataclass
 class Pronoun(Agreement):
-    """``word``: the English subject form; "it" has the gender of its German antecedent; ``thing``: not an animal."""
+    """``word``: the English subject form; ``thing``: not an animal. "it" has the gender of its German antecedent."""
 
     word: str
     gender: str = ""
@@ -62,7 +62,7 @@ class Name(Agreement):
 class Common(Agreement):
     """Determiner ("" for none), number, adjectives with degrees, first part of a compound, noun, modifiers.
 
-    ``content``: what is in a cup or glass, with "of" in English and without a preposition in German.
+    ``content``: the contents of a cup or glass, with "of" in English and without a preposition in German.
     """
 
     noun: Noun
@@ -101,9 +101,9 @@ Argument = NounPhrase | Gap
 
 @dataclass
 class Prepositional:
-    """English and German preposition (one or more words) and the phrase after them, in a German case.
+    """English and German preposition (one or more words), and the phrase after it with its German case.
 
-    The genitive needs no German preposition.
+    The genitive has no German preposition.
     """
 
     word: str
@@ -114,7 +114,7 @@ class Prepositional:
 
 @dataclass
 class Relative:
-    """``clause`` has a Gap as its one object (``of_object``) or as its subject; ``person``: the antecedent is one."""
+    """``clause`` has a Gap as its only object (``of_object``) or its subject; ``person``: the antecedent is one."""
 
     clause: Clause
     of_object: bool
@@ -123,7 +123,7 @@ class Relative:
 
 @dataclass
 class Predicate:
-    """What follows "be": an adjective with its degree and complement, or a noun phrase."""
+    """The predicate after "be": an adjective with degree and complement, or a noun phrase."""
 
     adjective: Adjective | None = None
     degree: tuple[str, ...] = ("", "")
@@ -194,7 +194,7 @@ class Clause:
 
     @property
     def closed(self) -> bool:
-        """Whether no object has a relative clause, to which the words after it could belong."""
+        """Whether no object has a relative clause that the following words could belong to."""
         return all(item.closed for item in self.objects)
 
     @property
@@ -214,7 +214,7 @@ class Statement:
 
 @dataclass
 class Question:
-    """``asked``: an adverb in English and German, the pronoun of the clause's Gap, or its subject; None: yes or no."""
+    """``asked``: an English and German adverb, the pronoun of the clause's Gap, or its subject; None: yes or no."""
 
     clause: Clause
     asked: Pronoun | tuple[str, ...] | None = None

@@ -14,7 +14,7 @@ from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, conllu
 
 SUFFIXES = ("en", "de", "en.conllu", "en.ptb")
-RECORD = "toy.json"  # sizes and seed, and the sign that this program wrote the files beside it
+RECORD = "toy.json"  # sizes and seed; marks files written by this program
 ROUNDS = 8  # of EM
 
 
@@ -31,11 +31,11 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
     """Write ``{train,valid,test}.{en,de,en.conllu,en.ptb}``: in each split, the same sentences in the same order.
 
     No source sentence of valid or test occurs in another split. Valid and test are drawn first: a larger training split
-    of the same seed leaves them as they are, and begins with the sentences of the smaller one. The sizes and the seed
-    are written to ``toy.json``.
+    with the same seed does not change them, and begins with the sentences of the smaller one. Sizes and seed are
+    written to ``toy.json``.
 
     Raises:
-        ValueError: a size below 1, a negative seed, ``out`` is a file or has files of these names but no ``toy.json``.
+        ValueError: a size below 1, a negative seed, or ``out`` is a file or has such files but no ``toy.json``.
     """
     sizes = {"valid": valid, "test": test, "train": train}
     for flag, size in {"sentences": train, "valid": valid, "test": test}.items():
@@ -44,11 +44,11 @@ def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed:
     if seed < 0:
         raise ValueError(f"--seed {seed}: must be 0 or more")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
+        raise ValueError(f"--out {out}: is a file; give a folder")
     refuse_foreign(out, [f"{split}.{suffix}" for split in sizes for suffix in SUFFIXES], RECORD)
     derivation = Derivation(seed)
     held_out: set[str] = set()
-    with ExitStack() as stack:  # all files are renamed into place at the very end
+    with ExitStack() as stack:  # all files are renamed into place at the end
         progress = stack.enter_context(
             tqdm(total=sum(sizes.values()), unit=" sentences", desc="toy corpus", disable=None)
         )
@@ -79,9 +79,9 @@ def word_by_word(sources: Iterable[str], pairs: Sequence[tuple[str, str]]) -> li
     """Replace each source word by its most probable translation, in the order of the source.
 
     The probabilities t(target word | source word) are those of IBM model 1 (Brown et al. 1993, with the empty source
-    word) estimated on ``pairs`` of training sentences. Unlike in the paper, only t decides how a source
-    word is translated. The first word of a sentence is in lower case, on both sides. Unknown words are copied.
-    The output has a capital first letter and no space before punctuation.
+    word), estimated on ``pairs`` of training sentences. Unlike in the paper, only t decides the translation. The first
+    word of a sentence is lower-cased, on both sides. Unknown words are copied. The output has a capital first letter
+    and no space before punctuation.
     """
     lexicon = translation_table([split(source) for source, _ in pairs], [split(target) for _, target in pairs])
     return [join([lexicon.get(word, word) for word in split(source)]) for source in sources]
@@ -100,7 +100,7 @@ def join(words: list[str]) -> str:
 
 def translation_table(sources: Sequence[list[str]], targets: Sequence[list[str]]) -> dict[str, str]:
     """The most probable target word of each source word."""
-    import numpy as np  # here, as it takes longer to import than a small corpus to write
+    import numpy as np  # here, since importing it takes longer than writing a small corpus
 
     source_ids: dict[str, int] = {"": 0}
     target_ids: dict[str, int] = {}

@@ -45,7 +45,7 @@ SINGULAR = ["the", "a", "this", "my", "his", "her", "every", "our", "your", "the
 PLURAL = ["the", "", "my", "some", "these", "many", "all", "his", "her", "few", "our", "their", "your"]
 PRONOUNS = ["he", "she", "I", "they", "we", "you", "someone", "everyone", "nobody"]
 ASKED = (("if", "ob"), ("whether", "ob"), ("why", "warum"), ("when", "wann"), ("where", "wo"))
-# Frame of the verb, number of its objects, share. The second table is used where one more clause may be embedded.
+# Frame of the verb, number of objects, share. The second table is for clauses in which another one may be embedded.
 FRAMES = (
     ("", 1, 0.42), ("", 0, 0.12), ("copula", 0, 0.12), ("", 2, 0.08), ("go", 0, 0.07), ("passive", 1, 0.06),
     ("put", 1, 0.05), ("at", 0, 0.05),
@@ -58,10 +58,10 @@ SHARES = {table: lexicon.cumulated(share for _, _, share in table) for table in 
 
 
 class Derivation:
-    """Draws sentences. The only source of randomness is ``random.Random.random``, which is the same on every Python.
+    """Draws sentences. All randomness comes from ``random.Random.random``, which is the same in every Python version.
 
-    ``depth``: how many levels of clauses and phrases may be embedded. ``barred``: the kinds of tool that belong to a
-    verb before the noun; no "with" such a tool may modify the noun. ``it``: the antecedent of an "it". ``subject``: the
+    ``depth``: number of levels of clauses and phrases that may be embedded. ``barred``: kinds of tools of a verb before
+    the noun; the noun gets no "with" phrase with such a tool. ``it``: the antecedent of an "it". ``subject``: the
     phrase comes before the verb. ``closed``: it has no relative clause.
     """
 
@@ -164,14 +164,14 @@ class Derivation:
         barred: str = "",
         past: bool | None = None,
     ) -> Clause:
-        """A declarative clause; with a ``subject`` of that ``kind``, a verb that fits it."""
+        """A declarative clause; with a ``subject`` of ``kind``, its verb fits the subject."""
         table = DEEP_FRAMES if depth and not subject else FRAMES
         frame, objects, _ = self.weighted(table, SHARES[table])
         if frame == "copula":
             return self.finish(self.copula(depth, subject, kind, it), depth, past)
         choice = lexicon.passive_verbs(kind) if frame == "passive" else lexicon.verbs(frame, objects, kind)
         verb = self.any_of(choice)
-        if verb is None:  # the frame has no verb for such a subject: draw another
+        if verb is None:  # the frame has no verb for this subject: draw another
             return self.clause(depth, subject, kind, it, barred, past)
         if frame == "weather":
             return self.finish(Clause(Pronoun("it", "n"), verb), depth, past)
@@ -260,14 +260,14 @@ class Derivation:
             clause.tense, clause.time = "present", None
 
     def places(self, clause: Clause) -> Places:
-        """The table of places that fits the thing or person there."""
+        """The table of places for the located thing or person."""
         kind = kind_of(clause.objects[0] if clause.objects else clause.subject)
         if kind == "H":
             return PLACES["on-walls"]
         return PLACES["of-things" if kind in PORTABLE + "F" else "anywhere"]
 
     def add_adverbials(self, clause: Clause, verb: Verb) -> None:
-        """Means, company, manner and place, where they cannot belong to a phrase before them."""
+        """Means, company, manner and place, if they cannot belong to an earlier phrase."""
         by_vehicle = verb.english in ("go", "travel") and clause.place and clause.place.word in ("to", "from")
         if by_vehicle and self.chance(0.3):
             clause.means.append(Prepositional("by", "mit", "dat", Vehicle(self.weighted(*lexicon.nouns("V")))))
@@ -437,7 +437,7 @@ def is_it(item: Argument) -> bool:
 
 
 def denies(item: Argument) -> bool:
-    """Whether the phrase is a negation itself."""
+    """Whether the phrase is a negation."""
     return getattr(item, "determiner", "") == "no" or getattr(item, "word", "") == "nobody"
 
 

@@ -57,7 +57,7 @@ def regular_past(base: str) -> str:
 
 
 def doubled(base: str) -> str:
-    """The stem before -ed and -ing: plan, plann-; visit and open keep theirs."""
+    """The stem before -ed and -ing: plan, plann-; visit and open do not double."""
     closed = len(base) > 2 and base[-1] not in VOWELS + "wx" and base[-2] in VOWELS and base[-3] not in VOWELS
     single = sum(letter in VOWELS for letter in base) == 1 or base in ("forget", "begin", "forbid")
     return base + base[-1] if closed and single else base
@@ -152,7 +152,7 @@ def prepositional(item: Prepositional) -> Tree:
 
 
 def preposition(word: str, after: Tree, label: str = "PP") -> Tree:
-    """(PP word after): the preposition is the case marker of what follows."""
+    """(PP word after): the preposition is the case marker of the phrase after it."""
     return phrase(label, ("case", leaf("TO" if word == "to" else "IN", word)), ("head", after))
 
 
@@ -203,7 +203,7 @@ def sentence(item: Sentence) -> Tree:
 
 
 def clause(c: Clause) -> Tree:
-    """The declarative (S ...), without a full stop; of a clause with a Gap, the rest of it."""
+    """The declarative (S ...), without a full stop; for a clause with a Gap, the rest of it."""
     return phrase("S", *clause_parts(c))
 
 
@@ -217,7 +217,7 @@ def clause_parts(c: Clause) -> list[Part]:
 
 
 def subject(c: Clause) -> list[Part]:
-    """Nothing where a Gap is the subject."""
+    """Empty if the subject is a Gap."""
     return [] if isinstance(c.subject, Gap) else [(subject_relation(c), noun_phrase(c.subject, True))]
 
 
@@ -251,7 +251,7 @@ def infinitive(verb: Tree) -> Tree:
 
 
 def question(c: Clause) -> Tree:
-    """The (SQ ...) of a yes-no question, or what follows a question word."""
+    """The (SQ ...) of a yes-no question, or the part after a question word."""
     (kind, finite), *rest = verb_leaves(c, question=True)
     middle = [*subject(c), *adverbs(c)]
     if not rest:  # only "be" has no "do"
@@ -325,7 +325,7 @@ def auxiliary_relation(kind: str) -> str:
 
 
 def headed(label: str, verb: Tree, after: list[Part], before: list[Part] | None = None) -> Tree:
-    """A phrase whose head is the predicate if there is one, with the verb as its copula, else the verb."""
+    """A phrase headed by the predicate, with the verb as its copula, or without a predicate by the verb."""
     relation = "cop" if any(name == "head" for name, _ in after) else "head"
     return phrase(label, *(before or []), (relation, verb), *after)
 

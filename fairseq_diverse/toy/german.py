@@ -28,7 +28,7 @@ Declension = dict[str, list[str]]
 
 
 def declension(*genders: str) -> Declension:
-    """Forms of masculine, feminine, neuter and the plural of all genders, in the order of CASES; - for no ending."""
+    """Forms of masculine, feminine, neuter and plural, in the order of CASES; - for no ending."""
     return {gender: forms.replace("-", "").split(" ") for gender, forms in zip("mfnp", genders, strict=True)}
 
 
@@ -118,7 +118,7 @@ def determiner(english: str, gender: str, case: str) -> list[str]:
 
 
 def adjective_ending(english: str, gender: str, case: str) -> str:
-    """The ending that an adjective takes after an English determiner ("" for none or a number)."""
+    """The ending of an adjective after an English determiner ("" for none or a number)."""
     endings = DETERMINERS[english][2] if english else STRONG
     return endings[gender][CASES.index(case)]
 
@@ -180,16 +180,16 @@ def common(item: Common, case: str, negative: bool = False) -> list[str]:
 
 
 def genitive(item: NounPhrase) -> list[str]:
-    """German for "of" this: the genitive where an article can show it, else von."""
+    """German for "of" this: the genitive if an article shows it, else von."""
     if isinstance(item, Common) and item.determiner:
         return common(item, "gen")
     return ["von", *noun_phrase(item, "dat")]
 
 
 def prepositional(item: Prepositional) -> list[str]:
-    """A preposition and the "it" of a thing become one word (darauf).
+    """A preposition and the "it" of a thing merge into one word (darauf).
 
-    So do some prepositions and the definite article (im), unless a relative clause follows.
+    Some prepositions merge with the definite article (im), unless a relative clause follows.
     """
     words = item.translation.split()
     if item.case == "gen":
@@ -292,7 +292,7 @@ def subject(c: Clause) -> list[str]:
 
 
 def nominative(c: Clause) -> Argument:
-    """What the verb agrees with: the object of a verb such as "miss" (fehlen), else the subject."""
+    """The phrase that the verb agrees with: the object of verbs such as "miss" (fehlen), else the subject."""
     slots = zip(c.verb.objects if c.verb else (), c.objects, strict=False)
     return next((item for slot, item in slots if slot.case == "nom"), c.subject)
 
@@ -320,7 +320,7 @@ def verbs(c: Clause) -> tuple[str, list[str]]:
 def middle(c: Clause, controller: Argument | None = None) -> list[str]:
     """Between subject and right bracket: pronouns, time, dative, accusative, nicht, manner, means, place, predicate.
 
-    An indefinite accusative or predicate noun is negated by kein, and nicht is left out.
+    An indefinite accusative or predicate noun is negated by kein instead of nicht.
     """
     pronouns: dict[str, list[str]] = {"nom": [], "acc": [], "dat": []}
     nouns: dict[str, list[str]] = {"dat": [], "acc": [], "nom": []}

@@ -1,4 +1,4 @@
-"""The words of both languages, read from ``words.yaml``, which explains their notation, and their frequencies."""
+"""The words of both languages and their frequencies, from ``words.yaml``, which explains the notation."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -17,7 +17,7 @@ COMMON_KINDS = {"P": 4.0, "B": 2.0, "O": 0.3, "K": 0.3, "M": 0.3, "W": 0.3, "X":
 FRAMES = ("go", "put", "at", "that", "if", "inf", "weather")
 VOWELS = "aeiouäöüy"
 
-# Strings only, so that a name such as No is not read as false; the C parser is ten times as fast.
+# Strings only, so that a name such as No is not read as false; the C parser is ten times faster.
 WORDS: dict[str, Any] = yaml.load(
     Path(__file__).with_name("words.yaml").read_bytes(), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 )
@@ -235,7 +235,7 @@ def adjectives(kind: str) -> Weighted[Adjective]:
 
 @cache
 def verbs(frame: str, objects: int, subject: str = "") -> Weighted[Verb]:
-    """Verbs of one frame, in order of frequency; with ``subject`` only those that take such a subject."""
+    """Verbs of one frame, by frequency; with ``subject``, only those that allow this kind of subject."""
     found = [
         v for v in VERBS if v.frame == frame and len(v.objects) == objects and (not subject or subject in v.subject)
     ]
@@ -244,7 +244,7 @@ def verbs(frame: str, objects: int, subject: str = "") -> Weighted[Verb]:
 
 @cache
 def passive_verbs(kind: str) -> Weighted[Verb]:
-    """Verbs with a passive whose subject is of this kind ("" for any) and whose agent is a person."""
+    """Verbs whose passive has a subject of this kind ("" for any) and a person as agent."""
     found = [
         v
         for v in verbs("", 1)[0]
@@ -256,14 +256,14 @@ def passive_verbs(kind: str) -> Weighted[Verb]:
 
 @cache
 def verbs_with_object(kind: str) -> Weighted[Verb]:
-    """Verbs of one object that take an object of this kind."""
+    """Verbs with one object, which may be of this kind."""
     found = [v for v in verbs("", 1)[0] if kind in v.objects[0].kinds]
     return found, zipf_weights(len(found), 4)
 
 
 @cache
 def verbs_to_ask() -> Weighted[Verb]:
-    """Verbs of one object for a question about it: no other such verb has the same English words."""
+    """Verbs with one object for a question about it; no two have the same English words."""
     transitive = verbs("", 1)[0]
     english = [(v.english, v.particle) for v in transitive]
     found = [v for v in transitive if v.plain_object and english.count((v.english, v.particle)) == 1]

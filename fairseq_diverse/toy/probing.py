@@ -13,10 +13,10 @@ from fairseq_diverse.toy.corpus import sentence_pair
 from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.trees import Tree, dependencies
 
-FEWEST = 10  # sentences of a task, so that no split is empty
+FEWEST = 10  # sentences per task, so that no split is empty
 SHARES = {"tr": 0.8, "va": 0.1, "te": 0.1}
-LENGTHS = (7, 9, 12, 16, 22)  # in words: the least of each class but the first
-DEPTHS = (4, 10)  # of a tree: lower and higher ones count as these
+LENGTHS = (7, 9, 12, 16, 22)  # in words: the lower bound of each class but the first
+DEPTHS = (4, 10)  # of a tree; lower and higher depths are clipped
 CONTENT_WORDS = 20  # of word_content
 TOP_SEQUENCES = 9  # of top_constituents; all others are one more class
 DRAWN = 3000  # sentences from which words and sequences are chosen
@@ -24,23 +24,23 @@ NOUNS, VERBS = ("NN", "NNS"), ("VB", "VBD", "VBZ", "VBP")
 FINITE = {"VBD": "PAST", "VBZ": "PRES", "VBP": "PRES"}
 
 Example = tuple[str, str]  # label, sentence
-Probe = Callable[[Tree], Example | None]  # None where a sentence does not suit the task
+Probe = Callable[[Tree], Example | None]  # None if the sentence does not suit the task
 
 
 def write_probing(out: Path, sentences: int, seed: int = 1) -> dict[str, Counter[str]]:
     """Write ``<task>.txt`` for the ten tasks: split (tr, va, te), label and sentence, separated by tabs.
 
-    Of every task 80% of the sentences are for training, 10% for validation and 10% for testing; none occurs twice, and
-    a label's first sentence is for training. The same arguments give the same files.
+    In every task, 80% of the sentences are for training, 10% for validation and 10% for testing. None occurs twice, and
+    the first sentence of each label is for training. The same arguments give the same files.
 
     Args:
-        sentences: of each task.
+        sentences: number per task.
 
     Returns:
-        How often each label occurs, by task.
+        Counts of the labels, by task.
     """
     mix = {}
-    with ExitStack() as stack:  # all files are renamed into place at the very end
+    with ExitStack() as stack:  # all files are renamed into place at the end
         for task, probe in make_probes(seed).items():
             derivation = Derivation(seed + TASKS.index(task))
             examples: dict[str, str] = {}
@@ -62,8 +62,8 @@ def write_probing(out: Path, sentences: int, seed: int = 1) -> dict[str, Counter
 
 
 def make_probes(seed: int) -> dict[str, Probe]:
-    """The label of a sentence in each of the ten tasks, and the sentence, which some of them change."""
-    numbers = random.Random(f"probing {seed}")
+    """For each of the ten tasks, the label of a sentence and the sentence, which some tasks change."""
+    rng = random.Random(f"probing {seed}")
     drawn = [tree for tree, _ in map(sentence_pair, [Derivation(seed + 100)] * DRAWN)]
     content, tops, others = _content_words(drawn), _top_sequences(drawn), _words_by_tag(drawn)
 
@@ -77,11 +77,11 @@ def make_probes(seed: int) -> dict[str, Probe]:
 
     def bigram_shift(tree: Tree) -> Example | None:
         order = words(tree)[:-1]  # the final punctuation stays
-        # the capital of the first word would show the shift
+        # the first word's capital letter would show the shift
         places = [i for i, pair in enumerate(itertools.pairwise(order)) if i and pair[0] != pair[1]]
-        if not places or numbers.random() < 0.5:
+        if not places or rng.random() < 0.5:
             return "O", text(tree)
-        place = numbers.choice(places)
+        place = rng.choice(places)
         order[place : place + 2] = order[place + 1], order[place]
         return "I", " ".join([*order, words(tree)[-1]])
 
@@ -90,17 +90,17 @@ def make_probes(seed: int) -> dict[str, Probe]:
         places = [i for i, leaf in enumerate(leaves) if leaf.label in NOUNS + VERBS and i]
         if not places:
             return None
-        if numbers.random() < 0.5:
+        if rng.random() < 0.5:
             return "O", text(tree)
-        place = numbers.choice(places)
-        replacement = numbers.choice([w for w in others[leaves[place].label] if w != leaves[place].word])
+        place = rng.choice(places)
+        replacement = rng.choice([w for w in others[leaves[place].label] if w != leaves[place].word])
         return "C", " ".join(replacement if i == place else leaf.word for i, leaf in enumerate(leaves))
 
     def coordination_inversion(tree: Tree) -> Example | None:
         clauses = [child for _, child in tree.children if child.label == "S"]
         if tree.label != "S" or len(clauses) != 2:
             return None
-        if numbers.random() < 0.5:
+        if rng.random() < 0.5:
             return "O", text(tree)
         first = next(tree.leaves())
         begins_low = first.label != "NNP" and first.word != "I"
@@ -137,7 +137,7 @@ def depth(tree: Tree) -> int:
 
 
 def past_present(tree: Tree) -> Example | None:
-    """Tense of the main clause: of its finite verb, which is the root, its auxiliary or its copula."""
+    """Tense of the main clause, from its finite verb: the root, its auxiliary or its copula."""
     heads, relations = dependencies(tree)
     root = heads.index(0) + 1
     for leaf, head, relation in zip(tree.leaves(), heads, relations, strict=True):
@@ -148,7 +148,7 @@ def past_present(tree: Tree) -> Example | None:
 
 
 def _number(tree: Tree, relation: str) -> Example | None:
-    """Number of the main clause's noun in that relation; None where several are joined by "and"."""
+    """Number of the main clause's noun in this relation; None if several are joined by "and"."""
     heads, relations = dependencies(tree)
     arcs, root = list(zip(heads, relations, strict=True)), heads.index(0) + 1
     found = [number for number, arc in enumerate(arcs, start=1) if arc == (root, relation)]
@@ -176,7 +176,7 @@ def _top_sequences(trees: Sequence[Tree]) -> set[str]:
 
 
 def _words_by_tag(trees: Sequence[Tree]) -> dict[str, list[str]]:
-    """The words of each part of speech, each as often as it occurs."""
+    """The words of each part of speech, with repetitions."""
     found: dict[str, list[str]] = {tag: [] for tag in NOUNS + VERBS}
     for tree in trees:
         for leaf in tree.leaves():

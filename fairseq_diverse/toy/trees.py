@@ -1,7 +1,7 @@
-"""One tree for both analyses: constituents carry labels, and every child has a relation to the head child.
+"""One tree for constituents and dependencies: phrases have labels, and children have a relation to the head child.
 
-The head of a constituent is the head of the one child whose relation is ``head``, so that brackets and dependencies are
-two views of one derivation, and dependencies are projective.
+The head of a constituent is the head of its child with relation ``head``. Brackets and dependencies are therefore two
+views of one derivation, and dependencies are projective.
 """
 
 from collections.abc import Iterator
@@ -32,14 +32,14 @@ class Tree:
             yield from child.leaves()
 
     def capitalized(self) -> "Tree":
-        """The tree with a capital letter at its start; leaves may be shared between trees, so they are not changed."""
+        """A copy of the tree with a capital first letter (leaves may be shared between trees)."""
         if self.word:
             return replace(self, word=self.word[0].upper() + self.word[1:])
         (relation, first), *rest = self.children
         return replace(self, children=((relation, first.capitalized()), *rest))
 
     def brackets(self) -> str:
-        """The tree in the Penn Treebank's brackets, on one line."""
+        """The tree in Penn Treebank brackets, on one line."""
         inside = self.word or " ".join(child.brackets() for _, child in self.children)
         return f"({self.label} {inside})"
 
@@ -78,7 +78,7 @@ def dependencies(tree: Tree) -> tuple[list[int], list[str]]:
 
 
 def conllu(tree: Tree, name: str) -> str:
-    """The tree's dependencies as one CoNLL-U sentence, with the empty line that ends it."""
+    """The tree's dependencies as one CoNLL-U sentence, with its final empty line."""
     leaves = list(tree.leaves())
     lines = [f"# sent_id = {name}", f"# text = {' '.join(leaf.word for leaf in leaves)}"]
     for number, (word, head, relation) in enumerate(zip(leaves, *dependencies(tree), strict=True), start=1):

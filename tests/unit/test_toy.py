@@ -561,7 +561,7 @@ def test_bad_values(arguments, complaint, tmp_path, capsys):
 def test_out_is_a_file(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert cli(["toy", "--out", str(tmp_path / "file"), "--sentences", "5"]) == 2
-    assert capsys.readouterr().err == f"fairseq-diverse toy: --out {tmp_path / 'file'}: is a file; name a folder\n"
+    assert capsys.readouterr().err == f"fairseq-diverse toy: --out {tmp_path / 'file'}: is a file; give a folder\n"
     assert (tmp_path / "file").read_text() == "mine"
 
 
