@@ -1,4 +1,4 @@
-"""Trees of new sentences, parsed on the fly or given, as the model reads them."""
+"""Trees of new sentences for the model, parsed on the fly or from files."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,12 +19,12 @@ class LiveTrees:
 
     Args:
         needed: kinds of trees that the model needs.
-        parsers: by kind, how to load one: parser, model, language, and what gave the model.
-        files: by kind, files with ready trees, read sentence by sentence as lines come; they go before parsers.
-        subwords: how pieces make words, see ``words_of``.
+        parsers: by kind: parser, model, language, and the flag or file that gave the model.
+        files: by kind: files with trees, read sentence by sentence; preferred to parsers.
+        subwords: segmentation, see ``words_of``.
 
     Raises:
-        UserError: a kind with neither parser nor file, or a parser that cannot be loaded.
+        UserError: a kind has neither parser nor file, or a parser cannot be loaded.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LiveTrees:
     def __call__(
         self, tokenized: Sequence[str], pieces: Sequence[str], left_out: Collection[int] = ()
     ) -> tuple[list[Tensor], list[int]]:
-        """(T, 5) of each line's subwords, and which lines (from 0) have no usable tree.
+        """(T, 5) for the subwords of each line, and the lines (from 0) without a usable tree.
 
         Args:
             tokenized, pieces: the lines in tokens and in subwords.
-            left_out: empty lines in the place of others, to which the files' trees belong.
+            left_out: lines that were replaced by empty ones, though the files have trees for them.
         """
         found = {kind: self._trees(kind, tokenized) for kind in self.needed}
         trees, unparsed = [], []

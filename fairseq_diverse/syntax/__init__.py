@@ -1,1 +1,1 @@
-"""Source-side trees: from parsers' files to small integers beside fairseq's data."""
+"""Source-side trees: parsing, file formats, and integers per word for the attention."""

@@ -1,4 +1,4 @@
-"""Words as Moses, the Penn Treebank and parsers write them."""
+"""Escapes of Moses, the Penn Treebank and parsers."""
 
 import functools
 import unicodedata
@@ -10,7 +10,7 @@ SAME = {"``": '"', "''": '"'}
 
 @functools.lru_cache(2**16)
 def without_moses(word: str) -> str:
-    """A token of Moses as the word that a parser knows: ``&apos;s`` -> ``'s``, ``@-@`` -> ``-``."""
+    """A Moses token as a plain word for a parser: ``&apos;s`` -> ``'s``, ``@-@`` -> ``-``."""
     if "&" in word:
         word = _detokenizer().unescape_xml(word)
     return "-" if word == "@-@" else word
@@ -25,7 +25,7 @@ def with_brackets_escaped(word: str) -> str:
 
 @functools.lru_cache(2**16)
 def comparable(word: str) -> str:
-    """The same text for every way of writing a word, for checks of alignment; not for output."""
+    """A normal form of a word that is equal for all escapes; for alignment checks, not for output."""
     word = without_moses(word)
     for bracket, escaped in BRACKETS.items():
         word = word.replace(escaped, bracket)

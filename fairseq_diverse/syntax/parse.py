@@ -1,4 +1,4 @@
-"""Parsing a text file with one single-threaded process a core, resumable, without a sentence ever losing its line."""
+"""Parse a text file with one single-threaded process per core; resumable, one tree per line."""
 
 import hashlib
 import itertools
@@ -22,16 +22,16 @@ from fairseq_diverse.support.processes import die_with_parent, locked
 from fairseq_diverse.syntax import parsers
 from fairseq_diverse.syntax.escapes import without_moses
 
-CHUNK = 500  # lines parsed and kept at a time
-CHUNKS_A_PROCESS = 200  # a parser's memory grows; a fresh process is a few seconds
+CHUNK = 500  # lines parsed and stored at a time
+CHUNKS_A_PROCESS = 200  # a parser's memory grows; starting a new one takes a few seconds
 EMPTY = "empty line"
-WORDS, CHARACTERS = 20_000, 1_000  # in a line, in a word: more takes a parser gigabytes
+WORDS, CHARACTERS = 20_000, 1_000  # limits per line and per word; a parser needs gigabytes for more
 ENDLESS = f"more than {WORDS:,} words, or {CHARACTERS:,} characters in a word"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is parsed and how; equal jobs go on with each other's parts."""
+    """The text and the parser; a job resumes with the parts of an equal job."""
 
     kind: str
     parser: str
@@ -39,7 +39,7 @@ class Job:
     language: str
     digest: str  # of the text
     first: int  # line, from 0
-    last: int  # one behind the last line
+    last: int  # exclusive
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class Unparsed:
 def parse_file(
     text: Path, out: Path, kind: str, parser: str, model: str, language: str, workers: int, shard: tuple[int, int]
 ) -> tuple[int, list[Unparsed]]:
-    """Write the trees of a tokenized text, line by line; parts of a run that was stopped are taken over.
+    """Write the trees of a tokenized text, line by line; an interrupted run is resumed.
 
     Args:
-        text: tokens separated by spaces, one sentence a line; escapes of Moses are undone before parsing.
-        out: CoNLL-U (dependency) or one PTB bracketing a line (constituency).
+        text: tokens separated by spaces, one sentence per line; Moses escapes are undone before parsing.
+        out: CoNLL-U (dependency) or one PTB tree per line (constituency).
         kind: dependency or constituency.
         parser, model, language: see ``parsers.py``.
         workers: processes.
         shard: (i, n): the i-th of n equal parts of the lines, i from 1.
 
     Returns:
-        The number of lines, and those that have no tree.
+        The number of lines, and the lines without a tree.
 
     Raises:
-        ValueError: the text cannot be read, parts of another job are in the way, another process is making them, or a
+        ValueError: the text cannot be read, there are parts of another job, another process is writing them, or a
             process died.
     """
     lines = list(iterate_lines(text))
@@ -84,7 +84,7 @@ def parse_file(
 
 
 def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> dict[int, Path]:
-    """Make the parts that are not there yet; returns all, by their first line."""
+    """Parse the missing parts; returns the paths of all, by first line."""
     first, last = job.first, job.last
     chunks = {start: lines[start : min(start + CHUNK, last)] for start in range(first, last, CHUNK)}
     paths = {start: parts / f"{start:010d}.json" for start in chunks}
@@ -102,7 +102,7 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> 
 
 
 def _join(paths: dict[int, Path], out: Path, record: dict[str, str]) -> list[Unparsed]:
-    """Write ``out``, last of its files: where it is, the others are."""
+    """Write ``out`` as the last of its files: if it exists, so do the others."""
     unparsed = []
     with atomic_write(out) as file:
         for start, path in paths.items():
@@ -127,12 +127,12 @@ def _read(part: Path) -> Any:
 
 
 def record_path(out: Path) -> Path:
-    """Where it is written what made a file of trees."""
+    """The file that describes how a file of trees was made."""
     return out.with_name(f"{out.name}.json")
 
 
 def _take_over(parts: Path, job: Job) -> None:
-    """Make the folder of parts, or see that those in it are this job's."""
+    """Create the folder of parts, or check that its parts belong to this job."""
     record = parts / "job.json"
     if any(parts.glob("0*.json")) and record.exists() and _read(record) != asdict(job):
         raise UserError(f"{parts}: holds parts of another text, parser or shard; delete it, or give another --out")
@@ -143,7 +143,7 @@ def _take_over(parts: Path, job: Job) -> None:
 def _results(
     chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int
 ) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """The trees of each chunk, in the order they are ready."""
+    """The trees of each chunk, as they become ready."""
     todo = iter(chunks.items())
     context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
     before = os.environ.get("OMP_NUM_THREADS")
@@ -180,12 +180,12 @@ _parser: parsers.Parser | None = None
 def _start(*settings: str) -> None:
     global _settings
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _settings = settings  # type: ignore[assignment]
 
 
 def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Text of each line's tree and why it has none."""
+    """The text of each line's tree, and the reason if it has none."""
     global _parser
     kind, *how = _settings
     if _parser is None:
@@ -194,7 +194,7 @@ def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def parse_lines(parser: parsers.Parser, kind: str, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Text of each line's tree, and why it has none; the parser sees the sentences by length."""
+    """The text of each line's tree, and the reason if it has none; sentences are parsed in order of length."""
     sentences = [[without_moses(token) for token in line.split()] for line in lines]
     endless = {
         n for n, words in enumerate(sentences) if len(words) > WORDS or max(map(len, words), default=0) > CHARACTERS

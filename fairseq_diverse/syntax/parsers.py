@@ -1,7 +1,7 @@
-"""spaCy and benepar behind one interface: sentences as lists of words in, their trees as text out.
+"""One interface for spaCy and benepar: sentences as lists of words in, trees as text out.
 
-A folder is data: what asks for code of its own is refused. A name is that of an installed package (spaCy) or a
-downloaded model (benepar), never of a folder that happens to be here.
+A model folder is data: a folder that requests code of its own is refused. A model name is an installed package (spaCy)
+or a downloaded model (benepar), never a folder in the current directory.
 """
 
 import json
@@ -25,28 +25,28 @@ MODELS = {
     ("benepar", "de"): "benepar_de2",
 }
 NAME = re.compile(r"\w[\w-]*", re.ASCII)
-CODE = ("auto_map", "trust_remote_code")  # keys with which a model brings or allows code
-SUBBATCH_TOKENS = 500  # of benepar: larger subbatches are slower on a CPU, and take gigabytes for long sentences
+CODE = ("auto_map", "trust_remote_code")  # keys with which a model contains or allows code
+SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gigabytes for long sentences
 
 
 class Parser(Protocol):
-    """A loaded parser; words are given, never split or joined."""
+    """A loaded parser; words are never split or joined."""
 
     path: str  # where it was loaded from
 
     def parse(self, sentences: Sequence[list[str]]) -> list[str]:
-        """One tree a sentence, in their order; any exception fails all of them."""
+        """One tree per sentence, in order; an exception means that all failed."""
 
 
 class Spacy:
-    """Dependencies as blocks of CoNLL-U without their comments.
+    """Dependencies, as blocks of CoNLL-U without comments.
 
     Args:
         model: name of an installed model, or a folder.
-        given: what gave the model, for errors.
+        given: the flag or file that gave the model, for errors.
 
     Raises:
-        UserError: spaCy or the model is missing, or the model is damaged or brings code.
+        UserError: spaCy or the model is missing, or the model is damaged or contains code.
     """
 
     def __init__(self, model: str, given: str) -> None:
@@ -84,15 +84,15 @@ def _conllu_line(token: Any) -> str:
 
 
 class Benepar:
-    """Constituents as one PTB bracketing a line.
+    """Constituents, as one PTB tree per line.
 
     Args:
         model: name of a downloaded model, or a folder.
         language: of the text.
-        given: what gave the model, for errors.
+        given: the flag or file that gave the model, for errors.
 
     Raises:
-        UserError: benepar or the model is missing, or the model is damaged or brings code.
+        UserError: benepar or the model is missing, or the model is damaged or contains code.
     """
 
     def __init__(self, model: str, language: str, given: str) -> None:
@@ -104,7 +104,7 @@ class Benepar:
             from transformers import dynamic_module_utils
         except ImportError:
             raise UserError("--parser benepar: not installed; run: pip install 'fairseq-diverse[syntax]'") from None
-        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # else it asks whether to run a model's code
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # otherwise it asks whether to run a model's code
         hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
         with _loading("benepar", model, given, hint):
             self.path = nltk.data.find(f"models/{model}").path if NAME.fullmatch(model) else model
@@ -122,7 +122,7 @@ class Benepar:
             )
             for words in sentences
         ]
-        model = self.parser._parser  # its own batch call is faster than Parser.parse_sents, which knows no subbatches
+        model = self.parser._parser  # its batch call is faster than Parser.parse_sents, which has no subbatches
         outputs = model.parse(inputs, return_compressed=True, subbatch_max_tokens=SUBBATCH_TOKENS)
         labels, tags = model.decoder.label_from_index, model.tag_from_index
         trees = (
@@ -140,15 +140,15 @@ def load_parser(name: str, model: str, language: str, given: str = "--model") ->
 
 
 def located(model: str) -> str:
-    """A model that a user gave: a folder as its absolute path, so that it is found from anywhere, or else its name."""
+    """A model given by the user: the absolute path of a folder, or else the name."""
     return str(Path(model).resolve()) if Path(model).exists() else model
 
 
 def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, str]]:
-    """By kind, the parser that a record names: parser, model, language.
+    """The parsers in a record, by kind: parser, model, language.
 
     Raises:
-        UserError: it is damaged, or names a folder that depends on where the command is called.
+        UserError: the record is damaged, or has a relative folder.
     """
     found = record.get("parsers", {})
     for kind, how in found.items() if isinstance(found, dict) else [("", found)]:
@@ -164,7 +164,7 @@ def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, 
 
 @contextmanager
 def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
-    """One line for whatever a missing or damaged model raises."""
+    """Turn any error of a missing or damaged model into one line."""
     try:
         yield
     except UserError:
@@ -178,7 +178,7 @@ def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
 
 
 def _refuse_code(config: Any, where: str) -> None:
-    """See that no nested mapping of a model's configuration asks for code or for kernels from the network."""
+    """Check that no part of a model's configuration requests code or kernels from the network."""
     todo = [config]
     while todo:
         value = todo.pop()
@@ -193,7 +193,7 @@ def _refuse_code(config: Any, where: str) -> None:
 
 
 def parse_safely(parser: Parser, sentences: Sequence[list[str]]) -> list[tuple[str | None, str]]:
-    """Each sentence's tree, or None and why there is none; what fails is parsed again in halves, down to its cause."""
+    """The tree of each sentence, or None and the reason; a batch that fails is parsed again in halves."""
     if not sentences:
         return []
     try:

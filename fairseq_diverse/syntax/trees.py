@@ -1,7 +1,7 @@
-"""Trees in the field's formats, and the integers per word that the attention needs of them.
+"""Tree file formats, and the integers per word that the attention needs.
 
-Dependencies are CoNLL-U, constituents one PTB bracketing a line; sentence N belongs to line N of the text. A sentence
-without a usable tree keeps its place: in CoNLL-U its heads are ``_`` (or its block has comments only), in PTB its line
+Dependencies are CoNLL-U, constituents one PTB tree per line; sentence N belongs to line N of the text. A sentence
+without a usable tree is still present: in CoNLL-U its heads are ``_`` (or its block has only comments), in PTB its line
 is empty.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NOT_A_WORD = re.compile(r"[0-9]+(-|\.)[0-9]+")  # CoNLL-U's multiword ranges and empty nodes
 HEAD = re.compile(r"[0-9]{1,9}")
-BACKSLASH = "\udc5c"  # in no text; NLTK takes a backslash at a word's end for an escape of the bracket behind it
+BACKSLASH = "\udc5c"  # occurs in no text; NLTK would read a backslash at the end of a word as escaping the bracket
 
 Phrases = tuple[list[int], list[int], list[int]]
 
@@ -27,18 +27,18 @@ class Dependencies(NamedTuple):
     """One sentence of a CoNLL-U file."""
 
     words: list[str]
-    heads: list[int] | None  # of each word the index of its head, from 0; the root's is its own; None: no usable tree
+    heads: list[int] | None  # index of each word's head, from 0; the root's is its own; None = no usable tree
 
 
 def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Dependencies]:
-    """The sentences of a CoNLL-U file; multiword ranges and empty nodes are passed over.
+    """The sentences of a CoNLL-U file; multiword ranges and empty nodes are skipped.
 
     Args:
         path: the file.
-        lines: its lines, where they are not read from there.
+        lines: its lines, if they were already read.
 
     Raises:
-        ValueError: names file and line that are not CoNLL-U.
+        ValueError: a line is not CoNLL-U; names file and line.
     """
     words: list[str] = []
     heads: list[str] = []
@@ -64,7 +64,7 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
 
 
 def usable_heads(heads: list[str]) -> list[int] | None:
-    """CoNLL-U's heads (from 1, 0 at the root) as indices from 0, the root's its own; None unless they make one tree."""
+    """CoNLL-U's heads (from 1, 0 = root) as indices from 0 (root = itself); None if they do not form one tree."""
     if not all(HEAD.fullmatch(head) and int(head) <= len(heads) for head in heads) or heads.count("0") != 1:
         return None
     indices = [int(head) - 1 if int(head) else i for i, head in enumerate(heads)]
@@ -82,15 +82,15 @@ def usable_heads(heads: list[str]) -> list[int] | None:
 
 
 def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["Tree | None"]:
-    """The trees of a PTB file, one a line; None where there is none: an empty line, brackets without a word as some
-    parsers write for a failure, several roots.
+    """The trees of a PTB file, one per line; None for an empty line, several roots, or brackets without a word, which
+    some parsers write after a failure.
 
     Args:
         path: the file.
-        lines: its lines, where they are not read from there.
+        lines: its lines, if they were already read.
 
     Raises:
-        ValueError: names file and line that are not one bracketed tree.
+        ValueError: a line is not one bracketed tree; names file and line.
     """
     from nltk import Tree
 
@@ -113,9 +113,9 @@ def _unmarked(text: str) -> str:
 def local_phrases(tree: "Tree") -> Phrases:
     """Local phrase and layer of every word.
 
-    The local phrase is the span of words under the word's lowest ancestor that covers more than one word; in a tree of
-    one word it is the word. The layer is the number of phrases above the word; a preterminal (a node whose only child
-    is a word) is not a phrase.
+    The local phrase is the span of the word's lowest ancestor with more than one word; in a tree of one word it is the
+    word. The layer is the number of phrases above the word; a preterminal (a node whose only child is a word) is not a
+    phrase.
 
     Source: Zhang et al. (2021), section 4.1.2, rule 1.
 
