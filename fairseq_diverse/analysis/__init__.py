@@ -1,1 +1,1 @@
-"""What a trained model does: heads, maps, size, accuracy."""
+"""Analysis of trained models: heads, maps, size, accuracy."""

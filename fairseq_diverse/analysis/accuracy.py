@@ -1,4 +1,4 @@
-"""Accuracy of classifiers by split, and its picture by length."""
+"""Accuracy of classifiers by split, and its plot by length."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
 
 
 class Accuracy(NamedTuple):
-    """Of some examples: how many there are of each class, and a 1 for each that is classified correctly, else a 0."""
+    """The number of examples of each class, and for each example 1 if it is classified correctly, else 0."""
 
     classes: list[int]
     hits: str
 
     @property
     def share(self) -> float:
-        """Of the examples that are classified correctly, in percent."""
+        """Accuracy, in percent."""
         return 100 * self.hits.count("1") / len(self.hits)
 
     @property
     def largest(self) -> float:
-        """Share of the largest class, what always guessing it gets, in percent."""
+        """Majority-class accuracy, in percent."""
         return 100 * max(self.classes) / len(self.hits)
 
 
 def pooled(parts: Iterable[Accuracy]) -> Accuracy:
-    """All examples of several parts."""
+    """The examples of several parts together."""
     classes, hits = zip(*parts, strict=True)
     return Accuracy([sum(counts) for counts in zip(*classes, strict=True)], "".join(hits))
 
@@ -39,10 +39,10 @@ def measure_accuracy(
 
     Args:
         task: with the split loaded.
-        max_tokens: in a batch; a longer example is one of its own.
-        done: called with the number of examples of every batch.
+        max_tokens: per batch; a longer example is a separate batch.
+        done: called with the number of examples after each batch.
     """
-    import torch  # not above: reports are drawn without it
+    import torch  # here, since reports do not need it
     from fairseq import utils
 
     model.eval()
@@ -62,13 +62,12 @@ def measure_accuracy(
 
 
 def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]], trained: int) -> "Figure":
-    """Accuracy by number of operators, a curve a model, and what always guessing the largest class gets (Li et al.,
-    2021, Fig. 4).
+    """Accuracy by number of operators, one curve per model, and the majority-class accuracy (Li et al., 2021, Fig. 4).
 
     Args:
-        lengths: x of every accuracy.
-        found: the accuracies of every model, by its name.
-        trained: the most operators of the training data; a line after it.
+        lengths: number of operators of each accuracy.
+        found: model -> accuracies.
+        trained: largest number of operators in training; drawn as a line.
 
     Raises:
         UserError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""The attention weights of each head for one sentence pair, and their picture."""
+"""The attention weights of each head for one sentence pair, and their plot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from fairseq_diverse.support.pictures import new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CELL, LETTER = 0.15, 0.07  # inches a row, and a letter of a 7-point label
-MOST_PIXELS = 10_000  # a side; larger pictures are drawn coarser
+CELL, LETTER = 0.15, 0.07  # inches per row, and per letter of a 7-point label
+MOST_PIXELS = 10_000  # per side; larger plots get a lower resolution
 
 
 def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on: str, flag: str) -> AttentionMaps:
-    """The weights after the softmax, before weight mixing and dropout; the model is put in evaluation mode.
+    """The weights after the softmax, before weight mixing and dropout; sets the model to evaluation mode.
 
     Args:
         sample: a batch's ``net_input``.
         on: placement of the attentions, for example ``encoder:1,cross``.
-        flag: the flag that errors name.
+        flag: for error messages.
 
     Returns:
         ``{(component, layer): (H, B, T, S)}``; the rows of a real query sum to 1.
 
     Raises:
-        UserError: a placement that the model does not have.
+        UserError: the model does not have the placement.
     """
     model.eval()
     with torch.no_grad():
@@ -45,7 +45,7 @@ def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on
 
 @dataclass(frozen=True)
 class SentencePair:
-    """Subwords of both sides, each with the closing ``</s>``, and the model's ``net_input`` of this one pair."""
+    """Subwords of both sides, with ``</s>``, and the model's ``net_input`` for this pair."""
 
     source: list[str]
     target: list[str]
@@ -54,8 +54,8 @@ class SentencePair:
     def labels(self, component: str) -> tuple[list[str], list[str]]:
         """Queries and keys of a component's map.
 
-        A query of the decoder is the subword that it has read last (``</s>`` at the start); a query of the
-        cross-attention is the subword that it is about to write.
+        A query of the decoder is the subword that it read last (``</s>`` at the start); a query of the cross-attention
+        is the subword that it writes next.
         """
         read = self.target[-1:] + self.target[:-1]
         return {
@@ -73,13 +73,13 @@ def encode_pair(
     target: str | None = None,
     trees: Tensor | None = None,
 ) -> SentencePair:
-    """Segment a raw pair as the model's data; without a target, the model's translation (beam 5) is taken.
+    """Segment a raw pair like the model's data; without a target, use the model's translation (beam 5).
 
     Args:
         trees: (T, 5) of the source's subwords, for a model that needs them.
 
     Raises:
-        UserError: an empty sentence, one longer than the model's positions, or one without the trees it needs.
+        UserError: a sentence is empty, longer than the model's positions, or without the trees that the model needs.
     """
     if model.encoder.plan.trees and trees is None:
         raise UserError(f"--source: this model needs {' and '.join(model.encoder.plan.trees)} trees; take --sentence N")
@@ -90,7 +90,7 @@ def encode_pair(
         words = preprocessing.encode(raw, side).split()
         if not 0 < len(words) < limits[side]:
             raise UserError(f"--{side}: {len(words)} subwords; the model takes 1 to {limits[side] - 1}")
-        ids = dictionaries[side].encode_line(" ".join(words), add_if_not_exist=False).long()  # closes with </s>
+        ids = dictionaries[side].encode_line(" ".join(words), add_if_not_exist=False).long()  # ends with </s>
         return [*words, dictionaries[side].eos_word], ids
 
     source_words, source_ids = encode("source", source)
@@ -110,13 +110,13 @@ def encode_pair(
 class Comparison:
     """A sentence in an encoder layer with syntax or enlivening (Zhang et al., 2021, Fig. 5)."""
 
-    mask: Tensor  # (T, T) what syntax multiplies the weights of a row by, the row's largest factor 1; NaN where masked
+    mask: Tensor  # (T, T) factors of the weights due to syntax, at most 1 in each row; NaN where masked
     plain: Tensor  # (H, T, T) weights without any mechanism
-    redundant: Tensor | None  # (H,) bool, where heads are enlivened
+    redundant: Tensor | None  # (H,) bool, with --enliven
 
 
 def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor], layer: int) -> Comparison | None:
-    """What syntax does to the first sentence of a batch; None where an encoder layer has neither syntax nor enlivening.
+    """The effect of syntax on the first sentence of a batch; None if the layer has neither syntax nor enlivening.
 
     Args:
         model: in evaluation mode.
@@ -130,7 +130,7 @@ def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor]
     with torch.no_grad():
         extra = model(**sample, features_only=True, attention_request=AttentionRequest(inside=True))[1]
         relations = relate(sample["source_trees"], model.encoder.plan.trees)
-        penalty, seen = None, relations.dependency  # what decides which heads are redundant
+        penalty, seen = None, relations.dependency  # decides which heads are redundant
         if syntax is not None:
             penalty, seen = syntax.penalty(relations)
         assert seen is not None
@@ -152,8 +152,8 @@ def draw_panels(
     """Maps of one sentence pair, all on the colour scale 0 to 1.
 
     Args:
-        rows: panels from left to right, row by row; None leaves a place empty.
-        queries, keys: T labels of a map's rows and S of its columns.
+        rows: panels, row by row; None = an empty panel.
+        queries, keys: labels of the T rows and S columns of a map.
 
     Raises:
         UserError: matplotlib is not installed.
@@ -178,13 +178,13 @@ def draw_panels(
 
 
 def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:
-    """One panel a head.
+    """One panel per head.
 
     Args:
         maps: (H, T, S) weights.
         heads: numbers of the heads to draw, from 1.
         prefix: of every title.
-        columns: panels in a row.
+        columns: panels per row.
     """
     panels: list[Panel | None] = [(f"{prefix}head {head}", maps[head - 1]) for head in heads]
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
@@ -193,7 +193,7 @@ def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: i
 def comparison_panels(
     comparison: Comparison, maps: Tensor, heads: Sequence[int], prune: bool
 ) -> list[list[Panel | None]]:
-    """A row a head: its plain weights and those it has, and before the first what syntax multiplies them by."""
+    """One row per head: weights without and with syntax; the first row starts with the factors due to syntax."""
     rows: list[list[Panel | None]] = []
     for head in heads:
         name = "with syntax"

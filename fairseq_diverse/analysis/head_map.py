@@ -1,4 +1,4 @@
-"""Where the heads of several models lie relative to each other, in two dimensions."""
+"""A two-dimensional map of the heads of several models."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int) -> Tensor:
-    """What every encoder head gives on average.
+    """The mean output of every encoder head.
 
         mean over layers and real tokens t of  O_h[t],    O_h the head's output before the heads are combined
 
     Source: Li et al. (2021), section 4.1.2.3.
 
     Args:
-        model: put in evaluation mode.
+        model: is set to evaluation mode.
         samples: batches of the task.
         padding: index of the padding symbol.
 
@@ -32,7 +32,7 @@ def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]]
         (H, D).
 
     Raises:
-        UserError: no sentence, or layers with outputs of different widths.
+        UserError: there is no sentence, or the outputs of the layers differ in width.
     """
     model.eval()
     total, tokens = torch.zeros(()), 0
@@ -53,15 +53,15 @@ def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]]
 
 
 def similarity(heads: Tensor) -> float:
-    """Mean cosine similarity of all pairs of heads (H, D), equal ones among them: from 0, apart, to 1, all alike."""
+    """Mean cosine similarity of all pairs of heads (H, D), each head with itself included; 1 if all are equal."""
     return float(output_agreement(heads[None, :, None], torch.ones(1, 1, dtype=torch.bool)))
 
 
 def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
-    """The heads of all models by t-SNE together, a colour a model (Li et al., 2021, Fig. 3).
+    """The heads of all models in one t-SNE, one colour per model (Li et al., 2021, Fig. 3).
 
     Args:
-        heads: (H, D) by the models' names, D alike.
+        heads: model -> (H, D), with equal D.
 
     Raises:
         UserError: matplotlib or scikit-learn is not installed, widths differ, or there are fewer than three heads.

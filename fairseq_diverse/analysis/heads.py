@@ -1,4 +1,4 @@
-"""What the encoder's heads do: how sure they are, how syntactic, how often redundant, how important."""
+"""Statistics of the encoder's heads: confidence, syntactic attention, redundancy, importance."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -23,24 +23,23 @@ FIGURES = ("confidence", "syntactic attention", "redundant", "importance")
 def inspect_heads(
     model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int, gate: float | None, graphs: Any
 ) -> dict[str, Tensor]:
-    """Means over sentences of four figures of every encoder head.
+    """Four statistics of every encoder head, averaged over sentences.
 
     - confidence, syntactic attention, redundant: ``head_confidence``, ``syntactic_attention`` and ``redundant_heads``
-      of the plain weights softmax(mask(q k / sqrt(D))), whatever mechanisms the attention has (Zhang et al., 2021,
-      Eqs. 3, 9, 10);
-    - importance: | sum over positions of O_h . dL/dO_h |, O_h the head's output before it is combined with the others
-      and L the negative log-likelihood of the sentence (Michel et al., 2019), divided in each layer by its Euclidean
+      of the weights without mechanisms, softmax(mask(q k / sqrt(D))) (Zhang et al., 2021, Eqs. 3, 9, 10);
+    - importance: | sum over positions of O_h . dL/dO_h |, where O_h is the head's output before the heads are combined
+      and L the negative log-likelihood of the sentence (Michel et al., 2019); divided in each layer by its Euclidean
       norm over heads.
 
     Args:
-        model: put in evaluation mode.
-        samples: batches of the task, with targets, and with the trees that the model itself needs.
+        model: is set to evaluation mode.
+        samples: batches of the task, with targets, and with trees if the model needs them.
         padding: index of the padding symbol.
-        gate: constant gate, or None for the dynamic one.
-        graphs: the dependencies, a ``SyntaxDataset`` or by id as from one; None leaves confidence and importance.
+        gate: constant gate, or None = the dynamic one.
+        graphs: dependencies by sentence id, as in ``SyntaxDataset``; None = only confidence and importance.
 
     Returns:
-        figure -> (layers, H).
+        statistic -> (layers, H).
     """
     model.eval()
     sums: dict[str, Tensor] = {}
@@ -60,7 +59,7 @@ def inspect_heads(
 def _of_batch(
     model: DiverseTransformerModel, sample: dict[str, Any], padding: int, gate: float | None, graphs: Any
 ) -> dict[str, Tensor]:
-    """figure -> (layers, B, H)."""
+    """statistic -> (layers, B, H)."""
     with torch.enable_grad():
         decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(inside=True))
         inside = list(extra["inside"].values())
@@ -84,7 +83,7 @@ def _of_batch(
 
 
 def draw_figures(figures: dict[str, Tensor]) -> "Figure":
-    """One panel a figure: layers down, heads across, the values written in the cells.
+    """One panel per statistic: layers as rows, heads as columns, values in the cells.
 
     Raises:
         UserError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Parameters and FLOPs of a model, counted on the model itself."""
+"""Parameters and FLOPs of a model, counted while it runs."""
 
 import math
 from argparse import Namespace
@@ -24,15 +24,15 @@ PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul")
 
 
 def measure_size(args: Namespace, vocabulary: int, source_length: int, target_length: int) -> dict[str, Any]:
-    """Parameters and FLOPs of the model that ``args`` describe, by side, in total, and what its mechanisms add.
+    """Parameters and FLOPs of the model that ``args`` describe, by side and in total, and those of its mechanisms.
 
     Args:
-        args: ``arch`` and the model flags that were given, without their defaults.
-        vocabulary: symbols on each side, fairseq's four among them.
-        source_length, target_length: tokens, the end of the sentence among them.
+        args: ``arch`` and the model flags that were given, without defaults.
+        vocabulary: symbols on each side, including fairseq's four.
+        source_length, target_length: tokens, including the end-of-sentence symbol.
 
     Raises:
-        UserError: an unknown architecture, flags that no model can have, a number out of range.
+        UserError: an unknown architecture, flags that do not fit the model, or a number out of range.
     """
     architectures = [name for name, kind in ARCH_MODEL_REGISTRY.items() if kind is DiverseTransformerModel]
     if args.arch not in architectures:
@@ -75,10 +75,10 @@ def measure_size(args: Namespace, vocabulary: int, source_length: int, target_le
 
 
 def build_model(args: Namespace, vocabulary: int) -> DiverseTransformerModel:
-    """The model of complete arguments, with ``vocabulary`` symbols on each side.
+    """The model for complete arguments, with ``vocabulary`` symbols on each side.
 
     Raises:
-        UserError: flags that no model can have.
+        UserError: flags that do not fit the model.
     """
     dictionary = Dictionary()
     dictionary.pad_to_multiple_(vocabulary)
@@ -92,9 +92,9 @@ def build_model(args: Namespace, vocabulary: int) -> DiverseTransformerModel:
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Number of parameters of ``encoder`` and ``decoder``, and of the ``embeddings`` and the softmax layer of both.
+    """Number of parameters of ``encoder``, ``decoder``, and ``embeddings`` (with the softmax layer).
 
-    A parameter that two modules share counts once.
+    A shared parameter counts once.
     """
     counts = Counter(encoder=0, decoder=0, embeddings=0)
     for name, parameter in model.named_parameters():
@@ -106,19 +106,19 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 def count_flops(model: nn.Module, source_length: int, target_length: int) -> dict[str, int]:
     """FLOPs of ``encoder`` and ``decoder`` for one sentence pair, without the embeddings and the softmax layer.
 
-    Counted while the model runs on the explicit route, where every attention makes its maps: torch gives 0 for its
-    fused kernel on a CPU. A multiply-add is 2 FLOPs. Counted are those of
+    Counted while the model runs without fused attention (every attention computes its maps), since torch counts 0 for
+    its fused kernel on a CPU. A multiply-add is 2 FLOPs. Counted are
 
     - matrix products and convolutions;
-    - layer normalization, one an element;
-    - elementwise products, one an element: products, quotients and powers, the scaling of queries and of embeddings
-      among them, and those of a mechanism; two where a mechanism takes a x + (1 - a) y.
+    - layer normalization, one per element;
+    - elementwise products, quotients and powers, one per element, including the scaling of queries and embeddings, and
+      those of mechanisms; two for a x + (1 - a) y in a mechanism.
 
-    Sums, means, softmax, exponentials, logarithms and ReLU are left out, in a mechanism as elsewhere. With this rule
-    the plain transformer has the figures of Wang et al. (2021), Table 5.
+    Sums, means, softmax, exponentials, logarithms and ReLU are not counted. With this rule the plain transformer has
+    the FLOPs of Wang et al. (2021), Table 5.
 
     Args:
-        source_length, target_length: tokens, the end of the sentence among them.
+        source_length, target_length: tokens, including the end-of-sentence symbol.
     """
     elementwise = {getattr(torch.ops.aten, name): _elementwise for name in PRODUCTS}
     counter = FlopCounterMode(
@@ -131,8 +131,8 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
         },
     )
     source, target = torch.full((1, source_length), 4), torch.full((1, target_length), 4)
-    related = torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1)  # ignored where no trees are needed
-    with cpu.disabled(), counter, torch.no_grad():  # torch cannot count what a kernel of ours does
+    related = torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1)  # ignored if no trees are needed
+    with cpu.disabled(), counter, torch.no_grad():  # torch cannot count the work of our kernels
         model(
             source,
             torch.tensor([source_length]),
@@ -147,7 +147,7 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
 
 
 def _with_own_maps(model: Any) -> str:
-    """The placement of the attentions whose heads have maps of their own."""
+    """The placement of the attentions with one map per head."""
     own = {"encoder": [layer.self_attn for layer in model.encoder.layers]}
     own |= {"decoder": [layer.self_attn for layer in model.decoder.layers]}
     own |= {"cross": [layer.encoder_attn for layer in model.decoder.layers]}
