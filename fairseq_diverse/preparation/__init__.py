@@ -1,4 +1,4 @@
-"""From raw parallel text to a binarized data set, and the same steps for one line at a time."""
+"""From raw parallel text to a binarized data set, and the same steps for single lines."""
 
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.pipeline import Preprocessing

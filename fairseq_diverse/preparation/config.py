@@ -1,4 +1,4 @@
-"""What ``configs/data/*.yaml`` may say; ``docs/configs.md`` explains each key."""
+"""The keys of ``configs/data/*.yaml``; ``docs/configs.md`` explains them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ SPLITS = ("train", "valid", "test")
 TOKENIZERS = ("moses", "jieba", "none")
 SEGMENTERS = ("subword-nmt", "sentencepiece")
 
-# Keys and their default values; a default's type is the type that is asked for.
+# Keys and their default values; a value must have the type of the default.
 SIDE_DEFAULTS = {
     "normalize": True,
     "tokenizer": "moses",
@@ -26,11 +26,11 @@ TOP_KEYS = ("source", "target", "files", *SIDE_DEFAULTS, "filter", "bpe", "joine
 
 @dataclass(frozen=True)
 class DataConfig:
-    """A data set and how it is prepared.
+    """A data set and its preparation.
 
-    ``sides`` holds, for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``; ``files`` the prefix of
-    each split's raw files; ``filter`` and ``bpe`` the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``; ``sources``
-    the archives that the raw files come from, None where they are brought.
+    ``sides``: for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``; ``files``: the prefix of the
+    raw files of each split; ``filter`` and ``bpe``: the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``; ``sources``:
+    the archives of the raw files, None if the user provides the raw files.
     """
 
     name: str
@@ -66,11 +66,11 @@ class DataConfig:
         sides: dict[str, dict[str, Any]] = {}
         for side in ("source", "target"):
             language = given.get(side)
-            if not isinstance(language, str) or not language.isidentifier():  # YAML 1.1 reads a bare `no` as false
-                raise ValueError(f'{side}: a language code such as "en" is expected, not {language!r}')
+            if not isinstance(language, str) or not language.isidentifier():  # YAML 1.1 reads an unquoted `no` as false
+                raise ValueError(f'{side}: must be a language code such as "en", not {language!r}')
             sides[side] = {"language": language}
         if given["source"] == given["target"]:
-            raise ValueError(f"source and target are both {given['source']}")
+            raise ValueError(f"source and target are both {given['source']}; give two languages")
         for key, default in SIDE_DEFAULTS.items():
             value = given.get(key, default)
             both = value if isinstance(value, dict) else {"source": value, "target": value}
@@ -91,14 +91,14 @@ class DataConfig:
         if bpe["size"] < 1 or bpe["threshold"] < 0:
             raise ValueError(f"bpe: size must be at least 1 and threshold at least 0, got {bpe}")
         if bpe["threshold"] and bpe["kind"] != "subword-nmt":
-            raise ValueError("bpe: threshold goes with the kind subword-nmt only")
+            raise ValueError("bpe: threshold needs the kind subword-nmt")
         joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
         languages = (given["source"], given["target"])
         sources = Sources.from_mapping(given["sources"], languages, files) if "sources" in given else None
         return cls(name, sides, files, limits, bpe, joined, sources)
 
     def as_dict(self) -> dict[str, Any]:
-        """What decides how raw files are prepared (not the name), in the order of the configuration file."""
+        """All settings of the preparation (not the name), in the order of the configuration file."""
         return {
             "sides": self.sides,
             "files": self.files,
@@ -118,7 +118,7 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
-        raise ValueError(f"{name}: {wanted.__name__} expected, got {value!r}")
+        raise ValueError(f"{name}: must be {wanted.__name__}, not {value!r}")
     return value
 
 

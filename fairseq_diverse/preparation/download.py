@@ -1,4 +1,4 @@
-"""Archives from their addresses into a folder, going on where an earlier download stopped."""
+"""Downloads of archives; an interrupted download is resumed."""
 
 from http.client import HTTPException
 from pathlib import Path
@@ -10,18 +10,18 @@ from tqdm import tqdm
 from fairseq_diverse.preparation.progress import INTERVAL
 from fairseq_diverse.preparation.sources import Sources
 
-TIMEOUT = 60  # seconds without a byte
+TIMEOUT = 60  # seconds without data
 CHUNK = 1 << 20
 
 
 def fetch(sources: Sources, folder: Path, download: bool = True) -> None:
-    """Bring every archive of ``sources`` into ``folder``; those that are there stay as they are.
+    """Download the archives of ``sources`` that are missing in ``folder``.
 
-    An archive is downloaded as ``NAME.part``, from its end where it exists already, and renamed when it is complete.
-    Nothing is downloaded while an archive that must be brought by hand is missing.
+    An archive is downloaded as ``NAME.part`` (an existing part is continued) and renamed when it is complete. Nothing
+    is downloaded while an archive that must be downloaded by hand is missing.
 
     Raises:
-        ValueError: archives are missing and cannot be downloaded or must not be; lists them with their addresses.
+        ValueError: archives are missing and cannot or must not be downloaded; lists them with their addresses.
     """
     why = ""
     if download and not _absent(sources.by_hand, folder):
@@ -50,7 +50,7 @@ def _download(address: str, path: Path) -> None:
     except HTTPError as error:
         if error.code != 416:
             raise
-        part.unlink()  # as long as the archive or longer: not its beginning
+        part.unlink()  # not shorter than the archive: not its beginning
         _append(address, part)
     part.replace(path)
 

@@ -1,7 +1,7 @@
-"""Archives to raw parallel files: one line a sentence, all of a data set or nothing.
+"""Archives to raw parallel files, one sentence per line; a data set is extracted completely or not at all.
 
-Archives are read to their ends through readers that compare checksums: of gzip, bzip2, xz and of every wanted member of
-a zip. A plain .tar has none.
+Archives are read to the end, with the checksums of gzip, bzip2, xz and of every extracted member of a zip. A plain .tar
+has none.
 """
 
 import bz2
@@ -45,18 +45,18 @@ DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, ValueError, OverflowError, LookupError, MemoryError),
 )
-RATIO = 100  # text takes less than a hundredth only where it says the same again and again
-ALWAYS = 1 << 28  # bytes that any archive may hold
-LONGEST = 1 << 24  # bytes of a line
+RATIO = 100  # only highly repetitive text is compressed to less than a hundredth
+ALWAYS = 1 << 28  # bytes that every archive may contain
+LONGEST = 1 << 24  # bytes per line
 CHUNK = 1 << 20
 ZIP_END = 22 + (1 << 16)  # bytes of a zip's last record and its comment
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
-ABOUT_THE_TALK = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b")  # not its words
+ABOUT_THE_TALK = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b")  # tags without sentences
 TITLE = re.compile(r"</?(title|description)>")
 
 
 def is_extracted(config: DataConfig, archives: Path, raw: Path) -> bool:
-    """Whether ``raw`` holds what ``extract`` makes; archives may have been deleted since, but not replaced."""
+    """Whether ``raw`` has the files of ``extract``; archives may have been deleted since, but not replaced."""
     try:
         stamp = json.loads((raw / STAMP).read_text(encoding="utf-8"))
         now = {name: _identity(archives / name) for name in stamp["archives"] if (archives / name).exists()}
@@ -73,13 +73,13 @@ def is_extracted(config: DataConfig, archives: Path, raw: Path) -> bool:
 def extract(config: DataConfig, archives: Path, raw: Path) -> None:
     """Write the raw files of ``config.sources`` into ``raw``.
 
-    What came out of an archive stays in ``raw/parts`` until everything is there, so that a stopped extraction resumes
-    with the next archive. Of .sgm and .xml files the segments are taken, of IWSLT's train.tags the sentences, titles
+    The text of each archive is kept in ``raw/parts`` until all are extracted, so an interrupted extraction resumes with
+    the next archive. From .sgm and .xml files the segments are extracted, from IWSLT's train.tags the sentences, titles
     and descriptions.
 
     Raises:
-        ValueError: an archive is damaged, not the one that the configuration describes, or lacks a member; it holds far
-            more than its size allows; a text is not UTF-8, or two sides are unequally long.
+        ValueError: an archive is damaged, lacks a member, differs from the configuration, or contains far more than its
+            size allows; a text is not UTF-8; or the two sides have different numbers of lines.
     """
     sources = _sources(config)
     languages = config.languages
@@ -116,7 +116,7 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
 
 
 def wrong_lines(config: DataConfig, raw: Path) -> list[str]:
-    """What differs between the lines that were extracted and those that the configuration names, one text a part."""
+    """Differences between the numbers of extracted lines and those in the configuration, one text per part."""
     measured = json.loads((raw / STAMP).read_text(encoding="utf-8"))["lines"]
     return [
         f"{part.archive}: {part.members[0]} has {found:,} lines, {part.lines:,} are expected"
@@ -136,7 +136,7 @@ def _used(sources: Sources) -> list[str]:
 
 
 def _wanted(config: DataConfig) -> dict[str, list[Any]]:
-    """The files as they are written down in the stamp, in terms of JSON."""
+    """The files for the stamp, as JSON values."""
     return {
         prefix: [[part.archive, *part.members] for part in parts] for prefix, parts in _sources(config).files.items()
     }
@@ -148,24 +148,24 @@ def _identity(path: Path) -> list[int]:
 
 
 def _check(archive: Path, bytes: int | None = None, sha256: str | None = None) -> None:
-    """Compare an archive with what is known of it."""
+    """Compare an archive with its known size and checksum."""
     if archive.suffix == ".tar" and sha256 is None:
         print(f"{archive}: a plain .tar has no checksum; sources can name its sha256", file=sys.stderr)
     size = archive.stat().st_size
     if bytes is not None and size != bytes:
-        raise UserError(f"{archive}: {size:,} bytes, {bytes:,} are expected; delete it and get it again")
+        raise UserError(f"{archive}: {size:,} bytes, {bytes:,} are expected; delete it and download it again")
     if sha256 is not None:
         with open(archive, "rb") as f:
             found = file_digest(f, "sha256").hexdigest()
         if found != sha256:
-            raise UserError(f"{archive}: its SHA-256 is {found}, {sha256} is expected; delete it and get it again")
+            raise UserError(f"{archive}: its SHA-256 is {found}, {sha256} is expected; delete it and download it again")
 
 
 # --- out of one archive ---
 
 
 class _Limited(io.RawIOBase):
-    """What a stream holds, as long as all streams with the same ``room`` hold no more than that."""
+    """A stream with a limit: all streams with the same ``room`` may give at most that many bytes."""
 
     def __init__(self, stream: Any, room: list[int]) -> None:
         self.stream, self.room = stream, room
@@ -183,11 +183,11 @@ class _Limited(io.RawIOBase):
 
 
 class Bomb(Exception):
-    """An archive holds more than it may."""
+    """An archive contains more than its limit."""
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header; tarfile takes a damaged one for the archive's end."""
+    """A member's header; tarfile would read a damaged one as the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> "_Header":
@@ -200,7 +200,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
-    """A folder with the text of every wanted member, named by its quoted path; made anew only where it is absent."""
+    """A folder with the text of every wanted member, named by its quoted path; created only if it is missing."""
     patterns = sorted(
         {
             member
@@ -229,39 +229,39 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
                     out.writelines(f"{line}\n" for line in _lines(stream, name, f"{archive}: {name}"))
         for pattern in patterns:
             if not _matching(work, pattern):
-                raise UserError(f"{archive}: no member {pattern}")
+                raise UserError(f"{archive}: has no member {pattern}")
         work.replace(made)
     except UserError:
         raise
     except Bomb:
         raise UserError(
-            f"{archive}: holds more than {limit:,} bytes, the limit for its {size:,} bytes; if it should, {other}"
+            f"{archive}: contains more than {limit:,} bytes, the limit for its {size:,} bytes; if right, {other}"
         ) from None
-    except RuntimeError as error:  # encrypted, or a compression that zipfile does not know
+    except RuntimeError as error:  # encrypted, or an unknown compression
         raise UserError(f"{archive}: cannot be read ({error}); {other}") from None
     except (OSError, *DAMAGED) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        raise UserError(f"{archive}: damaged ({error}); delete it and get it again") from None
+        raise UserError(f"{archive}: damaged ({error}); delete it and download it again") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return made
 
 
 def _quoted(name: str) -> str:
-    """A member's path as the name of a file."""
+    """A member's path as a file name."""
     return quote(name, safe="", errors="surrogateescape").replace(".", "%2E")
 
 
 def _members(opened: Any, name: str, patterns: list[str], room: list[int], folder: Path) -> Iterator[tuple[str, Any]]:
-    """Paths and contents of the members that a pattern fits, in the archive's order; read each before the next.
+    """Paths and contents of the members that match a pattern, in the archive's order; read each before the next.
 
     Args:
         opened: the archive.
         name: its path.
-        patterns: members that are wanted.
-        room: how many bytes may still come out of it.
-        folder: for archives that cannot be read where they are.
+        patterns: of the members to extract.
+        room: number of bytes that may still be read.
+        folder: for temporary copies of inner archives.
     """
     for path, content in _zip(opened, room) if name.endswith(".zip") else _tar(opened, room):
         path = path.removeprefix("./")
@@ -276,7 +276,7 @@ def _members(opened: Any, name: str, patterns: list[str], room: list[int], folde
 
 
 def _held(stream: Any, folder: Path) -> IO[bytes]:
-    """A copy in a file without name: zipfile jumps back and forth."""
+    """A copy in an unnamed file, since zipfile needs random access."""
     held = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
     shutil.copyfileobj(stream, held)
     held.seek(0)
@@ -288,7 +288,7 @@ def _limited(stream: Any, room: list[int]) -> Any:
 
 
 def _plain(stream: Any, room: list[int]) -> Any:
-    """What is compressed in a stream, or the stream."""
+    """The decompressed stream, or the stream itself if it is not compressed."""
     start = stream.peek(6)
     for magic, opener in COMPRESSED.items():
         if start.startswith(magic):
@@ -302,7 +302,7 @@ def _tar(opened: Any, room: list[int]) -> Iterator[tuple[str, Callable[[], Any]]
         for member in archive:
             if member.isfile():
                 yield member.name, partial(archive.extractfile, member)
-    while plain.read(CHUNK):  # checksums come last
+    while plain.read(CHUNK):  # the checksum is at the end
         pass
 
 
@@ -310,12 +310,12 @@ def _zip(opened: Any, room: list[int]) -> Iterator[tuple[str, Callable[[], Any]]
     with zipfile.ZipFile(opened) as archive:
         opened.seek(max(0, opened.seek(0, os.SEEK_END) - ZIP_END))
         end = opened.read()
-        (count,) = struct.unpack_from("<H", end, end.rfind(b"PK\5\6") + 10)  # as written; zipfile does not compare it
+        (count,) = struct.unpack_from("<H", end, end.rfind(b"PK\5\6") + 10)  # as stored; zipfile does not compare it
         if count not in (0xFFFF, len(archive.infolist()) & 0xFFFF):
             raise zipfile.BadZipFile(f"{len(archive.infolist())} members, {count} are expected")
         for member in archive.infolist():
-            with suppress(RuntimeError):  # of members that are not wanted
-                archive.open(member).close()  # compares the directory's name with that at the member
+            with suppress(RuntimeError):  # of members that are not extracted
+                archive.open(member).close()  # compares the name in the directory with the name at the member
             yield member.filename, lambda member=member: _limited(archive.open(member), room)
 
 
@@ -324,7 +324,7 @@ def _lines(stream: Any, name: str, where: str) -> Iterator[str]:
     lines = _decoded(stream, where)
     if name.endswith(".sgm"):
         yield from _segments(lines, where)
-    elif name.endswith(".xml"):  # of IWSLT; the apostrophe as in fairseq's recipe
+    elif name.endswith(".xml"):  # of IWSLT; the apostrophe is treated as in fairseq's recipe
         yield from (line.replace("\u2019", "'") for line in _segments(lines, where))
     elif os.path.basename(name).startswith("train.tags."):
         yield from (TITLE.sub("", line).strip() for line in lines if not ABOUT_THE_TALK.match(line))
@@ -336,7 +336,7 @@ def _decoded(stream: Any, where: str) -> Iterator[str]:
     """The lines of a text."""
     try:
         yield from decode_lines(_raw_lines(stream, where), where)
-    except ValueError as error:  # it names the line
+    except ValueError as error:  # names the line
         raise UserError(str(error)) from None
 
 
@@ -344,7 +344,7 @@ def _raw_lines(stream: Any, where: str) -> Iterator[bytes]:
     for number in itertools.count(1):
         line = stream.readline(LONGEST + 1)
         if len(line) > LONGEST:
-            raise UserError(f"{where}, line {number}: longer than {LONGEST:,} bytes, not text")
+            raise UserError(f"{where}, line {number}: longer than {LONGEST:,} bytes; this is not text")
         if not line:
             return
         yield line
@@ -356,7 +356,7 @@ def _segments(lines: Iterable[str], where: str) -> Iterator[str]:
         if found:
             yield unescape(found[1].strip(), {"&quot;": '"', "&apos;": "'"})
         elif "<seg" in line.lower():
-            raise UserError(f"{where}, line {number}: a segment without end")
+            raise UserError(f"{where}, line {number}: a segment has no end")
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
@@ -364,7 +364,7 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def _append(folder: Path, pattern: str, out: IO[bytes]) -> int:
-    """Copy the members that ``pattern`` fits to ``out``; returns their lines."""
+    """Copy the members that match ``pattern`` to ``out``; returns their number of lines."""
     count = 0
     for path in _matching(folder, pattern):
         with open(path, "rb") as f:

@@ -1,4 +1,4 @@
-"""One function over many lines, in this process or in several."""
+"""Apply a function to many lines, in one or several processes."""
 
 import multiprocessing
 import multiprocessing.pool
@@ -12,13 +12,13 @@ from fairseq_diverse.support.processes import STOPS, die_with_parent, signals_de
 T = TypeVar("T")
 R = TypeVar("R")
 
-_function: Callable[[Any], Any]  # of a worker process: sent once, not with every item
+_function: Callable[[Any], Any]  # in a worker process: sent once, not with every item
 _context: Any = multiprocessing.get_context()
-SIGNALS = (signal.SIGINT, *STOPS)  # the parent's to handle: a worker that dies of one leaves the pool waiting for it
+SIGNALS = (signal.SIGINT, *STOPS)  # ignored by workers: the pool would wait for a worker that dies of a signal
 
 
 class _Worker(_context.Process):
-    terminate = _context.Process.kill  # it ignores what the pool would send
+    terminate = _context.Process.kill  # workers ignore SIGTERM
 
 
 class _Context(type(_context)):
@@ -27,7 +27,7 @@ class _Context(type(_context)):
 
 @contextmanager
 def parallel_map(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[Iterator[R]]:
-    """``map(function, items)``, in order, by so many processes; none is left when the block ends."""
+    """``map(function, items)``, in order, with ``workers`` processes, which end with the block."""
     if workers == 1:
         yield map(function, items)
     else:

@@ -1,4 +1,4 @@
-"""The steps of a prepared data set, read from its ``preprocess.json`` and applied to one line at a time."""
+"""The preparation steps of a data set, read from its ``preprocess.json``, for single lines."""
 
 import json
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
     """``preprocess.json`` of a prepared directory.
 
     Raises:
-        ValueError: absent, truncated, of another program or of a newer schema; names the file.
+        ValueError: missing, truncated, from another program or of a newer schema; names the file.
     """
     path = Path(data_dir) / FILE
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); is {data_dir} a directory made by `fairseq-diverse prepare`?"
+            f"{path}: cannot be read ({error.strerror}); was {data_dir} written by `fairseq-diverse prepare`?"
         ) from None
     except ValueError:
         raise ValueError(f"{path}: truncated or not JSON; {AGAIN}") from None
@@ -37,7 +37,7 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
 
 
 def lowercased(data_dir: str | Path) -> bool:
-    """Whether the target was lower-cased, so that translations compare with lower-cased references only.
+    """Whether the target was lower-cased; translations must then be compared with lower-cased references.
 
     Raises:
         ValueError: as ``read_record``.
@@ -46,10 +46,10 @@ def lowercased(data_dir: str | Path) -> bool:
 
 
 def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
-    """What stands in a prepared directory's record under nested keys.
+    """The value of nested keys in a prepared directory's record.
 
     Raises:
-        ValueError: a key is missing, or a language is none; names the file.
+        ValueError: a key is missing, or a language is not valid; names the file.
     """
     for key in keys:
         if not isinstance(record, dict) or key not in record:
@@ -64,9 +64,9 @@ def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a prepared data set was made, and the same for new lines.
+    """The preparation steps of a data set, for new lines.
 
-    ``hash`` identifies the prepared text and the models; ``record`` is the whole of ``preprocess.json``.
+    ``hash`` identifies the prepared text and the models; ``record`` is the contents of ``preprocess.json``.
     """
 
     source: str
@@ -78,10 +78,10 @@ class Preprocessing:
 
     @classmethod
     def load(cls, data_dir: str | Path) -> "Preprocessing":
-        """Read ``preprocess.json`` and the models it names.
+        """Read ``preprocess.json`` and its models.
 
         Raises:
-            ValueError: the file is absent, truncated, foreign or of a newer schema, or a model is missing.
+            ValueError: as ``read_record``, or a model is missing.
         """
         data_dir = Path(data_dir)
         record = read_record(data_dir)
@@ -114,7 +114,7 @@ class Preprocessing:
 
 
 def _inside(data_dir: Path, name: str) -> Path:
-    """A file that the record names, which lies in its directory."""
+    """A file named in the record; it must be in the record's directory."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{data_dir / FILE}: {name!r} is outside the directory; {AGAIN}")
     return data_dir / name

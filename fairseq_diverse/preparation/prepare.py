@@ -1,4 +1,4 @@
-"""A raw parallel corpus to a directory that ``fairseq-train`` reads: all of it or nothing."""
+"""From a raw parallel corpus to a directory for ``fairseq-train``, written completely or not at all."""
 
 import hashlib
 import io
@@ -46,26 +46,25 @@ def prepare(
 ) -> bool:
     """Clean, filter, tokenize, segment and binarize ``raw`` into ``out``.
 
-    Everything is written beside ``out`` and renamed at the end, so that ``out`` is complete or as it was before.
+    Everything is written next to ``out`` and renamed at the end, so ``out`` is either complete or unchanged.
 
     Args:
         config: the data set.
         raw: directory of the files that ``config.files`` names.
-        out: directory to make.
-        strict: refuse training pairs with an empty side and lines with line separators or NUL, not fix them.
+        out: directory to write.
+        strict: refuse training pairs with an empty side and lines with line separators or NUL, instead of fixing them.
         workers: processes for tokenization, segmentation and binarization.
-        overwrite: replace a data set prepared otherwise.
-        hold_out: every N-th of the training pairs that are kept becomes a pair of valid, which then has no raw
-            files (0: it has).
-        work: directory beside ``out`` where a stopped preparation is kept, to be resumed; by default nothing is kept.
-        say: receives a line for each split and one at the end.
+        overwrite: replace a data set that was prepared differently.
+        hold_out: use every N-th training pair after filtering for validation, which then has no raw files; 0 = off.
+        work: directory next to ``out`` for an interrupted preparation, to be resumed; by default nothing is kept.
+        say: called with one line per split and one at the end.
 
     Returns:
-        False where ``out`` already holds the same configuration of the same raw files, True where it was made.
+        False if ``out`` already has this configuration and these raw files, True if it was written.
 
     Raises:
-        ValueError: raw files absent, of unequal length, not UTF-8 or (strict) unclean; ``out`` holds something else or
-            is a mount point.
+        ValueError: raw files are missing, of unequal length, not UTF-8 or (strict) unclean; ``out`` has other contents
+            or is a mount point.
     """
     temporary = temporary_path(out)
     names = {
@@ -99,7 +98,7 @@ def prepare(
         record: dict[str, Any] = {
             "format": FORMAT,
             "schema": SCHEMA,
-            "name": os.fsencode(config.name).decode(errors="replace"),  # of a file, in any locale
+            "name": os.fsencode(config.name).decode(errors="replace"),  # a file name, in any locale
             "source": config.languages[0],
             "target": config.languages[1],
             **wanted,
@@ -112,7 +111,7 @@ def prepare(
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         steps.path.unlink(missing_ok=True)
         _put_in_place(work, out)
-    except OSError as error:  # a full disk, above all: Python names no file then
+    except OSError as error:  # for example a full disk, for which Python names no file
         raise OSError(f"{out}: not prepared: {error}") from None
     finally:
         if not keep:
@@ -125,7 +124,7 @@ def prepare(
 
 
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:
-    """What differs between the pairs that ``out`` kept and the counts of ``config.sources``, one text a split."""
+    """Differences between the pairs kept in ``out`` and the counts in ``config.sources``, one text per split."""
     splits = read_record(out)["splits"]
     expected = config.sources.counts if config.sources else {}
     return [
@@ -136,7 +135,7 @@ def wrong_pairs(config: DataConfig, out: Path) -> list[str]:
 
 
 def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) -> bool:
-    """Whether ``out`` already is what is wanted; refuses what must not be replaced."""
+    """Whether ``out`` is already up to date; raises if it must not be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not (out / FILE).is_file():
@@ -146,14 +145,14 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
     record = read_record(out)
     if record["schema"] == SCHEMA and {key: record.get(key) for key in wanted} == wanted:
         unclean = record["splits"]["train"]["empty"] or any(count["replaced"] for count in record["splits"].values())
-        return not (strict and unclean)  # where it is, going on refuses the line before anything is replaced
+        return not (strict and unclean)  # if unclean, preparing again refuses the line before replacing anything
     raise ValueError(
         f"{out}: prepared from another configuration or other raw files; choose another --out or add --overwrite"
     )
 
 
 def _is_mount(out: Path) -> bool:
-    """Also one of a folder of the same file system, which ``os.path.ismount`` does not see."""
+    """As ``os.path.ismount``, but also for mounts of a folder of the same file system."""
     mounts = set()
     for path in (out, out.parent):
         with suppress(OSError):
@@ -225,7 +224,7 @@ def _tokenize(
                 file.write(line + "\n")
     for name in made_splits:
         if not counts[name]["kept"]:
-            raise ValueError(f"{paths[0]} and {paths[1]}: no pair is left for {name}")
+            raise ValueError(f"{paths[0]} and {paths[1]}: no pairs remain for {name}")
     if hold_out:
         counts["valid"]["read"] = counts["valid"]["kept"]
     return counts
@@ -268,7 +267,9 @@ def _bar(lines: Iterable[T], what: str, total: int | None = None) -> Iterable[T]
 def _equal_lengths(source: Path, target: Path) -> int:
     lines = [sum(1 for _ in iterate_lines(path)) for path in (source, target)]
     if lines[0] != lines[1]:
-        raise ValueError(f"{source} has {lines[0]:,} lines and {target} {lines[1]:,}: not the two sides of one text")
+        raise ValueError(
+            f"{source} has {lines[0]:,} lines and {target} {lines[1]:,}; they are not two sides of one text"
+        )
     return lines[0]
 
 
@@ -276,7 +277,7 @@ def _equal_lengths(source: Path, target: Path) -> int:
 
 
 def _truecase(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict[str, str | None]:
-    """Train truecasers on the training text and apply them to ``text/tok.*`` where the configuration says so."""
+    """Train truecasers on the training text and apply them to ``text/tok.*``, if configured."""
     names: dict[str, str | None] = dict.fromkeys(config.sides)
     for side, side_steps in config.sides.items():
         if side_steps["truecase"]:
@@ -295,7 +296,7 @@ def _train_truecaser(train: Path, model: Path) -> None:
 
     documents = (line.split(" ") for line in _bar(iterate_lines(train), f"train {model.name}"))
     sacremoses.MosesTruecaser().train(documents, save_to=str(model))
-    model.chmod(0o644)  # sacremoses writes it for its owner alone
+    model.chmod(0o644)  # sacremoses makes it readable for its owner only
 
 
 def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
@@ -306,7 +307,7 @@ def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
 
 
 def _segment(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict[str, Any]:
-    """Learn subwords on the training text and write ``text/bpe.SPLIT.LANG``; returns the record's ``bpe``."""
+    """Learn subwords on the training text and write ``text/bpe.SPLIT.LANG``; returns ``bpe`` for the record."""
     text, languages, bpe = work / "text", config.languages, config.bpe
     end = "sentencepiece.model" if bpe["kind"] == "sentencepiece" else "bpe.codes"
     models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}
@@ -334,7 +335,7 @@ def _segment(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict
 
 def _learn(bpe: dict[str, Any], paths: list[Path], model: Path) -> None:
     print(f"learn {bpe['kind']} ({bpe['size']:,})", file=sys.stderr)
-    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # the learner's own bar
+    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # hides the learner's progress bar
         subwords.learn(bpe["kind"], (line for path in paths for line in iterate_lines(path)), bpe["size"], model)
 
 
@@ -350,7 +351,7 @@ def _apply(path: Path, segmenter: subwords.Subwords, made: Path, workers: int) -
 
 def _binarize(config: DataConfig, work: Path, workers: int) -> None:
     print("fairseq-preprocess", file=sys.stderr)
-    for dictionary in work.glob("dict.*.txt"):  # of a run that was stopped; fairseq-preprocess replaces none
+    for dictionary in work.glob("dict.*.txt"):  # from an interrupted run; fairseq-preprocess does not replace them
         dictionary.unlink()
     source, target = config.languages
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", source, "--target-lang", target]
@@ -380,9 +381,7 @@ def _file_hash(path: Path) -> str:
         with open(path, "rb") as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
     except OSError as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); is --raw the directory of the raw files?"
-        ) from None
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); does --raw have the raw files?") from None
 
 
 def _text_hash(text: Path) -> str:

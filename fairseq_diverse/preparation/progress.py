@@ -1,5 +1,5 @@
-"""How often a progress bar is drawn."""
+"""Interval of progress bars."""
 
 import sys
 
-INTERVAL = 0.2 if sys.stderr.isatty() else 10  # seconds; rarely where a file collects them
+INTERVAL = 0.2 if sys.stderr.isatty() else 10  # seconds; longer if the output is a file

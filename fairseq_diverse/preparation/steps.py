@@ -1,4 +1,4 @@
-"""Steps that are done once, whatever stops the program between them."""
+"""Steps of a resumable program: finished steps are not repeated."""
 
 import json
 import shutil
@@ -13,16 +13,16 @@ FILE = "steps.json"
 
 
 class Steps:
-    """Results of finished steps by name, kept in ``folder``; a folder of another ``purpose`` is emptied first.
+    """Results of finished steps by name, stored in ``folder``; a folder with another ``purpose`` is emptied first.
 
-    Steps write files of ``folder`` and can begin again; their results, and ``purpose``, are values of JSON.
+    Steps write files in ``folder`` and can be repeated; their results, and ``purpose``, are JSON values.
     """
 
     def __init__(self, folder: Path, purpose: Any):
         self.path = folder / FILE
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # absent or damaged
+        except (OSError, ValueError):  # missing or damaged
             kept = None
         if not isinstance(kept, dict) or kept.get("purpose") != purpose or not isinstance(kept.get("done"), dict):
             shutil.rmtree(folder, ignore_errors=True)
@@ -31,7 +31,7 @@ class Steps:
         self.kept = kept
 
     def __call__(self, name: str, function: Callable[..., T], *args: Any) -> T:
-        """What ``function(*args)`` returns, or returned when the step was done."""
+        """The result of ``function(*args)``, from an earlier run if the step is finished."""
         if name not in self.kept["done"]:
             self.kept["done"][name] = function(*args)
             with atomic_write(self.path) as f:

@@ -1,4 +1,4 @@
-"""Subword segmentation: subword-nmt or sentencepiece, one interface."""
+"""One interface for subword segmentation with subword-nmt and sentencepiece."""
 
 import io
 import re
@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import IO
 
-SPACE_MARK = "\u2581"  # what sentencepiece writes for a space
+SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
 
 
 class Subwords:
@@ -16,9 +16,9 @@ class Subwords:
 
     Args:
         kind: "subword-nmt" or "sentencepiece".
-        model: the merges or the model.
-        vocabulary: subwords allowed (subword-nmt); others are split further. None: all.
-        threshold: how often a subword must stand in ``vocabulary`` to be allowed.
+        model: the file of merges or the model.
+        vocabulary: allowed subwords (subword-nmt); others are split further. None = all.
+        threshold: smallest count in ``vocabulary`` of an allowed subword.
 
     Raises:
         ValueError: a file is damaged or of another kind.
@@ -50,7 +50,7 @@ class Subwords:
         return self.bpe.segment(line)
 
     def join(self, line: str) -> str:
-        """Subwords to words; a line whose marks are already removed (``--remove-bpe``) stays as it is."""
+        """Subwords to words; a line without marks (``--remove-bpe``) does not change."""
         if self.kind == "sentencepiece":
             return line.replace(" ", "").replace(SPACE_MARK, " ").strip() if SPACE_MARK in line else line
         return re.sub("@@( |$)", "", line)
@@ -62,13 +62,13 @@ def _text(path: Path) -> IO[str]:
 
 @contextmanager
 def readable(path: Path, what: str) -> Iterator[None]:
-    """One line for whatever a library makes of a damaged file.
+    """Turn any error of a library about a damaged file into one line.
 
     Raises:
         ValueError: names the file.
     """
     try:
-        with redirect_stderr(io.StringIO()):  # subword-nmt says why there, and exits
+        with redirect_stderr(io.StringIO()):  # subword-nmt prints the reason and exits
             yield
     except (ValueError, RuntimeError, SystemExit):
         raise ValueError(f"{path}: damaged, or not a {what}") from None
@@ -77,10 +77,10 @@ def readable(path: Path, what: str) -> Iterator[None]:
 def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> None:
     """Learn merges (subword-nmt: ``size`` of them) or a sentencepiece BPE model (vocabulary of ``size``).
 
-    The file depends on the lines and the size only. subword-nmt stops early where no pair occurs twice.
+    The file depends only on the lines and the size. subword-nmt stops early if no pair occurs twice.
 
     Raises:
-        ValueError: the text is too small for the size (sentencepiece) or holds no word of two letters.
+        ValueError: the text is too small for the size (sentencepiece) or has no word of two letters.
     """
     if kind == "sentencepiece":
         import sentencepiece
@@ -105,14 +105,14 @@ def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> None:
 
         words = Counter(word for line in lines for word in line.split(" ") if word)
         if all(len(word) == 1 for word in words):
-            raise ValueError("BPE: the training text holds no word of two letters or more")
+            raise ValueError("BPE: the training text has no word of two letters or more")
         dictionary = [f"{word} {count}" for word, count in words.items()]
         with open(model, "w", encoding="utf-8", newline="\n") as f:
             learn_bpe(dictionary, f, size, is_dict=True)
 
 
 def count_subwords(lines: Iterable[str], vocabulary: Path) -> None:
-    """Write how often each subword occurs, most frequent first, as ``subword-nmt get-vocab`` does."""
+    """Write the counts of subwords, most frequent first, like ``subword-nmt get-vocab``."""
     counts: Counter[str] = Counter(subword for line in lines for subword in line.split(" ") if subword)
     with open(vocabulary, "w", encoding="utf-8", newline="\n") as f:
         f.writelines(f"{subword} {count}\n" for subword, count in counts.most_common())

@@ -6,22 +6,22 @@ from typing import Any
 
 from fairseq_diverse.preparation.subwords import readable
 
-# Whatever Python, fairseq or an editor may take for the end of a line, and NUL.
+# Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def clean(line: str) -> tuple[str, bool]:
-    """The line with line separators and NUL replaced by a space, and whether there were any."""
+    """The line with line separators and NUL replaced by a space, and whether it had any."""
     cleaned, count = SPECIAL.subn(" ", line)
     return cleaned, count > 0
 
 
 class Tokens:
-    """Tokenization of one language as one side of a ``DataConfig`` describes it.
+    """Tokenization of one side of a ``DataConfig``.
 
     Args:
         steps: the side: ``language`` and the keys of ``SIDE_DEFAULTS``.
-        truecaser: the truecaser's model; None before it is trained and where there is none.
+        truecaser: the truecaser's model; None before its training, or without a truecaser.
     """
 
     def __init__(self, steps: dict[str, Any], truecaser: Path | None = None):
@@ -54,7 +54,7 @@ class Tokens:
             )
         elif self.steps["tokenizer"] == "jieba":
             line = " ".join(_jieba().cut(line))
-        line = " ".join(line.split())  # any Unicode space would split a word in fairseq, too
+        line = " ".join(line.split())  # fairseq splits words at any Unicode space
         if self.steps["lowercase"]:
             line = line.lower()
         return self.truecase(line) if self.truecaser else line
@@ -64,12 +64,12 @@ class Tokens:
         return self.truecaser.truecase(line, return_str=True)
 
     def detokenize(self, line: str) -> str:
-        """Text as a reader expects it; what normalization and lower-casing took away does not come back."""
+        """Detokenized text; normalization and lower-casing are not undone."""
         if self.steps["truecase"]:
             line = self.detruecaser.detruecase(line, return_str=True)
         if self.moses:
             return self.detokenizer.detokenize(line.split(), unescape=self.steps["escape"])
-        if self.steps["tokenizer"] == "jieba":  # a space stays between two words of Latin letters or digits only
+        if self.steps["tokenizer"] == "jieba":  # spaces are kept only between words of Latin letters or digits
             return re.sub(r"(?<![!-~]) | (?![!-~])", "", line)
         return line
 

@@ -80,7 +80,7 @@ def test_every_archive_that_a_configuration_names_is_used(name):
         ({"archives": {"a.tgz": {"bytes": 5}}}, ("a.tgz", "address", "5")),
         ({"archives": {"a.tgz": {"address": "x", "bytes": "5"}}}, ("a.tgz", "bytes", "'5'")),
         ({"by-hand": {"a.tgz": {"address": "x", "sha256": "A" * 64}}}, ("by-hand: a.tgz", "sha256", "64 digits")),
-        ({"files": SPLITS | {"../../x": SPLITS["train"]}}, ("files", "../../x", "not in the folder")),
+        ({"files": SPLITS | {"../../x": SPLITS["train"]}}, ("files", "../../x", "outside the folder")),
         ({"hold-out": 1}, ("hold-out", "1")),
         ({"hold-out": 5}, ("validation", "held out")),
         ({"counts": {"dev": 1}}, ("counts", "dev", "valid")),
@@ -345,8 +345,8 @@ def test_an_archive_that_holds_far_too_much_is_refused_before_the_disk_is_full(w
         extract(config, archives, tmp_path / "raw")
     size = (archives / name).stat().st_size
     assert str(caught.value) == (
-        f"{archives / name}: holds more than {max(1 << 20, 100 * size):,} bytes, the limit for its {size:,} bytes; "
-        "if it should, unpack it yourself and use --raw"
+        f"{archives / name}: contains more than {max(1 << 20, 100 * size):,} bytes, the limit for its {size:,} bytes; "
+        "if right, unpack it yourself and use --raw"
     )
     assert not list((tmp_path / "raw").rglob("*.tmp"))
 
@@ -354,7 +354,7 @@ def test_an_archive_that_holds_far_too_much_is_refused_before_the_disk_is_full(w
 def test_a_line_that_is_no_text_is_refused(archives, tmp_path, monkeypatch):
     monkeypatch.setattr(extraction, "LONGEST", 1000)
     tar(archives / "a.tgz", {"a/train.en": "one\n" + "ä" * 500 + "\n", "a/train.de": "eins\nzwei\n"})
-    with pytest.raises(ValueError, match=r"a\.tgz: a/train\.en, line 2: longer than 1,000 bytes, not text"):
+    with pytest.raises(ValueError, match=r"a\.tgz: a/train\.en, line 2: longer than 1,000 bytes; this is not text"):
         extract(data_config(), archives, tmp_path / "raw")
 
 
@@ -391,7 +391,7 @@ def test_what_is_known_of_an_archive_is_checked_before_it_is_read(archives, tmp_
     assert is_extracted(checked, archives, raw)
     size = known["bytes"]
     for other, words in (
-        ({"bytes": size + 1}, f"a.tgz: {size:,} bytes, {size + 1:,} are expected; delete it and get it again"),
+        ({"bytes": size + 1}, f"a.tgz: {size:,} bytes, {size + 1:,} are expected; delete it and download it again"),
         ({"sha256": "0" * 64}, f"a.tgz: its SHA-256 is {known['sha256']}, {'0' * 64} is expected; delete it"),
     ):
         with pytest.raises(ValueError) as caught:
@@ -406,10 +406,10 @@ def damage(path: Path, keep: int) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda a: damage(a / "a.tgz", 120), ("a.tgz: damaged", "get it again")),
+        (lambda a: damage(a / "a.tgz", 120), ("a.tgz: damaged", "download it again")),
         (lambda a: (a / "a.tgz").write_text("<html>404</html>"), ("a.tgz: damaged",)),
         (lambda a: damage(a / "b.zip", 300), ("b.zip: damaged",)),
-        (lambda a: tar(a / "a.tgz", {"a/train.en": "one\n"}), ("a.tgz: no member a/train.de",)),
+        (lambda a: tar(a / "a.tgz", {"a/train.en": "one\n"}), ("a.tgz: has no member a/train.de",)),
         (
             lambda a: tar(a / "a.tgz", {"a/train.en": "one\n", "a/train.de": "eins\nzwei\n"}),
             ("a.tgz: a/train.en has 1 lines and a/train.de 2",),
@@ -433,7 +433,7 @@ def test_an_archive_that_is_not_as_it_should_be_is_named(spoil, words, archives,
 def test_a_segment_without_end_is_named_with_its_line(archives, tmp_path):
     tar(archives / "a.tgz", {"a/train.en.sgm": SGM, "a/train.de.sgm": SGM.replace("two</seg>", "two")})
     part = {"archive": "a.tgz", "member": "a/train.{language}.sgm"}
-    with pytest.raises(ValueError, match=r"a\.tgz: a/train\.de\.sgm, line 5: a segment without end"):
+    with pytest.raises(ValueError, match=r"a\.tgz: a/train\.de\.sgm, line 5: a segment has no end"):
         extract(data_config(files=SPLITS | {"train": [part]}), archives, tmp_path / "raw")
 
 

@@ -215,7 +215,7 @@ def test_damaged_results_of_steps_are_not_used(damage, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "made by `fairseq-diverse prepare`"),
+        (None, "written by `fairseq-diverse prepare`"),
         ('{"format": "fairseq', "truncated"),
         ("\x00\xff", "truncated"),
         ("[]", "not written by"),
