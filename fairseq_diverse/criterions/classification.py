@@ -55,4 +55,8 @@ class ClassificationWithDisagreementConfig(DisagreementConfig, FairseqDataclass)
 
 @register_criterion("classification_with_disagreement", dataclass=ClassificationWithDisagreementConfig)
 class ClassificationWithDisagreement(DisagreementMixin, Classification):
-    """cross-entropy + lambda * agreement of the heads (Li et al., 2021, section 3.1); see ``DisagreementMixin``."""
+    """cross-entropy + lambda * agreement of the heads (Li et al., 2021, section 3.1), both an example.
+
+    See ``DisagreementMixin``. The paper's likelihood has one term an example here, so agreement is multiplied by the
+    examples; ``--sentence-avg`` changes nothing.
+    """

@@ -33,7 +33,11 @@ class DisagreementConfig:
 class DisagreementMixin(FairseqCriterion):
     """Adds the regularizer to a criterion that calls ``model(**sample["net_input"])``.
 
-        loss = likelihood + lambda * sample_size * sum over terms of agreement
+        loss = likelihood + lambda * count * sum over terms of agreement
+
+    ``count`` is how many terms the likelihood sums: the batch's target tokens, of a classifier its examples. fairseq
+    divides the loss by ``sample_size``, which is the same number but for ``--sentence-avg``, which divides by
+    sentences: lambda weighs against the likelihood of a token with and without that flag.
 
     Source: Li et al. (2021), section 3.1; D = -agreement is maximised there. Put it before the criterion among the
     bases and ``DisagreementConfig`` among the bases of its dataclass. The logged ``loss`` stays the likelihood;
@@ -72,7 +76,8 @@ class DisagreementMixin(FairseqCriterion):
             raise UserError(f"--criterion {type(self).__name__}: this criterion does not call the model")
         agreement = observed.extra["agreement"]  # (K,)
         if reduce:
-            loss = loss + self.disagreement_weight * sample_size * agreement.sum()
+            count = sample["ntokens"] if getattr(self, "sentence_avg", False) else sample_size
+            loss = loss + self.disagreement_weight * count * agreement.sum()
         for term, figure in zip(self.request.terms, agreement.detach(), strict=True):
             log[f"disagreement_{term}"] = -figure * sample_size
         return loss, sample_size, log

@@ -95,19 +95,28 @@ def test_logged_figures():
     assert -1 <= values["disagreement_output"] < 0
 
 
-def test_quarter_batches_with_accumulation_equal_the_full_batch():
-    lengths = (6, 6, 6, 6)
-    whole = sample(source=lengths, target=lengths)
+@pytest.mark.parametrize(
+    ("source", "terms", "on", "moved"),
+    [
+        ((6, 6, 6, 6), "subspace,position,output", "encoder,cross,decoder", 0.0),  # source and target alike in each
+        ((8, 5, 7, 4), "position,output", "cross,decoder", 0.0),  # means over target positions
+        ((8, 5, 7, 4), "output", "encoder", 0.1),  # means over source positions
+    ],
+)
+def test_accumulation_over_quarter_batches(source, terms, on, moved):
+    """The whole batch's gradient of the regularizer, or about it where the ratio of source to target tokens differs."""
+    whole = sample(source=source, target=(6, 6, 6, 6))
 
     def gradient(parts):
         model = build_model()
-        made = criterion(disagreement="subspace,position,output", disagreement_weight=2.0)
+        made = criterion(disagreement=terms, disagreement_on=on, disagreement_weight=2.0)
         total = 0
         for part in parts:
+            likelihood = criterion(disagreement_weight=0.0)(model, part)[0]
             loss, size, _ = made(model, part)
-            loss.backward()
+            (loss - likelihood).backward()
             total += size
-        return [p.grad / total for p in model.parameters()]
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]) / total
 
     quarters = [
         {
@@ -117,7 +126,9 @@ def test_quarter_batches_with_accumulation_equal_the_full_batch():
         }
         for i in range(4)
     ]
-    torch.testing.assert_close(gradient(quarters), gradient([whole]))
+    expected = gradient([whole])
+    found = ((gradient(quarters) - expected).norm() / expected.norm()).item()
+    assert found == pytest.approx(moved, rel=0.5, abs=1e-4)
 
 
 def test_layerdrop_divides_by_the_layers_that_ran():
@@ -169,18 +180,26 @@ def test_the_likelihood_alone_is_logged_in_training_and_the_subspace_term_moves_
         assert layer.encoder_attn.v_proj.weight.grad.abs().max() > 0
 
 
-def test_sentence_average_scales_by_sentences():
-    model = build_model().eval()
-    part = {**sample(), "ntokens": 10}
-    losses = []
-    for weight in (0.0, 1.0):
-        made = criterion(disagreement_weight=weight)
-        made.sentence_avg = True
+def gradient(weight, sentence_avg):
+    """Of two unequal batches in one update, divided as fairseq divides it."""
+    model, made, total = build_model().eval(), criterion(disagreement_weight=weight), 0
+    made.sentence_avg = sentence_avg
+    for part in (sample(), sample(source=(9, 3), target=(2, 8), seed=1)):
         loss, size, _ = made(model, part)
-        losses.append(loss)
-    agreement = model(**part["net_input"], attention_request=AttentionRequest(("output",), "encoder,cross,decoder"))
-    torch.testing.assert_close(losses[1] - losses[0], size * agreement[1]["agreement"].sum(), rtol=1e-4, atol=1e-4)
-    assert size == 3
+        loss.backward()
+        total += size
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]) / total
+
+
+def test_averaging_over_sentences_keeps_the_weight_against_the_likelihood():
+    """lambda means the same: the two parts of the gradient grow alike, by the tokens of a sentence."""
+    ratios = []
+    for sentence_avg in (False, True):
+        likelihood, both = (gradient(weight, sentence_avg) for weight in (0.0, 1.0))
+        ratios.append(((both - likelihood).norm() / likelihood.norm()).item())
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-4) and ratios[0] > 0.05
+    tokens, sentences = (6 + 7 + 4) + (3 + 9), 3 + 2
+    torch.testing.assert_close(gradient(1.0, True), gradient(1.0, False) * tokens / sentences)
 
 
 def test_one_head_is_refused():
