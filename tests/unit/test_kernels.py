@@ -175,7 +175,7 @@ def test_without_a_working_compiler_torch_does_the_work(kind, cache, tmp_path, m
         out = [simple_routing(votes) for _ in range(2)]
     assert time.monotonic() - start < 20 and out[0].equal(out[1])
     (record,) = caplog.records
-    assert record.getMessage().startswith("routing runs without its C kernel, on torch: ")
+    assert record.getMessage().startswith("routing runs on torch, without its C kernel: ")
     assert "\n" not in record.getMessage()
     assert list((tmp_path / "temporary").iterdir()) == []
     if kind == "hangs":
