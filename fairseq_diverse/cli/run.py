@@ -12,6 +12,7 @@ time; a job whose time is up is queued again and resumes.
 import argparse
 import os
 import re
+from pathlib import Path
 
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
@@ -30,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--same-arithmetic",
         action="store_true",
         help="on a CPU: one thread and instructions of AVX2 only, so that trainings repeat to the last bit",
+    )
+    parser.add_argument(
+        "--yisi-model",
+        type=Path,
+        metavar="DIR",
+        help="embedding model (transformers) of tables that ask for yisi-1 (default: $FAIRSEQ_DIVERSE_YISI_MODEL)",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
@@ -69,6 +76,10 @@ def main(args: argparse.Namespace) -> int:
 
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
+    if args.yisi_model:
+        from fairseq_diverse.metrics.yisi import use_model
+
+        use_model(args.yisi_model)
     table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once

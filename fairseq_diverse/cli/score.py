@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", choices=("bootstrap", "randomization"), default="bootstrap", help="of a difference")
     parser.add_argument("--test-metric", metavar="METRIC", help="to test (default: bleu, or the first)")
     parser.add_argument("--source", type=Path, metavar="FILE", help="source, raw text, for comet")
-    parser.add_argument("--yisi-model", type=Path, metavar="DIR", help="embedding model for yisi-1 (transformers)")
+    parser.add_argument("--yisi-model", type=Path, metavar="DIR", help="embedding model (transformers) for yisi-1")
     parser.add_argument("--yisi-layer", type=int, default=-1, metavar="N", help="its layer (default: the last)")
     parser.add_argument("--comet-model", metavar="MODEL", help="for comet-score --model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores to FILE as well")

@@ -109,7 +109,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
 
 def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A header and a row of text for each line; columns that nobody fills are left out."""
-    from fairseq_diverse.metrics.catalogue import CATALOGUE
+    from fairseq_diverse.metrics.catalogue import CATALOGUE, PUBLISHED
 
     extra = list(dict.fromkeys(key for line in lines for key in line.get("metrics", ())))
     rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra)]]
@@ -142,7 +142,7 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         else:
             cells += ["not run", *[""] * (len(rows[0]) - 2)]
         rows.append(cells + [_shown(line["published"].get(key, "")) for key in published])
-    rows[0] += [f"published {'BLEU' if key == 'bleu' else key}" for key in published]
+    rows[0] += [f"published {PUBLISHED.get(key, key)}" for key in published]
     return without_empty_columns(rows)
 
 

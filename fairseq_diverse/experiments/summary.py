@@ -78,7 +78,8 @@ def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
             metrics = metrics | {name: round(result.score, 4)}
             signatures[name] = result.signature
     metrics = metrics | {"signatures": metrics["signatures"] | signatures}
-    return summary | {"metrics": metrics, "missing": missing}
+    before = {name: why for name, why in summary.get("missing", {}).items() if name not in metrics}
+    return summary | {"metrics": metrics, "missing": before | missing}
 
 
 def validation_bleu(run: Run, log: Path) -> float:

@@ -21,9 +21,9 @@ TABLE_KEYS = (
     *("baseline", "grid", "metrics", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average")
-ROW_KEYS = ("data", "size", "generate", "average", "baseline", "published")
+ROW_KEYS = ("data", "size", "generate", "average", "baseline", "metrics", "published")
 PUBLISHED_KEYS = (
-    *("bleu", "ter", "meteor", "rouge-l", "cider", "yisi"),
+    *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
     *TASKS,
     *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
 )
@@ -69,7 +69,6 @@ def load_table(
     path = config_path("tables", name)
     content = _read(path, TABLE_KEYS)
     overrides = _parse_settings(settings or [])
-    metrics = _metrics(content, path)
     if user_dir is None and "user-dir" in content:
         user_dir = str(path.parent / _text(content, "user-dir", path))
         if not Path(user_dir, "__init__.py").is_file():
@@ -108,7 +107,7 @@ def load_table(
             published=_published(row, path, row_name),
             published_on=_place(content, row, "data", path),
             family=family,
-            metrics=metrics,
+            metrics=_metrics({**content, **row}, path),
             user_dir=user_dir,
             lenpen=lenpen,
         )

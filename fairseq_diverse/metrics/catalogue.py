@@ -66,12 +66,6 @@ def _tokenized(heading: str, compute: Callable[..., Result], **options: bool) ->
     return Metric(heading, of_tokens)
 
 
-def _yisi_1(texts: Texts) -> Result:
-    if texts.yisi_model is None:
-        raise ValueError("needs an embedding model; give --yisi-model DIR, a model for transformers")
-    return yisi.yisi_1(texts.hypotheses, texts.references, texts.yisi_model, texts.yisi_layer)
-
-
 CATALOGUE = {
     **{name: _sacrebleu(name) for name in METRICS},
     "multi-bleu": _tokenized("multi-bleu", words.multi_bleu),
@@ -83,9 +77,12 @@ CATALOGUE = {
     "rouge-l": _tokenized("ROUGE-L", words.rouge_l),
     "cider": _tokenized("CIDEr", words.cider),
     "yisi-0": _tokenized("YiSi-0", yisi.yisi_0),
-    "yisi-1": Metric("YiSi-1", _yisi_1),
+    "yisi-1": Metric("YiSi-1", lambda t: yisi.yisi_1(t.hypotheses, t.references, t.yisi_model, t.yisi_layer)),
     "comet": Metric("COMET", lambda t: programs.comet(t.hypotheses, t.references, t.sources, t.comet_model), digits=4),
 }
+
+# Headings of published figures that their key does not say
+PUBLISHED = {"bleu": "BLEU", "wer-li2022": "WER (unit not stated)"}
 
 
 def chosen(names: str) -> list[str]:

@@ -12,13 +12,13 @@ precision P is recall with the sides exchanged, the weights still those of the r
 weighs as much as its lower-case form. A test set's score is the mean of its sentences', from 0 to 1. YiSi-0 has for s
 the longest common substring, 2 LCS / (|e| + |f|) in characters; YiSi-1 the cosine of contextual embeddings.
 
-n and a are those of the sample configurations of the authors' C++ program (https://github.com/chikiulo/yisi), the
-weights are its as well. That program was not run beside this one. The scores that it keeps for ten English sentences
-(test/ref/test_hyp.sntyisi0) are YiSi-0's here, to six digits; it counts bytes where this counts characters, and which
-layer and n the paper took for contextual embeddings is not known here.
+n, a and the weights are those of the authors' C++ program (https://github.com/chikiulo/yisi); docs/metrics.md says
+which of the scores that it publishes are those of this one. It counts bytes where this counts characters. Which layer
+and n the paper took for contextual embeddings is not known here.
 """
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -34,7 +34,8 @@ from fairseq_diverse.metrics.words import mean_of
 ORDER = 3
 ALPHA = 0.8
 BATCH = 32
-NOTE = "not compared with the C++ program"
+MODEL = "FAIRSEQ_DIVERSE_YISI_MODEL"  # variable with the folder of YiSi-1's model, where none is given
+NOTE = "contextual embeddings not compared with the C++ program"
 
 
 def yisi_0(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
@@ -46,21 +47,37 @@ def yisi_0(hypotheses: Sequence[str], references: Sequence[str]) -> Result:
         h, r = hypothesis.split(), reference.split()
         similarity = np.array([[common_substring(e, f) for f in h] for e in r]).reshape(len(r), len(h))
         scores.append(100 * sentence_score(similarity, weights(r), weights(h)))
-    return mean_of(scores, f"n:{ORDER}|alpha:{ALPHA}|{NOTE}")
+    return mean_of(scores, f"n:{ORDER}|alpha:{ALPHA}")
 
 
-def yisi_1(hypotheses: Sequence[str], references: Sequence[str], model: Path, layer: int = -1) -> Result:
+def use_model(folder: Path) -> None:
+    """Let this process and those that it starts score YiSi-1 with a model.
+
+    Raises:
+        ValueError: it is not a folder of a model.
+    """
+    try:
+        _check(folder)
+    except ValueError as error:
+        raise ValueError(f"--yisi-model {error}") from None
+    os.environ[MODEL] = str(folder.resolve())
+
+
+def yisi_1(hypotheses: Sequence[str], references: Sequence[str], model: Path | None, layer: int = -1) -> Result:
     """YiSi-1 of raw lines, times 100, with the embeddings of a model for transformers; longer sentences are cut.
 
     Args:
-        model: folder with the model and its tokenizer; nothing is downloaded.
+        model: folder with the model and its tokenizer; nothing is downloaded. None for the one of ``MODEL``.
         layer: whose output is taken; 0 is the embeddings before the first layer, -1 the last layer's.
 
     Raises:
-        ValueError: transformers is not installed, or the folder holds no model or not that layer.
+        ValueError: no model is named, transformers is not installed, or the folder holds no model or not that layer.
     """
     import torch
 
+    if model is None and not os.environ.get(MODEL):
+        raise ValueError(f"needs an embedding model for transformers; give --yisi-model DIR, or set {MODEL}")
+    model = model or Path(os.environ[MODEL])
     network, tokenizer = _load(model)
     layers = network.config.num_hidden_layers
     if not -layers - 1 <= layer <= layers:
@@ -126,13 +143,17 @@ def _load(model: Path) -> tuple[Any, Any]:
         from transformers import AutoModel, AutoTokenizer
     except ImportError:
         raise ValueError('transformers is not installed; run: pip install "transformers>=4.57,<5"') from None
-    if not (model / "config.json").exists():
-        raise ValueError(f"{model} is not a folder of a model for transformers (no config.json)")
+    _check(model)
     try:
         network = AutoModel.from_pretrained(model, local_files_only=True)
         return network, AutoTokenizer.from_pretrained(model, local_files_only=True)
     except Exception as error:  # whatever a damaged or unknown model raises
         raise ValueError(f"{model}: transformers cannot load it: {str(error).splitlines()[0]}") from None
+
+
+def _check(model: Path) -> None:
+    if not (model / "config.json").is_file():
+        raise ValueError(f"{model}: not a folder of a model for transformers (no config.json)")
 
 
 def _embed(lines: Sequence[str], network: Any, tokenizer: Any, layer: int) -> Iterator[tuple[list[str], np.ndarray]]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +38,19 @@ def shared_data(name: str) -> Path:
         message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds {name}"
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
     return data
+
+
+def make_bert(folder: Path, pieces: Sequence[str]) -> Path:
+    """A BERT for transformers with random weights, that knows these pieces of words."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]))
+    BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=False, model_max_length=30).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=60, max_position_embeddings=32, **sizes)).save_pretrained(folder)
+    return folder
 
 
 def run(

@@ -17,7 +17,7 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.metrics.scores import read_translations, score
 from fairseq_diverse.preparation import DataConfig, prepare
 from fairseq_diverse.support.files import read_lines
-from tests.integration.commands import cli, preprocess_in_a_fork
+from tests.integration.commands import cli, make_bert, preprocess_in_a_fork
 from tests.integration.test_prepare import CONFIG, write_raw
 
 pytestmark = pytest.mark.integration
@@ -166,11 +166,19 @@ def test_a_finished_run_gets_the_metrics_of_another_table(folder, finished, tmp_
     assert asked.returncode == 0, asked.stderr
     assert "no yisi-1: needs an embedding model" in asked.stderr
     metrics = summary(runs, "baseline")["metrics"]
+    assert list(summary(runs, "baseline")["missing"]) == ["yisi-1"]
     assert (directory(runs, "baseline") / "train.log").read_bytes() == trained
     assert 0 < metrics.pop("yisi-0") <= 100 and metrics["signatures"].pop("yisi-0")
     assert metrics == before["metrics"]
     shown = call(runs, "report", tmp_path / "metrics.yaml", "--rows", "baseline")
     assert "YiSi-0" in shown.stdout and "YiSi-1" not in shown.stdout
+    command = ["run", tmp_path / "metrics.yaml", "--rows", "baseline", "--yisi-model"]
+    refused = call(runs, *command, tmp_path)
+    assert refused.returncode == 2 and "not a folder of a model" in refused.stderr and refused.stderr.count("\n") == 1
+    assert call(runs, *command, make_bert(tmp_path, ["a", "b"])).returncode == 0
+    added = summary(runs, "baseline")
+    assert 0 <= added["metrics"]["yisi-1"] <= 100 and added["missing"] == {}
+    assert "done before" in call(runs, *command[:-1]).stderr
 
 
 def test_report_and_its_saved_copy(folder, finished):

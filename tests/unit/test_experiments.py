@@ -302,6 +302,8 @@ def test_rows_that_another_data_set_makes_equal_are_one(table):
 def test_metrics_of_a_table(table):
     rows = load_table(table(("rows:", "metrics: yisi-0,wer\nrows:"))).rows
     assert rows["second"].metrics == ("yisi-0", "wer") and load_table(table()).rows["second"].metrics == ()
+    own = load_table(table(("rows:", "metrics: yisi-0\nrows:\n  own: {metrics: wer, dropout: 0.7}"))).rows
+    assert own["own"].metrics == ("wer",) and own["second"].metrics == ("yisi-0",)
     assert rows["second"].key("hash") == load_table(table()).rows["second"].key("hash")
     with pytest.raises(ValueError, match=r"table.yaml: metrics blue: not known; choose from bleu, "):
         load_table(table(("rows:", "metrics: blue\nrows:")))

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,13 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 from scipy.stats import ttest_1samp
 
+from fairseq_diverse import register
 from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.metrics import programs, words, yisi
 from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
 from fairseq_diverse.metrics.scores import sacrebleu_metric, sacrebleu_result
 from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference
-from tests.integration.commands import TINY, make_data, run
+from tests.integration.commands import TINY, make_bert, make_data, run
 from tests.reference import metrics as loops
 from tests.reference import yisi as yisi_loops
 
@@ -121,18 +123,8 @@ def test_yisi_units_of_one_side_and_empty_sides():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A BERT with random weights."""
-    import torch
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    folder = tmp_path_factory.mktemp("bert")
     pieces = sorted({w for line in REFERENCES for w in re.findall(r"\w+|[^\w\s]", line)} - {"Hunde"})
-    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, "##e", "##in"]))
-    BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=False, model_max_length=30).save_pretrained(folder)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 8}
-    BertModel(BertConfig(vocab_size=60, max_position_embeddings=32, **sizes)).save_pretrained(folder)
-    return folder
+    return make_bert(tmp_path_factory.mktemp("bert"), [*pieces, "##e", "##in"])
 
 
 def embedded(lines: list[str], model: Path, layer: int) -> list[list[tuple[str, list[float]]]]:
@@ -156,8 +148,34 @@ def test_yisi_1_equals_its_loop_version(model, layer):
     expected = yisi_loops.yisi_1(*(embedded(side, model, layer) for side in (hypotheses, references)))
     result = yisi.yisi_1(hypotheses, references, model, layer)
     assert result.score == pytest.approx(expected, rel=1e-4)
-    assert "not compared with the C++ program" in result.signature
+    assert "contextual embeddings not compared with the C++ program" in result.signature
     assert yisi.yisi_1(references, references, model, layer).score == pytest.approx(100, rel=1e-5)
+
+
+def test_yisi_1_finds_its_model_in_the_environment(model, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_YISI_MODEL", str(model))
+    texts = FAIR[1:4], REFERENCES[1:4]
+    assert CATALOGUE["yisi-1"].compute(Texts(*texts)).score == yisi.yisi_1(*texts, model).score
+
+
+def test_yisi_has_the_figures_that_its_program_publishes():
+    """Those of https://github.com/chikiulo/yisi that need no file of embeddings.
+
+    The first of ten English sentences: test/ref/test_hyp.sntyisi0 (commit fd07bfc) and .sntyisi1 (cbd1672), where
+    "counter" and "confront" have no embedding, so that only equal words are similar. The words weigh by the ten
+    references. And two phrases of words that no reference has: test/ref/phrasesim_test.out (1bc6abf).
+    """
+    sentence = "A Republican strategy to counter the re - election of Obama"
+    reference = sentence.split()
+    hypothesis = sentence.replace("counter", "confront").split()
+    weights = yisi.UnitWeights([[]] * 10)
+    weights.counts = Counter(dict.fromkeys(reference, 1) | {"Republican": 4, "to": 3, "the": 9, "-": 2, "of": 6})
+    for similarity, published in ((yisi.common_substring, 0.894586), (lambda e, f: float(e == f), 0.856174)):
+        similarities = np.array([[similarity(e, f) for f in hypothesis] for e in reference])
+        score = yisi.sentence_score(similarities, weights(reference), weights(hypothesis))
+        assert score == pytest.approx(published, abs=5e-7)
+    phrases = np.array([[0.487945, 0], [0, 1]])  # of "EU government" and "UK government"
+    assert yisi.sentence_score(phrases, np.ones(2), np.ones(2)) == pytest.approx(0.743972, abs=6e-7)
 
 
 def test_yisi_1_cuts_what_is_longer_than_the_model_reads(model):
@@ -167,6 +185,10 @@ def test_yisi_1_cuts_what_is_longer_than_the_model_reads(model):
 def test_yisi_1_says_what_is_wrong_with_its_model(model, tmp_path):
     with pytest.raises(ValueError, match=r"not a folder of a model .*\(no config.json\)"):
         yisi.yisi_1(["a"], ["a"], tmp_path)
+    with pytest.raises(ValueError, match=rf"^--yisi-model {tmp_path}: not a folder of a model"):
+        yisi.use_model(tmp_path)
+    with pytest.raises(ValueError, match=r"give --yisi-model DIR, or set FAIRSEQ_DIVERSE_YISI_MODEL"):
+        yisi.yisi_1(["a"], ["a"], None)
     with pytest.raises(ValueError, match="has layers 0 to 2, not 3"):
         yisi.yisi_1(["a"], ["a"], model, 3)
     shutil.copytree(model, tmp_path / "broken")
@@ -475,6 +497,7 @@ def test_systems_of_one_file_are_compared_by_sentences(files, capsys):
 def test_fairseq_scorers_give_the_same_scores(name):
     from fairseq.scoring import build_scorer
 
+    register()
     lines = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
     scorer = build_scorer(name, None)
     assert scorer.score() == 0

@@ -100,6 +100,12 @@ def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
     assert cells[0][6] == "YiSi-0" and cells[1][6] == "40.50" and "METEOR" not in cells[0]
 
 
+def test_a_published_figure_without_a_unit_says_so(table):
+    rows = list(load_table(table(("published: {bleu", "published: {wer-li2022: 9.03, bleu"))).rows.values())
+    cells = report.to_cells(report.compare(rows, {row.name: [] for row in rows}))
+    assert "published WER (unit not stated)" in cells[0] and "published BLEU" in cells[0]
+
+
 def test_equal_systems_do_not_differ(table):
     rows = list(load_table(table()).rows.values())
     _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 9, 5.0)]})
