@@ -14,7 +14,8 @@ one of sacreBLEU's that was asked for is missing. Tokens are Moses' for the targ
 
 With --baseline, p is the probability that a difference as large in --test-metric comes by chance, two-sided: by
 paired bootstrap, or approximate randomization. Systems of several seeds (--system NAME=FILE,FILE,...) are shown as
-mean ± deviation (n - 1), and p is that of Welch's t-test over seeds.
+mean ± deviation (n - 1), and p is that of Welch's t-test over seeds, of each system alone: for several systems trained
+as rows of a table, `fairseq-diverse report` tests them together (docs/statistics.md).
 """
 
 import argparse
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 from fairseq_diverse.cli import named_path
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fairseq_diverse.metrics.scores import Result
 
 EXAMPLE = (
@@ -72,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.metrics.catalogue import CATALOGUE, chosen
     from fairseq_diverse.metrics.scores import METRICS
-    from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS
+    from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS, resampled
     from fairseq_diverse.metrics.words import check_language
     from fairseq_diverse.support.files import atomic_write
 
@@ -92,9 +95,13 @@ def main(args: argparse.Namespace) -> int:
     if seeds and args.test == "randomization":
         raise ValueError("--test randomization: is of one file a system; systems with several are tested over seeds")
     tested = _tested(args.test_metric, metrics, systems, seeds)
-    rows = [_row(system, seeds, None if seeds else tested) for system in systems]
+    resamples = {}
+    if tested and not seeds:
+        found = {system.name: system.results[tested][0] for system in systems}
+        resamples = {name: resampled(result.statistics, result.combine) for name, result in found.items()}
+    rows = [_row(system, seeds, tested, resamples.get(system.name)) for system in systems]
     if baseline and tested:
-        _compare(rows, systems, tested, "seeds" if seeds else args.test)
+        _compare(rows, systems, tested, "seeds" if seeds else args.test, resamples)
     print(_table(rows, metrics, tested, seeds), end="\n\n")
     width = max(len(CATALOGUE[metric].heading) for metric in metrics)
     for metric in metrics:
@@ -178,9 +185,9 @@ def _tested(asked: str | None, metrics: list[str], systems: list[System], seeds:
     return next((metric for metric in (asked or "bleu", *able) if metric in able), None)
 
 
-def _row(system: System, seeds: bool, interval_of: str | None) -> dict[str, Any]:
-    """A system's figures, ready for JSON."""
-    from fairseq_diverse.metrics.significance import interval, resampled
+def _row(system: System, seeds: bool, tested: str | None, resamples: "np.ndarray | None") -> dict[str, Any]:
+    """A system's figures, ready for JSON; ``resamples`` are those of the metric that is tested."""
+    from fairseq_diverse.metrics.significance import interval
 
     row: dict[str, Any] = {"system": system.name}
     row |= (
@@ -193,9 +200,8 @@ def _row(system: System, seeds: bool, interval_of: str | None) -> dict[str, Any]
         if seeds:
             row[f"{metric}_seeds"] = [round(score, 4) for score in scores]
             row[f"{metric}_deviation"] = round(stdev(scores), 4) if len(scores) > 1 else None
-        elif metric == interval_of:
-            bounds = interval(resampled(found[0].statistics, found[0].combine))
-            row[f"{metric}_interval"] = [round(bound, 4) for bound in bounds]
+        elif metric == tested and resamples is not None:
+            row[f"{metric}_interval"] = [round(bound, 4) for bound in interval(resamples)]
     if "bleu" in results:
         sums = [result.statistics.sum(0) for result in results["bleu"]]
         row["length_ratio"] = round(mean(float(one[0] / max(one[1], 1)) for one in sums), 4)
@@ -203,7 +209,9 @@ def _row(system: System, seeds: bool, interval_of: str | None) -> dict[str, Any]
     return row
 
 
-def _compare(rows: list[dict[str, Any]], systems: list[System], metric: str, test: str) -> None:
+def _compare(
+    rows: list[dict[str, Any]], systems: list[System], metric: str, test: str, resamples: "dict[str, np.ndarray]"
+) -> None:
     """Add ``delta`` and ``p`` of every system against the first; p is None where there is nothing to compare."""
     from fairseq_diverse.metrics import significance
 
@@ -219,8 +227,7 @@ def _compare(rows: list[dict[str, Any]], systems: list[System], metric: str, tes
                 scores = [[result.score for result in side] for side in (baseline, results)]
                 p = significance.seed_difference(scores[0], scores[1])[1]
         elif test == "bootstrap":
-            before, after = (significance.resampled(one.statistics, one.combine) for one in (first, results[0]))
-            p = significance.p_value(before, after, delta)
+            p = significance.p_value(resamples[systems[0].name], resamples[system.name], delta)
         else:
             p = significance.randomization_p_value(first.statistics, results[0].statistics, first.combine)
         row |= {"delta": round(delta, 4), "p": None if p is None else round(p, 4)}

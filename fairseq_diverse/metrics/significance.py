@@ -1,15 +1,16 @@
-"""How sure a score is, and a difference between two systems."""
+"""How sure a score is, and a difference between two systems; dunnett.py compares several systems over seeds."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache
 
 import numpy as np
 
 from fairseq_diverse.metrics.scores import corpus_score, sentence_statistics
 
-RESAMPLES = 1000
+RESAMPLES = 10_000
 TRIALS = 10_000  # of approximate randomization, as in sacreBLEU
 SEED = 12345  # sacreBLEU's
+CHUNK = 250  # resamples whose sentences are drawn at once
 
 
 def bootstrap_interval(
@@ -82,15 +83,52 @@ def bootstrap_scores(
     Args:
         statistics: (sentences, n) counts, `sentence_statistics`.
     """
-    return resampled(statistics, partial(corpus_score, metric, language=language), resamples, seed)
+    if metric == "bleu":
+        return bleu_scores(resampled_sums(statistics, resamples, seed))
+    return resampled(statistics, lambda sums: corpus_score(metric, sums, language), resamples, seed)
 
 
 def resampled(
     statistics: np.ndarray, combine: Callable[[np.ndarray], float], resamples: int = RESAMPLES, seed: int = SEED
 ) -> np.ndarray:
     """As `bootstrap_scores`, of any metric: ``combine`` makes summed counts its score (`Result.combine`)."""
-    drawn = np.random.default_rng(seed).choice(len(statistics), size=(resamples, len(statistics)), replace=True)
-    return np.array([combine(statistics[rows].sum(0)) for rows in drawn])
+    return np.array([combine(sums) for sums in resampled_sums(statistics, resamples, seed)])
+
+
+def resampled_sums(statistics: np.ndarray, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
+    """(resamples, n) sums of the counts (sentences, n) of sentences drawn with replacement, sacreBLEU's draws."""
+    return np.concatenate([times @ statistics for times in _draws(len(statistics), resamples, seed)])
+
+
+def bleu_scores(sums: np.ndarray) -> np.ndarray:
+    """BLEU of every row of summed counts (resamples, 10), equal to `corpus_score` of that row.
+
+        min(1, exp(1 - reference length / length)) * exp(mean_n log p_n),    p_n = matches_n / n-grams_n
+
+    Source: Papineni et al. (2002). As in sacreBLEU (smoothing ``exp``), the k-th order without a match counts 2^-k
+    matches, and no match at all, or an order without n-grams, gives 0.
+    """
+    length, reference_length, matches, counts = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:]
+    misses = matches == 0
+    smoothed = np.where(misses, 0.5 ** np.cumsum(misses, axis=1), matches)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        brevity = np.exp(np.minimum(1 - reference_length / length, 0))
+        scores = 100 * brevity * np.exp(np.log(smoothed / counts).mean(axis=1))
+    return np.where(misses.all(axis=1) | (counts == 0).any(axis=1), 0.0, scores)
+
+
+@lru_cache(maxsize=1)
+def _draws(sentences: int, resamples: int, seed: int) -> list[np.ndarray]:
+    """How often each sentence is in each resample, (at most CHUNK, sentences) at a time."""
+    generator = np.random.default_rng(seed)
+    chunks = []
+    for start in range(0, resamples, CHUNK):
+        rows = min(CHUNK, resamples - start)
+        drawn = generator.choice(sentences, size=(rows, sentences), replace=True)
+        places = drawn + sentences * np.arange(rows)[:, None]
+        times = np.bincount(places.ravel(), minlength=places.size).reshape(places.shape)
+        chunks.append(times.astype(np.uint16 if sentences < 2**16 else np.uint32))
+    return chunks
 
 
 def randomization_p_value(
@@ -119,28 +157,23 @@ def randomization_p_value(
     return (1 + int(as_large)) / (trials + 1)
 
 
-def seed_difference(
-    baseline: Sequence[float], system: Sequence[float], paired: bool = False
-) -> tuple[float, float | None]:
-    """Difference of the means over seeds, system - baseline, and p of a two-sided t-test, Welch's or the paired one.
+def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple[float, float | None]:
+    """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
 
-    p says how likely such a difference is between other seeds on the same test set; None where nothing varies.
-
-    Args:
-        paired: both have the same seeds in the same order.
+    p says how likely such a difference is between other seeds on the same test set; None where nothing varies. Of
+    several systems with one baseline, `dunnett` tests all at once.
 
     Raises:
         ValueError: a side has fewer than two seeds.
     """
-    from scipy.stats import ttest_ind, ttest_rel
+    from scipy.stats import ttest_ind
 
     if min(len(baseline), len(system)) < 2:
         raise ValueError(f"two seeds of each system, or more, are needed; got {len(baseline)} and {len(system)}")
     difference = float(np.mean(system) - np.mean(baseline))
-    if np.std(baseline) == np.std(system) == 0 or (paired and np.ptp(np.subtract(system, baseline)) == 0):
+    if np.std(baseline) == np.std(system) == 0:
         return difference, None
-    test = ttest_rel(system, baseline) if paired else ttest_ind(system, baseline, equal_var=False)
-    return difference, float(test.pvalue)
+    return difference, float(ttest_ind(system, baseline, equal_var=False).pvalue)
 
 
 def interval(scores: np.ndarray) -> tuple[float, float]:
