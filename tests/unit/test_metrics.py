@@ -14,7 +14,6 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from scipy import stats
-from scipy.stats import ttest_1samp
 
 from fairseq_diverse import register
 from fairseq_diverse.cli import doctor, main
@@ -353,9 +352,6 @@ def test_seed_difference_is_welchs_test():
     assert difference == pytest.approx(np.mean(b) - np.mean(a))
     assert p == pytest.approx(2 * stats.t.sf(abs(statistic), freedom))
     assert seed_difference([1.0, 1.0], [2.0, 2.0]) == (1, None)
-    assert seed_difference([1.0, 2.0], [2.0, 3.0], paired=True) == (1, None)
-    a, b = [1.0, 2.0, 4.0], [1.5, 2.25, 5.0]
-    assert seed_difference(a, b, paired=True)[1] == pytest.approx(ttest_1samp(np.subtract(b, a), 0).pvalue)
     with pytest.raises(ValueError, match="two seeds of each system, or more, are needed; got 1 and 3"):
         seed_difference([1.0], a)
 
