@@ -38,23 +38,31 @@ class Follower:
 def measure(step: str, path: Path) -> dict[str, Any]:
     """The measurements that a finished step left in its log.
 
-    Training: ``parameters``, ``words_per_second`` (target tokens, median over the logged intervals), ``valid_nll``
+    Training: ``parameters``, ``words_per_second`` (target tokens) and ``updates_per_second``, medians over the logged
+    intervals, ``epoch_minutes`` (all updates of an epoch at that speed, without validation and saving), ``valid_nll``
     (last and best, nats per token) and ``gb_free`` (the least, where a GPU was used). Translation and scoring of the
     reference: ``sentences``, ``tokens``, ``seconds``, ``words_per_second``.
     """
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if step == "train":
         found = PARAMETERS.findall(text)
-        speeds, valid, free = [], [], []
+        speeds, updates, valid, free = [], [], [], []
+        epoch = 0.0  # its updates: those done by the epochs done, "update" in the log
         for kind, stats in statistics(text.splitlines()):
             if kind == "valid" and "valid_nll_loss" in stats:
                 valid.append(float(stats["valid_nll_loss"]) * math.log(2))
             elif kind == "train_inner":
-                speeds += [float(stats["wps"])] if float(stats.get("wps", 0)) > 0 else []
+                words, of_update = (float(stats.get(key, 0)) for key in ("wps", "wpb"))
+                speeds += [words] if words > 0 else []
+                # "ups" has two digits after the point, too few where an update takes seconds
+                updates += [words / of_update] if words > 0 and of_update > 0 else []
+                epoch = float(stats["num_updates"]) / stats["update"] if stats.get("update") else epoch
                 free += [float(stats["gb_free"])] if "gb_free" in stats else []
         return {
             "parameters": int(found[-1].replace(",", "")) if found else None,
             "words_per_second": round(median(speeds), 1) if speeds else None,
+            "updates_per_second": round(median(updates), 4) if updates else None,
+            "epoch_minutes": round(epoch / median(updates) / 60, 4) if updates and epoch else None,
             "valid_nll": {"last": round(valid[-1], 4), "best": round(min(valid), 4)} if valid else None,
             "gb_free": min(free, default=None),
         }

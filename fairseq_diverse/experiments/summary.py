@@ -22,7 +22,7 @@ def summarize(run: Run) -> dict[str, Any]:
     reference and the n-grams that match, n = 1 to 4. ``chosen``, where the run chose its length penalty, holds it and
     BLEU on the validation split by length penalty.
 
-    Speeds are in (target) subwords per second, memory in bytes.
+    Speeds are in (target) subwords and in updates per second, memory in bytes.
 
     Raises:
         ValueError: translations or scores of test sentences are missing.
@@ -46,6 +46,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "average": run.row.average,
         **({"chosen": run.chosen} if run.chosen else {}),
         "words_per_second": {step: state[step].get("words_per_second") for step in ("train", evaluation)},
+        "updates_per_second": {"train": state["train"].get("updates_per_second")},
+        "epoch_minutes": state["train"].get("epoch_minutes"),
         "peak_memory": peaks,
         **state.get("starts", [{}])[-1],
         "commands": run.shell_lines({"OMP_NUM_THREADS": "1"}),

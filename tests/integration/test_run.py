@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.metrics.scores import read_translations, score
 from fairseq_diverse.preparation import DataConfig, prepare
 from fairseq_diverse.support.files import read_lines
@@ -112,6 +113,14 @@ def test_a_row_is_trained_averaged_translated_and_scored(folder, finished):
     assert result["machine"]["threads"] == 1 and result["machine"]["variables"]["MALLOC_MMAP_MAX_"] == "0"
     assert "# MALLOC_MMAP_MAX_=0\n" in (run / "environment.txt").read_text()
     assert result["words_per_second"]["train"] > 0 and result["words_per_second"]["generate"] > 0
+    logged = [
+        stats for kind, stats in statistics((run / "train.log").read_text().splitlines()) if kind == "train_inner"
+    ]
+    speeds = [float(stats["ups"]) for stats in logged]
+    assert min(speeds) - 0.01 <= result["updates_per_second"]["train"] <= max(speeds) + 0.01
+    of_epoch = sum(stats["epoch"] == 1 for stats in logged)  # every update is logged
+    expected = of_epoch / result["updates_per_second"]["train"] / 60
+    assert result["epoch_minutes"] == pytest.approx(expected, rel=0.01, abs=1e-4)
     assert 2**26 < result["peak_memory"]["train"] < 2**36
     assert set(result["metrics"]["signatures"]) == {"bleu", "chrf", "ter"}
     assert result["average"] == {"last": 3, "every": 4}

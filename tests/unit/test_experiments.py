@@ -332,6 +332,21 @@ def test_measurements_of_training(tmp_path):
     assert measured["valid_nll"] == {"last": round(4 * np.log(2), 4), "best": round(3 * np.log(2), 4)}
 
 
+def test_updates_per_second_and_minutes_an_epoch(tmp_path):
+    logged = (
+        (0.125, "100", "0.05", "2000", "10"),
+        (0.25, "300", "0.15", "2000", "20"),
+        (0.375, "120", "0.05", "2500", "30"),
+    )
+    lines = [json.dumps(dict(zip(("update", "wps", "ups", "wpb", "num_updates"), x, strict=True))) for x in logged]
+    (tmp_path / "train.log").write_text("".join(f"2026 | INFO | train_inner | {line}\n" for line in lines))
+    measured = logs.measure("train", tmp_path / "train.log")
+    assert measured["updates_per_second"] == 0.05  # of 0.05, 0.15 and 0.048, of which "ups" has too few digits
+    assert measured["epoch_minutes"] == pytest.approx(80 * 20 / 60, abs=1e-4)  # 30 updates are 0.375 of an epoch
+    (tmp_path / "train.log").write_text("killed at once\n")
+    assert not any(logs.measure("train", tmp_path / "train.log").values())
+
+
 def test_following_a_log_that_grows_in_the_middle_of_a_line(tmp_path):
     path = tmp_path / "train.log"
     path.write_text("of an earlier start\n")
