@@ -1,8 +1,10 @@
 """Show the results of a table: measured beside published figures, differences to the baseline and significance.
 
 Figures come from finished runs, or with --results from the summaries that --save copied, so that a table can be shown
-where nothing was run. Rows without a finished run are marked "not run". HTML has the table's pictures too. --refresh
-writes every table of a Markdown file anew that stands between <!-- fairseq-diverse report ... --> and <!-- end -->.
+where nothing was run. Rows without a finished run are marked "not run". Where runs were scored on several test sets,
+each has a table of its own. docs/statistics.md says how differences are tested. HTML has the table's pictures too.
+--refresh writes every table of a Markdown file anew that stands between <!-- fairseq-diverse report ... --> and
+<!-- end -->.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.cli.run import add_table_arguments
 from fairseq_diverse.support.errors import UserError
@@ -23,6 +25,7 @@ from fairseq_diverse.support.files import atomic_write, read_lines
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fairseq_diverse.experiments.formats import Block
     from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.saved import Summary
     from fairseq_diverse.experiments.tables import Table
@@ -39,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--best", action="store_true", help="of a row's grid, only the point with the lowest NLL in its last validation"
     )
     parser.add_argument("--finished", action="store_true", help="only rows with a finished run")
+    parser.add_argument("--test", metavar="NAME", help="only this test set")
+    parser.add_argument(
+        "--verdict", action="store_true", help="one line a row: does it help, how sure is that, what does it cost"
+    )
     parser.add_argument("--format", choices=("text", "markdown", "latex", "json", "html"), default="text")
     parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named as in their header")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, do not print it")
@@ -107,13 +114,6 @@ def refresh(path: Path) -> None:
 def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
     from fairseq_diverse.experiments import formats, report, saved
-    from fairseq_diverse.experiments.accuracy_report import (
-        accuracy_cells,
-        accuracy_notes,
-        compare_accuracy,
-        length_cells,
-        probe_cells,
-    )
     from fairseq_diverse.experiments.runs import classifies
     from fairseq_diverse.experiments.tables import load_table, select_rows
 
@@ -136,36 +136,83 @@ def show(args: argparse.Namespace) -> str:
     classifiers = {classifies(row) for row in rows}
     if len(classifiers) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
-    more: list[list[str]] = []
     if True in classifiers:
-        lines = compare_accuracy(rows, summaries)
-        table_of = probe_cells if all("probe" in line for line in lines) else accuracy_cells
-        cells, more = _columns(table_of(lines), args.columns), length_cells(lines)
-        notes = accuracy_notes(lines) + report.published_note(rows)
+        if args.test or args.verdict:
+            raise UserError(f"--{'test' if args.test else 'verdict'}: is for translations; {table.name} classifies")
+        blocks, content = _classification(args, table, rows, summaries)
     else:
-        lines = report.compare(rows, summaries)
-        cells = _columns(report.to_cells(lines), args.columns)
-        notes = report.notes(rows, lines, cells[0])
+        blocks, content = _translation(args, table, rows, summaries)
     if args.save and not saved.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":
-        return json.dumps({"table": table.name, "title": table.title, "rows": lines, "notes": notes}, indent=1)
-    notes = [*filter(None, [table.note]), *notes]
+        return json.dumps({"table": table.name, "title": table.title, **content}, indent=1)
     if args.format == "html":
-        return formats.as_html(cells, table.title, notes, _figures(args, table, rows, lines, summaries), more)
+        first, *more = blocks
+        return formats.as_html(*first, _figures(args, table, rows, content["rows"], summaries), more)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
-    return "\n\n".join(
-        [write(cells, table.title, notes), *([write(more, "Accuracy by number of operators", [])] if more else [])]
-    )
+    return "\n\n".join(write(*block).rstrip("\n") for block in blocks)
 
 
-def _columns(cells: list[list[str]], names: str | None) -> list[list[str]]:
+def _classification(
+    args: argparse.Namespace, table: "Table", rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
+) -> "tuple[list[Block], dict[str, Any]]":
+    """The tables of a report of classifiers, and what JSON has of it."""
+    from fairseq_diverse.experiments import accuracy_report, report
+
+    lines = accuracy_report.compare_accuracy(rows, summaries)
+    probes = all("probe" in line for line in lines)
+    cells = (accuracy_report.probe_cells if probes else accuracy_report.accuracy_cells)(lines)
+    notes = accuracy_report.accuracy_notes(lines) + report.published_note(rows)
+    (cells,) = _columns([cells], args.columns)
+    blocks: list[Block] = [(cells, table.title, [*filter(None, [table.note]), *notes])]
+    if more := accuracy_report.length_cells(lines):
+        blocks.append((more, "Accuracy by number of operators", []))
+    return blocks, {"rows": lines, "notes": notes}
+
+
+def _translation(
+    args: argparse.Namespace, table: "Table", rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
+) -> "tuple[list[Block], dict[str, Any]]":
+    """A table for each test set, what all their notes have in common below the last one, and what JSON has of it."""
+    from fairseq_diverse.experiments import report
+    from fairseq_diverse.experiments.verdict import verdict_cells, verdict_notes
+
+    names = report.test_names(summaries)
+    if args.test and args.test not in names:
+        raise UserError(f"--test {args.test}: no run was scored on it; there are: {', '.join(names)}")
+    chosen = [args.test] if args.test else names
+    views = [report.of_test(rows, summaries, name) for name in chosen]
+    lines = [report.compare(*view) for view in views]
+    cells = [
+        verdict_cells(view[0], found) if args.verdict else report.to_cells(found)
+        for view, found in zip(views, lines, strict=True)
+    ]
+    cells = _columns(cells, args.columns)
+    notes = [
+        verdict_notes(found) if args.verdict else report.notes(view[0], found, shown[0])
+        for view, found, shown in zip(views, lines, cells, strict=True)
+    ]
+    common = [note for note in notes[0] if all(note in others for others in notes)]
+    own = [[note for note in found if note not in common] for found in notes]
+    own[-1] += [*filter(None, [table.note]), *common]
+    titles = [f"{table.title}: {name}" if len(names) > 1 else table.title for name in chosen]
+    content = {"test": chosen[0], "rows": lines[0], "notes": notes[0]}
+    if len(chosen) > 1:
+        content["tests"] = {
+            name: {"rows": found, "notes": text} for name, found, text in zip(chosen, lines, notes, strict=True)
+        }
+    return list(zip(cells, titles, own, strict=True)), content
+
+
+def _columns(tables: list[list[list[str]]], names: str | None) -> list[list[list[str]]]:
+    """The chosen columns of every table that has them."""
     if names is None:
-        return cells
+        return tables
     chosen = [name.strip() for name in names.split(",")]
-    if unknown := [name for name in chosen if name not in cells[0]]:
-        raise UserError(f"--columns: no column {', '.join(unknown)}; there are: {', '.join(cells[0])}")
-    return [[row[cells[0].index(name)] for name in chosen] for row in cells]
+    known = list(dict.fromkeys(name for cells in tables for name in cells[0]))
+    if unknown := [name for name in chosen if name not in known]:
+        raise UserError(f"--columns: no column {', '.join(unknown)}; there are: {', '.join(known)}")
+    return [[[row[cells[0].index(name)] for name in chosen if name in cells[0]] for row in cells] for cells in tables]
 
 
 def _figures(
@@ -178,6 +225,7 @@ def _figures(
     """The pictures of a table by their captions; of what was not run there is none."""
     from fairseq_diverse.experiments.accuracy_report import draw_lengths
     from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
+    from fairseq_diverse.experiments.report import of_test, test_names
     from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
     from fairseq_diverse.experiments.row_dots import draw_rows
     from fairseq_diverse.experiments.runs import classifies, find_runs
@@ -190,6 +238,7 @@ def _figures(
     if classifies(rows[0]):
         figures["Accuracy by number of operators"] = draw_lengths(rows, summaries)
     else:
+        rows, summaries = of_test(rows, summaries, args.test or test_names(summaries)[0])
         figures["Rows: means and seeds"] = draw_rows(lines, summaries)
         if table.x:
             drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))

@@ -8,16 +8,23 @@ import numpy as np
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.probing import GROUPS, group_means
 from fairseq_diverse.experiments.comparison import (
+    SMALLEST,
     commits_note,
     commits_of,
+    compared,
+    compared_seeds,
     deviation,
+    difference,
     ended_early,
     ended_early_note,
+    machines,
+    machines_note,
     mark,
-    of_shared_seeds,
-    p_text,
+    over_seeds,
+    p_number,
     refuse_other_data,
-    shared_seeds_note,
+    seeds_notes,
+    seeds_that_differ_note,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.rows import Row
@@ -34,15 +41,19 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
 
     ``seen``, ``longer`` and ``all`` are accuracies in percent, means over seeds, of the tests with as many operators as
     in training, with more, and of all (probing has ``all`` only); ``parts`` those of each number of operators or of the
-    probe, ``largest`` and ``largest_parts`` the shares of the largest class. ``delta`` and ``p`` compare ``all`` with
-    the baseline's by a paired t-test over examples, each averaged over seeds first, those that both have (``compared``,
-    where that is not all) or all if they share none.
+    probe, ``largest`` and ``largest_parts`` the shares of the largest class. ``delta`` and so on compare ``all`` with
+    the baseline's over seeds (`over_seeds`); ``holm_p``, of probes, is ``seed_p`` after Holm's correction over all of
+    them. ``p`` is that of a paired t-test over examples, each averaged over seeds first; ``one_encoder`` says that the
+    seeds are of a classifier on one trained encoder.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
     """
+    from fairseq_diverse.metrics.dunnett import holm
     from fairseq_diverse.metrics.significance import paired_difference
 
+    refuse_other_data(rows, summaries)
+    judged = over_seeds(rows, summaries, lambda summary: pooled(_accuracies([summary])[0].values()).share)
     lines: list[dict[str, Any]] = []
     for row in rows:
         of_row, first = _accuracies(summaries[row.name]), summaries[row.baseline]
@@ -69,15 +80,18 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
             "largest": pooled(of_row[0].values()).largest,
             "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
             "largest_parts": {name: part.largest for name, part in of_row[0].items()},
+            "machines": machines(summaries[row.name]),
             "commits": commits_of(summaries[row.name]),
             "ended_early": ended_early(row, summaries[row.name]),
         }
         if row.name == row.baseline or not first:
             continue
-        refuse_other_data(row, summaries[row.name], first)
-        before, after, line["compared"] = of_shared_seeds(first, summaries[row.name])
-        difference, _, line["p"] = paired_difference(_hits(_accuracies(before)), _hits(_accuracies(after)))
-        line |= {"baseline": row.baseline, "delta": 100 * difference}
+        line |= {"baseline": row.baseline, "one_encoder": "from-checkpoint" in row.train} | judged[row.name]
+        line |= compared_seeds(first, summaries[row.name])
+        line["p"] = paired_difference(*(_hits(_accuracies(group)) for group in compared(first, summaries[row.name])))[2]
+    tested = [line for line in lines if "probe" in line and line.get("seed_p") is not None]
+    for line, p in zip(tested, holm([line["seed_p"] for line in tested]), strict=True):
+        line["holm_p"] = p
     return lines + _averages(lines)
 
 
@@ -93,24 +107,27 @@ def probe_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         largest = next((f"{line['largest']:.2f}" for line in of_system.values() if "largest" in line), "")
         rows.append([probe, largest])
         for line in (of_system.get(name, {}) for name in systems):
-            share = _spread(line.get("all"), line.get("all_deviation")) + (mark(line["p"]) if "p" in line else "")
+            share = _spread(line.get("all"), line.get("all_deviation")) + (
+                mark(line["holm_p"]) if "holm_p" in line else ""
+            )
             rows[-1] += ["not run" if line.get("seeds") == 0 else share, _spread(line.get("published"), None)]
     return without_empty_columns(rows)
 
 
 def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A header and a row of text for each line; columns that nobody fills are left out."""
-    rows = [["row", "parameters", "as in training", "longer", "all", "largest class", "Δ all", "seeds", "published"]]
+    rows = [["row", "parameters", "as in training", "longer", "all", "largest class", "Δ all", "p over examples"]]
+    rows[0] += ["seeds", "published"]
     for line in lines:
         published = "" if line["published"] is None else f"{line['published']:.2f}"
         if not line["seeds"]:
-            rows.append([line["row"], "not run", *[""] * 6, published])
+            rows.append([line["row"], "not run", *[""] * 7, published])
             continue
         shares = [_spread(line.get(name), line.get(f"{name}_deviation")) for name in ("seen", "longer", "all")]
         parameters = f"{line['parameters']:,}" if "parameters" in line else ""
         largest = f"{line['largest']:.2f}" if "largest" in line else ""
-        delta = f"{line['delta']:+.2f}{mark(line['p'])} ({p_text(line['p'])})" if "delta" in line else ""
-        rows.append([line["row"], parameters, *shares, largest, delta, str(line["seeds"]), published])
+        tests = [difference(line, 2), p_number(line["p"])] if "delta" in line else ["", ""]
+        rows.append([line["row"], parameters, *shares, largest, *tests, str(line["seeds"]), published])
     return without_empty_columns(rows)
 
 
@@ -132,14 +149,43 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     if not done:
         return []
     text = ["accuracy in percent; ±: standard deviation over seeds"]
-    if any("delta" in line for line in done):
-        test = "p by a paired t-test over test examples; *: p < 0.05, **: p < 0.01"
-        text.append(
-            f"against the baseline: {test}" if "probe" in done[0] else f"Δ against the baseline, in brackets {test}"
-        )
+    judged = [line for line in done if "delta" in line]
+    if judged and "probe" in done[0]:
+        text += _probing_notes(judged)
+    elif judged:
+        text += seeds_notes(done, {"": ("points", 2)})
+        text.append("p over examples (other test examples, the same trainings): paired t-test")
     if "probe" in done[0]:
         text.append(f"seeds: {', '.join(sorted({str(line['seeds']) for line in done}))}")
-    return [*text, *shared_seeds_note(done), *ended_early_note(done), commits_note(done)]
+    return [*text, *seeds_that_differ_note(done), *ended_early_note(done), *machines_note(done), commits_note(done)]
+
+
+def _probing_notes(judged: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How probes are judged: over seeds with stars, over examples without."""
+    from fairseq_diverse.metrics.dunnett import LEVEL, holm
+
+    baselines = {line["baseline"].replace(f"-probe={line['probe']}", "") for line in judged}
+    tested = [line for line in judged if "holm_p" in line]
+    one = any(line["one_encoder"] for line in judged)
+    seeds = "seeds of the classifier" if one else "seeds"
+    text = []
+    if tested:
+        text.append(
+            f"against {', '.join(sorted(baselines))}, over {seeds}: Dunnett's test of all systems in each probe, then "
+            f"Holm's correction over these {len(tested)} p-values; *: p < 0.05, **: p < 0.01"
+        )
+        ends = (
+            f"{end:.2f}" for end in (min(line["smallest"] for line in tested), max(line["smallest"] for line in tested))
+        )
+        text.append(f"{SMALLEST}, by probe, before Holm's correction: {' to '.join(dict.fromkeys(ends))} points")
+    else:
+        text.append("one seed: nothing is tested over seeds, nothing has a star")
+    if one:
+        text.append("each encoder is one training: how much another training of it would change is not tested")
+    adjusted = zip(judged, holm([line["p"] for line in judged]), strict=True)
+    beyond = [f"{line['probe']} {line['system']}" for line, p in adjusted if p < LEVEL]
+    over = f"over test examples (paired t-test, Holm's correction over {len(judged)} p-values; no stars), p < 0.05"
+    return [*text, f"{over}: {', '.join(beyond) or 'none'}"]
 
 
 def draw_lengths(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> "Figure":

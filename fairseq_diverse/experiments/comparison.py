@@ -1,12 +1,16 @@
-"""What every comparison of rows needs: seeds that two rows share, deviations, marks, notes."""
+"""What every comparison of rows needs: differences over seeds, machines, marks, notes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
+
+MACHINE = ("cpu", "cores", "threads", "capability", "device")  # in which two runs of one machine are equal
+UNKNOWN = "unknown machine"
+SMALLEST = "smallest true difference that these seeds find (p < 0.05) in 80% of cases"
 
 
 def deviation(values: Sequence[float]) -> float | None:
@@ -25,22 +29,172 @@ def commits_note(lines: Sequence[Mapping[str, Any]]) -> str:
     return f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)
 
 
-def refuse_other_data(row: Row, of_row: Sequence[Summary], first: Sequence[Summary]) -> None:
+def refuse_other_data(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]]) -> None:
     """Raise ``ValueError`` where a row was run on other data than its baseline."""
-    if of_row[0]["data_hash"] != first[0]["data_hash"]:
-        raise ValueError(f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline")
+    for row in rows:
+        of_row, first = summaries[row.name], summaries[row.baseline]
+        if row.name != row.baseline and of_row and first and of_row[0]["data_hash"] != first[0]["data_hash"]:
+            raise ValueError(
+                f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline"
+            )
 
 
-def of_shared_seeds(
-    first: Sequence[Summary], other: Sequence[Summary]
-) -> tuple[Sequence[Summary], Sequence[Summary], list[int] | None]:
-    """The runs of the seeds that both have, all of them where they share none; these seeds, None if that is all."""
-    of_first, of_other = ({s["seed"] for s in group} for group in (first, other))
-    shared = of_first & of_other
-    if not shared:
-        return first, other, []
-    before, after = ([s for s in group if s["seed"] in shared] for group in (first, other))
-    return before, after, None if of_first == of_other else sorted(shared)
+def compared(first: Sequence[Summary], other: Sequence[Summary]) -> tuple[list[Summary], list[Summary]]:
+    """The runs of a baseline and a row whose difference is shown: all of them, as seeds are not paired. Where one side
+    has one seed, so that nothing can be tested over seeds, those of the seed that both have, if there is one: a seed
+    decides on initial values and the order of batches, which change a score as much as a mechanism.
+    """
+    before, after = ({s["seed"] for s in group} for group in (first, other))
+    if min(len(first), len(other)) > 1 or not before & after:
+        return list(first), list(other)
+    return [s for s in first if s["seed"] in after], [s for s in other if s["seed"] in before]
+
+
+def over_seeds(
+    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], score: Callable[[Summary], float], prefix: str = ""
+) -> dict[str, dict[str, Any]]:
+    """What the seeds say of every row against its baseline, where both have runs: entries of a line of a report.
+
+    ``delta`` is the difference of the mean scores of the runs that are `compared`. ``seed_error``, ``seed_p``,
+    ``seed_interval``, ``seed_deviation`` and ``smallest`` are those of `dunnett`, of all rows with the same baseline
+    and several seeds together; where nothing can be tested, ``untested`` says why.
+
+    Args:
+        score: of a run.
+        prefix: of the entries' names.
+    """
+    from fairseq_diverse.metrics.dunnett import dunnett
+
+    values = {name: [score(s) for s in of_row] for name, of_row in summaries.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for baseline in dict.fromkeys(row.baseline for row in rows if summaries[row.baseline]):
+        group = [row.name for row in rows if row.baseline == baseline != row.name and summaries[row.name]]
+        several = [name for name in group if min(len(values[baseline]), len(values[name])) > 1]
+        tests = dict(zip(several, dunnett(values[baseline], [values[name] for name in several]), strict=True))
+        for name in group:
+            before, after = compared(summaries[baseline], summaries[name])
+            entries: dict[str, Any] = {"delta": float(np.mean([*map(score, after)]) - np.mean([*map(score, before)]))}
+            if test := tests.get(name):
+                entries |= {"seed_error": test.error, "seed_p": test.p, "seed_interval": list(test.interval)}
+                entries |= {"seed_deviation": test.deviation, "smallest": test.smallest}
+                entries |= {"untested": "no spread over seeds"} if test.p is None else {}
+            else:
+                entries["untested"] = "one seed" if len(values[name]) == 1 else "baseline: one seed"
+            found[name] = {f"{prefix}{key}": value for key, value in entries.items()}
+    return found
+
+
+def difference(line: Mapping[str, Any], digits: int, prefix: str = "") -> str:
+    """A cell: the difference, its standard error and p over seeds, with stars; or why there is no p."""
+    text = f"{line[f'{prefix}delta']:+.{digits}f}"
+    if reason := line.get(f"{prefix}untested"):
+        return f"{text} ({reason})"
+    p = line[f"{prefix}seed_p"]
+    return f"{text} ± {line[f'{prefix}seed_error']:.{digits}f}{mark(p)} ({p_text(p)})"
+
+
+def seeds_notes(lines: Sequence[Mapping[str, Any]], scales: Mapping[str, tuple[str, int]]) -> list[str]:
+    """What a difference over seeds is, and the smallest that could have been seen.
+
+    Args:
+        scales: unit and digits by prefix of `over_seeds`.
+    """
+    shown = [line for line in lines if any(f"{prefix}delta" in line for prefix in scales)]
+    if not shown:
+        return []
+    against = f"Δ against {', '.join(dict.fromkeys(line['baseline'] for line in shown))}"
+    if not any(f"{prefix}seed_p" in line for line in shown for prefix in scales):
+        return [f"{against}; one seed of each row or its baseline: nothing is tested over seeds, nothing has a star"]
+    text = [
+        f"{against}: mean over seeds ± standard error over seeds, in brackets p of Dunnett's test over seeds of all "
+        "rows against their baseline; *: p < 0.05, **: p < 0.01"
+    ]
+    designs: dict[str, list[str]] = {}
+    for line in shown:
+        found = [
+            (f"{line[f'{key}seed_deviation']:.{digits}f} {unit}", f"{line[f'{key}smallest']:.{digits}f} {unit}")
+            for key, (unit, digits) in scales.items()
+            if line.get(f"{key}seed_p") is not None
+        ]
+        if found:
+            spread, smallest = (", ".join(part) for part in zip(*found, strict=True))
+            designs.setdefault(f"{smallest} (standard deviation over seeds {spread})", []).append(line["row"])
+    if designs:
+        named = [f"{', '.join(names)}: {design}" for design, names in designs.items()]
+        text.append(f"{SMALLEST}: {'; '.join(named if len(named) > 1 else designs)}")
+    return text
+
+
+def compared_seeds(first: Sequence[Summary], other: Sequence[Summary]) -> dict[str, list[int]]:
+    """Entries of a line where a row and its baseline have not the same seeds: ``compared``, those that the difference
+    is of, if not all, else ``other_seeds``, the row's."""
+    before, after = ([s["seed"] for s in group] for group in (first, other))
+    if set(before) == set(after):
+        return {}
+    chosen = [s["seed"] for s in compared(first, other)[1]]
+    return {"compared" if set(chosen) & set(before) and min(len(before), len(after)) == 1 else "other_seeds": chosen}
+
+
+def seeds_that_differ_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which rows are compared with one seed of the baseline, and which have other seeds than it."""
+    texts = {
+        "compared": "one seed on a side: Δ and p are of the seed that row and baseline share",
+        "other_seeds": "other seeds than the baseline's; all of both are used",
+    }
+    notes = []
+    for key, text in texts.items():
+        found = [f"{line['row']} {', '.join(map(str, line[key]))}" for line in lines if line.get(key)]
+        notes += [f"{text}: {'; '.join(found)}"] if found else []
+    return notes
+
+
+def machine(summary: Summary) -> str:
+    """The machine of a run, in words: equal for runs of the same one."""
+    found = summary.get("machine")
+    if not found:
+        return UNKNOWN
+    cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE)
+    where = [f"{cores} cores", f"{threads} thread{'s' * (threads != 1)}", capability, *([device] * (device != "cpu"))]
+    return ", ".join(map(str, [cpu, *where]))
+
+
+def machines(summaries: Sequence[Summary]) -> dict[str, list[int]]:
+    """The seeds of a row by the machine that they ran on."""
+    found: dict[str, list[int]] = {}
+    for summary in summaries:
+        found.setdefault(machine(summary), []).append(summary["seed"])
+    return found
+
+
+def no_speed(summaries: Sequence[Summary]) -> str:
+    """Why speeds of these runs are not compared; empty where all ran on one known machine."""
+    found = machines(summaries)
+    return UNKNOWN if UNKNOWN in found else "different machines" if len(found) > 1 else ""
+
+
+def no_speed_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which rows have no speed, and why."""
+    reasons: dict[str, list[str]] = {}
+    for line in lines:
+        if line["no_speed"]:
+            reasons.setdefault(line["no_speed"], []).append(line["row"])
+    found = [f"{why}: {'all rows' if len(rows) == len(lines) else ', '.join(rows)}" for why, rows in reasons.items()]
+    where = "where a row and its baseline did not run on one known machine"
+    return [f"no speed (-) {where}; {'; '.join(found)}"] if found else []
+
+
+def machines_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the rows ran."""
+    places: dict[str, list[str]] = {}
+    for line in lines:
+        of_row = line.get("machines", {})
+        for place, seeds in of_row.items():
+            seed = f" seed {', '.join(map(str, seeds))}" * (len(of_row) > 1)
+            places.setdefault(place, []).append(f"{line['row']}{seed}")
+    if len(places) > 1:
+        ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in places.items())
+        return [f"runs of different machines, which alone may change a score: {ran}"]
+    return [f"ran on: {place}" for place in places]
 
 
 def ended_early(row: Row, summaries: Sequence[Summary]) -> str:
@@ -58,14 +212,6 @@ def ended_early_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"updates until training ended, by seed: {'; '.join(found)}"] if found else []
 
 
-def shared_seeds_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which rows are compared over fewer seeds than they or their baseline have, and which over different ones."""
-    fewer = [f"{line['row']} {', '.join(map(str, line['compared']))}" for line in lines if line.get("compared")]
-    other = [line["row"] for line in lines if line.get("compared") == []]
-    notes = [f"Δ over the seeds that a row and its baseline both have: {'; '.join(fewer)}"] if fewer else []
-    return notes + ([f"Δ between different seeds: {'; '.join(other)}"] if other else [])
-
-
 def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """The columns of a table that have something below their header."""
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
@@ -73,7 +219,13 @@ def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def p_text(value: float) -> str:
+    """``p = 0.012`` or ``p < 0.001``."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def p_number(value: float) -> str:
+    """A p-value in a column of its own."""
+    return p_text(value).removeprefix("p ").removeprefix("= ")
 
 
 def mark(p: float) -> str:

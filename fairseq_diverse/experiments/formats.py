@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Cells = Sequence[Sequence[str]]
+Block = tuple[Cells, str, Sequence[str]]  # a table, its title, the notes below it
 
 # Characters that LaTeX reads as commands, and those that its default fonts lack
 LATEX = str.maketrans(
@@ -26,6 +27,7 @@ STYLE = """
 body { font: 16px/1.45 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
 div { overflow-x: auto; }
 h1 { font-size: 1.4rem; }
+h2 { font-size: 1.1rem; }
 table { font-size: .9rem; border-collapse: collapse; border: solid; border-width: 2px 0;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap; }
@@ -103,35 +105,35 @@ def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
     )
 
 
-def as_html(cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[str, Figure]", more: Cells = ()) -> str:
+def as_html(
+    cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[str, Figure]", more: Sequence[Block] = ()
+) -> str:
     """One page that needs no other file.
 
     Args:
         figures: pictures by their captions; they are part of the page, as SVG.
-        more: a second table, below the notes.
+        more: further tables, before the pictures.
     """
 
     def row(values: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(one_line(value))}</{tag}>" for value in values) + "</tr>"
 
-    def table(cells: Cells) -> list[str]:
+    def block(tag: str, cells: Cells, title: str, notes: Sequence[str]) -> list[str]:
         return [
+            f"<{tag}>{html.escape(one_line(title))}</{tag}>",
             f"<div><table>\n<thead>{row(cells[0], 'th')}</thead>\n<tbody>",
             *(row(values, "td") for values in cells[1:]),
             "</tbody>\n</table></div>",
+            *(["<ul>", *(f"<li>{html.escape(one_line(note))}</li>" for note in notes), "</ul>"] if notes else []),
         ]
 
-    name = html.escape(one_line(title))
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>",
-            *table(cells),
-            "<ul>",
-            *(f"<li>{html.escape(one_line(note))}</li>" for note in notes),
-            "</ul>",
-            *(table(more) if more else []),
+            f"<title>{html.escape(one_line(title))}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            *block("h1", cells, title, notes),
+            *(line for one in more for line in block("h2", *one)),
             *(
                 f'<figure><figcaption>{html.escape(caption)}</figcaption><img alt="{html.escape(caption)}" '
                 f'src="data:image/svg+xml;base64,{_svg(figure)}"></figure>'

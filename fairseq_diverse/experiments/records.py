@@ -56,19 +56,23 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
         wrong += [] if commands and len(commands) == len(summary["commands"]) else ["commands"]
         wrong += [] if isinstance(summary.get("updates", 0), int) else ["updates"]
         figures += [speed for speed in summary["words_per_second"].values() if speed is not None]
+        figures += [speed for speed in summary.get("updates_per_second", {}).values() if speed is not None]
+        figures += [] if summary.get("epoch_minutes") is None else [summary["epoch_minutes"]]
         figures += [] if summary.get("valid_nll") is None else [summary["valid_nll"]["last"]]
         if "chosen" in summary:
             figures += [summary["chosen"]["lenpen"], *summary["chosen"]["valid_bleu"].values()]
+        wrong += [] if isinstance(summary.get("machine", {}), dict) else ["machine"]
+        wrong += [] if isinstance(summary.get("test", ""), str) else ["test"]
         if "accuracy" in summary:
             for name, part in summary["accuracy"].items():
                 count = len(part["hits"])
                 wrong += [] if count and sum(part["classes"]) == count and not part["hits"].strip("01") else [name]
-        else:
-            metrics, nll = summary["metrics"], summary["test_nll"]
+        for test in [] if "accuracy" in summary else [summary, *summary.get("tests", {}).values()]:
+            metrics, nll = test["metrics"], test["test_nll"]
             figures += [*nll, *(metrics[name] for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter"})]
-            wrong += [] if bleu_statistics(summary["bleu_counts"]).shape == (len(nll), 2 + 2 * ORDERS) else ["counts"]
+            wrong += [] if bleu_statistics(test["bleu_counts"]).shape == (len(nll), 2 + 2 * ORDERS) else ["counts"]
             wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else ["signatures"]
-            wrong += [] if "length_ratio" in metrics and isinstance(summary["language"], str) else ["language"]
+            wrong += [] if "length_ratio" in metrics and isinstance(test["language"], str) else ["language"]
         wrong += [str(figure) for figure in figures if not isinstance(figure, number)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{path}: not a summary of a run ({shown(error)}); {hint}") from None

@@ -9,19 +9,38 @@ import numpy as np
 from fairseq_diverse.experiments.comparison import (
     commits_note,
     commits_of,
+    compared,
+    compared_seeds,
     deviation,
+    difference,
     ended_early,
     ended_early_note,
-    mark,
-    of_shared_seeds,
-    p_text,
+    machines,
+    machines_note,
+    no_speed,
+    no_speed_note,
+    over_seeds,
+    p_number,
     refuse_other_data,
-    shared_seeds_note,
+    seeds_notes,
+    seeds_that_differ_note,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.metrics.significance import RESAMPLES
+
+SPEEDS = {  # entry of a line, and how it is shown
+    "words/s": ("words_per_second", ",.0f"),
+    "updates/s": ("updates_per_second", ".2f"),
+    "minutes an epoch": ("epoch_minutes", ".2f"),
+    "speed": ("speed", ".2f"),
+    "decoding words/s": ("decoding_words_per_second", ",.0f"),
+    "decoding": ("decoding_speed", ".2f"),
+}
+PUBLISHED_SPEEDS = {"updates/s": "speed", "minutes an epoch": "epoch-minutes", "speed": "relative-speed"}
+SCALES = {"": ("BLEU", 2), "nll_": ("NLL", 3)}  # what is compared and its digits, by prefix of a line's entries
 
 
 def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[Row]:
@@ -41,27 +60,58 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     return [dataclasses.replace(row, baseline=best[of_name[row.baseline]].name) for row in best.values()]
 
 
+def test_names(summaries: Mapping[str, Sequence[Summary]]) -> list[str]:
+    """The test sets that runs were scored on, the first ones first."""
+    found = [summary for of_row in summaries.values() for summary in of_row]
+    names = [_first_test(summary) for summary in found] or ["test"]
+    return list(dict.fromkeys(names + [name for summary in found for name in summary.get("tests", {})]))
+
+
+def of_test(
+    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], name: str
+) -> tuple[list[Row], dict[str, list[Summary]]]:
+    """Rows and summaries with the figures of one test set, measured and published.
+
+    Rows that were run, but not scored on it, are left out. Published figures that name no test are the first one's.
+    """
+    view, shown = {}, []
+    for row in rows:
+        of_row = summaries[row.name]
+        parts = [({_first_test(s): {}} | s.get("tests", {})).get(name) for s in of_row]
+        view[row.name] = [s | part for s, part in zip(of_row, parts, strict=True) if part is not None]
+        if of_row and not view[row.name]:
+            continue
+        first = _first_test(of_row[0]) if of_row else test_names(summaries)[0]
+        plain = {key: value for key, value in row.published.items() if name == first and not isinstance(value, dict)}
+        named = row.published.get(name)
+        shown.append(dataclasses.replace(row, published=plain | (named if isinstance(named, dict) else {})))
+    return shown, view
+
+
 def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
     """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
 
     ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds,
     ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
-    the mean. Row and baseline are compared over the seeds that both have (``compared``, None if that is all), over
-    all of them if they share none: a seed decides on initial values and batches, and does as much as a mechanism.
-    ``delta`` and ``p`` compare mean BLEU with the baseline's: every resample draws one set of sentences and
-    averages each system's BLEU over its seeds. So p is about other test sentences, the deviation about other seeds.
-    ``seed_p``, where both have several seeds, is that of a t-test of the seeds' BLEU: paired where the seeds are equal,
-    Welch's otherwise.
-    ``nll_delta``, its standard error ``nll_error`` and ``nll_p`` compare the negative log-likelihood of the test set,
-    nats per sentence, each sentence averaged over seeds first. ``speed`` and ``decoding_speed`` are relative to the
-    baseline's.
+    the mean. NLL is that of the test set, nats a sentence.
+
+    Differences to the baseline: ``delta`` and so on in BLEU, ``nll_delta`` and so on in NLL, are those of `over_seeds`;
+    ``compared`` or ``other_seeds`` say where the seeds are not the same. ``p`` is about other test sentences: every
+    resample draws one set of them and averages each system's BLEU over its seeds. ``nll_p`` and the standard error
+    ``nll_error`` are those of a paired t-test of NLL, each sentence averaged over seeds first.
+
+    ``words_per_second``, ``updates_per_second``, ``epoch_minutes``, ``decoding_words_per_second``, and ``speed`` and
+    ``decoding_speed`` relative to the baseline are None where ``no_speed`` says why, or where a log has none.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
     """
-    from fairseq_diverse.metrics.significance import interval, p_value, paired_difference, seed_difference
+    from fairseq_diverse.metrics.significance import interval, p_value, paired_difference
 
+    refuse_other_data(rows, summaries)
     resamples = {row.name: _resampled(summaries[row.name]) for row in rows}
+    judged = over_seeds(rows, summaries, lambda summary: summary["metrics"]["bleu"])
+    judged_nll = over_seeds(rows, summaries, lambda summary: float(np.mean(summary["test_nll"])), "nll_")
     lines = []
     for row in rows:
         of_row, first = summaries[row.name], summaries[row.baseline]
@@ -69,11 +119,11 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
         lines.append(line)
         if not of_row:
             continue
-        bleu = [summary["metrics"]["bleu"] for summary in of_row]
+        bleu = [s["metrics"]["bleu"] for s in of_row]
         low, high = interval(_over_seeds(resamples[row.name], of_row))
         line |= {
             "parameters": of_row[0]["parameters"],
-            "bleu": float(np.mean(bleu)),
+            "bleu": _mean(bleu),
             "bleu_deviation": deviation(bleu),
             "bleu_interval": (high - low) / 2,
             **{key: _mean(s["metrics"][key] for s in of_row) for key in ("chrf", "ter", "length_ratio")},
@@ -82,88 +132,75 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
                 for key in row.metrics
                 if all(key in s["metrics"] for s in of_row)
             },
-            "words_per_second": _speed(of_row, "train"),
+            **_speeds(of_row, first or of_row),
+            "machines": machines(of_row),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
             "commits": commits_of(of_row),
             "ended_early": ended_early(row, of_row),
         }
         if row.name == row.baseline or not first:
             continue
-        refuse_other_data(row, of_row, first)
-        line["baseline"] = row.baseline
-        before, after, line["compared"] = of_shared_seeds(first, of_row)
-        paired = [s["seed"] for s in before] == [s["seed"] for s in after]
-        old, new = ([s["metrics"]["bleu"] for s in group] for group in (before, after))
-        line["delta"] = _mean(new) - _mean(old)
+        line |= {"baseline": row.baseline, **compared_seeds(first, of_row), **judged[row.name], **judged_nll[row.name]}
+        before, after = compared(first, of_row)
         drawn = _over_seeds(resamples[row.baseline], before), _over_seeds(resamples[row.name], after)
         line["p"] = p_value(*drawn, line["delta"])
         nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (before, after)]
-        line["nll_delta"], line["nll_error"], line["nll_p"] = paired_difference(*nll)
-        several = min(len(before), len(after)) > 1
-        line["seed_p"] = seed_difference(old, new, paired=paired)[1] if several else None
-        for key, step in (("speed", "train"), ("decoding_speed", "generate")):
-            own, others = (_speed(group, step) for group in (of_row, first))
+        _, line["nll_error"], line["nll_p"] = paired_difference(*nll)
+        for key, of_whole in (("speed", "words_per_second"), ("decoding_speed", "decoding_words_per_second")):
+            own, others = line[of_whole], _speeds(first, of_row)[of_whole]
             line[key] = own / others if own and others else None
     return lines
 
 
 def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A header and a row of text for each line; columns that nobody fills are left out."""
-    from fairseq_diverse.metrics.catalogue import CATALOGUE, PUBLISHED
+    """A header and a row of text for each line. Columns that nobody fills are left out, and so are speeds that no row
+    has, but for words/s and those with a published figure."""
+    from fairseq_diverse.metrics.catalogue import CATALOGUE
 
     extra = list(dict.fromkeys(key for line in lines for key in line.get("metrics", ())))
-    rows = [["row", "parameters", "words/s", "BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra)]]
-    rows[0] += ["length", "Δ BLEU", "p over seeds", "Δ NLL", "speed", "decoding", "seeds"]
-    published = list(dict.fromkeys(key for line in lines for key in line["published"]))
+    published = {key: _heading(key) for line in lines for key in line["published"]}
+    shown = {
+        name
+        for name, (key, _) in SPEEDS.items()
+        if name == "words/s" or any(line.get(key) for line in lines) or PUBLISHED_SPEEDS.get(name) in published
+    }
+    columns = ["row", "parameters", *_with_published(("words/s", "updates/s", "minutes an epoch"), shown)]
+    columns += ["BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra), "length"]
+    columns += ["Δ BLEU", "p over sentences: BLEU", "Δ NLL", "p over sentences: NLL"]
+    columns += [*_with_published(("speed", "decoding words/s", "decoding"), shown), "seeds"]
+    columns += [heading for heading in published.values() if heading not in columns]
+    rows = [columns]
     for line in lines:
-        cells = [line["row"]]
+        cells = {"row": line["row"], "parameters": "not run"}
         if line["seeds"]:
-            spread = line["bleu_interval"] if _one_seed(lines) else line["bleu_deviation"]
-            cells += [
-                _formatted(line["parameters"], ","),
-                _formatted(line["words_per_second"], ",.0f"),
-                f"{line['bleu']:.2f} ± {spread:.2f}" if spread is not None else f"{line['bleu']:.2f}",
-                f"{line['chrf']:.2f}",
-                f"{line['ter']:.2f}",
-                *(f"{line['metrics'][key]:.2f}" if key in line["metrics"] else "" for key in extra),
-                f"{line['length_ratio']:.3f}",
-            ]
-            if "delta" in line:
-                cells += [
-                    f"{line['delta']:+.2f}{mark(line['p'])} ({p_text(line['p'])})",
-                    "" if line["seed_p"] is None else f"{line['seed_p']:.3f}{mark(line['seed_p'])}",
-                    f"{line['nll_delta']:+.3f}{mark(line['nll_p'])} ({p_text(line['nll_p'])})",
-                    _formatted(line["speed"], ".2f"),
-                    _formatted(line["decoding_speed"], ".2f"),
-                ]
-            else:
-                cells += [""] * 5
-            cells += [str(line["seeds"])]
-        else:
-            cells += ["not run", *[""] * (len(rows[0]) - 2)]
-        rows.append(cells + [_shown(line["published"].get(key, "")) for key in published])
-    rows[0] += [f"published {PUBLISHED.get(key, key)}" for key in published]
+            cells |= _measured(line, _one_seed(lines))
+            cells |= {CATALOGUE[key].heading: f"{value:.2f}" for key, value in line["metrics"].items()}
+        cells |= {published[key]: _shown(figure) for key, figure in line["published"].items()}
+        rows.append([cells.get(column, "") for column in columns])
     return without_empty_columns(rows)
 
 
 def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
     """What the figures of the columns that are shown mean, and what they were measured with."""
     done = [line for line in lines if line["seeds"]]
-    text = []
-    baselines = list(dict.fromkeys(line["baseline"] for line in done if "baseline" in line))
+    text = seeds_notes(done, {key: scale for key, scale in SCALES.items() if f"Δ {scale[0]}" in columns})
     of_columns = {
-        "Δ BLEU": f"Δ against {', '.join(baselines)}, in brackets p: BLEU by paired bootstrap over sentences, NLL by a "
-        "paired t-test; *: p < 0.05, **: p < 0.01",
-        "p over seeds": "p over seeds: t-test of the seeds' BLEU, paired where both have the same seeds, else Welch's",
+        "p over sentences": "p over sentences (other test sentences, the same trainings): BLEU by paired bootstrap, "
+        f"{RESAMPLES:,} resamples; NLL by a paired t-test; each system averaged over its seeds",
         "Δ NLL": "NLL: nats per test sentence, lower is better",
         "words/s": "words/s: target subwords in training",
+        "minutes an epoch": "minutes an epoch: updates alone, without validation and saving",
         "speed": "speed, decoding: words/s in training and translation by the baseline's; no comparison unless the "
         "runs had the machine to themselves alike",
     }
-    text += [note for column, note in of_columns.items() if column in columns]
-    text += shared_seeds_note(done) + ended_early_note(done)
+    text += [note for name, note in of_columns.items() if any(column.startswith(name) for column in columns)]
+    if SPEEDS.keys() & set(columns):
+        text += no_speed_note(done)
+    text += seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
     if done:
-        text.append("±: half the 95% bootstrap interval" if _one_seed(lines) else "±: standard deviation over seeds")
+        text.append(
+            f"BLEU ±: {'half the 95% bootstrap interval' if _one_seed(lines) else 'standard deviation over seeds'}"
+        )
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
     if done:
         text.append(commits_note(done))
@@ -174,6 +211,60 @@ def published_note(rows: Sequence[Row]) -> list[str]:
     """On which data the published figures were measured, one line; none where there are none."""
     published = list(dict.fromkeys(row.published_on for row in rows if row.published))
     return [f"published figures: measured on {', '.join(published)}"] if published else []
+
+
+def _measured(line: Mapping[str, Any], one_seed: bool) -> dict[str, str]:
+    """The cells of a finished row by column, but for further metrics."""
+    spread = line["bleu_interval"] if one_seed else line["bleu_deviation"]
+    cells = {
+        "parameters": _formatted(line["parameters"], ","),
+        "BLEU": f"{line['bleu']:.2f}" + (f" ± {spread:.2f}" if spread is not None else ""),
+        "chrF": f"{line['chrf']:.2f}",
+        "TER": f"{line['ter']:.2f}",
+        "length": f"{line['length_ratio']:.3f}",
+        "seeds": str(line["seeds"]),
+    }
+    for name, (key, form) in SPEEDS.items():
+        if key in line:
+            cells[name] = "-" if line["no_speed"] else _formatted(line[key], form)
+    if "delta" in line:
+        cells |= {f"Δ {scale}": difference(line, digits, prefix) for prefix, (scale, digits) in SCALES.items()}
+        cells |= {f"p over sentences: {name}": p_number(line[f"{key}p"]) for key, (name, _) in SCALES.items()}
+    return cells
+
+
+def _heading(key: str) -> str:
+    """The column of a published figure."""
+    from fairseq_diverse.metrics.catalogue import PUBLISHED
+
+    speeds = {published: name for name, published in PUBLISHED_SPEEDS.items()} | {"relative-speed": "relative speed"}
+    return f"published {(PUBLISHED | speeds).get(key, key)}"
+
+
+def _with_published(names: Sequence[str], shown: set[str]) -> list[str]:
+    """Columns of speeds, each followed by that of its published figures."""
+    columns = []
+    for name in names:
+        columns += [name] if name in shown else []
+        columns += [_heading(PUBLISHED_SPEEDS[name])] if name in PUBLISHED_SPEEDS else []
+    return columns
+
+
+def _speeds(of_row: Sequence[Summary], first: Sequence[Summary]) -> dict[str, Any]:
+    """Means over the seeds whose speed is known, unless row and baseline cannot be compared."""
+    reason = no_speed([*of_row, *first])
+    found = {
+        "words_per_second": [s["words_per_second"].get("train") for s in of_row],
+        "updates_per_second": [s.get("updates_per_second", {}).get("train") for s in of_row],
+        "epoch_minutes": [s.get("epoch_minutes") for s in of_row],
+        "decoding_words_per_second": [s["words_per_second"].get("generate") for s in of_row],
+    }
+    known = {key: [value for value in values if value is not None] for key, values in found.items()}
+    return {key: _mean(known[key]) if known[key] and not reason else None for key in found} | {"no_speed": reason}
+
+
+def _first_test(summary: Summary) -> str:
+    return summary.get("test", "test")
 
 
 def _one_seed(lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -193,12 +284,6 @@ def _over_seeds(resamples: Mapping[int, np.ndarray], summaries: Sequence[Summary
 
 def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
-
-
-def _speed(summaries: Sequence[Summary], step: str) -> float | None:
-    """Mean over the seeds whose speed is known: one update, or a clock that was set back, leaves none."""
-    known = [speed for s in summaries if (speed := s["words_per_second"].get(step)) is not None]
-    return _mean(known) if known else None
 
 
 def _formatted(figure: float | None, form: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fairseq_diverse.experiments.comparison import no_speed
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 
@@ -52,7 +53,8 @@ def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
 def draw_curves(
     found: Sequence[Curve], summaries: Mapping[str, list[dict[str, Any]]], flag: str, metrics: Sequence[str]
 ) -> "Figure":
-    """One panel a metric: means over seeds, bars of one standard deviation where there are several seeds.
+    """One panel a metric: means over seeds, bars of one standard deviation where there are several seeds; speeds only
+    where all runs are of one known machine.
 
     Raises:
         UserError: matplotlib is not installed, or no row has a finished run.
@@ -64,7 +66,12 @@ def draw_curves(
         raise UserError("no row has a finished run")
     figure = new_figure(4.2 * len(metrics), 3.4)
     axes = figure.subplots(1, len(metrics), squeeze=False)[0]
+    reason = no_speed([summary for _, points in drawn for of_row in points.values() for summary in of_row])
     for axis, metric in zip(axes, metrics, strict=True):
+        axis.set_ylabel(METRICS[metric])
+        if metric == "speed" and reason:
+            axis.text(0.5, 0.5, f"not shown: {reason}", ha="center", transform=axis.transAxes)
+            continue
         xs = list(dict.fromkeys(x for _, points in drawn for x in points if x is not None))
         texts = [x for x in xs if isinstance(x, str)]  # in the rows' order
         places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
@@ -86,7 +93,6 @@ def draw_curves(
         axis.set_xticks(list(places.values()), [x if texts else f"{x:g}" for x in places])
         axis.minorticks_off()
         axis.set_xlabel(f"--{flag}")
-        axis.set_ylabel(METRICS[metric])
         axis.grid(alpha=0.3)
     legend_above(figure)
     return figure

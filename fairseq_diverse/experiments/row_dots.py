@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 PANELS = {
     "BLEU, deviation over seeds": ("bleu", "bleu_deviation"),
-    "NLL against the baseline, standard error over sentences": ("nll_delta", "nll_error"),
+    "NLL against the baseline, standard error over seeds": ("nll_delta", "nll_seed_error"),
 }
 
 
 def draw_rows(lines: Sequence[Mapping[str, Any]], summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     """BLEU of every finished row, mean over seeds with a bar of one standard deviation and a hollow dot a seed, and the
-    difference in NLL to the baseline, nats a sentence, with a bar of one standard error.
+    difference in NLL to the baseline, nats a sentence, with a bar of one standard error over seeds where it is known.
 
     Args:
         lines: of ``experiments.report.compare``.

@@ -1,11 +1,12 @@
 """Reports: comparison, formats, saved summaries, tables in texts."""
 
+import dataclasses
 import json
 import re
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_ind, ttest_rel
+from scipy.stats import dunnett, ttest_ind
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
@@ -21,11 +22,12 @@ from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics.scores import score
 
+MACHINE = {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu", "variables": {}}
 REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
 
 
-def summary(seed, wrong, nll, words=100.0, data="d"):
-    """A run's summary whose first ``wrong`` translations are wrong, with NLL ``nll`` for every sentence."""
+def summary(seed, wrong, nll, words=100.0, data="d", machine=MACHINE):
+    """A run's summary whose first ``wrong`` translations are wrong, with NLL around ``nll`` for every sentence."""
     hypotheses = ["Das war ganz anders ."] * wrong + REFERENCES[wrong:]
     scores = score(hypotheses, REFERENCES, "de")
     return {
@@ -36,6 +38,9 @@ def summary(seed, wrong, nll, words=100.0, data="d"):
         "metrics": scores.as_dict(),
         "parameters": 1000,
         "words_per_second": {"train": words, "generate": 10.0},
+        "updates_per_second": {"train": words / 40},
+        "epoch_minutes": 60 / words,
+        **({"machine": machine} if machine else {}),
         "commit": "0123456789abcdef",
         "dirty": True,
         "test_nll": [nll * (1 + 0.1 * (-1) ** n) for n in range(30)],
@@ -67,27 +72,113 @@ def test_report_compares_means_over_seeds(table):
     assert second["delta"] == pytest.approx(np.mean(bleu["second"]) - np.mean(bleu["first"])) and second["p"] < 0.01
     assert second["nll_delta"] == pytest.approx(-0.9) and second["nll_p"] < 0.001
     assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
-    assert second["seeds"] == 2 and "delta" not in first
-    assert second["seed_p"] == pytest.approx(ttest_rel(bleu["first"], bleu["second"]).pvalue)
-    assert not comparison.shared_seeds_note([first, second])
-    summaries["second"][0]["seed"], summaries["second"][1]["seed"] = 3, 4
-    _, second = report.compare(rows, summaries)
-    assert comparison.shared_seeds_note([first, second]) == ["Δ between different seeds: second"]
-    assert second["seed_p"] == pytest.approx(ttest_ind(bleu["first"], bleu["second"], equal_var=False).pvalue)
+    assert second["seeds"] == 2 and "delta" not in first and "compared" not in second
     cells = report.to_cells([first, second])
     assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
-    assert f"{second['delta']:+.2f}** ({comparison.p_text(second['p'])})" in cells[2]
+    assert {"words/s", "updates/s", "minutes an epoch", "decoding words/s"} <= set(cells[0])
+    assert cells[2][cells[0].index("updates/s")] == "2.00" and cells[2][cells[0].index("minutes an epoch")] == "0.75"
 
 
-def test_rows_are_compared_over_the_seeds_that_both_have(table):
+THIRD = ("  second:", "  third: {dropout: 0.4}\n  fourth: {dropout: 0.5}\n  second:")
+
+
+def test_differences_over_seeds_are_dunnetts(table):
+    """Rows with several seeds are tested together, whatever the number of their seeds; one seed is not tested."""
+    rows = list(load_table(table(THIRD)).rows.values())
+    nll = {"first": [5.0, 5.2, 5.3], "third": [4.0, 4.3], "fourth": [6.0], "second": [5.1, 5.0, 4.8, 5.2]}
+    wrong = {"first": [20, 22, 21], "third": [3, 1], "fourth": [9], "second": [20, 18, 22, 19]}
+    runs = {row: [summary(i, w, x) for i, (w, x) in enumerate(zip(wrong[row], nll[row], strict=True))] for row in nll}
+    lines = {line["row"]: line for line in report.compare(rows, runs)}
+    for prefix, values in (
+        ("nll_", nll),
+        ("", {row: [s["metrics"]["bleu"] for s in of_row] for row, of_row in runs.items()}),
+    ):
+        expected = dunnett(values["third"], values["second"], control=values["first"], rng=np.random.default_rng(1))
+        within = [np.var(values[row], ddof=1) * (len(values[row]) - 1) for row in ("first", "third", "second")]
+        for row, p in zip(("third", "second"), expected.pvalue, strict=True):
+            line = lines[row]
+            assert line[f"{prefix}seed_p"] == pytest.approx(p, abs=1e-3)
+            assert line[f"{prefix}delta"] == pytest.approx(np.mean(values[row]) - np.mean(values["first"]))
+            error = (np.sum(within) / 6 * (1 / 3 + 1 / len(values[row]))) ** 0.5
+            assert line[f"{prefix}seed_error"] == pytest.approx(error)
+    assert lines["fourth"]["untested"] == "one seed" and "seed_p" not in lines["fourth"]
+    header, *shown = report.to_cells(list(lines.values()))
+    cells = {row[0]: dict(zip(header, row, strict=True)) for row in shown}
+    third = lines["third"]
+    shown = f"{third['nll_delta']:+.3f} ± {third['nll_seed_error']:.3f}** ({comparison.p_text(third['nll_seed_p'])})"
+    assert cells["third"]["Δ NLL"] == shown and cells["fourth"]["Δ NLL"] == "+1.000 (one seed)"
+    assert "*" not in cells["second"]["Δ NLL"] + "".join(
+        cells["third"][f"p over sentences: {x}"] for x in ("BLEU", "NLL")
+    )
+    notes = report.notes(rows, list(lines.values()), header)
+    (design,) = (note for note in notes if note.startswith("smallest true difference"))
+    assert f"third: {third['smallest']:.2f} BLEU, {third['nll_smallest']:.3f} NLL (standard deviation" in design
+    assert (
+        f"second: {lines['second']['smallest']:.2f} BLEU" in design and third["nll_smallest"] > third["nll_seed_error"]
+    )
+
+
+def test_every_baseline_has_a_family_of_its_own(table):
+    rows = list(
+        load_table(
+            table(("  second: {", "  third: {dropout: 0.4, baseline: third}\n  second: {baseline: third, "))
+        ).rows.values()
+    )
+    runs = {
+        row: [summary(1, 9, x), summary(2, 9, x + 0.1)] for row, x in (("first", 5.0), ("third", 4.0), ("second", 4.5))
+    }
+    first, third, second = report.compare(rows, runs)
+    assert "delta" not in first and "delta" not in third and second["baseline"] == "third"
+    expected = ttest_ind([4.5, 4.6], [4.0, 4.1]).pvalue  # a family of one row
+    assert second["nll_seed_p"] == pytest.approx(expected) and second["untested"] == "no spread over seeds"
+    assert "(no spread over seeds)" in comparison.difference(second, 2)
+
+
+def test_one_seed_is_compared_with_the_same_seed_and_not_tested(table):
     rows = list(load_table(table()).rows.values())
-    first, second = [summary(1, 20, 5.0), summary(2, 3, 9.0)], [summary(1, 22, 4.0), summary(3, 1, 1.0)]
+    first, second = [summary(1, 20, 5.0), summary(2, 3, 9.0)], [summary(1, 22, 4.0)]
     _, line = lines = report.compare(rows, {"first": first, "second": second})
-    assert line["bleu"] == pytest.approx(np.mean([s["metrics"]["bleu"] for s in second])) and line["seeds"] == 2
-    _, alone = report.compare(rows, {"first": first[:1], "second": second[:1]})
-    for key in ("delta", "p", "nll_delta", "nll_error", "nll_p", "seed_p"):
+    _, alone = report.compare(rows, {"first": first[:1], "second": second})
+    for key in ("delta", "p", "nll_delta", "nll_error", "nll_p", "untested"):
         assert line[key] == alone[key]
-    assert "Δ over the seeds that a row and its baseline both have: second 1" in report.notes(rows, lines, ["BLEU"])
+    assert line["untested"] == "one seed" and "*" not in "".join(report.to_cells(lines)[2])
+    notes = report.notes(rows, lines, report.to_cells(lines)[0])
+    assert "one seed on a side: Δ and p are of the seed that row and baseline share: second 1" in notes
+    assert any(note.endswith("nothing is tested over seeds, nothing has a star") for note in notes)
+    _, line = report.compare(rows, {"first": second, "second": first})
+    assert line["untested"] == "baseline: one seed" and line["nll_delta"] == pytest.approx(1)
+    _, line = lines = report.compare(rows, {"first": first, "second": [summary(7, 22, 4.0)]})
+    assert line["nll_delta"] == pytest.approx(-3)  # against all seeds, as there is no shared one
+    assert "other seeds than the baseline's; all of both are used: second 7" in report.notes(rows, lines, [])
+    _, line = report.compare(rows, {"first": first, "second": [summary(1, 22, 4.0), summary(3, 1, 1.0)]})
+    assert line["nll_delta"] == pytest.approx(-4.5) and line["other_seeds"] == [1, 3]  # tested: unpaired
+
+
+@pytest.mark.parametrize("other", [None, MACHINE | {"threads": 2}], ids=["unknown", "another"])
+def test_speeds_are_those_of_one_machine(table, other):
+    """A row elsewhere than its baseline has a dash; the notes say why, and where rows ran."""
+    text = table(
+        ("fp16: true", "fp16: true, published: {speed: 1.21}"), ("published: {bleu: 27.3}", "lr: 0.005"), THIRD
+    )
+    rows = list(load_table(text).rows.values())
+    runs = {"first": [summary(1, 9, 5.0), summary(2, 8, 5.1)], "third": [summary(1, 9, 5.0, words=50.0)], "fourth": []}
+    runs["second"] = [summary(1, 9, 5.0), summary(2, 8, 5.2, machine=other)]
+    lines = report.compare(rows, runs)
+    header, first, third, _, second = report.to_cells(lines)
+    at = {
+        name: header.index(name) for name in ("words/s", "updates/s", "speed", "minutes an epoch", "decoding words/s")
+    }
+    assert [second[i] for i in at.values()] == ["-"] * 5 and third[at["speed"]] == "0.50" and first[at["speed"]] == ""
+    assert header[at["updates/s"] + 1] == "published updates/s" and second[at["updates/s"] + 1] == "1.21"
+    assert lines[3]["speed"] is lines[3]["epoch_minutes"] is None
+    notes = report.notes(rows, lines, header)
+    why = "unknown machine" if other is None else "different machines"
+    assert any(note.startswith("no speed (-)") and note.endswith(f"{why}: second") for note in notes)
+    place = why if other is None else "EPYC, 2 cores, 2 threads, AVX2"
+    where = f"EPYC, 2 cores, 1 thread, AVX2: first, third, second seed 1; {place}: second seed 2"
+    assert any(note.endswith(where) for note in notes)
+    lines = report.compare(rows, runs | {"second": []})
+    assert "ran on: EPYC, 2 cores, 1 thread, AVX2" in report.notes(rows, lines, header)
 
 
 def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
@@ -97,7 +188,8 @@ def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
         one["metrics"]["yisi-0"] = value
     found[0]["metrics"]["meteor"] = 30.0
     cells = report.to_cells(report.compare(rows, {"first": found, "second": []}))
-    assert cells[0][6] == "YiSi-0" and cells[1][6] == "40.50" and "METEOR" not in cells[0]
+    at = cells[0].index("YiSi-0")
+    assert cells[0][at - 1] == "TER" and cells[1][at] == "40.50" and "METEOR" not in cells[0]
 
 
 def test_a_published_figure_without_a_unit_says_so(table):
@@ -194,6 +286,11 @@ def test_results_that_are_no_summaries_or_twice_the_same_seed_are_refused(table,
         {"language": None},
         {"updates": "13"},
         {"valid_nll": {"last": "x"}},
+        {"machine": "EPYC"},
+        {"epoch_minutes": "x"},
+        {"updates_per_second": {"train": "x"}},
+        {"test": 3},
+        {"tests": {"newstest": {"metrics": {}}}},
         {"accuracy": {"all": {"classes": [1], "hits": ""}}},
         {"accuracy": {"all": {"classes": [1, 1], "hits": "1"}}},
     ],
@@ -219,6 +316,7 @@ def test_unknown_speeds_and_sizes_are_left_empty(table):
     assert first["words_per_second"] is None and second["speed"] is None and second["decoding_speed"] is None
     cells = report.to_cells([first, second])
     assert cells[1][cells[0].index("words/s")] == "" and "speed" not in cells[0]
+    assert comparison.no_speed_note([first, second]) == []
     assert [row.name for row in report.best_of_grids(rows, summaries)] == ["first", "second"]
 
 
@@ -252,34 +350,51 @@ rows:
 """
 
 
-def test_classifiers_are_compared_example_by_example_and_probes_averaged(tmp_path):
+def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
     (tmp_path / "table.yaml").write_text(PROBING)
     rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
-    hits = {"baseline": "1100" * 25, "routed": "1110" * 25}
+    hits = {"baseline": ["1100" * 25, "1100" * 24 + "1000"], "routed": ["1110" * 25, "1110" * 24 + "1000"]}
 
     def summary(row, seed):
-        part = {"classes": [60, 40], "hits": hits[row.family]}
-        shared = {"commit": "c", "dirty": False, "data_hash": "d", "parameters": 7, "seed": seed}
+        part = {"classes": [60, 40], "hits": hits[row.family][seed - 1]}
+        if row.name == "routed-probe=word_content":
+            part["hits"] = part["hits"][:-8] + ("1111" * 2, "0000" * 2)[seed - 1]
+        shared = {"commit": "c", "dirty": False, "data_hash": "d", "parameters": 7, "seed": seed, "machine": MACHINE}
         return {**shared, "accuracy": {row.train["probe"]: part}}
 
     lines = compare_accuracy(rows, {row.name: [summary(row, 1), summary(row, 2)] for row in rows})
     assert [line["row"] for line in lines] == [*(row.name for row in rows), "baseline, Surface", "routed, Surface"]
-    assert [line["all"] for line in lines] == [50, 50, 75, 75, 50, 75]
-    assert lines[2]["delta"] == 25 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
+    assert [line["all"] for line in lines] == [49.5, 49.5, 74, 73, 49.5, 73.5]
+    p = [ttest_ind([75, 73], [50, 49]).pvalue, ttest_ind([77, 69], [50, 49]).pvalue]  # families of one row
+    assert lines[2]["delta"] == 24.5 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
+    assert [line["seed_p"] for line in lines[2:4]] == pytest.approx(p) and 0.001 < p[0] < p[1] < 0.05
+    assert [line["holm_p"] for line in lines[2:4]] == pytest.approx([2 * p[0], p[1]])
     assert length_cells(lines) == []
     assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
     assert probe_cells(lines) == [
         ["probe", "largest class", "baseline", "baseline, published", "routed"],
-        ["sentence_length", "60.00", "50.00 ± 0.00", "90.00", "75.00 ± 0.00**"],
-        ["word_content", "60.00", "50.00 ± 0.00", "80.00", "75.00 ± 0.00**"],
-        ["Surface", "", "50.00", "85.00", "75.00"],
+        ["sentence_length", "60.00", "49.50 ± 0.71", "90.00", "74.00 ± 1.41**"],
+        ["word_content", "60.00", "49.50 ± 0.71", "80.00", "73.00 ± 5.66*"],
+        ["Surface", "", "49.50", "85.00", "73.50"],
     ]
-    assert "seeds: 2" in accuracy_notes(lines)
+    notes = accuracy_notes(lines)
+    assert "seeds: 2" in notes and any(
+        note.startswith("against baseline, over seeds: Dunnett's test") for note in notes
+    )
+    assert any(note.endswith("p < 0.05: sentence_length routed, word_content routed") for note in notes)
+    assert not any("each encoder is one training" in note for note in notes)
+    assert any(
+        "each encoder is one training" in note for note in accuracy_notes([{**x, "one_encoder": True} for x in lines])
+    )
     some = compare_accuracy(rows, {row.name: [summary(row, 1)] * (row.name == rows[0].name) for row in rows})
     assert [cells[2::2] for cells in probe_cells(some)[1:3]] == [["50.00", "not run"], ["not run", "not run"]]
     nothing = compare_accuracy(rows, {row.name: [] for row in rows})
     assert {line["seeds"] for line in nothing} == {0} and "not run" in formats.as_text(probe_cells(nothing), "", [])
     assert accuracy_notes(nothing) == []
+    one = compare_accuracy(rows, {row.name: [summary(row, 1)] for row in rows})
+    assert "*" not in "".join(map("".join, probe_cells(one))) and any(
+        "nothing has a star" in n for n in accuracy_notes(one)
+    )
 
 
 def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
@@ -287,7 +402,7 @@ def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
     rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
     accuracy = {"6": {"classes": [2, 2], "hits": "1111"}, "7": {"classes": [2, 2], "hits": "1000"}}
     (line,) = compare_accuracy(
-        rows, {"baseline": [{"commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
+        rows, {"baseline": [{"seed": 1, "commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
     )
     assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 50)
     assert accuracy_cells([line]) == [
@@ -359,11 +474,10 @@ def test_paths_of_this_machine_are_left_out_of_commands():
     assert saved._portable(line) == expected
 
 
-def test_one_seed_says_nothing_about_seeds(table):
-    rows = list(load_table(table()).rows.values())
-    _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 3, 4.0)]})
-    assert second["seed_p"] is None
+def test_stars_and_p_values():
     assert [comparison.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
+    assert [comparison.p_text(p) for p in (0.0456, 0.0009)] == ["p = 0.046", "p < 0.001"]
+    assert [comparison.p_number(p) for p in (0.0456, 0.0009)] == ["0.046", "< 0.001"]
 
 
 CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
@@ -424,6 +538,100 @@ def test_report_in_every_format(results, capsys, tmp_path):
     assert "--columns: no column bleu; there are: row, parameters" in capsys.readouterr().err
     assert main(["report", *results, "--rows", "second", "--baseline", "second", "--finished"]) == 2
     assert "--finished: no row of table has a finished run" in capsys.readouterr().err
+
+
+def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, capsys):
+    name = table(THIRD, ("dropout: 0.3, fp16: true, ", ""))
+    rows = list(load_table(name).rows.values())
+    further = {row: [summary(seed, n, nll) for seed in (1, 2)] for row, n, nll in (("first", 9, 5), ("second", 3, 4))}
+    runs = {row: [summary(s, 15, 6.0 + 0.1 * s) for s in (1, 2)] for row in ("first", "third", "second")} | {
+        "fourth": []
+    }
+    for row, of_row in further.items():
+        for run, test in zip(runs[row], of_row, strict=True):
+            part = {key: test[key] for key in ("metrics", "test_nll", "bleu_counts", "language")}
+            part["test_nll"] = [value + 0.1 * run["seed"] for value in part["test_nll"]]
+            run |= {"test": "newstest2014", "tests": {"newstest2015": part}}
+    assert report.test_names(runs) == ["newstest2014", "test", "newstest2015"]
+    runs["third"] = [run | {"test": "newstest2014"} for run in runs["third"]]
+    assert report.test_names(runs) == ["newstest2014", "newstest2015"] and report.test_names({"first": []}) == ["test"]
+    figures = {"bleu": 27.3, "speed": 1.2, "newstest2015": {"bleu": 24.1}}
+    rows[-1] = dataclasses.replace(rows[-1], published=figures)
+    shown, _ = report.of_test(rows, runs, "newstest2014")
+    assert shown[-1].published == {"bleu": 27.3, "speed": 1.2} and len(shown) == 4
+    shown, view = report.of_test(rows, runs, "newstest2015")
+    assert [row.name for row in shown] == ["first", "fourth", "second"]  # third was run, but not on this one
+    first, _, second = report.compare(shown, view)
+    assert first["bleu"] == pytest.approx(further["first"][0]["metrics"]["bleu"]) and second["published"] == {
+        "bleu": 24.1
+    }
+    assert second["nll_delta"] == pytest.approx(-1) and len(second["seed_interval"]) == 2
+
+    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
+    for row, dropout in (("first", 0.2), ("third", 0.4), ("second", 0.2)):
+        runs[row] = [run | {"commands": [f"{command}{dropout}"]} for run in runs[row]]
+    saved.save(tmp_path / "results", runs)
+    asked = ["report", name, "--results", str(tmp_path / "results")]
+    for form, sign in (
+        ("text", "\n\n"),
+        ("markdown", "\n\n| row"),
+        ("latex", "}\n\\begin{tabular}"),
+        ("html", "</h2>"),
+    ):
+        assert not main([*asked, "--format", form])
+        text = capsys.readouterr().out
+        assert f"table: newstest2015{sign}" in text and text.index("table: newstest2014") < text.index("newstest2015")
+        assert text.count("27.30") == 1 and text.count("commits: ") == 1  # of the first test; in common, below both
+        assert text.count("smallest true difference") == 2
+    assert not main([*asked, "--format", "json"])
+    content = json.loads(capsys.readouterr().out)
+    assert content["test"] == "newstest2014" and content["rows"] == content["tests"]["newstest2014"]["rows"]
+    assert [line["row"] for line in content["tests"]["newstest2015"]["rows"]] == ["first", "fourth", "second"]
+    assert not main([*asked, "--test", "newstest2015", "--columns", "row,BLEU"])
+    text = capsys.readouterr().out
+    assert f"{first['bleu']:.2f}" in text and "third" not in text and "newstest2014" not in text
+    assert main([*asked, "--test", "newstest2016"]) == 2
+    assert "no run was scored on it; there are: newstest2014, newstest2015" in capsys.readouterr().err
+
+
+def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
+    name = table(THIRD)
+    runs = {
+        "first": [summary(1, 9, 5.0), summary(2, 8, 5.1)],
+        "third": [summary(1, 9, 6.0, words=50.0), summary(2, 9, 6.1)],
+    }
+    runs |= {"fourth": [summary(4, 7, 4.0)], "second": [summary(1, 3, 5.03), summary(2, 4, 5.0, machine=None)]}
+    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
+    for row, flags in (("third", "0.4"), ("fourth", "0.5"), ("second", "0.3 --fp16")):
+        runs[row] = [run | {"commands": [command + flags], "parameters": 1234} for run in runs[row]]
+    saved.save(tmp_path / "results", runs)
+    text = tmp_path / "verdict.md"
+    arguments = f"{name} --results {tmp_path}/results --verdict"
+    text.write_text(f"<!-- fairseq-diverse report {arguments} -->\n<!-- end -->\n")
+    assert not main(["report", "--refresh", str(text)])
+    header, _, *lines = (
+        line.strip("| ").split(" | ") for line in text.read_text().splitlines() if line.startswith("|")
+    )
+    third, fourth, second = (dict(zip(header, line, strict=True)) for line in lines)
+    assert header[:4] == ["mechanism", "against", "data", "seeds"] and third["data"] == r"multi30k_en_de"
+    assert third["verdict"] == "hurts" and third["Δ NLL"] == "+1.000" and third["added parameters"] == "+234"
+    low, high = map(float, third["95% interval"].split(" to "))
+    assert 0 < low < 1 < high < 2 and (low + high) / 2 == pytest.approx(1, abs=1e-3)
+    assert third["training speed"] == "0.75" and second["training speed"] == "-"
+    assert second["verdict"] == "not resolved" and (fourth["verdict"], fourth["seeds"]) == (
+        "one seed",
+        "1 (baseline 2)",
+    )
+    assert "unknown machine: second" in text.read_text() and "smallest true difference" in text.read_text()
+    lower = [run | {"test_nll": [value - 3 for value in run["test_nll"]]} for run in runs["third"]]
+    saved.save(tmp_path / "lower", {"first": runs["first"], "third": lower})
+    assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict"])
+    shown = capsys.readouterr().out
+    assert re.search(r"^third .* helps +0.75 +\+234$", shown, re.MULTILINE)
+    assert re.search(r"^fourth .* not run$", shown, re.MULTILINE)
+    (tmp_path / "probing.yaml").write_text(PROBING)
+    assert main(["report", str(tmp_path / "probing.yaml"), "--verdict"]) == 2
+    assert "--verdict: is for translations; probing classifies" in capsys.readouterr().err
 
 
 def test_tables_of_a_text_are_written_anew(results, capsys, tmp_path):
