@@ -177,7 +177,7 @@ def _translation(
     from fairseq_diverse.experiments import report
     from fairseq_diverse.experiments.verdict import verdict_cells, verdict_notes
 
-    names = report.test_names(summaries)
+    names = report.test_names(rows, summaries)
     if args.test and args.test not in names:
         raise UserError(f"--test {args.test}: no run was scored on it; there are: {', '.join(names)}")
     chosen = [args.test] if args.test else names
@@ -238,7 +238,7 @@ def _figures(
     if classifies(rows[0]):
         figures["Accuracy by number of operators"] = draw_lengths(rows, summaries)
     else:
-        rows, summaries = of_test(rows, summaries, args.test or test_names(summaries)[0])
+        rows, summaries = of_test(rows, summaries, args.test or test_names(rows, summaries)[0])
         figures["Rows: means and seeds"] = draw_rows(lines, summaries)
         if table.x:
             drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))

@@ -60,11 +60,12 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     return [dataclasses.replace(row, baseline=best[of_name[row.baseline]].name) for row in best.values()]
 
 
-def test_names(summaries: Mapping[str, Sequence[Summary]]) -> list[str]:
-    """The test sets that runs were scored on, the first ones first."""
+def test_names(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]]) -> list[str]:
+    """The test sets that runs were scored on or that have published figures, the first ones first."""
     found = [summary for of_row in summaries.values() for summary in of_row]
     names = [_first_test(summary) for summary in found] or ["test"]
-    return list(dict.fromkeys(names + [name for summary in found for name in summary.get("tests", {})]))
+    names += [name for summary in found for name in summary.get("tests", {})]
+    return list(dict.fromkeys(names + [name for row in rows for name in _by_test(row) if name != "test"]))
 
 
 def of_test(
@@ -72,19 +73,21 @@ def of_test(
 ) -> tuple[list[Row], dict[str, list[Summary]]]:
     """Rows and summaries with the figures of one test set, measured and published.
 
-    Rows that were run, but not scored on it, are left out. Published figures that name no test are the first one's.
+    Published figures that name no test are the first one's, which "test" is a name of, too. Rows that have nothing to
+    do with the test set are left out.
     """
     view, shown = {}, []
     for row in rows:
         of_row = summaries[row.name]
         parts = [({_first_test(s): {}} | s.get("tests", {})).get(name) for s in of_row]
         view[row.name] = [s | part for s, part in zip(of_row, parts, strict=True) if part is not None]
-        if of_row and not view[row.name]:
-            continue
-        first = _first_test(of_row[0]) if of_row else test_names(summaries)[0]
-        plain = {key: value for key, value in row.published.items() if name == first and not isinstance(value, dict)}
-        named = row.published.get(name)
-        shown.append(dataclasses.replace(row, published=plain | (named if isinstance(named, dict) else {})))
+        first = _first_test(of_row[0]) if of_row else test_names(rows, summaries)[0]
+        figures = dict(_by_test(row).get(name, {}))
+        if name == first:
+            plain = {key: value for key, value in row.published.items() if key not in _by_test(row)}
+            figures = plain | _by_test(row).get("test", {}) | figures
+        if view[row.name] or figures or not of_row:
+            shown.append(dataclasses.replace(row, published=figures))
     return shown, view
 
 
@@ -261,6 +264,11 @@ def _speeds(of_row: Sequence[Summary], first: Sequence[Summary]) -> dict[str, An
     }
     known = {key: [value for value in values if value is not None] for key, values in found.items()}
     return {key: _mean(known[key]) if known[key] and not reason else None for key in found} | {"no_speed": reason}
+
+
+def _by_test(row: Row) -> dict[str, Any]:
+    """Published figures by the test set that they name."""
+    return {key: value for key, value in row.published.items() if isinstance(value, dict)}
 
 
 def _first_test(summary: Summary) -> str:
