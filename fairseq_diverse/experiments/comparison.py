@@ -154,8 +154,8 @@ def machine(summary: Summary) -> str:
     if not found:
         return UNKNOWN
     cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE)
-    where = [f"{cores} cores", f"{threads} thread{'s' * (threads != 1)}", capability, *([device] * (device != "cpu"))]
-    return ", ".join(map(str, [cpu, *where]))
+    counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
+    return ", ".join(map(str, [cpu, *counts, capability, *([device] * (device != "cpu"))]))
 
 
 def machines(summaries: Sequence[Summary]) -> dict[str, list[int]]:

@@ -77,15 +77,15 @@ def of_test(
     do with the test set are left out.
     """
     view, shown = {}, []
-    for row in rows:
-        of_row = summaries[row.name]
+    for row_name, of_row in summaries.items():
         parts = [({_first_test(s): {}} | s.get("tests", {})).get(name) for s in of_row]
-        view[row.name] = [s | part for s, part in zip(of_row, parts, strict=True) if part is not None]
-        first = _first_test(of_row[0]) if of_row else test_names(rows, summaries)[0]
-        figures = dict(_by_test(row).get(name, {}))
-        if name == first:
-            plain = {key: value for key, value in row.published.items() if key not in _by_test(row)}
-            figures = plain | _by_test(row).get("test", {}) | figures
+        view[row_name] = [s | part for s, part in zip(of_row, parts, strict=True) if part is not None]
+    for row in rows:
+        of_row, by_test = summaries[row.name], _by_test(row)
+        figures = dict(by_test.get(name, {}))
+        if name == (_first_test(of_row[0]) if of_row else test_names(rows, summaries)[0]):
+            plain = {key: value for key, value in row.published.items() if key not in by_test}
+            figures = plain | by_test.get("test", {}) | figures
         if view[row.name] or figures or not of_row:
             shown.append(dataclasses.replace(row, published=figures))
     return shown, view

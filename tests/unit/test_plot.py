@@ -194,6 +194,17 @@ def test_means_and_deviations_over_seeds_are_drawn(table):
         draw_curves(curves(rows, ["phrase-limit"]), {row: [] for row in summaries}, "phrase-limit", ["bleu"])
 
 
+def test_speeds_are_drawn_where_all_runs_are_of_one_known_machine(table):
+    rows = list(load_table(str(table)).rows.values())
+    summaries = from_results(table.parent / "results", rows)
+    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["speed"]).axes
+    assert [text.get_text() for text in axis.texts] == ["not shown: unknown machine"] and not axis.containers
+    machine = {"cpu": "a", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu"}
+    known = {row: [run | {"machine": machine} for run in of_row] for row, of_row in summaries.items()}
+    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), known, "phrase-limit", ["speed"]).axes
+    assert not axis.texts and len(axis.containers) == 1
+
+
 def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
     text = table.read_text()
     for number, placement in ((2, "encoder:2"), (8, "encoder:1"), (4, "encoder")):

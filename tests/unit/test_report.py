@@ -19,6 +19,7 @@ from fairseq_diverse.experiments.accuracy_report import (
     probe_cells,
 )
 from fairseq_diverse.experiments.records import bleu_statistics
+from fairseq_diverse.experiments.row_dots import draw_rows
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics.scores import score
 
@@ -89,6 +90,11 @@ def test_differences_over_seeds_are_dunnetts(table):
     wrong = {"first": [20, 22, 21], "third": [3, 1], "fourth": [9], "second": [20, 18, 22, 19]}
     runs = {row: [summary(i, w, x) for i, (w, x) in enumerate(zip(wrong[row], nll[row], strict=True))] for row in nll}
     lines = {line["row"]: line for line in report.compare(rows, runs)}
+    bars = {name: line["nll_seed_error"] for name, line in lines.items() if "nll_seed_error" in line}
+    panel = draw_rows(list(lines.values()), runs).axes[1]
+    drawn = [container for container in panel.containers if container.has_xerr]
+    ends = [container[2][0].get_segments()[0][:, 0] for container in drawn]
+    assert [(high - low) / 2 for low, high in ends] == pytest.approx(list(bars.values())) and len(bars) == 2
     for prefix, values in (
         ("nll_", nll),
         ("", {row: [s["metrics"]["bleu"] for s in of_row] for row, of_row in runs.items()}),
@@ -536,6 +542,9 @@ def test_report_in_every_format(results, capsys, tmp_path):
     assert content["rows"][0]["seeds"] == 2 and content["notes"] and capsys.readouterr().out == ""
     assert main(["report", *results, "--columns", "row,bleu"]) == 2
     assert "--columns: no column bleu; there are: row, parameters" in capsys.readouterr().err
+    assert not main(["report", *results, "--baseline", "second", "--finished"])  # a baseline that was not run
+    shown = capsys.readouterr().out
+    assert re.search(r"^first ", shown, re.MULTILINE) and "Δ" not in shown and "smallest" not in shown
     assert main(["report", *results, "--rows", "second", "--baseline", "second", "--finished"]) == 2
     assert "--finished: no row of table has a finished run" in capsys.readouterr().err
 
