@@ -104,7 +104,7 @@ def seeds_notes(lines: Sequence[Mapping[str, Any]], scales: Mapping[str, tuple[s
         return []
     against = f"Δ against {', '.join(dict.fromkeys(line['baseline'] for line in shown))}"
     if not any(f"{prefix}seed_p" in line for line in shown for prefix in scales):
-        return [f"{against}; one seed of each row or its baseline: nothing is tested over seeds, nothing has a star"]
+        return [f"{against}, of one seed: nothing is tested over seeds, nothing has a star"]
     text = [
         f"{against}: mean over seeds ± standard error over seeds, in brackets p of Dunnett's test over seeds of all "
         "rows against their baseline; *: p < 0.05, **: p < 0.01"
