@@ -67,12 +67,16 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
             for name, part in summary["accuracy"].items():
                 count = len(part["hits"])
                 wrong += [] if count and sum(part["classes"]) == count and not part["hits"].strip("01") else [name]
-        for test in [] if "accuracy" in summary else [summary, *summary.get("tests", {}).values()]:
-            metrics, nll = test["metrics"], test["test_nll"]
-            figures += [*nll, *(metrics[name] for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter"})]
-            wrong += [] if bleu_statistics(test["bleu_counts"]).shape == (len(nll), 2 + 2 * ORDERS) else ["counts"]
-            wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else ["signatures"]
-            wrong += [] if "length_ratio" in metrics and isinstance(test["language"], str) else ["language"]
+        else:
+            for part in (summary, *summary.get("tests", {}).values()):
+                metrics, nll = part["metrics"], part["test_nll"]
+                figures += [
+                    *nll,
+                    *(metrics[name] for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter"}),
+                ]
+                wrong += [] if bleu_statistics(part["bleu_counts"]).shape == (len(nll), 2 + 2 * ORDERS) else ["counts"]
+                wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else ["signatures"]
+                wrong += [] if "length_ratio" in metrics and isinstance(part["language"], str) else ["language"]
         wrong += [str(figure) for figure in figures if not isinstance(figure, number)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{path}: not a summary of a run ({shown(error)}); {hint}") from None
