@@ -5,10 +5,10 @@ from them into DIR/NAME. Whatever stops the command, the next one resumes. Line 
 those that the configuration names. With --raw, the raw files are yours, and nothing is left of a run that was stopped.
 
 NAME is a configuration of configs/data/ or a YAML file of your own. The result is one directory: dict.*.txt and the
-binarized splits train, valid and test, preprocess.json (everything that was done), and text/ with the same splits as
-text: cleaned, tokenized (tok.*) and segmented (bpe.*). It appears when it is complete. Training pairs with an empty
-side are dropped; line separators inside a line (U+2028, U+0085, ...) and NUL become a space; both are counted. Lines
-of valid and test are never dropped.
+binarized splits train, valid and test (further test sets: test1, test2, ...), preprocess.json (everything that was
+done), and text/ with the same splits as text: cleaned, tokenized (tok.*) and segmented (bpe.*). It appears when it is
+complete. Training pairs with an empty side are dropped; line separators inside a line (U+2028, U+0085, ...) and NUL
+become a space; both are counted. Lines of valid and test are never dropped.
 """
 
 import argparse

@@ -12,6 +12,7 @@ time; a job whose time is up is queued again and resumes.
 import argparse
 import os
 import re
+import sys
 from pathlib import Path
 
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
@@ -83,6 +84,13 @@ def main(args: argparse.Namespace) -> int:
     table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
+    lacking = {
+        f"data set {run.data.name} has no {', '.join(names)}: left out"
+        for run in runs
+        if (names := [name for name in run.row.tests if name not in run.data.subsets])
+    }
+    for line in sorted(lacking):
+        print(f"tests: {line}", file=sys.stderr)
     by_row = {f"{args.table}: row {run.row.name}": run for run in runs}
     refuse_unknown(
         (row, step, run.commands()[step][3:], own_flags(run.row, step))

@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_diverse.experiments import logs, provenance
 from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.runs import Run
-from fairseq_diverse.experiments.summary import add_metrics, summarize, validation_bleu
+from fairseq_diverse.experiments.summary import complete, summarize, validation_bleu
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.processes import die_with_parent, locked
 
@@ -48,7 +48,7 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
         with atomic_write(run.directory / "environment.txt") as f:
             f.write(provenance.environment(environment))
         for step in run.commands():
-            if step in run.state:
+            if step in run.done:
                 continue
             command = run.commands()[step]  # a length penalty that the steps before chose is in it
             with atomic_write(run.directory / "commands.sh") as f:
@@ -59,11 +59,15 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
             else:
                 peak = yield from _spawn(run, step, command, environment, lock)
                 log = run.directory / f"{step}.log"
-                bleu = {"bleu": validation_bleu(run, log)} if step.startswith("lenpen-") else {}
-                _finish(run, step, logs.measure(step, log) | {"peak_memory": peak} | bleu)
+                measured = logs.measure(step, log) | {"peak_memory": peak}
+                if step.startswith("lenpen-"):
+                    measured["bleu"] = validation_bleu(run, log)
+                elif digest := run.data.tests.get(step.partition("-")[2]):
+                    measured["data_hash"] = digest
+                _finish(run, step, measured)
         yield Progress("score")
         # a run that another table finished has what all tables share
-        write_json(run.directory / "summary.json", add_metrics(run, run.summary or summarize(run)))
+        write_json(run.directory / "summary.json", complete(run, run.summary or summarize(run)))
         for path in (*run.checkpoints.glob("*.pt"), run.directory / "error.log"):
             if path != run.checkpoint:
                 path.unlink(missing_ok=True)

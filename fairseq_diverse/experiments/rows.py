@@ -20,6 +20,7 @@ class Row:
     holds a paper's figures, measured on the data set ``published_on``. ``family`` is the row of the file that a grid
     made this one of. ``metrics`` are those of ``fairseq-diverse score`` that translations are scored by besides BLEU,
     chrF and TER.
+    ``tests`` are the sets that it is evaluated on besides the first test set: names of the data's test sets, or valid.
     ``user_dir`` is a folder of mechanisms of the user's own.
     """
 
@@ -36,6 +37,7 @@ class Row:
     metrics: tuple[str, ...] = ()
     user_dir: str = ""
     lenpen: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
 
     @property
     def max_update(self) -> int:

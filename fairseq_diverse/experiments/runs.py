@@ -5,8 +5,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,22 @@ PLAIN_DATA = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """A prepared data set; ``hash`` is None while it is not prepared (for ``--dry-run``)."""
+    """A prepared data set; ``hash`` is None while it is not prepared (for ``--dry-run``).
+
+    ``tests`` are its test sets by name, the first one first, each with its own hash where it has one.
+    """
 
     name: str
     path: Path
     source: str
     target: str
     hash: str | None
+    tests: Mapping[str, str | None] = field(default_factory=lambda: {"test": None})
+
+    @property
+    def subsets(self) -> dict[str, str]:
+        """The splits that can be translated, by name; the first test set is also called test."""
+        return {"valid": "valid", "test": "test"} | {name: f"test{n or ''}" for n, name in enumerate(self.tests)}
 
 
 @dataclass(frozen=True)
@@ -96,10 +105,32 @@ class Run:
         return read_summary(path, AGAIN) if path.exists() else None
 
     @property
+    def further(self) -> dict[str, str]:
+        """The splits that are translated besides the first test set, by name: those of the row that the data have."""
+        subsets = self.data.subsets
+        return {name: subsets[name] for name in self.row.tests if subsets.get(name, "test") != "test"}
+
+    @property
+    def done(self) -> dict[str, Any]:
+        """``state`` without the steps of a test set that was exchanged since."""
+        state = self.state
+        steps = {f"{step}-{name}": name for name in self.further for step in ("generate", "reference")}
+        stale = {s for s, name in steps.items() if not self.is_of(name, state.get(s, {}))}
+        return {step: measured for step, measured in state.items() if step not in stale}
+
+    def is_of(self, test: str, measured: dict[str, Any]) -> bool:
+        """Whether something was measured on a further test set as it is now."""
+        return measured.get("data_hash") == self.data.tests.get(test)
+
+    @property
     def finished(self) -> bool:
-        """Whether the summary is there, with every metric that the row asks for."""
-        summary = self.summary
-        return summary is not None and set(self.row.metrics) <= set(summary.get("metrics", {}))
+        """Whether the summary is there, with every test set and metric that the row asks for."""
+        if (summary := self.summary) is None:
+            return False
+        tests = summary.get("tests", {})
+        parts = [summary, *(tests[name] for name in self.further if name in tests and self.is_of(name, tests[name]))]
+        complete = all(set(self.row.metrics) <= set(part.get("metrics", {})) for part in parts)
+        return complete and len(parts) == 1 + len(self.further)
 
     @property
     def _tried(self) -> dict[str, str]:
@@ -123,7 +154,7 @@ class Run:
         try:
             if self.finished:
                 return "done"
-            state = self.state
+            state = self.done
         except ValueError as error:
             return str(error)
         if not self.data.hash:
@@ -157,12 +188,18 @@ class Run:
             for value, step in self._tried.items():
                 steps[step] = generate(row.generate | {"lenpen": value}, "valid")
             chosen = self.chosen
-            steps["generate"] = generate(row.generate | ({"lenpen": str(chosen["lenpen"])} if chosen else {}))
-            steps["reference"] = generate({}, references=True)
+            settings = row.generate | ({"lenpen": str(chosen["lenpen"])} if chosen else {})
+            for subset, suffix in {"test": "", **{split: f"-{name}" for name, split in self.further.items()}}.items():
+                steps[f"generate{suffix}"] = generate(settings, subset)
+                steps[f"reference{suffix}"] = generate({}, subset, references=True)
         return {step: [sys.executable, *command] for step, command in steps.items()}
 
     def shell_lines(self, environment: dict[str, str]) -> list[str]:
         """The command lines for a shell; where a length penalty is to be chosen, the user sets it as ``LENPEN``."""
+        return "\n".join(self.lines_by_step(environment).values()).split("\n")
+
+    def lines_by_step(self, environment: dict[str, str]) -> dict[str, str]:
+        """The same by step; a line that no step runs is before that of the step that it is for."""
         variables = shlex.join(f"{name}={value}" for name, value in environment.items())
         lines = {step: f"{variables} {shlex.join(line)}" for step, line in self.commands().items()}
         if self._tried:
@@ -172,9 +209,10 @@ class Run:
             data = ["--ref", str(self.data.path / f"text/valid.{self.data.target}"), "--data", str(self.data.path)]
             score = [sys.executable, "-m", "fairseq_diverse.cli", "score", "--hyp", *logs, *data, "--metrics", "bleu"]
             lines["generate"] = f"{shlex.join(score)}\n{lines['generate']}"
-            if not self.chosen:
-                lines["generate"] += ' --lenpen "${LENPEN:?set it to the length penalty with the highest BLEU above}"'
-        return "\n".join(lines.values()).split("\n")
+            for step in () if self.chosen else lines:
+                if step.startswith("generate"):
+                    lines[step] += ' --lenpen "${LENPEN:?set it to the length penalty with the highest BLEU above}"'
+        return lines
 
 
 def find_runs(
@@ -198,6 +236,8 @@ def find_runs(
     runs: list[Run] = []
     root = root or runs_dir()
     found = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in rows)}
+    for row in rows:
+        _refuse_unknown_tests(row, found[row.data])
     encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
     for row in rows:
         data = found[row.data]
@@ -214,6 +254,17 @@ def find_runs(
     return runs
 
 
+def _refuse_unknown_tests(row: Row, data: DataSet) -> None:
+    """Raise ``ValueError`` where the data that a table names lack a test set; other data, given for them, may."""
+    if row.tests and classifies(row):
+        raise ValueError(f"row {row.name}: tests: it classifies, and its data have one test set")
+    if row.data == row.published_on and (unknown := [name for name in row.tests if name not in data.subsets]):
+        raise ValueError(
+            f"row {row.name}: tests: data set {data.name} has no {', '.join(unknown)}; known: "
+            f"{', '.join(data.subsets)}; if its configuration has more, prepare it again with --overwrite: runs stay"
+        )
+
+
 def classifies(row: Row) -> bool:
     """Whether a row classifies sentences; the others translate."""
     return row.train.get("task") in ("logical_inference", "sentence_probing")
@@ -221,7 +272,7 @@ def classifies(row: Row) -> bool:
 
 def _digest_of_trees(folder: Path) -> str:
     """Of what ``binarize-syntax`` wrote beside the data; other trees make another run."""
-    records = sorted(folder.glob("*.syntax.json"))
+    records = sorted(path for split in ("train", "valid", "test") for path in folder.glob(f"{split}.*.syntax.json"))
     return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in records)).hexdigest()
 
 
@@ -255,14 +306,14 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
         ValueError: it is not prepared (unless ``dry``), or unknown; says what to do.
     """
     from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
+    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record, test_sets
 
     by_name = (root or runs_dir()) / "data" / name
     for path in (by_name, Path(name).resolve()):
         if (path / FILE).is_file():
             record = read_record(path)
             source, target, text_hash = (entry(path, record, key) for key in ("source", "target", "hash"))
-            return DataSet(path.name, path, source, target, text_hash)
+            return DataSet(path.name, path, source, target, text_hash, test_sets(path, record))
         for files, origin in PLAIN_DATA.values():
             found = [file for file in files if (path / file).is_file()]
             if found and len(found) < len(files):
@@ -288,4 +339,5 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
         raise ValueError(
             f"data set {name} is not prepared; run: fairseq-diverse prepare {name} --raw RAW_DIR --out {by_name}"
         )
-    return DataSet(name, by_name, *DataConfig.load(config_path("data", name)).languages, hash=None)
+    config = DataConfig.load(config_path("data", name))
+    return DataSet(name, by_name, *config.languages, hash=None, tests=dict.fromkeys(config.tests))

@@ -84,10 +84,17 @@ def outcome(run: Run) -> str:
     metrics = summary["metrics"]
     figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
     updates = summary.get("updates", run.row.max_update)
+    tests = [f"{name} BLEU {part['metrics']['bleu']:.2f}" for name, part in summary.get("tests", {}).items()]
     chosen = [f"length penalty {summary['chosen']['lenpen']:g}"] if "chosen" in summary else []
     early = [f"ended after {updates} of {run.row.max_update} updates"] if updates < run.row.max_update else []
     return "; ".join(
-        [figures, *chosen, *early, *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items())]
+        [
+            figures,
+            *tests,
+            *chosen,
+            *early,
+            *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items()),
+        ]
     )
 
 

@@ -38,6 +38,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "system": run.row.name,
         "data": run.data.name,
         "data_hash": run.data.hash,
+        **({"test": first} if (first := next(iter(run.data.tests))) != "test" else {}),
         "size": run.row.size,
         "seed": run.seed,
         "parameters": state["train"]["parameters"],
@@ -55,8 +56,24 @@ def summarize(run: Run) -> dict[str, Any]:
     }
 
 
-def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
-    """The summary with the scores of the metrics that the run's row asks for and it lacks.
+def complete(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
+    """The summary with the test sets and metrics that the run's row asks for and it lacks.
+
+    ``tests`` holds of each further test set what the summary holds of the first.
+    """
+    tests, lines = dict(summary.get("tests", {})), run.lines_by_step({"OMP_NUM_THREADS": "1"})
+    for name in run.further:
+        if name not in tests or not run.is_of(name, tests[name]):
+            digest = run.data.tests.get(name)
+            tests[name] = _translation(run, name) | ({"data_hash": digest} if digest else {})
+        tests[name] = add_metrics(run, tests[name], name)
+    of_tests = [lines[f"{step}-{name}"] for name in run.further for step in ("generate", "reference")]
+    commands = [*summary["commands"], *(line for line in of_tests if line not in summary["commands"])]
+    return add_metrics(run, summary) | ({"commands": commands, "tests": tests} if tests else {})
+
+
+def add_metrics(run: Run, summary: dict[str, Any], test: str = "") -> dict[str, Any]:
+    """The summary, or its part of a further test set, with the metrics that the run's row asks for and it lacks.
 
     A metric that cannot be had here stands in ``missing`` with the reason.
     """
@@ -66,9 +83,10 @@ def add_metrics(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
     if not wanted:
         return summary
     source, target = (
-        read_lines(run.data.path / "text" / f"test.{name}") for name in (run.data.source, run.data.target)
+        read_lines(run.data.path / "text" / f"{run.further.get(test, 'test')}.{language}")
+        for language in (run.data.source, run.data.target)
     )
-    hypotheses = read_lines(run.directory / "test.hyp")
+    hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
     given = Texts(hypotheses, target, run.data.target, source, lowercase=lowercased(run.data.path))
     metrics, signatures, missing = summary["metrics"], {}, {}
     for name in wanted:
@@ -103,17 +121,20 @@ def _classification(run: Run) -> dict[str, Any]:
     return {"accuracy": (read_json(run.directory / "accuracy.json") or {})["model"]}
 
 
-def _translation(run: Run) -> dict[str, Any]:
+def _translation(run: Run, test: str = "") -> dict[str, Any]:
+    """What is measured on the first test set, or on a further one."""
     from fairseq_diverse.metrics.scores import read_translations, score
 
-    references = read_lines(run.data.path / "text" / f"test.{run.data.target}")
-    hypotheses = read_translations(run.directory / "generate.log", run.data.path)
-    nll = logs.reference_nll(run.directory / "reference.log")
+    suffix = f"-{test}" if test else ""
+    references = read_lines(run.data.path / "text" / f"{run.further.get(test, 'test')}.{run.data.target}")
+    hypotheses = read_translations(run.directory / f"generate{suffix}.log", run.data.path)
+    nll = logs.reference_nll(run.directory / f"reference{suffix}.log")
     if not len(hypotheses) == len(references) == len(nll):
         raise ValueError(
-            f"{run.directory}: {len(hypotheses)} translations and {len(nll)} scored references of {len(references)}"
+            f"{run.directory}: {test or 'test'}: {len(hypotheses)} translations and {len(nll)} scored references of "
+            f"{len(references)}"
         )
-    with atomic_write(run.directory / "test.hyp") as f:
+    with atomic_write(run.directory / f"{test or 'test'}.hyp") as f:
         f.writelines(line + "\n" for line in hypotheses)
     scores = score(hypotheses, references, run.data.target, lowercased(run.data.path))
     return {

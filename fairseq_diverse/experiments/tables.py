@@ -18,10 +18,10 @@ from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yam
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "user-dir", "flags", "generate", "average"),
-    *("baseline", "grid", "metrics", "x", "rows"),
+    *("baseline", "grid", "metrics", "tests", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average")
-ROW_KEYS = ("data", "size", "generate", "average", "baseline", "metrics", "published")
+ROW_KEYS = ("data", "size", "generate", "average", "baseline", "metrics", "published", "tests")
 PUBLISHED_KEYS = (
     *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
     *TASKS,
@@ -94,7 +94,7 @@ def load_table(
         for source, source_path in ((base, size_path), (content, path), (row, path)):
             generate |= _section(source, "generate", source_path)
         generate |= overrides["generate"]
-        lenpen = _length_penalties(generate, where)
+        lenpen, tests = _length_penalties(generate, where), _tests({**content, **row}, where)
         average = next((s["average"] for s in (row, content, base) if "average" in s), None) or {}
         resolved = rows[row_name] = Row(
             name=row_name,
@@ -104,12 +104,13 @@ def load_table(
             generate=_command_line_values(generate, f"{where}: generate"),
             average=_check_average(average, overrides["average"], path),
             baseline=str(row["baseline"]),
-            published=_published(row, path, row_name),
+            published=_published(row, path, row_name, tests),
             published_on=_place(content, row, "data", path),
             family=family,
             metrics=_metrics({**content, **row}, path),
             user_dir=user_dir,
             lenpen=lenpen,
+            tests=tests,
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -249,11 +250,15 @@ def _place(content: Flags, row: Flags, key: str, path: Path) -> str:
     return text
 
 
-def _published(row: Flags, path: Path, name: str) -> Flags:
-    """A paper's figures: numbers, besides probing accuracies also text such as 12.6M."""
+def _published(row: Flags, path: Path, name: str, tests: tuple[str, ...]) -> Flags:
+    """A paper's figures: numbers, besides probing accuracies also text such as 12.6M; by name those of ``tests``."""
     published = _section(row, "published", path)
-    _refuse_unknown(published, PUBLISHED_KEYS, f"{path}: published figures of row {name}")
-    for key, value in published.items():
+    _refuse_unknown(published, (*PUBLISHED_KEYS, *tests), f"{path}: published figures of row {name}")
+    of_tests = {test: _section(published, test, path) for test in tests if test in published}
+    for figures in of_tests.values():
+        _refuse_unknown(figures, PUBLISHED_KEYS, f"{path}: published figures of row {name}")
+    plain = [(key, value) for key, value in published.items() if key not in of_tests]
+    for key, value in plain + [pair for figures in of_tests.values() for pair in figures.items()]:
         if isinstance(value, bool) or not isinstance(value, int | float if key in TASKS else int | float | str):
             raise ValueError(f"{path}: row {name}: published {key}: {shown(value)} is not a figure")
     return published
@@ -304,6 +309,16 @@ def _parse_settings(settings: list[str]) -> dict[str, Flags]:
             )
         sections[section if dot else "train"][rest if dot else section] = parse_value(text)
     return sections
+
+
+def _tests(content: Flags, where: str) -> tuple[str, ...]:
+    """The names under ``tests``; ``find_runs`` compares them with those of the data."""
+    names = content.get("tests") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{where}: tests: {shown(names)}: a list of different names expected, [valid, test] for example"
+        )
+    return tuple(names)
 
 
 def _length_penalties(generate: Flags, where: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The keys of ``configs/data/*.yaml``; ``docs/configs.md`` explains them."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from fairseq_diverse.preparation.sources import Sources, known_keys
 
 SPLITS = ("train", "valid", "test")
+TEST_NAME = re.compile(r"\w[\w.+-]{,99}")
 TOKENIZERS = ("moses", "jieba", "none")
 SEGMENTERS = ("subword-nmt", "sentencepiece")
 
@@ -29,13 +31,14 @@ class DataConfig:
     """A data set and its preparation.
 
     ``sides``: for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``; ``files``: the prefix of the
-    raw files of each split; ``filter`` and ``bpe``: the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``; ``sources``:
-    the archives of the raw files, None if the user provides the raw files.
+    raw files of each split, for ``test`` a list where the test sets have names; ``filter`` and ``bpe``: the keys of
+    ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``; ``sources``: the archives of the raw files, None if the user provides the
+    raw files.
     """
 
     name: str
     sides: dict[str, dict[str, Any]]
-    files: dict[str, str]
+    files: dict[str, Any]
     filter: dict[str, Any]
     bpe: dict[str, Any]
     joined_dictionary: bool
@@ -44,6 +47,21 @@ class DataConfig:
     @property
     def languages(self) -> tuple[str, str]:
         return self.sides["source"]["language"], self.sides["target"]["language"]
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Names of the test sets; a single one without a list is called test."""
+        return _test_names(self.files["test"])
+
+    @property
+    def named(self) -> bool:
+        """Whether the test sets have names of their own."""
+        return isinstance(self.files["test"], list)
+
+    @property
+    def splits(self) -> dict[str, str]:
+        """The prefix of the raw files of train, valid, test and the further test sets: test1, test2, ..."""
+        return _splits(self.files)
 
     @classmethod
     def load(cls, path: Path) -> "DataConfig":
@@ -81,7 +99,7 @@ class DataConfig:
             _one_of(f"tokenizer of the {side}", steps["tokenizer"], TOKENIZERS)
             if steps["lowercase"] and steps["truecase"]:
                 raise ValueError(f"lowercase and truecase exclude each other ({side})")
-        files = _section("files", given.get("files", {}), {split: split for split in SPLITS})
+        files = _files(given.get("files", {}))
         limits = _section("filter", given.get("filter", {}), FILTER_DEFAULTS)
         for key, value in limits.items():
             if value < 0:
@@ -94,7 +112,7 @@ class DataConfig:
             raise ValueError("bpe: threshold needs the kind subword-nmt")
         joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
         languages = (given["source"], given["target"])
-        sources = Sources.from_mapping(given["sources"], languages, files) if "sources" in given else None
+        sources = Sources.from_mapping(given["sources"], languages, _splits(files)) if "sources" in given else None
         return cls(name, sides, files, limits, bpe, joined, sources)
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,6 +124,35 @@ class DataConfig:
             "bpe": self.bpe,
             "joined-dictionary": self.joined_dictionary,
         }
+
+
+def _files(given: Any) -> dict[str, Any]:
+    """The section ``files``, checked; ``test`` stays the list that it may be."""
+    tests = given.get("test") if isinstance(given, dict) else None
+    if not isinstance(tests, list):
+        return _section("files", given, {split: split for split in SPLITS})
+    if not tests or not all(isinstance(prefix, str) for prefix in tests):
+        raise ValueError(f"files: test: a prefix or a list of prefixes expected, got {tests!r}")
+    names = _test_names(tests)
+    if wrong := [name for name in names if not TEST_NAME.fullmatch(name)]:
+        raise ValueError(
+            f"files: test: {wrong[0]!r} cannot be the name of a test set: letters, digits and . _ + - only"
+        )
+    if len(set(names)) < len(names) or {"train", "valid"} & set(names) or "test" in names[1:]:
+        raise ValueError(
+            f"files: test: {', '.join(names)}: the names of test sets (a prefix without folders) must differ from each "
+            "other and from train, valid and test"
+        )
+    return _section("files", {**given, "test": tests[0]}, {split: split for split in SPLITS}) | {"test": tests}
+
+
+def _test_names(tests: str | list[str]) -> tuple[str, ...]:
+    return tuple(Path(prefix).name for prefix in tests) if isinstance(tests, list) else ("test",)
+
+
+def _splits(files: dict[str, Any]) -> dict[str, str]:
+    tests = files["test"] if isinstance(files["test"], list) else [files["test"]]
+    return {**files, "test": tests[0]} | {f"test{number}": prefix for number, prefix in enumerate(tests) if number}
 
 
 def _section(name: str, given: Any, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.preparation.config import TEST_NAME
 from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.preparation.tokens import Tokens
 
@@ -60,6 +61,18 @@ def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
     if keys[-1] == "hash" and not isinstance(record, str):
         raise ValueError(f"{Path(data_dir) / FILE}: damaged (hash); {AGAIN}")
     return record
+
+
+def test_sets(data_dir: str | Path, record: Any) -> dict[str, str | None]:
+    """Names of a prepared directory's test sets, in the order of test, test1, ..., with the hashes that the record has.
+
+    Raises:
+        ValueError: they are damaged; names the file.
+    """
+    tests = record.get("tests", {"test": None})
+    if not isinstance(tests, dict) or not tests or not all(map(TEST_NAME.fullmatch, tests)):
+        raise ValueError(f"{Path(data_dir) / FILE}: damaged (tests); {AGAIN}")
+    return tests
 
 
 @dataclass(frozen=True)

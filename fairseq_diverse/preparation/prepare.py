@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from fairseq_diverse.preparation import subwords
-from fairseq_diverse.preparation.config import SPLITS, DataConfig
+from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_record
 from fairseq_diverse.preparation.progress import INTERVAL
@@ -68,8 +68,8 @@ def prepare(
     """
     temporary = temporary_path(out)
     names = {
-        split: [f"{config.files[split]}.{language}" for language in config.languages]
-        for split in SPLITS
+        split: [f"{prefix}.{language}" for language in config.languages]
+        for split, prefix in config.splits.items()
         if not (hold_out and split == "valid")
     }
     raw_hashes = {name: _file_hash(raw / name) for pair in names.values() for name in pair}
@@ -95,6 +95,8 @@ def prepare(
         truecaser = _truecase(config, work, workers, steps)
         bpe = _segment(config, work, workers, steps)
         _binarize(config, work, workers)
+        of_tests = [_texts(text, config, split) for split in config.splits if split not in ("train", "valid")]
+        shared = set(text.iterdir()).difference(*of_tests[1:])  # a further test set leaves runs what they are
         record: dict[str, Any] = {
             "format": FORMAT,
             "schema": SCHEMA,
@@ -105,7 +107,8 @@ def prepare(
             "truecaser": truecaser,
             "bpe": bpe,
             "splits": counts,
-            "hash": _text_hash(work / "text"),
+            "hash": _text_hash(shared),
+            **({"tests": dict(zip(config.tests, map(_text_hash, of_tests), strict=True))} if config.named else {}),
             "versions": versions,
         }
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -116,8 +119,9 @@ def prepare(
     finally:
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
+    called = {f"test{number or ''}": f" ({name})" for number, name in enumerate(config.tests) if config.named}
     for split, count in counts.items():
-        say(_summary(split, count))
+        say(_summary(split, count, called.get(split, "")))
     sizes = ", ".join(f"{language} {_dictionary_size(out, language):,}" for language in config.languages)
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
     return True
@@ -237,9 +241,12 @@ def _refuse_unclean(paths: tuple[Path, Path], number: int, changed: list[bool], 
             raise ValueError(f"{path}, line {number}: {what}; fix the file or leave out --strict")
 
 
-def _summary(split: str, counts: dict[str, int]) -> str:
+def _summary(split: str, counts: dict[str, int], called: str) -> str:
     dropped = "dropped" if split == "train" else "kept"
-    parts = [f"{split}: {counts['kept']:,} of {counts['read']:,} pairs kept", f"{counts['empty']:,} empty {dropped}"]
+    parts = [
+        f"{split}{called}: {counts['kept']:,} of {counts['read']:,} pairs kept",
+        f"{counts['empty']:,} empty {dropped}",
+    ]
     parts += [f"{counts['filtered']:,} dropped by length"] if split == "train" else []
     return ", ".join([*parts, f"line separators or NUL replaced in {counts['replaced']:,} lines"])
 
@@ -285,7 +292,7 @@ def _truecase(config: DataConfig, work: Path, workers: int, steps: Steps) -> dic
             names[side] = f"text/truecase.{language}"
             model = work / f"text/truecase.{language}"
             steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
-            for split in SPLITS:
+            for split in config.splits:
                 path = work / f"text/tok.{split}.{language}"
                 steps(f"truecase {path.name}", _apply_truecaser, path, Tokens(side_steps, model), workers)
     return names
@@ -322,7 +329,7 @@ def _segment(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict
             counted = text / f"bpe.vocab.{language}"
             steps(f"count {counted.name}", _count, text / f"tok.train.{language}", segmenter, counted, workers)
             segmenter = subwords.Subwords(bpe["kind"], text / models[language], counted, bpe["threshold"])
-        for split in SPLITS:
+        for split in config.splits:
             made = text / f"bpe.{split}.{language}"
             steps(f"segment {made.name}", _apply, text / f"tok.{split}.{language}", segmenter, made, workers)
     sides = dict(zip(("source", "target"), languages, strict=True))
@@ -355,8 +362,8 @@ def _binarize(config: DataConfig, work: Path, workers: int) -> None:
         dictionary.unlink()
     source, target = config.languages
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", source, "--target-lang", target]
-    for split in SPLITS:
-        command += [f"--{split}pref", f"text/bpe.{split}"]
+    tests = ",".join(f"text/bpe.{split}" for split in config.splits if split.startswith("test"))
+    command += ["--trainpref", "text/bpe.train", "--validpref", "text/bpe.valid", "--testpref", tests]
     command += ["--destdir", ".", "--workers", str(workers)]
     command += ["--joined-dictionary"] if config.joined_dictionary else []
     done = run_to_end(
@@ -384,9 +391,14 @@ def _file_hash(path: Path) -> str:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); does --raw have the raw files?") from None
 
 
-def _text_hash(text: Path) -> str:
-    """SHA-256 over the names and contents of everything in ``text/``: text, models, vocabularies."""
+def _texts(text: Path, config: DataConfig, split: str) -> list[Path]:
+    """The files of a split in ``text/``: cleaned, tokenized, in subwords."""
+    return [text / f"{kind}{split}.{language}" for kind in ("", "tok.", "bpe.") for language in config.languages]
+
+
+def _text_hash(paths: Iterable[Path]) -> str:
+    """SHA-256 over the names and contents of text, models and vocabularies."""
     total = hashlib.sha256()
-    for path in sorted(text.iterdir()):
+    for path in sorted(paths):
         total.update(f"{path.name} {_file_hash(path)}\n".encode())
     return total.hexdigest()

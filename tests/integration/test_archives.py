@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from fairseq_diverse.preparation import DataConfig
 from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import locked
@@ -287,7 +288,7 @@ def test_every_data_set_comes_out_of_its_archives(name, tmp_path):
     assert len(list(raw.iterdir())) == 2 * len(files) + 1  # and sources.json
     splits = json.loads((tmp_path / "out/preprocess.json").read_text())["splits"]
     prepared = OmegaConf.load(config_path("data", name))
-    for split, prefix in prepared.files.items():
+    for split, prefix in DataConfig.load(config_path("data", name)).splits.items():
         if prefix in files:  # IWSLT14's validation set is held out
             assert splits[split]["read"] == sum(count for _, count in files[prefix])
     parts = [part for listed in prepared.sources.files.values() for part in listed]

@@ -87,14 +87,20 @@ def contents(out: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_result_is_what_fairseq_reads_and_preprocessing_repeats(tmp_path, prepare):
+def test_the_result_is_what_fairseq_reads_and_preprocessing_repeats(tmp_path, raw, prepare):
     from fairseq.data import Dictionary, data_utils
 
     assert "train: 40 of 40 pairs kept" in prepare()
     out = tmp_path / "out"
     preprocessing = Preprocessing.load(out)
     assert (preprocessing.source, preprocessing.target) == ("en", "de")
-    for split in ("train", "valid", "test"):
+    for language in WORDS:
+        shutil.copyfile(raw / f"train.{language}", raw / f"second.{language}")
+    said = prepare("--overwrite", files={"test": ["test", "second"]})
+    assert "test1 (second): 40 of 40 pairs kept" in said
+    record = json.loads((out / "preprocess.json").read_text())
+    assert record["hash"] == preprocessing.hash and list(record["tests"]) == ["test", "second"]
+    for split in ("train", "valid", "test", "test1"):
         for language, side in (("en", "source"), ("de", "target")):
             dictionary = Dictionary.load(str(out / f"dict.{language}.txt"))
             binarized = data_utils.load_indexed_dataset(str(out / f"{split}.en-de.{language}"), dictionary)

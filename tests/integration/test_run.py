@@ -56,8 +56,12 @@ def folder(tmp_path_factory) -> Path:
     """A prepared data set, a size and a table."""
     folder = tmp_path_factory.mktemp("experiments")
     raw = write_raw(folder / "raw", lines=100)
+    for language in ("en", "de"):
+        shutil.copyfile(raw / f"valid.{language}", raw / f"second.{language}")
+        (raw / f"test.{language}").rename(raw / f"first.{language}")
+    config = CONFIG | {"files": {"test": ["first", "second"]}}
     with preprocess_in_a_fork():
-        prepare(DataConfig.from_mapping("tiny", CONFIG), raw, folder / "data", say=lambda line: None)
+        prepare(DataConfig.from_mapping("tiny", config), raw, folder / "data", say=lambda line: None)
     (folder / "size.yaml").write_text(SIZE)
     (folder / "table.yaml").write_text(TABLE.format(folder=folder, data=folder / "data"))
     return folder
@@ -165,17 +169,28 @@ def test_a_failing_row_is_reported_without_a_stack_trace(folder, finished):
     assert re.search(r"baseline seed 1: BLEU \d", finished.stderr)
 
 
-def test_a_finished_run_gets_the_metrics_of_another_table(folder, finished, tmp_path):
+def test_a_finished_run_gets_the_metrics_and_test_sets_of_another_table(folder, finished, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(folder / "runs", runs)
     before = summary(runs, "baseline")
     trained = (directory(runs, "baseline") / "train.log").read_bytes()
-    (tmp_path / "metrics.yaml").write_text((folder / "table.yaml").read_text() + "metrics: yisi-0,yisi-1\n")
+    more = "metrics: yisi-0,yisi-1\ntests: [second, first]\n"
+    (tmp_path / "metrics.yaml").write_text((folder / "table.yaml").read_text() + more)
     asked = call(runs, "run", tmp_path / "metrics.yaml", "--rows", "baseline")
     assert asked.returncode == 0, asked.stderr
     assert "no yisi-1: needs an embedding model" in asked.stderr
-    metrics = summary(runs, "baseline")["metrics"]
-    assert list(summary(runs, "baseline")["missing"]) == ["yisi-1"]
+    after = summary(runs, "baseline")
+    metrics = after["metrics"]
+    second, lines = after["tests"]["second"], read_lines(directory(runs, "baseline") / "second.hyp")
+    assert (
+        after["test"] == "first" and list(after["tests"]) == ["second"] and len(second["test_nll"]) == len(lines) == 5
+    )
+    bleu = score(lines, read_lines(folder / "raw/second.de"), "de").bleu
+    assert second["metrics"]["bleu"] == round(bleu, 4) and second["metrics"]["yisi-0"] > 0
+    assert f"second BLEU {bleu:.2f}" in asked.stderr
+    assert after["commands"][:-2] == before["commands"] and "--gen-subset test1" in after["commands"][-1]
+    assert f"--lenpen {after['chosen']['lenpen']}" in after["commands"][-2]
+    assert list(after["missing"]) == list(second["missing"]) == ["yisi-1"]
     assert (directory(runs, "baseline") / "train.log").read_bytes() == trained
     assert 0 < metrics.pop("yisi-0") <= 100 and metrics["signatures"].pop("yisi-0")
     assert metrics == before["metrics"]

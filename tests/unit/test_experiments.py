@@ -78,6 +78,50 @@ def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_
         _ = run.chosen
 
 
+def test_further_test_sets(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    path = tmp_path / "data/multi30k_en_de/preprocess.json"
+    path.write_text(json.dumps(record | {"tests": {"one": "1", "two": "2"}}))
+    without = load_table(table()).rows["second"]
+    name = table(("rows:", "tests: [valid, one, two]\nrows:"), ("first:", "first: {tests: [test], lr: 1}"))
+    first, second = load_table(name).rows.values()
+    assert second.key("h") == without.key("h")
+    plain, several = find_runs([first, second], [1])
+    assert list(plain.commands()) == ["train", "generate", "reference"]
+    assert several.further == {"valid": "valid", "two": "test1"}
+    commands = several.commands()
+    assert list(commands)[3:] == ["generate-valid", "reference-valid", "generate-two", "reference-two"]
+    assert commands["generate-two"] == [word if word != "test" else "test1" for word in commands["generate"]]
+    summary = {"system": "s", "data": "d", "seed": 1, "commands": ["c"], "words_per_second": {}, "data_hash": "h"}
+    summary |= {"parameters": 1, "commit": None, "dirty": None, "language": "de", "test_nll": [1.0]}
+    summary |= {"metrics": {"bleu": 1, "chrf": 1, "ter": 1, "length_ratio": 1, "signatures": {"bleu": ""}}}
+    summary |= {"bleu_counts": [[1] * 6]}
+    several.directory.mkdir(parents=True)
+    for tests, finished in (
+        ({}, False),
+        ({"valid": {}, "two": {"data_hash": "2"}}, True),
+        ({"valid": {}, "two": {"data_hash": "of another text"}}, False),
+    ):
+        tests = {name: summary | {"data_hash": None} | part for name, part in tests.items()}
+        (several.directory / "summary.json").write_text(json.dumps(summary | {"tests": tests}))
+        assert several.finished == finished
+    state = {"generate-valid": {}, "generate-two": {"data_hash": "2"}, "reference-two": {"data_hash": "3"}}
+    (several.directory / "state.json").write_text(json.dumps(state))
+    assert list(several.done) == ["generate-valid", "generate-two"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(
+        ValueError, match=r"row second: tests: data set multi30k_en_de has no one, two; known: valid, test"
+    ):
+        find_runs([second], [1])
+    elsewhere = load_table(name, data=str(tmp_path / "data/multi30k_en_de")).rows["second"]
+    assert find_runs([elsewhere], [1])[0].further == {"valid": "valid"}
+    path.write_text(json.dumps(record | {"tests": {"../x": ""}}))
+    with pytest.raises(ValueError, match=r"preprocess.json: damaged \(tests\)"):
+        find_runs([second], [1])
+
+
 def test_a_key_tells_what_is_trained_and_nothing_else(table):
     row = load_table(table()).rows["second"]
     other_order = load_table(table(("{dropout: 0.3, fp16: true,", "{fp16: true, dropout: 0.3,"))).rows["second"]
@@ -119,6 +163,11 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         (("fp16: true", "generate: {lenpen: [1, 1.0]}"), "row second: generate: lenpen: .1, 1.0.: a number or a list"),
         (("fp16: true", "generate: {lenpen: [a, 1]}"), "lenpen: .'a', 1.: a number or a list of different ones"),
         (("fp16: true", "generate: {beam: [1, 2]}"), "generate: beam: one value expected"),
+        (("fp16: true", "tests: valid"), "row second: tests: valid: a list of different names"),
+        (("fp16: true", "tests: [a, a]"), "row second: tests: .*: a list of different names"),
+        (("{bleu: 27.3}", "{other: {bleu: 27.3}}"), "row second: unknown key other; known: bleu"),
+        (("{bleu: 27.3}", "{test: {blue: 1}}, tests: [test]"), "row second: unknown key blue; known: bleu"),
+        (("{bleu: 27.3}", "{test: {bleu: true}}, tests: [test]"), "row second: published bleu: True is not a figure"),
         (("fp16: true", "average: 3"), "average: 3; allowed: none"),
         (("fp16: true", "max-update: many"), "max-update: many is not a number"),
         (("fp16: true", "fp16: '${nothing}'"), "table.yaml: .*nothing"),

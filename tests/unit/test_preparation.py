@@ -34,7 +34,10 @@ def test_a_value_for_both_sides_and_one_for_each():
     config = DataConfig.from_mapping("x", {**MINIMAL, "escape": True, "tokenizer": {"target": "none"}})
     assert [config.sides[side]["escape"] for side in ("source", "target")] == [True, True]
     assert [config.sides[side]["tokenizer"] for side in ("source", "target")] == ["moses", "none"]
-    assert config.files == {"train": "train", "valid": "valid", "test": "test"}
+    assert config.files == {"train": "train", "valid": "valid", "test": "test"} == config.splits
+    several = DataConfig.from_mapping("x", {**MINIMAL, "files": {"test": ["a/one", "two"]}})
+    assert several.splits == {"train": "train", "valid": "valid", "test": "a/one", "test1": "two"}
+    assert (config.tests, several.tests) == (("test",), ("one", "two"))
 
 
 def test_the_dictionary_is_joined_where_the_subwords_are_unless_it_says_otherwise():
@@ -60,6 +63,11 @@ def test_the_dictionary_is_joined_where_the_subwords_are_unless_it_says_otherwis
         ({"lowercase": True, "truecase": True}, ("lowercase", "truecase")),
         ({"lowercase": 1}, ("lowercase", "1")),
         ({"files": "train"}, ("files", "train")),
+        ({"files": {"test": []}}, ("files", "test", "prefix")),
+        ({"files": {"test": ["a/x", "b/x"]}}, ("files: test: x, x", "must differ")),
+        ({"files": {"test": ["x", "test"]}}, ("files: test: x, test", "must differ")),
+        ({"files": {"test": ["valid"]}}, ("files: test: valid", "must differ")),
+        ({"files": {"test": ["a b"]}}, ("files: test: 'a b'", "name of a test set")),
         ({"target": "en"}, ("source", "target", "en")),
         ({"source": False}, ("source", "False")),
     ],
