@@ -27,6 +27,10 @@ while [[ $# -gt 0 ]]; do
             [[ ! -f $root/configs/data/${data}_en_de.yaml ]] || data=${data}_en_de
             shared+=(--data "$data") && shift
             ;;
+        --gpus-of-paper)
+            shared+=("$1")
+            [[ ! ${2:-} =~ ^[0-9]+$ ]] || { shared+=("$2") && shift; }
+            ;;
         --rows | --size | --set) shared+=("$1" "${2:?$1: a value is missing}") && shift ;;
         --no-download | --accept-counts) checks+=("$1") ;;
         --slurm) running+=("$@") && break ;;

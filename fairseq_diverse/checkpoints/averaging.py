@@ -118,6 +118,22 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
     return sorted(_enough(found, count), key=lambda one: (sign * (one.value or 0.0), -one.number))[:count]
 
 
+def drop_worse(folder: Path, count: int, metric: str) -> None:
+    """Delete the checkpoints of updates that are neither the newest nor among the ``count`` best by ``metric``.
+
+    Repeated while a training saves them, this leaves those that ``best`` would take of all.
+
+    Raises:
+        ValueError: they do not hold the metric.
+    """
+    paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]
+    if len(paths) > count + 1:
+        found = numbered(paths, "updates")
+        kept = {found[-1].path, *(checkpoint.path for checkpoint in best([one.path for one in found], count, metric))}
+        for path in set(paths) - kept:
+            path.unlink(missing_ok=True)
+
+
 def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -> None:
     """Write the mean of the checkpoints' models to ``out``, which fairseq-generate reads like any of them.
 

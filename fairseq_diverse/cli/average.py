@@ -1,7 +1,8 @@
 """Average the parameters of checkpoints: the last ones, those of a range, the best by a metric, or all that are named.
 
 Of a directory, --last and --range take the checkpoints of epochs (checkpoint7.pt) or of updates (checkpoint_2_500.pt);
---best takes any that holds the metric. The result is for fairseq-generate: it holds no optimizer state.
+--best takes any that holds the metric, or with --epochs or --updates those of epochs or updates. The result is for
+fairseq-generate: it holds no optimizer state.
 """
 
 import argparse
@@ -39,11 +40,12 @@ def _choose(args: argparse.Namespace) -> list:
 
     if (args.best is None) != (args.metric is None):
         raise ValueError("--best and --metric go together: --best 5 --metric bleu")
-    if args.unit and args.last is None and args.range is None:
-        raise ValueError(f"--{args.unit} goes with --last or --range")
+    if args.unit and (args.last, args.range, args.best) == (None, None, None):
+        raise ValueError(f"--{args.unit} goes with --last, --range or --best")
     files = [path for path in averaging.checkpoint_files(args.checkpoints) if path.absolute() != args.out.absolute()]
     if args.best is not None:
-        return averaging.best(files, args.best, args.metric)
+        some = [found.path for found in averaging.numbered(files, args.unit)] if args.unit else files
+        return averaging.best(some, args.best, args.metric)
     if args.last is not None:
         return averaging.last(averaging.numbered(files, args.unit), args.last)
     if args.range is not None:

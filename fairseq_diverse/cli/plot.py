@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_diverse.cli import named_checkpoints, named_path
 from fairseq_diverse.cli.report import add_source_arguments, read_summaries
-from fairseq_diverse.cli.run import add_table_arguments
+from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
@@ -131,12 +131,12 @@ def plot_curves(args: argparse.Namespace) -> None:
 
 
 def plot_rows(args: argparse.Namespace) -> None:
-    from fairseq_diverse.experiments.tables import load_table, select_rows
+    from fairseq_diverse.experiments.tables import select_rows
 
     metrics = args.metrics.split(",")
     if not set(metrics) <= set(METRICS):
         raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
-    table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
+    table = read_table(args)
     rows = select_rows(table, args.rows)
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:

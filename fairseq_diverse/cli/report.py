@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_diverse.cli.run import add_table_arguments
+from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, read_lines
 
@@ -115,9 +115,9 @@ def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
     from fairseq_diverse.experiments import formats, report, saved
     from fairseq_diverse.experiments.runs import classifies
-    from fairseq_diverse.experiments.tables import load_table, select_rows
+    from fairseq_diverse.experiments.tables import select_rows
 
-    table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
+    table = read_table(args)
     rows = select_rows(table, args.rows)
     if args.baseline and args.baseline not in table.rows:
         raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")

@@ -13,7 +13,12 @@ import argparse
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_diverse.experiments.tables import Table
 
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
@@ -59,6 +64,40 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
         metavar="FLAG=VALUE",
         help="a flag for every row; generate.FLAG=VALUE for translation, average.last=N, average.every=UPDATES",
     )
+    parser.add_argument(
+        "--gpus-of-paper",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="N",
+        help="keep the paper's tokens an update on N GPUs, by --update-freq (default: those here, or of --slurm)",
+    )
+
+
+def read_table(args: argparse.Namespace) -> "Table":
+    """The table that the arguments mean."""
+    from fairseq_diverse.experiments.tables import load_table
+
+    table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
+    if args.gpus_of_paper is None:
+        return table
+    gpus = args.gpus_of_paper or _gpus(getattr(args, "slurm", None))
+    if gpus < 1:
+        raise ValueError(f"--gpus-of-paper {gpus}: a number of GPUs above 0 expected")
+    return replace(table, rows={name: row.with_batch_of_paper(gpus) for name, row in table.rows.items()})
+
+
+def _gpus(slurm: list[str] | None) -> int:
+    """How many GPUs a run gets; a CPU is like one."""
+    import torch
+
+    if slurm is None:
+        return torch.cuda.device_count() or 1
+    given = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
+    count = given[-1].rpartition(":")[2] if given else ""  # a type may stand before it: a100:4
+    if not count.isdecimal():
+        raise ValueError("--gpus-of-paper: how many GPUs will a job have? Add gpus_per_node=N to --slurm")
+    return int(count)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -73,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.experiments.environment import of_children
     from fairseq_diverse.experiments.flags import own_flags, refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
-    from fairseq_diverse.experiments.tables import load_table, select_rows
+    from fairseq_diverse.experiments.tables import select_rows
 
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
@@ -81,7 +120,7 @@ def main(args: argparse.Namespace) -> int:
         from fairseq_diverse.metrics.yisi import use_model
 
         use_model(args.yisi_model)
-    table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
+    table = read_table(args)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
     lacking = {

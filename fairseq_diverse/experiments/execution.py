@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.checkpoints.averaging import drop_worse
 from fairseq_diverse.experiments import logs, provenance
 from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.runs import Run
@@ -114,6 +115,8 @@ def _spawn(
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
+            if step == "train" and "best" in run.row.average:
+                drop_worse(run.checkpoints, run.row.average["best"], run.row.average["by"])
             yield Progress(step, *follow.latest())
         process.returncode = os.waitstatus_to_exitcode(status)
     finally:

@@ -28,12 +28,15 @@ def common(source: str, target: str, cpu: bool, user_dir: str = "") -> Flags:
 def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
     """The run's own flags of a row's training: seed, what is saved and logged, from where it is resumed."""
     every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
+    # of the best, run deletes the others: fairseq's --keep-best-checkpoints may keep fewer or others
+    best = {"best-checkpoint-metric": row.average["by"]} if "by" in row.average else {}
     return {
         "seed": str(seed),
         "save-dir": str(checkpoints),
         "save-interval": "1" if row.ends_early else "1000000",  # else the end of the last epoch would not be saved
         "save-interval-updates": str(every),
-        "keep-interval-updates": str(row.average.get("last", 1)),
+        "keep-interval-updates": "-1" if best else str(row.average.get("last", 1)),
+        **best,
         "validate-interval": "1000000",
         "no-epoch-checkpoints": True,
         "log-format": "json",
@@ -51,7 +54,8 @@ def defaults(cpu: bool) -> Flags:
 
 def averaging(row: Row) -> Flags:
     """Which of a row's checkpoints ``fairseq-diverse average`` takes; empty where it takes none."""
-    return {"updates": True, "last": str(row.average["last"])} if row.average else {}
+    which = {flag: row.average.get(key) for flag, key in (("last", "last"), ("best", "best"), ("metric", "by"))}
+    return {"updates": True, **{flag: str(value) for flag, value in which.items() if value}} if row.average else {}
 
 
 def translation(row: Row, checkpoint: Path, score_reference: bool = False, subset: str = "test") -> Flags:

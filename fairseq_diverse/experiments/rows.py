@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 ENCODER = ("from-checkpoint", "checkpoint-data")  # where an encoder lies that is probed
@@ -16,12 +16,12 @@ class Row:
     ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as they stand on a command line
     (``True``: a flag without a value); ``lenpen`` length penalties of which each run takes the one with the highest
     BLEU on its validation split, empty where ``generate`` decides; ``average`` is empty, or the number of checkpoints
-    (``last``) and the updates between them (``every``). ``baseline`` is the row that it is compared with; ``published``
-    holds a paper's figures, measured on the data set ``published_on``. ``family`` is the row of the file that a grid
-    made this one of. ``metrics`` are those of ``fairseq-diverse score`` that translations are scored by besides BLEU,
-    chrF and TER.
-    ``tests`` are the sets that it is evaluated on besides the first test set: names of the data's test sets, or valid.
-    ``user_dir`` is a folder of mechanisms of the user's own.
+    (``last``, or ``best`` by a validation metric, ``by``) and the updates between them (``every``). ``baseline`` is the
+    row that it is compared with; ``published`` holds a paper's figures, measured on the data set ``published_on``.
+    ``family`` is the row of the file that a grid made this one of. ``metrics`` are those of ``fairseq-diverse score``
+    that translations are scored by besides BLEU, chrF and TER. ``tests`` are the sets that it is evaluated on besides
+    the first test set: names of the data's test sets, or valid. ``user_dir`` is a folder of mechanisms of the user's
+    own. ``gpus`` is how many the batch is for, 0 where that is not known.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Row:
     size: str
     train: dict[str, str | bool]
     generate: dict[str, str | bool]
-    average: dict[str, int]
+    average: dict[str, Any]
     baseline: str
     published: dict[str, Any]
     published_on: str
@@ -38,6 +38,7 @@ class Row:
     user_dir: str = ""
     lenpen: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
+    gpus: int = 0
 
     @property
     def max_update(self) -> int:
@@ -47,6 +48,30 @@ class Row:
     def ends_early(self) -> list[str]:
         """The flags by which training may end before ``max-update``."""
         return [flag for flag in EARLY if flag in self.train]
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it classifies sentences; the others translate."""
+        return self.train.get("task") in ("logical_inference", "sentence_probing")
+
+    def with_batch_of_paper(self, gpus: int) -> "Row":
+        """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's.
+
+        Raises:
+            ValueError: the paper's number is not known, less than ``gpus``, or not a multiple of it.
+        """
+        where, frequency = f"--gpus-of-paper: row {self.name}", str(self.train.get("update-freq", "1"))
+        if not self.gpus:
+            raise ValueError(f"{where}: neither its table nor size {self.size} says for how many GPUs it is (`gpus`)")
+        if not frequency.isdecimal():
+            raise ValueError(f"{where}: update-freq: {frequency}: one whole number expected")
+        needed, rest = divmod(self.gpus * int(frequency), gpus)
+        if gpus > self.gpus or rest:
+            raise ValueError(
+                f"{where}: its batch is for {self.gpus} GPUs, which {gpus} cannot share evenly; choose among them with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        return self if needed == int(frequency) else replace(self, train=self.train | {"update-freq": str(needed)})
 
     def key(self, data_hash: str) -> str:
         """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.

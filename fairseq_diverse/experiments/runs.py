@@ -267,7 +267,7 @@ def _refuse_unknown_tests(row: Row, data: DataSet) -> None:
 
 def classifies(row: Row) -> bool:
     """Whether a row classifies sentences; the others translate."""
-    return row.train.get("task") in ("logical_inference", "sentence_probing")
+    return row.classifies
 
 
 def _digest_of_trees(folder: Path) -> str:

@@ -61,13 +61,16 @@ def _difference(summary: Summary, row: Row) -> str:
         return f"its data are {summary['data']}, not {Path(row.data).name}"
     commands = [shlex.split(_portable(line)) for line in summary["commands"]]
     trained, own = _flags(commands[0]), machinery(row, 0, Path())
-    if other := _other_flag(trained, row.train, {**common("", "", True), **own, **defaults(cpu=True)}):
+    if other := _other_flag(
+        trained, row.train, {**common("", "", True), **own, **defaults(cpu=True), "best-checkpoint-metric": ""}
+    ):
         return f"it was trained with {other}"
     averaged = next((_flags(words) for words in commands if words[:2] == ["fairseq-diverse", "average"]), {})
     before, after = _evaluated(averaged, trained), _evaluated(averaging(row), own)
     if before != after:
-        last, every = averaged.get("last", "0"), trained.get("save-interval-updates")
-        shows = f"--set average.last={last}" + f" --set average.every={every}" * bool(averaged)
+        values = {"every": trained.get("save-interval-updates"), "by": averaged.get("metric")}
+        values = {"last": averaged.get("last"), "best": averaged.get("best"), **values} if averaged else {"last": "0"}
+        shows = " ".join(f"--set average.{key}={value}" for key, value in values.items() if value)
         return f"it evaluates {before}, not {after}; {shows} shows it"
     generated = [_flags(words) for words in commands if words[:1] == ["fairseq-generate"]]
     translated = [flags for flags in generated if flags.get("gen-subset") == "test" and "score-reference" not in flags]
@@ -105,8 +108,9 @@ def _evaluated(average: Mapping[str, str | bool], train: Mapping[str, str | bool
     """Which checkpoint of a run is evaluated, in words."""
     if not average:
         return "the last checkpoint"
-    last, every = average.get("last"), train.get("save-interval-updates")
-    return f"the average of the last {last} checkpoints, one every {every} updates"
+    which = f"best {average['best']} checkpoints by {average.get('metric')}" if "best" in average else ""
+    which = which or f"last {average.get('last')} checkpoints"
+    return f"the average of the {which}, one every {train.get('save-interval-updates')} updates"
 
 
 def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:

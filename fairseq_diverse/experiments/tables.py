@@ -18,16 +18,16 @@ from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yam
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "user-dir", "flags", "generate", "average"),
-    *("baseline", "grid", "metrics", "tests", "x", "rows"),
+    *("baseline", "grid", "metrics", "tests", "gpus", "x", "rows"),
 )
-SIZE_KEYS = ("train", "generate", "average")
+SIZE_KEYS = ("train", "generate", "average", "gpus")
 ROW_KEYS = ("data", "size", "generate", "average", "baseline", "metrics", "published", "tests")
 PUBLISHED_KEYS = (
     *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
     *TASKS,
     *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
 )
-AVERAGE_KEYS = ("last", "every")
+AVERAGE_KEYS = ("last", "best", "every", "by")
 MOST_ROWS = 10_000  # that a grid may make
 NAME_BYTES = 200  # with a seed and a temporary file's marks, what a file system takes
 NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\xa0\u2028\u2029]")
@@ -111,6 +111,7 @@ def load_table(
             user_dir=user_dir,
             lenpen=lenpen,
             tests=tests,
+            gpus=_gpus(base, size_path) if size else _gpus(content, path) or _gpus(base, size_path),
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -118,6 +119,8 @@ def load_table(
         if not re.fullmatch("[1-9][0-9]{,11}", str(resolved.train["max-update"])):
             raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
         _refuse_too_few_updates(resolved, path)
+        if resolved.classifies and resolved.average.get("by") == "nll_loss":
+            raise ValueError(f"{where}: average: by: nll_loss: classifiers have loss only")
         try:
             refuse_own(resolved)
         except ValueError as error:
@@ -144,9 +147,10 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
 
 
 def _refuse_too_few_updates(row: Row, path: Path) -> None:
-    if row.average and row.average["last"] * row.average["every"] > row.max_update:
+    kind = "best" if "best" in row.average else "last"
+    if row.average and row.average[kind] * row.average["every"] > row.max_update:
         raise ValueError(
-            f"{path}: row {row.name}: average: the last {row.average['last']} checkpoints of every "
+            f"{path}: row {row.name}: average: the {kind} {row.average[kind]} checkpoints of every "
             f"{row.average['every']} updates, but only {row.max_update} updates; give others with --set "
             "average.every=N, or --set average.last=0 for none"
         )
@@ -279,21 +283,25 @@ def _refuse_unknown(content: Flags, known: tuple[str, ...], where: str) -> None:
         raise ValueError(f"{where}: unknown key {', '.join(unknown)}; known: {', '.join(known)}")
 
 
-def _check_average(average: Any, override: Flags, path: Path) -> dict[str, int]:
-    """``none`` or ``{last: N, every: UPDATES}``, overridden key by key."""
+def _check_average(average: Any, override: Flags, path: Path) -> Flags:
+    """``none``, ``{last: N, every: UPDATES}`` or ``{best: N, every: UPDATES, by: METRIC}``, overridden key by key."""
     average = {} if average == "none" else average
+    forms = "none, {last: N, every: UPDATES}, or {best: N, every: UPDATES, by: loss or nll_loss}"
     if not isinstance(average, dict):
-        raise ValueError(f"{path}: average: {shown(average)}; allowed: none, or {{last: N, every: UPDATES}}")
-    average = average | override
+        raise ValueError(f"{path}: average: {shown(average)}; allowed: {forms}")
+    others = {"last": {"best", "by"}, "best": {"last"}}  # that a new kind replaces
+    replaced = set().union(*(others.get(key, set()) for key in override))
+    average = {key: value for key, value in average.items() if key not in replaced} | override
     _refuse_unknown(average, AVERAGE_KEYS, f"{path}: average")
-    if average.get("last") == 0:
+    if not average or 0 in (average.get("last"), average.get("best")):
         return {}
-    if average and (
-        set(average) != set(AVERAGE_KEYS) or not all(type(value) is int and value > 0 for value in average.values())
+    numbers = [value for key, value in average.items() if key != "by"]
+    if (
+        set(average) not in ({"last", "every"}, {"best", "every", "by"})
+        or not all(type(value) is int and value > 0 for value in numbers)
+        or average.get("by", "loss") not in ("loss", "nll_loss")
     ):
-        raise ValueError(
-            f"{path}: average: needs `last` (checkpoints) and `every` (updates), both whole numbers above 0"
-        )
+        raise ValueError(f"{path}: average: {shown(average)}; allowed, with whole numbers above 0: {forms}")
     return average
 
 
@@ -304,11 +312,18 @@ def _parse_settings(settings: list[str]) -> dict[str, Flags]:
         section, dot, rest = flag.lstrip("-").partition(".")
         if not equals or not flag or (dot and section not in sections):
             raise ValueError(
-                f"--set {shown(setting)}: write flag=value, generate.flag=value, average.last=N or "
-                "average.every=UPDATES"
+                f"--set {shown(setting)}: write flag=value, generate.flag=value, average.last=N, average.best=N, "
+                "average.every=UPDATES or average.by=METRIC"
             )
         sections[section if dot else "train"][rest if dot else section] = parse_value(text)
     return sections
+
+
+def _gpus(content: Flags, path: Path) -> int:
+    gpus = content.get("gpus", 0)
+    if type(gpus) is not int or gpus < 0:
+        raise ValueError(f"{path}: gpus: {shown(gpus)}: the number of GPUs that the batch is for expected")
+    return gpus
 
 
 def _tests(content: Flags, where: str) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ train:
   required-batch-size-multiple: 1
   max-update: UPDATES
 generate: {beam: 2, max-len-b: 20, lenpen: [-20, 20]}
-average: {last: 3, every: 4}
+average: {best: 3, every: 4, by: nll_loss}
 """.replace("UPDATES", str(UPDATES))
 
 
@@ -127,7 +127,12 @@ def test_a_row_is_trained_averaged_translated_and_scored(folder, finished):
     assert result["epoch_minutes"] == pytest.approx(expected, rel=0.01, abs=1e-4)
     assert 2**26 < result["peak_memory"]["train"] < 2**36
     assert set(result["metrics"]["signatures"]) == {"bleu", "chrf", "ter"}
-    assert result["average"] == {"last": 3, "every": 4}
+    assert result["average"] == {"best": 3, "every": 4, "by": "nll_loss"}
+    log = (run / "train.log").read_text()
+    valid = [json.loads(line) for line in re.findall(r"\| valid \| (\{.*\})$", log, re.MULTILINE)]
+    best = sorted(valid, key=lambda stats: (float(stats["valid_nll_loss"]), -int(stats["valid_num_updates"])))[:3]
+    averaged = re.findall(r"checkpoint_\d+_(\d+)\.pt", (run / "average.log").read_text())
+    assert averaged == [stats["valid_num_updates"] for stats in best]
 
 
 def test_the_length_penalty_is_the_best_on_the_validation_split(folder, finished):

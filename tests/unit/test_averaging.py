@@ -236,6 +236,26 @@ def test_best_is_by_value_and_takes_copies_once(folder, capsys):
     assert by_loss[0].endswith("(1)") and by_loss[1] == "checkpoint10.pt (2)"
 
 
+def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
+    """Also where a later checkpoint is worse than all so far, which fairseq's --keep-best-checkpoints does not keep."""
+    values = (3.0, 3.5, 3.4, 3.5, 2.9, 3.6, 3.3, 4.0)
+    model = OrderedDict(weight=torch.ones(1))
+    for number, value in enumerate(values, start=1):
+        save(tmp_path / f"checkpoint_1_{number}.pt", model, number, value=value)
+        averaging.drop_worse(tmp_path, 3, "loss")
+        expected = {*sorted(range(1, number + 1), key=lambda n: (values[n - 1], -n))[:3], number}
+        left = {int(path.stem.split("_")[2]) for path in tmp_path.iterdir()}
+        assert expected <= left and len(left) <= 4
+    save(tmp_path / "checkpoint_last.pt", model, 9, value=0.0)
+    updates = averaging.numbered(list(tmp_path.iterdir()), "updates")
+    assert {one.number for one in averaging.best([one.path for one in updates], 3, "loss")} == {5, 1, 7}
+    (tmp_path / "checkpoint_1_8.pt").unlink()
+    for number in (8, 9):
+        save(tmp_path / f"checkpoint_1_{number}.pt", model, number)
+    with pytest.raises(ValueError, match="3 checkpoints are wanted, but"):
+        averaging.best([tmp_path / f"checkpoint_1_{n}.pt" for n in (1, 8, 9)], 3, "loss")
+
+
 def test_best_by_the_name_of_a_file(tmp_path, capsys):
     for value in ("36.70", "9.81", "12.00"):
         save(
@@ -273,7 +293,10 @@ def test_best_of_an_unknown_metric_is_what_training_maximized(tmp_path, capsys):
         ("--best 4", "--best and --metric go together"),
         ("--best 4 --metric meteor", "no checkpoint holds meteor; found checkpoint.best_bleu_35.0001.pt, "),
         ("--best 13 --metric bleu", "13 checkpoints are wanted, but there are 11: "),
-        ("--best 1 --metric bleu --updates", "--updates goes with --last or --range"),
+        (
+            "--best 1 --metric bleu --updates",
+            "no checkpoint holds bleu; found checkpoint_1_50.pt, checkpoint_2_150.pt, ",
+        ),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_one_line(folder, tmp_path, capsys, flags, message):

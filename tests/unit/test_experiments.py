@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import execution, logs, report, runs, schedule
 from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_last_checkpoint
@@ -159,7 +162,7 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         (("data: multi30k_en_de", "title: x"), "row first has no `data`"),
         (("fp16: true", "fp16: [true]"), "fp16: one value expected"),
         (("fp16: true", "baseline: third"), "baseline third is not a row; rows: first, second"),
-        (("fp16: true", "average: {last: 2}"), "needs `last` .* and `every`"),
+        (("fp16: true", "average: {last: 2}"), "average: .*allowed, with whole numbers above 0: none, {last: N, every"),
         (("fp16: true", "generate: {lenpen: [1, 1.0]}"), "row second: generate: lenpen: .1, 1.0.: a number or a list"),
         (("fp16: true", "generate: {lenpen: [a, 1]}"), "lenpen: .'a', 1.: a number or a list of different ones"),
         (("fp16: true", "generate: {beam: [1, 2]}"), "generate: beam: one value expected"),
@@ -187,7 +190,7 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         (("fp16: true", f"lr: 0x{'f' * 6000}"), "second: lr: must be an integer of at most 30 digits"),
         (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
         (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
-        (("fp16: true", "average: {last: true, every: 3}"), "average: needs `last`"),
+        (("fp16: true", "average: {last: true, every: 3}"), "average: .*allowed, with whole numbers above 0"),
         (("fp16: true", "lr: !!bool x"), "table.yaml: not valid YAML .a value does not fit its tag"),
         (("fp16: true", "lr: !!python/object/apply:os.getcwd []"), "table.yaml, line 7: not valid YAML"),
         (("fp16: true", 'lr: "a\\0b"'), "table.yaml: rows: second: lr: a.x00b: has a control character"),
@@ -346,6 +349,69 @@ def test_rows_that_another_data_set_makes_equal_are_one(table):
     assert {row.name: row.baseline for row in rows.values()} == {
         "third": "third", "fourth": "third", "second": "third"
     }  # fmt: skip
+
+
+def test_averages_of_the_best(table):
+    by_loss = ["average.best=3", "average.every=5", "average.by=loss"]
+    row = load_table(table(), settings=by_loss).rows["first"]
+    assert row.average == {"best": 3, "every": 5, "by": "loss"} and row.key("h") != load_table(table()).rows[
+        "first"
+    ].key("h")
+    flags = execution.Run(row, 1, DataSet("d", Path("d"), "en", "de", "h"), True, Path("r")).commands()
+    shown = " ".join(flags["train"])
+    assert "--save-interval-updates 5 --keep-interval-updates -1 --best-checkpoint-metric loss" in shown
+    assert " ".join(flags["average"]).endswith(
+        "--updates --best 3 --metric loss --out r/checkpoints/checkpoint_average.pt"
+    )
+    last = ("fp16: true", "average: {last: 2, every: 5}")
+    assert load_table(table(last), settings=by_loss).rows["second"].average == row.average
+    last_3 = {"last": 3, "every": 5}
+    best = ("fp16: true", "average: {best: 2, every: 5, by: nll_loss}")
+    assert load_table(table(best), settings=["average.last=3", "average.every=5"]).rows["second"].average == last_3
+    assert load_table(table(best), settings=["average.last=0"]).rows["second"].average == {}
+    assert load_table(table(best)).rows["second"].average == {"best": 2, "every": 5, "by": "nll_loss"}
+    for wrong in ("{best: 2, every: 5}", "{best: 2, every: 5, by: bleu}", "{best: 2, last: 2, every: 5}", "{last: x}"):
+        with pytest.raises(ValueError, match=r"average: .*; allowed, with whole numbers above 0: none, \{last"):
+            load_table(table(("fp16: true", f"average: {wrong}")))
+    with pytest.raises(ValueError, match="average: the best 7 checkpoints of every 5 updates, but only 30 updates"):
+        load_table(table(("fp16: true", "average: {best: 7, every: 5, by: loss}")))
+    classifier = ("fp16: true", "task: sentence_probing, average: {best: 2, every: 5, by: nll_loss}")
+    with pytest.raises(ValueError, match="row second: average: by: nll_loss: classifiers have loss only"):
+        load_table(table(classifier))
+    with pytest.raises(ValueError, match="row first: best-checkpoint-metric: `fairseq-diverse run` sets this flag"):
+        load_table(table(), settings=[*by_loss, "best-checkpoint-metric=ppl"])
+
+
+def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
+    name = table(("rows:", "gpus: 4\nrows:"), ("fp16: true", "update-freq: 2"))
+
+    def frequencies(*arguments):
+        found = {}
+        assert not main(["run", "--dry-run", name, "--data", "toy", *arguments])
+        for text in capsys.readouterr().out.split("\n\n")[:2]:
+            found[text.split()[1]] = (re.findall(r"--update-freq (\d+)", text) or ["1"])[0]
+        return [found["first"], found["second"]]
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert frequencies() == ["1", "2"] and frequencies("--gpus-of-paper") == ["4", "8"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert frequencies("--gpus-of-paper") == ["2", "4"] and frequencies("--gpus-of-paper", "4") == ["1", "2"]
+    slurm = ["--gpus-of-paper", "--slurm", "gpus_per_node=a100:1"]
+    assert frequencies(*slurm) == ["4", "8"]
+    for arguments, problem in (
+        (["3"], "row first: its batch is for 4 GPUs, which 3 cannot share evenly"),
+        (["8"], "row first: its batch is for 4 GPUs, which 8 cannot share evenly"),
+        (["-1"], "--gpus-of-paper -1: a number of GPUs above 0"),
+        (["1", "--size", "small"], "neither its table nor size small says for how many GPUs"),
+        (["1", "--set", "update-freq='1,2'"], "row first: update-freq: 1,2: one whole number expected"),
+        (["--slurm", "partition=gpu"], "how many GPUs will a job have? Add gpus_per_node=N"),
+    ):
+        assert main(["run", "--dry-run", name, "--data", "toy", "--gpus-of-paper", *arguments]) == 2
+        assert problem in capsys.readouterr().err
+    assert load_table("li2021-table1").rows["baseline"].gpus == 8
+    assert load_table("zhang2021-table1").rows["transformer"].gpus == 4
+    with pytest.raises(ValueError, match="gpus: many: the number of GPUs"):
+        load_table(table(("rows:", "gpus: many\nrows:")))
 
 
 def test_metrics_of_a_table(table):

@@ -433,6 +433,7 @@ def test_the_picture_of_lengths_has_a_curve_a_row_and_the_largest_class():
 def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table, tmp_path):
     train = "python -m fairseq_cli.train d --arch transformer --max-update 30 --lr 0.005 --dropout 0.2"
     average = "python -m fairseq_diverse.cli average --checkpoints c --updates --last 2 --out c/a.pt"
+    best = "python -m fairseq_diverse.cli average --checkpoints c --updates --best 2 --metric loss --out c/a.pt"
     translate = "python -m fairseq_cli.generate d --path p --gen-subset {} --batch-size 64 --beam 5"
     several = {"chosen": {"lenpen": 1.4, "valid_bleu": {"1": 30.0, "1.4": 31.0}}}
     valid, chosen = f"{translate.format('valid')} --lenpen 1", f"{translate.format('test')} --lenpen 1.4"
@@ -458,6 +459,19 @@ def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table,
             {},
             averaged,
             "one every 6 updates, not the average of the last",
+        ),
+        ([f"{train} --save-interval-updates 5", best], {}, [*averaged[1:], "average.best=2", "average.by=loss"], ""),
+        (
+            [f"{train} --save-interval-updates 5", best],
+            {},
+            averaged,
+            "best 2 checkpoints by loss, one every 5 updates, not",
+        ),
+        (
+            [f"{train} --save-interval-updates 5", best],
+            {},
+            [],
+            "best=2 --set average.every=5 --set average.by=loss shows it",
         ),
         ([train, translate.format("test")], {}, ["generate.beam=4"], "it was translated with --beam 5, not --beam 4"),
         ([train, valid, chosen], several, ["generate.lenpen=[1,1.4]"], ""),
