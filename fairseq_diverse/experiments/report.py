@@ -193,8 +193,8 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
         "Δ NLL": "NLL: nats per test sentence, lower is better",
         "words/s": "words/s: target subwords in training",
         "minutes an epoch": "minutes an epoch: updates alone, without validation and saving",
-        "speed": "speed, decoding: words/s in training and translation by the baseline's; no comparison unless the "
-        "runs had the machine to themselves alike",
+        "speed": "speed, decoding: words/s in training and in translation (of the first test set) by the baseline's; "
+        "no comparison unless the runs had the machine to themselves alike",
     }
     text += [note for name, note in of_columns.items() if any(column.startswith(name) for column in columns)]
     if SPEEDS.keys() & set(columns):
