@@ -1,5 +1,5 @@
-"""Speed and memory beside fairseq's own transformer and beside naive versions; see README.md."""
+"""Speed and memory compared with fairseq's transformer and with naive versions; see README.md."""
 
 import logging
 
-logging.getLogger("fairseq").setLevel(logging.WARNING)  # it tells at import which extras are absent
+logging.getLogger("fairseq").setLevel(logging.WARNING)  # at import it lists missing extras

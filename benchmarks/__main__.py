@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure the rows and print each as soon as it is known; see README.md."""
+"""``python -m benchmarks``: measure the rows and print each one when it is done; see README.md."""
 
 import argparse
 import gc
@@ -33,7 +33,7 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class Measure:
-    """How a row is measured. Seconds become a ratio of speeds, reference / ours; bytes the ratio ours / reference."""
+    """A kind of measurement. For seconds the ratio is of speeds, reference / ours; for bytes it is ours / reference."""
 
     sampler: Callable[[str, sides.Size, str], Sample]
     seconds: bool = True
@@ -57,8 +57,8 @@ class Row:
 
     Args:
         published: the ratio in the paper (Base, on a GPU).
-        floor: the row, measured before this one, that bounds it.
-        expected: what the ratio must be; said in the table whether the interval holds it.
+        floor: an earlier row that is an upper bound of this one.
+        expected: the ratio; the table says whether the interval contains it.
     """
 
     measure: str
@@ -134,15 +134,15 @@ COLUMNS = {"row": 41, "against": 24, "ratio": 6, "95% interval": 13, "paper": 5,
 
 
 def line(cells: Sequence[str]) -> str:
-    """One line of the markdown table, its columns wide enough for every row."""
+    """One line of the markdown table, with columns wide enough for every row."""
     padded = (f"{cell:{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=True))
     return f"| {' | '.join(padded).rstrip()} |"
 
 
 def measure(row: Row, size_name: str, size: sides.Size, device: str, pairs: int, bar: Any) -> dict[str, Any]:
-    """Measure one row: a row of the JSON file."""
+    """Measure one row and return it for the JSON file."""
     how = MEASURES[row.measure]
-    if not how.seconds:  # the same at every repetition
+    if not how.seconds:  # the same in every repetition
         pairs = 1
     bar.reset(total=pairs)
     start = time.monotonic()
@@ -167,7 +167,7 @@ def measure(row: Row, size_name: str, size: sides.Size, device: str, pairs: int,
 
 
 def cells(row: Row, result: dict[str, Any], before: Sequence[dict[str, Any]]) -> list[str]:
-    """The table's line for a result, given those before it."""
+    """The table's line for a result; ``before`` has the earlier results."""
     low, high, coverage = result["interval"] or (result["ratio"], result["ratio"], 1)
     floors = [
         found["ratio"]
@@ -177,7 +177,7 @@ def cells(row: Row, result: dict[str, Any], before: Sequence[dict[str, Any]]) ->
     scale, unit = (1e3, "ms") if result["unit"] == "seconds" else (1e-6, "MB")
     ours, reference = (f"{value * scale:.3g}" for value in result["median"])
     note = f"{ours} / {reference} {unit}"
-    if row.expected is not None and coverage >= LEVEL:  # a few pairs of a smoke test say nothing
+    if row.expected is not None and coverage >= LEVEL:  # the few pairs of a smoke test are not significant
         note += f"; expected {row.expected:.2f}: {'inside' if low <= row.expected <= high else 'OUTSIDE'}"
     return [
         f"{result['size']} {row.measure}: {row.ours}",
@@ -191,7 +191,7 @@ def cells(row: Row, result: dict[str, Any], before: Sequence[dict[str, Any]]) ->
 
 
 def device_name(device: str) -> str:
-    """The processor's name, for the file and inside it."""
+    """The processor's name."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     return provenance.processor().partition(",")[0]
@@ -202,20 +202,22 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument(
         "--size", choices=("small", "base", "lite"), default="small", help="model size (default: small)"
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and 3 pairs: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes and 3 pairs, as a smoke test")
     parser.add_argument(
         "--only",
         default="",
         metavar="PATTERN",
-        help="the rows in whose name, such as 'training: off', this regular expression is found",
+        help="only rows whose name, such as 'training: off', matches this regular expression",
     )
-    parser.add_argument("--pairs", type=int, help=f"pairs a row, at least {FEWEST_PAIRS} (default), any with --quick")
+    parser.add_argument(
+        "--pairs", type=int, help=f"pairs per row, at least {FEWEST_PAIRS} (default); any number with --quick"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    parser.add_argument("--tokens", type=int, help="of a training batch, source and target each (default: 1024)")
+    parser.add_argument("--tokens", type=int, help="tokens per training batch, on each side (default: 1024)")
     for name in parsing.BATCHES:
         parser.add_argument(f"--{name}-model", metavar="MODEL", help=f"name or folder, for the row parsing: {name}")
-    parser.add_argument("--save", metavar="NAME", help="also write results/<device>-NAME.json, after every row")
+    parser.add_argument("--save", metavar="NAME", help="also write results/<device>-NAME.json after every row")
     args = parser.parse_args(arguments)
     size_name = "quick" if args.quick else args.size
     size = sides.SIZES[size_name]
@@ -237,7 +239,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no CUDA device; fairseq-diverse doctor says why")
     if not rows:
-        parser.error(f"--only {args.only!r}: no row has that in its name; without --only all {len(ROWS)} are measured")
+        parser.error(f"--only {args.only!r}: matches no row; without --only all {len(ROWS)} are measured")
     parsing.MODELS = {name: model for name in parsing.BATCHES if (model := getattr(args, f"{name}_model"))}
     without = [row.ours for row in rows if row.measure == "parsing" and row.ours not in parsing.MODELS]
     if len(without) == len(rows):
@@ -285,12 +287,12 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     except OSError as error:
         parser.error(f"--save {args.save}: {error}")
     for name in without:
-        print(f"left out: parsing: {name}, which needs --{name}-model MODEL")
+        print(f"skipped: parsing: {name} needs --{name}-model MODEL")
     return 0
 
 
 if __name__ == "__main__":
-    # before glibc reads them; those that are set already stay
+    # set before glibc reads them; variables that are set already do not change
     if missing := {name: value for name, value in ALLOCATION.items() if name not in os.environ}:
         os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], os.environ | missing)
     sys.exit(main())

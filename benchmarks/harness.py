@@ -1,4 +1,4 @@
-"""Two sides measured in turn in one process, and what the ratio of their samples is worth."""
+"""Two sides measured alternately in one process, and the confidence interval of their ratio."""
 
 import math
 import time
@@ -23,12 +23,12 @@ def alternate(
 ) -> list[tuple[float, float]]:
     """(ours, reference) of each pair.
 
-    Who goes first changes from pair to pair, so that drift hits both alike. Both are made anew for every block, and who
-    is made first changes too: where a model happens to lie in memory is worth 1-2% on a CPU.
+    The order alternates from pair to pair, so that drift affects both sides equally. Both are created again for every
+    block, in alternating order: the position of a model in memory changes its speed by 1-2% on a CPU.
 
     Args:
-        warm_up: samples of each side at the start of a block that are thrown away.
-        done: called after every pair.
+        warm_up: samples of each side that are discarded at the start of a block.
+        done: called after each pair.
     """
     samples = []
     for block in range(blocks):
@@ -48,12 +48,12 @@ def alternate(
             else:
                 samples.append((ours(), reference()))
             done()
-        del ours, reference  # before the next are made
+        del ours, reference  # before the next ones are created
     return samples
 
 
 class Interval(NamedTuple):
-    """A confidence interval and the confidence that it really has."""
+    """A confidence interval and its exact coverage."""
 
     low: float
     high: float
@@ -65,8 +65,8 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
 
         coverage = 1 - 2 P(Binomial(n, 1/2) < k),  k the largest with coverage >= level
 
-    Source: order statistics (the sign test inverted). With fewer than 6 values 0.95 is out of reach: the interval is
-    then from the smallest to the largest, and ``coverage`` says what that is worth.
+    Source: order statistics (the sign test inverted). Fewer than 6 values cannot reach 0.95: the interval is then from
+    the smallest to the largest value, with its ``coverage``.
     """
     ordered, n = sorted(values), len(values)
     tails = [sum(math.comb(n, i) for i in range(k)) / 2**n for k in range(n // 2 + 2)]  # P(Binomial < k)
@@ -75,7 +75,7 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
 
 
 def timed(action: Callable[[], object], device: str) -> Sample:
-    """A sample that is the seconds ``action`` takes by ``clock``; a CUDA device's queue is emptied before and after."""
+    """A sample: the seconds of ``action`` by ``clock``; a CUDA device is synchronized before and after."""
     now = getattr(time, clock(device))
     finish = torch.cuda.synchronize if device == "cuda" else lambda: None
 
@@ -90,25 +90,25 @@ def timed(action: Callable[[], object], device: str) -> Sample:
 
 
 def clock(device: str) -> str:
-    """``process_time`` for one CPU thread (what else runs on the machine disturbs it less), else ``perf_counter``."""
+    """``process_time`` for one CPU thread (less affected by other processes), else ``perf_counter``."""
     return "process_time" if device == "cpu" and torch.get_num_threads() == 1 else "perf_counter"
 
 
 def kept_for_backward(forward: Callable[[], Tensor], model: nn.Module | None = None) -> float:
-    """Bytes that autograd keeps from a forward pass to its backward pass.
+    """Bytes that autograd saves in a forward pass for the backward pass.
 
-    Every storage counts once, however many views of it are kept; the model's own parameters and buffers do not count.
-    What a custom function puts on its context without ``save_for_backward`` is not seen.
+    Every storage counts once, whatever its number of views; parameters and buffers of the model do not count. Tensors
+    that a custom function stores without ``save_for_backward`` are not counted.
     """
     kept: dict[int, Any] = {}
 
     def pack(tensor: Tensor) -> int:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage  # holding it keeps its address from being used again
+        kept[storage.data_ptr()] = storage  # a reference, so that its address is not used again
         return storage.data_ptr()
 
     def unpack(address: int) -> Tensor:
-        raise RuntimeError("this graph is for counting only")
+        raise RuntimeError("this graph is only for counting")
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         forward()
@@ -118,10 +118,10 @@ def kept_for_backward(forward: Callable[[], Tensor], model: nn.Module | None = N
 
 
 def peak_of_cuda(make_step: Callable[[], Callable[[], object]]) -> float:
-    """Peak bytes on the CUDA device while a step runs, with everything that ``make_step`` builds for it."""
+    """Peak bytes on the CUDA device during a step, including everything that ``make_step`` builds."""
     before = torch.cuda.memory_allocated()
     step = make_step()
-    step()  # the first step also makes the optimizer's state
+    step()  # the first step also creates the optimizer's state
     torch.cuda.reset_peak_memory_stats()
     step()
     return torch.cuda.max_memory_allocated() - before

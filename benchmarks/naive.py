@@ -1,4 +1,4 @@
-"""The functions as one would write them first, without anything of the package; its docstrings hold the formulas."""
+"""Naive implementations of the functions, independent of the package; its docstrings have the formulas."""
 
 import math
 from collections.abc import Callable
@@ -57,8 +57,8 @@ def em_routing(votes: Tensor, beta_a: Tensor, beta_u: Tensor, iterations: int = 
 
 
 def products_of_pairs(kind: str, context: AttentionContext, need_weights: bool) -> tuple[Tensor, None]:
-    """In place of ``InteractingHeads.attention``: the matrix products of interacting heads and nothing else, which no
-    version of them can do without; no masks, no softmax, no dropout."""
+    """Replaces ``InteractingHeads.attention`` by its matrix products only, the minimum for every implementation: no
+    masks, no softmax, no dropout."""
     q, k, v = context.q, context.k, context.v
     batch, heads, queries, _ = q.shape
     logits = q.reshape(batch, 1, heads * queries, -1) @ k.transpose(-1, -2)  # (B, H, H T, S)
@@ -70,7 +70,7 @@ class Aggregation(nn.Module):
     """The vote network of a routed attention, W2 ReLU(W1 LayerNorm(O) + b1) + b2, and a naive way to combine the votes.
 
     Args:
-        kind: em, simple, or floor: a plain sum over the heads, so that what is left of the cost is the vote network's.
+        kind: em, simple, or floor: a plain sum over the heads, so that only the cost of the vote network remains.
     """
 
     def __init__(self, width: int, heads: int, kind: str) -> None:

@@ -1,8 +1,7 @@
-"""Parsing a text: what a worker of ``fairseq-diverse parse`` does with it, and the parser alone at its best bulk speed.
+"""Parsing a text with a worker of ``fairseq-diverse parse``, and with the parser alone at its best speed.
 
-The best is what the parser does with nothing around it: sentences as its own objects, made before the clock starts,
-sorted by length, in batches of the fastest size, its results thrown away. Ours starts from lines and ends with the text
-of the trees.
+The parser alone gets sentences as its own objects, created before the measurement, sorted by length, in batches of the
+fastest size; its results are discarded. Ours starts from lines and ends with the text of the trees.
 """
 
 import functools
@@ -26,7 +25,7 @@ MODELS: dict[str, str] = {}  # parser -> model, from the command line
 
 @functools.cache
 def lines(count: int) -> list[str]:
-    """English of the embedded corpus."""
+    """English sentences of the embedded corpus."""
     with TemporaryDirectory() as folder:
         write_corpus(Path(folder), train=count, valid=1, test=1)
         return read_lines(Path(folder) / "train.en")
@@ -42,14 +41,14 @@ def _loaded(name: str, model: str) -> Any:
 
 
 def ours(name: str, text: Sequence[str]) -> None:
-    """As a worker: chunk by chunk, to the text that is written."""
+    """As in a worker: chunk by chunk, to the text of the trees."""
     kind = next(kind for kind, parser in KINDS.items() if parser == name)
     for start in range(0, len(text), CHUNK):
         json.dumps(parse_lines(parser(name), kind, text[start : start + CHUNK]))
 
 
 def alone(name: str, text: Sequence[str], batch: int) -> float:
-    """Seconds of the parser's own batch call."""
+    """Seconds of the parser's batch call."""
     sentences = sorted((line.split() for line in text), key=len)
     now = getattr(time, clock("cpu"))
     loaded = parser(name)
@@ -72,12 +71,12 @@ def alone(name: str, text: Sequence[str], batch: int) -> float:
 
 @functools.cache
 def best_batch(name: str, count: int) -> int:
-    """The fastest of ``BATCHES``, each tried twice."""
+    """The fastest of ``BATCHES``, each measured twice."""
     return min(BATCHES[name], key=lambda batch: min(alone(name, lines(count), batch) for _ in range(2)))
 
 
 def parsing(name: str, size: Size, device: str) -> Sample:
-    """Seconds of one text; ``spacy`` and ``benepar`` are ours, with `` alone`` behind it the parser on its own."""
+    """Seconds for one text; ``spacy`` and ``benepar`` are ours, ``spacy alone`` and ``benepar alone`` the parsers."""
     parser_name, _, who = name.partition(" ")
     text = lines(size.lines)
     if who == "alone":

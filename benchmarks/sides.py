@@ -1,4 +1,4 @@
-"""What is measured: models, functions, batches, and the samplers made from them."""
+"""The measured models and functions, their batches and samplers."""
 
 from argparse import Namespace
 from collections.abc import Callable
@@ -34,18 +34,18 @@ def _widths(layers: int, width: int, ffn: int, heads: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Size:
-    """A model's size and the batch it is measured on."""
+    """A model's size, and the sizes of its batches."""
 
     layers: int
     width: int
     ffn: int
     heads: int
     words: int  # in the joint vocabulary
-    tokens: int = 1024  # of a training batch on each of the two sides, padding included
+    tokens: int = 1024  # per training batch on each side, including padding
     length: int = 32  # of the longest sentence
-    sentences: int = 8  # of a batch to translate, beam 5
+    sentences: int = 8  # per batch to translate, beam 5
     steps: int = 24  # decoder steps, the same for every hypothesis
-    lines: int = 1000  # of a text to parse
+    lines: int = 1000  # of the text to parse
 
 
 SIZES = {
@@ -63,10 +63,10 @@ class Side:
     """A model and the criterion that trains it.
 
     Args:
-        flags: of the architecture, on top of the size.
-        terms: disagreement terms, placed everywhere; empty for plain label-smoothed cross-entropy.
-        naive: what stands in place of each routed aggregation: em, simple or floor (see ``naive.Aggregation``); floor
-            also in place of interacting heads (see ``naive.products_of_pairs``).
+        flags: of the architecture, in addition to the size.
+        terms: disagreement terms on every component; empty for plain label-smoothed cross-entropy.
+        naive: replacement of each routed aggregation: em, simple or floor (see ``naive.Aggregation``); floor also
+            replaces interacting heads (see ``naive.products_of_pairs``).
     """
 
     arch: str = "diverse_transformer"
@@ -126,7 +126,7 @@ def dictionary(size: Size) -> Dictionary:
 
 
 def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
-    """A model, from the same seed for every side."""
+    """A model; every side has the same seed."""
     torch.manual_seed(1)
     widths = _widths(size.layers, size.width, size.ffn, size.heads)
     criterion = "label_smoothed_cross_entropy"
@@ -145,7 +145,7 @@ def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
 
 
 def batch(size: Size, sentences: int, device: str) -> dict[str, Any]:
-    """A synthetic sample as fairseq's collater makes it, sentences of 3/4 ``size.length`` and more."""
+    """A synthetic sample in the format of fairseq's collater, with sentences of at least 3/4 ``size.length``."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(size.length * 3 // 4, size.length + 1, (sentences,), generator=generator)
     lengths[0] = size.length
@@ -205,7 +205,7 @@ def training(name: str, size: Size, device: str) -> Sample:
 
 
 def memory(name: str, size: Size, device: str) -> Sample:
-    """On CUDA, peak bytes of a training step, parameters and optimizer included; on a CPU, bytes kept for backward."""
+    """On CUDA, peak bytes of a training step, including parameters and optimizer; on a CPU, bytes kept for backward."""
 
     def sample() -> float:
         if device == "cuda":
@@ -217,9 +217,9 @@ def memory(name: str, size: Size, device: str) -> Sample:
 
 
 def generation(name: str, size: Size, device: str) -> Sample:
-    """Seconds of one batch through fairseq's beam search, beam 5, every hypothesis of the same length."""
+    """Seconds of fairseq's beam search for one batch, beam 5; all hypotheses have the same length."""
     model = build_model(SIDES[name], size, device)
-    model.make_generation_fast_(beamable_mm_beam_size=5, need_attn=False)  # as fairseq-generate
+    model.make_generation_fast_(beamable_mm_beam_size=5, need_attn=False)  # as in fairseq-generate
     # </s> is forbidden before the last step and forced there
     generator = SequenceGenerator(
         [model], model.decoder.dictionary, beam_size=5, min_len=size.steps, max_len_a=0, max_len_b=size.steps
@@ -244,8 +244,8 @@ def layer(name: str, size: Size, device: str) -> Sample:
 
 
 def talking_attention(name: str, size: Size) -> tuple[Any, Callable[[Tensor, Tensor], Tensor]]:
-    """A self-attention with talking heads, ours or that of ``x-transformers``, and how it is called: with (B, T, d) and
-    the real tokens (B, T)."""
+    """A self-attention with talking heads, ours or that of ``x-transformers``, and a function that calls it with
+    (B, T, d) and the mask of real tokens (B, T)."""
     if name == "x-transformers":
         from x_transformers.x_transformers import Attention
 
@@ -279,7 +279,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "naive em_routing": naive.em_routing,
     "simple_routing": lambda votes, *betas: routing.simple_routing(votes),
     "naive simple_routing": lambda votes, *betas: naive.simple_routing(votes),
-    "the votes": lambda votes, *betas: votes.square(),  # keeps its argument and nothing else
+    "the votes": lambda votes, *betas: votes.square(),  # saves only its argument
 }
 
 

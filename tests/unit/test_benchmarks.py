@@ -216,7 +216,7 @@ def test_every_row_runs(capsys):
     assert command.main(["--quick", "--pairs", "1"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("| quick") == len(command.ROWS) - 2
-    assert "left out: parsing: spacy, which needs --spacy-model MODEL" in shown
+    assert "skipped: parsing: spacy needs --spacy-model MODEL" in shown
 
 
 @needs_models
