@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Parse the source of prepared data and put its trees beside it (--task translation_with_syntax). A second call resumes.
+# Parse the source of prepared data and add its trees (--task translation_with_syntax). A second call resumes.
 set -euo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || ! ${2:-both} =~ ^(dependency|constituency|both)$ ]]; then
     echo "usage: [WORKERS=N] $(basename "$0") DATA [dependency|constituency|both]" >&2
-    echo "DATA was made by fairseq-diverse prepare. DEPENDENCY_MODEL and CONSTITUENCY_MODEL, names or folders, choose" >&2
+    echo "DATA is a folder made by fairseq-diverse prepare. DEPENDENCY_MODEL and CONSTITUENCY_MODEL, names or folders, choose" >&2
     echo "the parsers (default: as fairseq-diverse parse)." >&2
     exit 2
 fi
@@ -12,7 +12,7 @@ data=$1 kinds=${2:-both}
 [[ $kinds != both ]] || kinds="dependency constituency"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH
-[[ -f $data/preprocess.json ]] || { echo "$0: $data: no folder made by fairseq-diverse prepare" >&2 && exit 2; }
+[[ -f $data/preprocess.json ]] || { echo "$0: $data: not a folder made by fairseq-diverse prepare" >&2 && exit 2; }
 language=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/preprocess.json"))["source"])' "$data")
 
 trees=()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Archives to data for fairseq-train, for prepare-iwslt14.sh to prepare-wmt17.sh; with TREES set, parse the source too.
+# From archives to data for fairseq-train; called by prepare-iwslt14.sh to prepare-wmt17.sh. With TREES set, parse the source too.
 set -euo pipefail
 
 [[ $# -ge 3 ]] || { echo "$0: called by prepare-iwslt14.sh, ..., prepare-wmt17.sh" >&2 && exit 2; }
@@ -12,7 +12,7 @@ if [[ $# -ge 3 && $3 != --* ]]; then
 fi
 if [[ $# -lt 2 || $1 == -* || ! $pair =~ ^($pairs)$ || ! ${TREES:-both} =~ ^(dependency|constituency|both)$ ]]; then
     echo "usage: [TREES=dependency|constituency|both] $script ARCHIVES OUT [$pairs] [FLAG...]" >&2
-    echo "ARCHIVES is filled by download, or lists what to put there; FLAG is any of fairseq-diverse prepare, such as" >&2
+    echo "Archives are downloaded to ARCHIVES, or listed if they cannot be; FLAG is any of fairseq-diverse prepare, such as" >&2
     echo "--no-download, --accept-counts, --workers 8; TREES: see add-trees.sh" >&2
     exit 2
 fi

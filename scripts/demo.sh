@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The whole way on the embedded corpus: data, training, translation, a table, attention maps. A second call resumes.
+# All steps on the embedded corpus: data, training, translation, a table, attention maps. A second call resumes.
 set -euo pipefail
 
 if [[ $# -gt 0 ]]; then
     echo "usage: [SYSTEMS=baseline,disagreement|all] [SIZE=tiny] [SENTENCES=12000] [DEMO=demo] $0" >&2
-    echo "SYSTEMS: rows of configs/tables/toy.yaml; DEMO is the folder that gets everything." >&2
+    echo "SYSTEMS: rows of configs/tables/toy.yaml; DEMO: the output folder." >&2
     exit 2
 fi
 systems=${SYSTEMS:-baseline,disagreement} size=${SIZE:-tiny}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Li and Luo (2022): plain, fixed-size, talking and interacting heads in any number (Tables 3-5).
 # Data: data-prep/prepare-iwslt16.sh ARCHIVES DATA, or prepare-wmt17.sh ARCHIVES DATA en-de (or en-cs).
-# fairseq-diverse size --data DATA gives the mean sentence length (the size of fixed heads) and the most interacting heads.
+# fairseq-diverse size --data DATA gives the mean sentence length (the size of fixed heads) and the largest number of interacting heads.
 set -euo pipefail
 
 usage="usage: $0 DATA OUT plain|fixed|talking|interacting|interacting-sum HEADS [FLAG...]    (FLAG: of fairseq-train)"
@@ -11,7 +11,7 @@ shift 4
 
 case $system in
     plain) flags=() ;;
-    fixed) flags=(--qk-head-dim "${HEAD_SIZE:-20}") ;; # 20: the mean length of its section 4.1
+    fixed) flags=(--qk-head-dim "${HEAD_SIZE:-20}") ;; # 20: the mean length in section 4.1
     talking) flags=(--talking both) ;;
     interacting) flags=(--interacting concat) ;;
     interacting-sum) flags=(--interacting sum) ;;

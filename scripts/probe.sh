@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 4 ]]; then
     echo "usage: [PROBES=a,b] [SIZE=probing_small] [SEEDS=1] [JOBS=2] $0 PROBING DATA OUT NAME=CHECKPOINT..." >&2
-    echo "PROBING holds the ten files of SentEval, or those of fairseq-diverse toy --probing; DATA is the prepared data of the" >&2
-    echo "checkpoints; OUT gets runs and table. The first encoder is the one that the others are compared with. PROBES: all ten." >&2
+    echo "PROBING has the ten files of SentEval, or those of fairseq-diverse toy --probing; DATA is the prepared data of the" >&2
+    echo "checkpoints; runs and table go to OUT. The others are compared with the first encoder. PROBES: default all ten." >&2
     exit 2
 fi
 probing=$(realpath "$1") data=$(realpath "$2") out=$3
@@ -23,7 +23,7 @@ mkdir -p "$out"
     echo "grid: {probe: [${PROBES:-$all}]}"
     echo "rows:"
     for encoder in "$@"; do
-        [[ $encoder == ?*=?* && -f ${encoder#*=} ]] || { echo "$0: $encoder: NAME=CHECKPOINT expected, a file" >&2 && exit 2; }
+        [[ $encoder == ?*=?* && -f ${encoder#*=} ]] || { echo "$0: $encoder: must be NAME=CHECKPOINT with an existing file" >&2 && exit 2; }
         echo "  ${encoder%%=*}: {from-checkpoint: '$(realpath "${encoder#*=}")'}"
     done
 } >"$out/probing.yaml.part"

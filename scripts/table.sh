@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A table or figure of a paper: prepare its data, train, translate and score its rows, show the report. Interrupted, it resumes.
+# A table or figure of a paper: prepare its data, train, translate and score its rows, show the report. A second call resumes.
 set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: $0 PAPER N [--archives DIR | --raw DIR] [FLAG...]" >&2
     echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3 or figure4. FLAG is any of fairseq-diverse run," >&2
     echo "such as --rows a,b, --size small, --seeds 1,2,3 and --slurm (last). Data go to data/ in the folder of runs" >&2
-    echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they are there: made of the archives of DIR, downloaded where missing, or" >&2
-    echo "with --data NAME of the raw files in DIR; --no-download and --accept-counts are as in fairseq-diverse" >&2
+    echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they exist: made from the archives in DIR (missing ones are downloaded), or" >&2
+    echo "with --data NAME from the raw files in DIR; --no-download and --accept-counts are as in fairseq-diverse" >&2
     echo "prepare. A NAME without languages means English to German. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
     exit 2
 fi

@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: [TASK=translation] [LAST=0] [BEAM=4] [LENPEN=0.6] $0 DATA OUT [FLAG...]" >&2
-    echo "DATA is a folder made by fairseq-diverse prepare; FLAG is any of fairseq-train, and wins over those below." >&2
-    echo "LAST: how many of the last checkpoints are averaged, 0 for none." >&2
+    echo "DATA is a folder made by fairseq-diverse prepare; FLAG is any flag of fairseq-train; it overrides the defaults of this script." >&2
+    echo "LAST: number of last checkpoints to average, 0 = none." >&2
     exit 2
 fi
 data=$1 out=$2 task=${TASK:-translation}
