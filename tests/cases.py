@@ -1,4 +1,4 @@
-"""What the property tests run over: every mechanism's examples at every component, and all mechanisms together."""
+"""Cases of the property tests: every example of each mechanism on every component, and all mechanisms together."""
 
 from fairseq_diverse.testing.models import TINY, batch, build_model, cases, dictionary, task, terms
 

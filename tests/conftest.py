@@ -2,7 +2,7 @@ import signal
 
 import torch
 
-# a run in the background ignores Ctrl-C, and so would every command that a test starts
+# a background process ignores Ctrl-C, and so would every command that a test starts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # forked commands (tests/integration/commands.py) must not inherit a thread pool, and -n 2 workers must not fight for

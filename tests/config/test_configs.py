@@ -42,12 +42,12 @@ def parsed(arguments: tuple[str, ...], training: bool):
 
 
 def arguments(row: Row, data: DataSet, step: str) -> tuple[str, ...]:
-    """What a row gives fairseq's program for a step, without ``python -m ...``."""
+    """The arguments of fairseq's program for a step of a row, without ``python -m ...``."""
     return tuple(Run(row, 1, data, cpu=True, directory=data.path / "run").commands()[step][3:])
 
 
 def typed(value):
-    """A value of a command line as fairseq's configuration may hold it."""
+    """A command-line value with the type that fairseq's configuration may give it."""
     try:
         return ast.literal_eval(value) if isinstance(value, str) else value
     except (SyntaxError, ValueError):
@@ -55,7 +55,7 @@ def typed(value):
 
 
 def reached(config, flag: str, value) -> bool:
-    """Whether a section of fairseq's configuration, or its model, has the flag's value."""
+    """Whether a section of fairseq's configuration, or the model, has the flag's value."""
     if flag in ("arch", "criterion", "optimizer", "lr-scheduler", "task"):
         section = {"arch": config.model, "lr-scheduler": config.lr_scheduler}.get(flag) or getattr(config, flag)
         return (section.arch if flag == "arch" else section._name) == value
@@ -124,7 +124,7 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])
-def test_flags_that_fairseq_does_not_take_are_found_before_anything_starts(
+def test_flags_unknown_to_fairseq_are_found_before_anything_starts(
     capsys, tmp_path, monkeypatch, setting, problem, dry
 ):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
@@ -141,14 +141,14 @@ def test_flags_that_fairseq_does_not_take_are_found_before_anything_starts(
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "0", "4,2"])
-def test_a_number_of_threads_that_is_none_is_refused(capsys, tmp_path, monkeypatch, text):
+def test_an_invalid_number_of_threads_is_refused(capsys, tmp_path, monkeypatch, text):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert main(["run", "toy", "--dry-run"]) == 2
     assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in capsys.readouterr().err
 
 
-def test_what_a_user_set_stays(capsys, tmp_path, monkeypatch):
+def test_variables_set_by_the_user_are_kept(capsys, tmp_path, monkeypatch):
     for name, value in {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path), "MALLOC_MMAP_MAX_": "7", "OMP_NUM_THREADS": "3"}.items():
         monkeypatch.setenv(name, value)
     assert main(["run", "toy", "--rows", "baseline", "--dry-run"]) == 0
@@ -192,6 +192,6 @@ def test_equal_rows_of_two_tables_are_one_run():
     assert len({row.key("hash") for row in first.values()}) == len(first)
 
 
-def test_what_does_not_follow_is_said_below_the_table(capsys):
+def test_differences_from_the_paper_are_noted_under_the_table(capsys):
     assert not main(["report", "li2021-table6"])
     assert "288M parameters of routing do not follow" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What README and docs tell a user to type is accepted, and the README's main job runs as written."""
+"""The commands in README and docs are accepted, and the README's main example runs as written."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ def blocks(path: Path) -> list[str]:
 
 
 def commands(path: Path) -> list[list[str]]:
-    """The words of every command in the shell blocks and of every `fairseq-diverse ...` in the text."""
+    """The words of each command in the shell blocks and of each `fairseq-diverse ...` in the text."""
     lines = [line for block in blocks(path) for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`(fairseq-diverse [a-z]+ [^`]*)`", path.read_text(encoding="utf-8"))
     return [words for line in lines if (words := shlex.split(line.replace("...", ""), comments=True))]

@@ -1,4 +1,4 @@
-"""How long a fuzz test may take: a fixed time in `make test`, `FAIRSEQ_DIVERSE_FUZZ` times as long in `make fuzz`."""
+"""Time of a fuzz test: a fixed time in `make test`, `FAIRSEQ_DIVERSE_FUZZ` times as long in `make fuzz`."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ TIMES = float(os.environ.get("FAIRSEQ_DIVERSE_FUZZ", "1"))
 
 
 def budget(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a test, below ``@given``: examples are tried until ``seconds`` have passed, at least one."""
+    """Decorator for a test, under ``@given``: examples are tried until ``seconds`` have passed, at least one."""
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         end: list[float] = []

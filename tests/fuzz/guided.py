@@ -15,7 +15,7 @@ MODULES = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
 
 
 def tests(module: str) -> dict:
-    """The fuzz tests of a module whose arguments hypothesis gives, all of them."""
+    """The fuzz tests of a module whose arguments all come from hypothesis."""
     found = vars(importlib.import_module(f"tests.fuzz.{module}"))
     own = {name: test for name, test in found.items() if name.startswith("test_") and hasattr(test, "hypothesis")}
     return {name: test for name, test in own.items() if not inspect.signature(test).parameters}
@@ -23,7 +23,7 @@ def tests(module: str) -> dict:
 
 def main() -> None:
     if len(sys.argv) == 2:
-        os.environ["FAIRSEQ_DIVERSE_FUZZ"] = "1e9"  # libFuzzer keeps the time
+        os.environ["FAIRSEQ_DIVERSE_FUZZ"] = "1e9"  # libFuzzer limits the time
         for module in MODULES:
             for name in tests(module):
                 print(f"{module}.{name}", flush=True)

@@ -1,4 +1,4 @@
-"""Archives with flipped, cut and replaced bytes: refused in one line, or the text is what it was."""
+"""Archives with flipped, cut and replaced bytes: refused in one line, or the text is unchanged."""
 
 import gzip
 import io
@@ -103,5 +103,5 @@ def test_changed_archives(kind: str, tmp_path: Path) -> None:
             assert (tmp_path / f"raw/train.{language}").read_bytes() == expected
 
     (tmp_path / name).write_bytes(content)
-    extract(config(name, lead, end, wild=False), tmp_path, tmp_path / "raw")  # as it is, it can be read
+    extract(config(name, lead, end, wild=False), tmp_path, tmp_path / "raw")  # unchanged, it can be read
     check()

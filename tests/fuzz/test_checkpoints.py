@@ -1,4 +1,4 @@
-"""Files that are not trusted: nothing of them runs, whatever is wrong is a UserError, and damage is seen."""
+"""Untrusted files: none of their code is run, every problem is a UserError, and damage is found."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ from tests.fuzz.budget import budget
 
 
 class Spy:
-    """Whatever an expression does with it beyond naming and combining is seen."""
+    """Records everything that an expression does with it, except naming and combining."""
 
     used = False
 
@@ -84,7 +84,7 @@ def checkpoint(config: Any = None, **entries: Any) -> dict[str, Any]:
 
 
 def settings(config: Any, name: str = "model") -> Any:
-    """Every string of a configuration and its setting's name."""
+    """Every string in a configuration, with the name of its setting."""
     config = vars(config) if isinstance(config, Namespace) else config
     if isinstance(config, dict):
         for key, value in config.items():
@@ -145,7 +145,7 @@ def edited(data: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 @given(edits, st.sampled_from(["zip", "pickle", "legacy"]))
 @budget(4)
 def test_a_damaged_file_is_a_user_error(tmp_path, changes, what):
-    """The whole file, only the pickle in it (with the right checksum), and the format of before torch 1.6."""
+    """The whole file, only its pickle (with the right checksum), and the format before torch 1.6."""
     from fairseq import checkpoint_utils
 
     register_safe_globals()

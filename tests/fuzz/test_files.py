@@ -1,4 +1,4 @@
-"""Whatever a name means and whatever stops writing, a file holds the old text or the new one, and nothing is left."""
+"""For every kind of name and every interruption, a file has the old text or the new one, and nothing is left."""
 
 import os
 import tempfile
@@ -18,7 +18,7 @@ ERRORS = st.sampled_from([None, OSError(28, "full"), OSError("words"), ValueErro
 
 
 class Tree:
-    """Files, folders, links and pipes of a folder, by their names."""
+    """Files, folders, links and pipes in a folder, by name."""
 
     def __init__(self, folder: Path):
         self.content = {
@@ -40,7 +40,7 @@ class Tree:
     error=ERRORS,
 )
 @budget(4)
-def test_a_file_is_written_whole_or_not_at_all(name, kind, inside, error):
+def test_a_file_is_written_atomically(name, kind, inside, error):
     with tempfile.TemporaryDirectory() as given_folder:
         folder = Path(given_folder)
         real, path = folder / "a/real", folder / "b" / name

@@ -1,4 +1,4 @@
-"""Table files, names of rows and summaries that no one meant to write: refused by name, or taken and harmless."""
+"""Random table files, names of rows and summaries: refused with their name, or accepted and harmless."""
 
 import json
 
@@ -51,7 +51,7 @@ def rows(folder):
 
 
 def check(path, settings=()) -> None:
-    """A table is refused by name in one line, or its rows can be run where they should and with the run's own flags."""
+    """A table is refused in one line with its name, or its rows run in their folders with the run's own flags."""
     try:
         rows = load_table(str(path), settings=list(settings)).rows
     except ValueError as error:
@@ -86,7 +86,7 @@ def test_any_values_are_a_table_or_refused_by_name(folder, content):
 
 @given(st.dictionaries(st.sampled_from(FLAGS) | KEYS, VALUES, max_size=2), st.text(max_size=20), SCALARS)
 @budget(1.5)
-def test_any_flags_of_a_row_or_settings_are_taken_or_refused_by_name(folder, flags, setting, value):
+def test_any_flags_of_a_row_or_settings_are_accepted_or_refused_by_name(folder, flags, setting, value):
     path = folder / "flags.yaml"
     text = (TABLE % (folder / "size.yaml")).replace(
         "  first:", f"  first: {json.dumps(flags, default=str, skipkeys=True)}"

@@ -1,4 +1,4 @@
-"""Files of trees: whatever they hold, one error that names the line, or the trees that are written there."""
+"""Files of trees: either one error that names the line, or the trees in the file."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def leaves(tree: Any) -> list[str]:
 
 
 def nested(line: str) -> list[Any]:
-    """The brackets of a line as lists, with their labels; raises ValueError where they do not close."""
+    """The brackets of a line as lists, with their labels; raises ValueError if they are not closed."""
     stack: list[list[Any]] = [[]]
     for token in re.findall(r"[()]|[^\s()]+", line):
         if token == "(":
@@ -42,7 +42,7 @@ def nested(line: str) -> list[Any]:
 
 
 def words_in(line: str) -> list[str] | None:
-    """The words of the only tree, None where there is none; a node's first word, straight after it, is its label."""
+    """The words of the only tree, or None; the first word directly after a bracket is the node's label."""
     roots = nested(line)
     if any(isinstance(root, str) for root in roots):
         raise ValueError

@@ -1,4 +1,4 @@
-"""Running fairseq's commands as a user does, on data made here."""
+"""Run fairseq's commands like a user, on data made here."""
 
 import importlib
 import logging
@@ -56,10 +56,10 @@ def make_bert(folder: Path, pieces: Sequence[str]) -> Path:
 def run(
     tool: str, *args: object, user_dir: bool = True, check: bool = True, new_process: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """``fairseq-<tool> args...`` in a process of its own.
+    """``fairseq-<tool> args...`` in a child process.
 
-    By default a fork of this one, which has fairseq imported already: seconds less. ``new_process`` starts Python anew;
-    so does ``user_dir=False``, since the plugin is registered here.
+    By default a fork of this process, which is seconds faster since fairseq is already imported. ``new_process`` starts
+    a new Python; so does ``user_dir=False``, since the plugin is registered in this process.
     """
     command = [sys.executable, "-m", f"fairseq_cli.{tool}", *map(str, args)]
     if user_dir:
@@ -79,7 +79,7 @@ def cli(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def train_in_two_processes(*args: object) -> list[str]:
-    """What the two wrote that ``fairseq-train args...`` trains with gloo."""
+    """The output of both processes of ``fairseq-train args...`` with gloo."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -180,7 +180,7 @@ class Fork:
 
 
 def _forget_pytest() -> None:
-    """Log and warn to stderr as a new process does, whatever commands that were run in this one left."""
+    """Reset logging and warnings to those of a new process."""
     logging.root.handlers[:] = [logging.StreamHandler(sys.stderr)]
     logging.root.handlers[0].setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
     logging.root.setLevel(logging.INFO)
@@ -192,7 +192,7 @@ def _forget_pytest() -> None:
 
 
 def make_data(folder: Path, sentences: int = 60, seed: int = 0, end: str = "") -> Path:
-    """A binarized corpus of a language whose translation is its reversal and ``end``; the folder for fairseq-train."""
+    """A binarized corpus whose targets are the reversed sources and ``end``; returns the folder for fairseq-train."""
     numbers = random.Random(seed)
     for split, count in (("train", sentences), ("valid", 8), ("test", 8)):
         lines = [" ".join(f"w{numbers.randrange(12)}" for _ in range(numbers.randint(3, 9))) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Every data set from miniature archives in the originals' layout, through the scripts and the command."""
+"""Every data set from miniature archives with the original layout, through the scripts and the command."""
 
 import gzip
 import io
@@ -82,7 +82,7 @@ def write(folder: Path, archives: Archives) -> None:
 
 
 def pair(name: str, form, first: int, *languages: str, count: int = 20) -> dict[str, bytes]:
-    """A member for each language; ``name`` holds a place for it."""
+    """A member for each language; ``name`` is a format string for the language."""
     return {name.format(language): form(sentences(language, first, count)) for language in languages}
 
 
@@ -249,8 +249,12 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
         },
     ),
 }
-BY_COMMAND = ("nc11_en_cs", "wmt14_en_fr")  # a script for each campaign is enough: all hand the pair's name on
-SMALL = {"iwslt16_de_en": 90, "wmt17_en_de": 90, "wmt17_en_cs": 70}  # sentencepiece wants no more than the text gives
+BY_COMMAND = ("nc11_en_cs", "wmt14_en_fr")  # one script per campaign is enough: all pass on the name of the pair
+SMALL = {
+    "iwslt16_de_en": 90,
+    "wmt17_en_de": 90,
+    "wmt17_en_cs": 70,
+}  # the largest size for which sentencepiece has enough text
 
 
 def call(command: list[object], folder: Path, fails: int = 0) -> subprocess.CompletedProcess[str]:
@@ -264,7 +268,7 @@ def call(command: list[object], folder: Path, fails: int = 0) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_every_data_set_comes_out_of_its_archives(name, tmp_path):
+def test_every_data_set_is_made_from_its_archives(name, tmp_path):
     archives, files = NUMBERS[name]
     write(tmp_path / "archives", archives)
     campaign, source, target = name.split("_")
@@ -297,7 +301,7 @@ def test_every_data_set_comes_out_of_its_archives(name, tmp_path):
 
 
 def counted(folder: Path, **counts: int) -> list[object]:
-    """The command for IWSLT14 with other counts, without those of the members."""
+    """The command for IWSLT14 with other counts of pairs, and without counts of lines."""
     config = OmegaConf.load(config_path("data", "iwslt14_de_en"))
     config.sources.counts = counts
     for part in config.sources.files.test:
@@ -353,7 +357,7 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path):
         assert re.search(f"process {os.getpid()} is working on .*{folder}$", said)
 
 
-def test_offline_the_script_says_which_archives_to_put_where(tmp_path):
+def test_offline_the_script_lists_archives_and_folder(tmp_path):
     script = REPOSITORY / "data-prep/prepare-wmt17.sh"
     said = call([script, "archives", "out", "zh-en", "--no-download"], tmp_path, fails=2).stderr.splitlines()
     assert said[0] == f"fairseq-diverse prepare: 10 archives are missing; put into {tmp_path / 'archives'}:"
@@ -362,7 +366,7 @@ def test_offline_the_script_says_which_archives_to_put_where(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_flags_that_do_not_go_together_are_refused(tmp_path):
+def test_incompatible_flags_are_refused(tmp_path):
     for flags, words in (
         (["multi30k_en_de", "--archives", "x"], "multi30k_en_de names no sources"),
         (["iwslt14_de_en", "--raw", "x", "--accept-counts"], "go with --archives"),
@@ -373,7 +377,7 @@ def test_flags_that_do_not_go_together_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("campaign", ["iwslt14", "iwslt16", "wmt14", "wmt16", "wmt17"])
-def test_the_scripts_say_how_they_are_called(campaign, tmp_path):
+def test_the_scripts_print_their_usage(campaign, tmp_path):
     script = REPOSITORY / f"data-prep/prepare-{campaign}.sh"
     data = "nc11" if campaign == "wmt16" else campaign
     pairs = "|".join(name.removeprefix(f"{data}_").replace("_", "-") for name in NUMBERS if name.startswith(data))

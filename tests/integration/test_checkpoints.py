@@ -21,7 +21,7 @@ TRAIN = [
 
 
 class Payload:
-    """Unpickled, it would make the file ``marker``."""
+    """Unpickling it would create the file ``marker``."""
 
     def __init__(self, marker: Path):
         self.marker = marker
@@ -37,7 +37,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(data, tmp_path_factory) -> Path:
-    """The checkpoints of an epoch, evaluated with BLEU: they hold NumPy arrays."""
+    """The checkpoints of an epoch, evaluated with BLEU: they contain NumPy arrays."""
     folder = tmp_path_factory.mktemp("model")
     run("train", data, *TRAIN, "--max-epoch", 1, "--save-dir", folder)
     assert b"numpy" in (folder / "checkpoint1.pt").read_bytes()  # torch stores without compression
@@ -46,7 +46,7 @@ def model(data, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def unloadable(model, tmp_path_factory) -> dict[str, tuple[Path, str]]:
-    """Files that must not load, and what is said about each."""
+    """Files that must not load, and the expected message for each."""
     folder = tmp_path_factory.mktemp("unloadable")
     whole, marker = model / "checkpoint1.pt", folder / "marker"
     truncated, hostile, setting, flipped = (
@@ -88,7 +88,7 @@ def test_generate_with_an_average(data, model, tmp_path):
 
 
 def test_resume_in_two_processes_and_then_in_one(data, model):
-    """The first resumes what --eval-bleu wrote; the second resumes what was written after loading that."""
+    """The first resumes a checkpoint of --eval-bleu; the second one that was written after loading the first."""
     common = [data, *TRAIN, "--save-dir", model]
     logs = train_in_two_processes(*common, "--max-epoch", 2)
     assert "checkpoint_last.pt (epoch 2 @" in logs[0]
@@ -97,14 +97,14 @@ def test_resume_in_two_processes_and_then_in_one(data, model):
 
 
 @pytest.mark.parametrize("name", ["truncated", "hostile", "setting", "flipped"])
-def test_generate_says_in_one_line_why_not(data, unloadable, name):
+def test_errors_of_generate_are_one_line(data, unloadable, name):
     path, reason = unloadable[name]
     result = run("generate", data, "--path", path, "--cpu", check=False)
     check_refusal(result, path, reason)
 
 
 @pytest.mark.parametrize("name", ["truncated", "hostile", "flipped"])
-def test_resume_says_in_one_line_why_not(data, unloadable, tmp_path, name):
+def test_errors_of_resuming_are_one_line(data, unloadable, tmp_path, name):
     path, reason = unloadable[name]
     result = run("train", data, *TRAIN, "--max-epoch", 1, "--save-dir", tmp_path, "--restore-file", path, check=False)
     check_refusal(result, path, reason)

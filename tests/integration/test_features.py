@@ -1,4 +1,4 @@
-"""fairseq's own features on a model with mechanisms on: the rows of ``docs/features.md``."""
+"""fairseq's features with mechanisms: the rows of ``docs/features.md``."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def data(tmp_path_factory):
 
 
 def train(data, folder, flags=f"{ROUTING} {DISAGREEMENT}", updates=2, base=TINY, **options):
-    """The figures of each update, and the whole log."""
+    """The logged values of each update, and the whole log."""
     common = (data, *base.split(), "--no-epoch-checkpoints", "--max-update", updates, "--save-dir", folder)
     result = run("train", *common, *flags.split(), **options)
     log = result.stdout + result.stderr
@@ -51,7 +51,7 @@ def train(data, folder, flags=f"{ROUTING} {DISAGREEMENT}", updates=2, base=TINY,
 
 
 def figures(log, kind):
-    """What a JSON log says of each update or validation."""
+    """The entries of a JSON log for each update or validation."""
     lines = re.findall(rf"\| {kind} \| (\{{.*\}})$", log, re.MULTILINE)
     return [{name: float(value) for name, value in json.loads(line).items()} for line in lines]
 
@@ -73,7 +73,7 @@ def checkpoint(folder):
 
 
 def printed(log: str, letter: str) -> dict[int, list[str]]:
-    """What fairseq printed for each sentence under H, P, A, ...: one entry a hypothesis."""
+    """fairseq's lines H, P, A, ... for each sentence, one entry per hypothesis."""
     lines: dict[int, list[str]] = {}
     for number, text in re.findall(rf"^{letter}-(\d+)\t(.*)$", log, re.MULTILINE):
         lines.setdefault(int(number), []).append(text)
@@ -103,7 +103,7 @@ def source(data, number) -> str:
 
 @torch.no_grad()
 def forced(models, data, number, hypothesis, request=None):
-    """Each token's probability under teacher forcing, the mean over models, and what the last model returned."""
+    """Each token's probability under teacher forcing, averaged over models, and the result of the last model."""
     probabilities = []
     for model in models:
         words = model.encoder.dictionary
@@ -116,7 +116,7 @@ def forced(models, data, number, hypothesis, request=None):
 
 
 def assert_scores(models, data, hypotheses, tolerance=2e-3):
-    """Step by step, fairseq computed what one full pass computes."""
+    """The scores of step-by-step decoding equal those of one full pass."""
     for number, text, scores in hypotheses:
         assert scores == pytest.approx(forced(models, data, number, text)[0].log2().tolist(), abs=tolerance), text
 
@@ -138,7 +138,7 @@ def test_layer_shapes(data, tmp_path, flags):
 
 
 def test_activation_checkpointing(data, tmp_path):
-    """Dropout on: the second forward draws what the first drew."""
+    """With dropout: the second forward pass draws the same numbers as the first."""
     models = {}
     for name, flags in (
         ("plain", ""),
@@ -160,7 +160,7 @@ def test_layerdrop_then_pruning(data, tmp_path, placement):
     updates, _ = train(data, tmp_path, flags, updates=4)
     assert len(updates) == 4 and all(-3 <= update["disagreement"] <= 0 for update in updates)
     path = tmp_path / "checkpoint_last.pt"
-    # fairseq counts from 0 and drops a whole stack that is not named
+    # fairseq counts from 0 and drops all layers of a side that is not given
     kept = {"encoder_layers_to_keep": "1,2", "decoder_layers_to_keep": "0"}
     hypotheses, _ = generate(data, path, "--model-overrides", repr(kept))
     (whole,) = load(path)
@@ -260,7 +260,7 @@ FLOAT32_LOGITS_BELOW = {  # a bias computed in float32 at the first layer alone
 @pytest.mark.parametrize("how", ["autocast", "bfloat16", "float16"])
 @pytest.mark.parametrize("flags", [{}, ALL_ON[1], FLOAT32_LOGITS_BELOW], ids=["off", "on", "float32 below"])
 def test_half_types(flags, how):
-    """What ``--fp16``, ``--bf16`` and ``--amp`` ask of the model itself, with every mechanism and every term."""
+    """What ``--fp16``, ``--bf16`` and ``--amp`` need from the model, with every mechanism and every term."""
 
     def step(model, autocast=False):
         request = AttentionRequest(terms(flags), "encoder,cross,decoder")
@@ -380,7 +380,7 @@ def test_from_pretrained(data, checkpoint):
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_print_alignment(data, checkpoint, kind):
-    """The map of the last cross-attention, mean over heads."""
+    """The map of the last cross-attention, averaged over heads."""
     hypotheses, output = generate(data, checkpoint, "--print-alignment", kind)
     alignments = printed(output, "A")
     for number, text, _ in hypotheses:
@@ -399,7 +399,7 @@ def test_print_alignment(data, checkpoint, kind):
 
 @pytest.mark.parametrize("arch", ["transformer_tiny", "diverse_transformer_tiny"])
 def test_replace_unk_is_broken_in_fairseq_itself(data, checkpoint, tmp_path, arch):
-    """Should this fail one day, fairseq has been mended: move the row in ``docs/features.md``."""
+    """If this fails one day, fairseq has been fixed: move the row in ``docs/features.md``."""
     if arch == "transformer_tiny":
         train(data, tmp_path, "", updates=1, base=TINY.replace("diverse_transformer_tiny", arch))
         checkpoint = tmp_path / "checkpoint_last.pt"

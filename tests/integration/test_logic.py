@@ -1,4 +1,4 @@
-"""Logical inference as a user does it: data, tables run, killed and resumed, accuracy, report."""
+"""Logical inference as a user runs it: data, tables, killed and resumed runs, accuracy, report."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
     assert scored.stdout.splitlines()[-1].split()[-1] == f"{share:.2f}" and (tmp_path / "a.png").stat().st_size > 1000
 
 
-def test_mistakes_are_one_line(data, tmp_path):
+def test_errors_are_one_line(data, tmp_path):
     log = run("train", tmp_path, *SMALL.split(), "--criterion", "classification", "--max-update", 1, check=False)
     assert log.returncode and f"error: {tmp_path}/train0" in log.stderr and "Traceback" not in log.stderr
     (tmp_path / "train0").write_text("".join((data / "train0").read_text().splitlines(keepends=True)[:16]))

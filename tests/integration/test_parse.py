@@ -33,7 +33,7 @@ def call(*arguments, fails=False):
 
 @needs_models
 @pytest.mark.parametrize("kind", MODELS)
-def test_broken_lines_shift_nothing(kind, tmp_path):
+def test_unparsable_lines_do_not_shift_trees(kind, tmp_path):
     lines = [GOOD[0], "", GOOD[1], " ".join(["word"] * 1000), GOOD[2]]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
     common = ("--kind", kind, "--model", MODELS[kind], "--input", tmp_path / "text", "--workers", 1)
@@ -62,7 +62,7 @@ def test_broken_lines_shift_nothing(kind, tmp_path):
 
 
 @needs_models
-def test_killed_and_started_again_goes_on(tmp_path):
+def test_killed_and_started_again_it_resumes(tmp_path):
     text, whole, again = (tmp_path / name for name in ("text", "whole", "again"))
     text.write_text("\n".join(GOOD[i % 3].replace("dog", f"dog{i}") for i in range(4000)) + "\n")
     common = ("--kind", "dependency", "--model", MODELS["dependency"], "--input", text, "--workers", 1)
@@ -73,7 +73,7 @@ def test_killed_and_started_again_goes_on(tmp_path):
     while not list(parts.glob("0*.json")) and time.monotonic() < limit:
         time.sleep(0.01)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.kill()  # it alone: its workers end with it
+    process.kill()  # only this process: its workers end with it
     process.wait()
     while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < limit:
         time.sleep(0.05)
@@ -96,7 +96,7 @@ def test_killed_and_started_again_goes_on(tmp_path):
     ],
 )
 def test_default_models(kind, language, model, tmp_path):
-    (tmp_path / "text").touch()  # no line, so no model need be there
+    (tmp_path / "text").touch()  # no lines, so no model is needed
     call("--kind", kind, "--language", language, "--input", tmp_path / "text", "--out", tmp_path / "out")
     assert json.loads((tmp_path / "out.json").read_text())["model"] == model
 
@@ -120,7 +120,7 @@ def test_default_models(kind, language, model, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_one_line(arguments, message, tmp_path):
+def test_errors_are_one_line(arguments, message, tmp_path):
     (tmp_path / "text").write_text("a b\n")
     said = call(*arguments, "--input", tmp_path / "text", "--out", tmp_path / "out", fails=True)
     assert re.match(f"fairseq-diverse parse: {message}", said.splitlines()[-1]) and "Traceback" not in said

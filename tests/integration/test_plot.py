@@ -113,7 +113,7 @@ def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
         (["--data", "absent"], "absent/preprocess.json: cannot be read"),
     ],
 )
-def test_a_users_mistake_is_one_line(data, checkpoint, tmp_path, capsys, monkeypatch, flags, message):
+def test_user_errors_are_one_line(data, checkpoint, tmp_path, capsys, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     common = ["--path", str(checkpoint), "--data", str(data), "--source", PAIR[0], "--out", "maps.png"]
     layer = [] if "--layers" in flags else ["--layer", "1"]
@@ -123,7 +123,7 @@ def test_a_users_mistake_is_one_line(data, checkpoint, tmp_path, capsys, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_that_is_not_there_is_said_before_the_others_are_read(data, checkpoint, tmp_path, capsys):
+def test_a_missing_checkpoint_is_reported_before_the_others_are_read(data, checkpoint, tmp_path, capsys):
     named = [f"here={checkpoint}", f"absent={tmp_path}/absent.pt"]
     assert main(["plot", "head-map", *named, "--data", str(data), "--out", str(tmp_path / "map.png")]) == 2
     shown = capsys.readouterr()

@@ -55,7 +55,7 @@ def raw(tmp_path) -> Path:
 
 @pytest.fixture
 def prepare(tmp_path, raw):
-    """Runs the command with a configuration's differences to ``CONFIG`` and more arguments; returns what it said."""
+    """Runs the command with changes to ``CONFIG`` and further arguments; returns its output."""
 
     def run(*arguments: str, fails: int = 0, **config) -> str:
         done = cli(*command(tmp_path, raw, config, arguments)[1:], cwd=tmp_path)
@@ -81,13 +81,13 @@ def lines_of(path: Path) -> list[str]:
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """Every file of a prepared data set but fairseq's log, which holds the time."""
+    """Every file of a prepared data set, except fairseq's log, which contains the time."""
     return {
         str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != "preprocess.log"
     }
 
 
-def test_the_result_is_what_fairseq_reads_and_preprocessing_repeats(tmp_path, raw, prepare):
+def test_fairseq_reads_the_result_and_preprocessing_repeats_it(tmp_path, raw, prepare):
     from fairseq.data import Dictionary, data_utils
 
     assert "train: 40 of 40 pairs kept" in prepare()
@@ -122,7 +122,7 @@ def test_the_same_input_gives_the_same_bytes_also_with_two_workers(tmp_path, pre
     assert contents(tmp_path / "out") == first
 
 
-def test_a_second_run_knows_the_first_and_another_is_refused(tmp_path, raw, prepare):
+def test_a_second_run_is_skipped_and_other_data_is_refused(tmp_path, raw, prepare):
     prepare()
     before = (tmp_path / "out/preprocess.json").stat().st_mtime_ns
     assert prepare().startswith("already prepared")
@@ -154,7 +154,7 @@ def unclean(raw):
     return raw
 
 
-def test_unclean_training_data_is_mended_and_test_lines_stay(tmp_path, unclean, prepare):
+def test_unclean_training_data_is_fixed_and_test_lines_are_kept(tmp_path, unclean, prepare):
     said = prepare()
     out = tmp_path / "out"
     assert "train: 38 of 40 pairs kept, 2 empty dropped" in said
@@ -171,18 +171,18 @@ def test_unclean_training_data_is_mended_and_test_lines_stay(tmp_path, unclean, 
     assert len(lines_of(out / "text/bpe.test.de")) == 6
 
 
-def test_strict_refuses_instead_and_names_file_and_line(tmp_path, unclean, prepare):
+def test_strict_refuses_unclean_data_with_file_and_line(tmp_path, unclean, prepare):
     assert f"{unclean / 'train.en'}, line 4: empty" in prepare("--strict", fails=2)
     edit(unclean / "train.en", 4, "a man.")
     assert f"{unclean / 'train.de'}, line 7: a line separator or NUL" in prepare("--strict", fails=2)
     assert not (tmp_path / "out").exists()
-    prepare()  # strict looks also where the same data is prepared already
+    prepare()  # --strict also checks data that is prepared already
     assert f"{unclean / 'train.de'}, line 7" in prepare("--strict", fails=2)
     for line in (7, 9):
         edit(unclean / "train.de", line, "ein Mann.")
     assert f"{unclean / 'test.en'}, line 2" in prepare("--strict", "--overwrite", fails=2)
     edit(unclean / "test.en", 2, "a man.")
-    prepare("--strict", "--overwrite")  # an empty test line is nothing to mend
+    prepare("--strict", "--overwrite")  # an empty test line is not fixed
 
 
 def test_unequal_files_are_refused_with_both_names_and_counts(tmp_path, raw, prepare):
@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, raw):
 
 
 @pytest.mark.usefixtures("forked_preprocess")
-def test_with_a_working_directory_what_is_done_is_not_done_again(tmp_path, raw, monkeypatch):
+def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw, monkeypatch):
     module = importlib.import_module("fairseq_diverse.preparation.prepare")
     config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
     module.prepare(config, raw, tmp_path / "fresh")
@@ -264,7 +264,7 @@ def test_with_a_working_directory_what_is_done_is_not_done_again(tmp_path, raw, 
 
         def stop(*arguments, real=real, left=left):
             left[0] -= 1
-            result = real(*arguments)  # its files are there, but nobody has heard of it
+            result = real(*arguments)  # its files exist, but it is not recorded
             if not left[0]:
                 raise KeyboardInterrupt
             return result
@@ -277,7 +277,7 @@ def test_with_a_working_directory_what_is_done_is_not_done_again(tmp_path, raw, 
     assert module.prepare(config, raw, out, work=work)
     assert contents(out) == contents(tmp_path / "fresh")
     assert not work.exists()
-    again = {"_tokenize": 1, "_apply_truecaser": 1, "_apply": 1, "_binarize": 1}  # only what was stopped
+    again = {"_tokenize": 1, "_apply_truecaser": 1, "_apply": 1, "_binarize": 1}  # only the interrupted steps
     once = {"_tokenize": 3, "_apply_truecaser": 6, "_apply": 6, "_binarize": 1}
     assert {name: calls.count(name) for name in once} == {name: once[name] + again[name] for name in once}
 
@@ -285,13 +285,13 @@ def test_with_a_working_directory_what_is_done_is_not_done_again(tmp_path, raw, 
 @pytest.mark.parametrize(
     ("workers", "how"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("1", signal.SIGTERM), ("2", signal.SIGTERM)]
 )
-def test_being_stopped_leaves_nothing_and_says_so_in_one_line(workers, how, tmp_path):
+def test_a_stopped_command_leaves_nothing_and_prints_one_line(workers, how, tmp_path):
     raw = write_raw(tmp_path / "raw", lines=40000)
     line = command(tmp_path, raw, {}, ("--workers", workers))
     running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not list(tmp_path.glob(".out.*.tmp/text/train.en")) and running.poll() is None:
         time.sleep(0.02)
-    os.killpg(running.pid, how)  # as a terminal and `timeout` do: to every process of the group
+    os.killpg(running.pid, how)  # to every process of the group, like a terminal and `timeout`
     _, said = running.communicate(timeout=60)
     assert running.returncode == 128 + how
     assert "Traceback" not in said
@@ -299,7 +299,7 @@ def test_being_stopped_leaves_nothing_and_says_so_in_one_line(workers, how, tmp_
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
 
 
-def test_what_kill_9_left_is_swept_by_the_next_run(tmp_path):
+def test_files_left_by_kill_9_are_removed_by_the_next_run(tmp_path):
     raw = write_raw(tmp_path / "raw", lines=40000)
     line = command(tmp_path, raw, {}, ("--workers", "2"))
     killed = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -317,12 +317,12 @@ def test_what_kill_9_left_is_swept_by_the_next_run(tmp_path):
         path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()
     ]
     group = [state for state, _, leader, *_ in fields if leader == str(killed.pid)]
-    assert set(group) <= {"Z", "X"}  # its workers died with it; whoever adopted them may not have looked yet
+    assert set(group) <= {"Z", "X"}  # its workers died with it; init may not have reaped them yet
 
 
 @pytest.mark.usefixtures("forked_preprocess")
 def test_a_configuration_may_have_any_file_name(tmp_path, raw):
-    """As Python reads the bytes of a name in a locale that is not UTF-8."""
+    """Also with bytes that are not UTF-8, as Python reads them in another locale."""
     module = importlib.import_module("fairseq_diverse.preparation.prepare")
     for name, recorded in (("m\udcc3\udcaf", "mï"), ("m\udcff", "m\ufffd")):
         module.prepare(DataConfig.from_mapping(name, CONFIG), raw, tmp_path / recorded)
@@ -340,7 +340,7 @@ def test_a_mount_point_is_refused_before_any_work(tmp_path, raw, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "raw"]
 
 
-def test_the_script_says_how_it_is_called(tmp_path):
+def test_the_script_prints_its_usage(tmp_path):
     for arguments in ([], ["raw"], ["raw", "out", "de-en"], ["raw", "out", "en-de", "more"]):
         done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 2
@@ -355,7 +355,7 @@ def multi30k() -> Path:
 
 @pytest.mark.parametrize("target", ["de", "fr", "cs"])
 def test_the_reference_survives_the_round_trip(target, multi30k):
-    """What the target side loses on the way to tokens and back, no system can score."""
+    """A system cannot get points for what the target side loses in preparation."""
     config = DataConfig.load(config_path("data", f"multi30k_en_{target}"))
     tokens = Tokens(config.sides["target"])
     reference = lines_of(multi30k / f"{config.files['test']}.{target}")

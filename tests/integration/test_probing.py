@@ -1,4 +1,4 @@
-"""Probing as a user does it: a new encoder, a trained one, accuracy by task."""
+"""Probing as a user runs it: a new encoder, a trained one, accuracy by task."""
 
 import re
 import shutil
@@ -31,7 +31,7 @@ def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa:
         run("train", *common, *given, "--criterion", "classification", "--save-dir", tmp_path / "given" / probe)
     assert main(["accuracy", f"x={trained}", "--data", str(tmp_path / "probing")]) == 2
     assert f"{tmp_path}/probing: is it a folder of prepared data for {trained}? Could" in capsys.readouterr().err
-    trained.unlink()  # the classifiers' checkpoints hold the encoder
+    trained.unlink()  # the classifiers' checkpoints contain the encoder
     named = [f"{kind}={tmp_path}/{kind}/{probe}/checkpoint_last.pt" for kind in ("new", "given") for probe in probes]
     assert main(["accuracy", *named, "--data", str(tmp_path / "probing"), "--save", str(tmp_path / "a.json")]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -56,7 +56,7 @@ def test_a_trained_encoder_is_probed_in_two_processes(data, tmp_path):  # noqa: 
     assert main(["accuracy", f"x={tmp_path}/two/checkpoint_last.pt", "--data", str(tmp_path)]) == 0
 
 
-def test_missing_files_are_named_with_their_origin(tmp_path):
+def test_missing_files_are_named_with_their_source(tmp_path):
     log = run("train", tmp_path, *SMALL.split(), check=False)
     assert log.returncode and "Traceback" not in log.stderr
     assert all(f"{task}.txt" in log.stderr for task in TASKS) and "github.com/facebookresearch/SentEval" in log.stderr

@@ -76,7 +76,7 @@ def call(runs: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def call_anew(runs: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """In a new Python, as a user does."""
+    """In a new Python process, as a user runs it."""
     command = [*COMMAND, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment(runs), timeout=600)
 
@@ -96,7 +96,7 @@ def summary(runs: Path, row: str) -> dict:
 
 
 def losses(log: Path) -> dict[int, str]:
-    """The loss of every update that was logged; of a repeated update, the last."""
+    """The loss of every logged update; for a repeated update, the last."""
     lines = re.findall(r"\| train_inner \| (\{.*\})$", log.read_text(), re.MULTILINE)
     return {int(stats["num_updates"]): stats["loss"] for stats in map(json.loads, lines)}
 
@@ -224,7 +224,7 @@ def test_report_and_its_saved_copy(folder, finished):
     assert json.loads(as_json.stdout)["rows"][0]["bleu"] == pytest.approx(bleu)
 
 
-def test_equal_runs_are_shared_and_what_is_done_is_not_done_again(folder, finished):
+def test_equal_runs_are_shared_and_finished_steps_are_not_repeated(folder, finished):
     other = folder / "other.yaml"
     other.write_text((folder / "table.yaml").read_text().replace("baseline:", "plain:"))
     before = (directory(folder / "runs", "baseline") / "summary.json").stat().st_mtime_ns

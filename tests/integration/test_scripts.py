@@ -57,7 +57,7 @@ def raw(tmp_path) -> Path:
 
 @needs_models
 def test_a_table_from_raw_files_to_its_report(tmp_path, raw, size):
-    """With syntax: parsed on the way. The second call has nothing left to do."""
+    """With syntax, including parsing. The second call has nothing to do."""
     models = {f"{kind.upper()}_MODEL": path for kind, path in MODELS.items()}
     asked = ["zhang2021", 1, "--raw", raw, "--data", "multi30k", "--size", size, "--rows", "transformer,lpea-rhe"]
     asked += ["--set", "average.last=0"]
@@ -117,7 +117,7 @@ def test_trained_encoders_are_probed(tmp_path, toy):
 
 
 @pytest.mark.parametrize("script", ["probe", "table", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"])
-def test_a_script_says_how_it_is_called(script):
+def test_a_script_prints_its_usage(script):
     done = subprocess.run([SCRIPTS / f"{script}.sh", "x"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("usage: ")
 

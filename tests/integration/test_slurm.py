@@ -1,4 +1,4 @@
-"""`fairseq-diverse run --slurm` with stand-ins for SLURM's three programs, which run an array's jobs at once."""
+"""`fairseq-diverse run --slurm` with substitutes for SLURM's three programs, which run the jobs of an array at once."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def wait_for(what, process_log: Path) -> None:
     pytest.fail(process_log.read_text() if process_log.exists() else "nothing was started")
 
 
-def test_an_array_of_jobs_one_of_which_is_stopped_and_goes_on(folder, slurm, tmp_path):  # noqa: F811
+def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp_path):  # noqa: F811
     runs = tmp_path / "runs"
     asked = ["run", folder / "table.yaml", "--rows", "baseline", "--seeds", "1,2", "--jobs", 2, "--slurm"]
     queued = call_anew(runs, *asked, "partition=gpu", "cpus-per-task=3")
@@ -97,6 +97,6 @@ def test_a_wrong_option_is_named(folder, slurm, tmp_path, setting, message):  # 
     assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1
 
 
-def test_without_slurm_it_says_so(folder, tmp_path):  # noqa: F811
+def test_without_slurm_the_error_is_one_line(folder, tmp_path):  # noqa: F811
     refused = call(tmp_path / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--slurm")
     assert refused.returncode == 2 and 'Could not detect "srun"' in refused.stderr

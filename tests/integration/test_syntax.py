@@ -1,4 +1,4 @@
-"""Trees from files to training and translation, through the commands a user types."""
+"""Trees from files to training and translation, through the command line."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def translate(data, checkpoint, *flags):
     return {int(n): (score, text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", log.stdout, re.MULTILINE)}
 
 
-def test_every_sentence_has_its_own_trees_however_it_is_batched(data, checkpoint):
+def test_every_sentence_has_its_own_trees_in_every_batch(data, checkpoint):
     alone = translate(data, checkpoint, "--batch-size", 1)
     together = translate(data, checkpoint, "--batch-size", 12)
     assert len(alone) == 12 and {n: text for n, (_, text) in alone.items()} == {n: t for n, (_, t) in together.items()}
@@ -87,7 +87,7 @@ def test_killed_and_resumed_gives_the_same_losses(data, tmp_path):
 
 
 def test_sharded_data(data, tmp_path):
-    """Two folders, an epoch each, with other sentences: trees of the wrong ones would not fit."""
+    """Two folders, one epoch each, with different sentences: trees of the wrong folder would not fit."""
     other = shutil.copytree(data, tmp_path / "other")
     for path in other.glob("valid.en-de.*"):
         shutil.copy(path, other / path.name.replace("valid", "train"))
@@ -122,13 +122,13 @@ def test_combined_shards(data, tmp_path):
     assert examples("train", combine=True) == examples("train") * 2 + examples("train1")
 
 
-def test_long_sentences_are_left_out_with_their_trees(data, tmp_path):
+def test_long_sentences_are_skipped_with_their_trees(data, tmp_path):
     system = f"{SYSTEM} --max-source-positions 24 --skip-invalid-size-inputs-valid-test"
     assert re.search(r"\d+ samples have invalid sizes and will be skipped", train(data, tmp_path, system).stderr)
 
 
 def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path, capsys):
-    """But says so of trees that are given to ``translate``."""
+    """``translate`` reports that it ignores given trees."""
     bare = tmp_path / "bare"
     shutil.copytree(data, bare, ignore=shutil.ignore_patterns("*.syntax.*"))
     train(bare, tmp_path / "model", TASK, 1)
@@ -140,7 +140,7 @@ def test_a_model_without_syntax_ignores_trees_also_missing_ones(data, tmp_path, 
         assert said == f"fairseq-diverse translate: {flag} given: this model uses no {kind} trees; leave it out"
 
 
-def test_what_is_missing_or_impossible_is_one_line(data, checkpoint, tmp_path):
+def test_missing_files_and_impossible_flags_are_one_line(data, checkpoint, tmp_path):
     bare = tmp_path / "bare"
     shutil.copytree(data, bare, ignore=shutil.ignore_patterns("*.syntax.*"))
     no_task = SYSTEM.replace(TASK, "")
@@ -157,7 +157,7 @@ def test_what_is_missing_or_impossible_is_one_line(data, checkpoint, tmp_path):
     assert log.returncode and "error: fairseq-interactive has no trees for this model; use" in log.stderr
 
 
-def test_mistakes_of_binarize_syntax_are_one_line(data, tmp_path):
+def test_errors_of_binarize_syntax_are_one_line(data, tmp_path):
     for arguments, message in (
         ((), "--dependency or --constituency FILES are needed"),
         (("--dependency", "x.conllu"), "--dependency x.conllu: must contain {split}"),
@@ -168,7 +168,7 @@ def test_mistakes_of_binarize_syntax_are_one_line(data, tmp_path):
 
 
 def test_translate_equals_generate(data, checkpoint, tmp_path):
-    """Raw text and ready trees; a buffer smaller than the text, a batch larger than the buffer."""
+    """Raw text and trees from files; a buffer smaller than the text, a batch larger than the buffer."""
     expected = translate(data, checkpoint, "--remove-bpe")
     raw = data.parent / "raw"
     trees = ("--dependency", raw / "test.en.conllu", "--constituency", raw / "test.en.ptb")
@@ -186,7 +186,7 @@ def test_translate_equals_generate(data, checkpoint, tmp_path):
     assert ["\t".join(row) for row in rows] == lines[::2]
 
 
-def test_mistakes_of_translate_are_one_line(data, checkpoint, tmp_path):
+def test_errors_of_translate_are_one_line(data, checkpoint, tmp_path):
     (tmp_path / "short.ptb").write_text("(S (X a))\n")
     raw = data.parent / "raw"
 
@@ -222,7 +222,7 @@ def test_lengths_and_penalties_out_of_range_are_one_line(flags, message, capsys)
     assert capsys.readouterr().err == f"fairseq-diverse translate: {message}\n"
 
 
-def test_flags_that_name_nothing_are_one_line(capsys):
+def test_flags_without_a_match_are_one_line(capsys):
     for arguments, message in (
         ("heads --checkpoint x --data y --sentences 0", "heads: --sentences 0: at least 1 is needed"),
         ("parse --kind dependency --input x{split} --out y{split} --splits ,", "parse: --splits ',': names none"),
@@ -231,7 +231,7 @@ def test_flags_that_name_nothing_are_one_line(capsys):
         assert capsys.readouterr().err == f"fairseq-diverse {message}\n"
 
 
-def test_endless_lines_are_left_out_and_keep_their_place(data, checkpoint, tmp_path, capsys):
+def test_very_long_lines_are_skipped_and_keep_their_place(data, checkpoint, tmp_path, capsys):
     """Of a million characters or words, before they are tokenized; their trees are skipped."""
     raw = data.parent / "raw"
     first = (raw / "test.en").read_text().splitlines()[0]
@@ -249,7 +249,7 @@ def test_endless_lines_are_left_out_and_keep_their_place(data, checkpoint, tmp_p
     assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False]
 
 
-def test_translations_are_utf8_whatever_the_locale(monkeypatch):
+def test_translations_are_utf8_in_every_locale(monkeypatch):
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stdout)
     with _output(None) as out:
@@ -259,10 +259,10 @@ def test_translations_are_utf8_whatever_the_locale(monkeypatch):
 
 
 @needs_models
-def test_translate_parses_what_comes_from_stdin(data, checkpoint, tmp_path):
-    """In the input's order; an empty line stays one, a line that no parser takes is translated without a tree.
+def test_translate_parses_stdin(data, checkpoint, tmp_path):
+    """In input order; an empty line stays empty, and a line that cannot be parsed is translated without a tree.
 
-    One parser is given; the other is the one recorded with the data, found although its path was relative to elsewhere.
+    One parser is given; the other is recorded with the data and found although its path was relative.
     """
     prepared, trees, model = shutil.copytree(data, tmp_path / "data"), tmp_path / "x.conllu", MODELS["dependency"]
     how = ("--kind", "dependency", "--model", os.path.relpath(model), "--workers", 1)
@@ -291,5 +291,5 @@ def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     assert all(len(values) == 2 and len(values[0]) == 2 for values in figures.values())
     said = command(*common, "--gate", 1, "--out", tmp_path / "heads.png")
     assert said.splitlines()[0].split("  ")[-1] == "importance" and (tmp_path / "heads.png").stat().st_size > 5000
-    assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # a gate of 1 lets no head be important
+    assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # with a gate of 1 no head is important
     assert "--enliven-gate '2'" in command(*common, "--gate", 2, fails=True)

@@ -31,7 +31,7 @@ def data(tmp_path_factory):
 
 
 def figures(log: str, name: str) -> list[str]:
-    """The values of one figure in a JSON log of updates."""
+    """The values of one entry in a JSON log of updates."""
     lines = [json.loads(line[line.index("{") :]) for line in log.splitlines() if "| train_inner |" in line]
     return [line[name] for line in lines]
 
@@ -66,7 +66,7 @@ def trained(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def generated(data, trained):
-    """By system: what a process that did not train prints; one for all, which mostly imports."""
+    """By system: the output of one process that did not train (one for all systems, since imports take most time)."""
     lines = [
         [str(data), "--path", str(checkpoint), *DECODING, "--user-dir", str(USER_DIR)]
         for _, checkpoint in trained.values()
@@ -111,8 +111,8 @@ def test_killed_and_resumed_gives_the_same_losses(data, tmp_path, system):
 
 @pytest.mark.parametrize("system", ["off", "both"])
 def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, system):
-    """Gradients, loss and figures; the batches of one update are the same ones."""
-    # no dropout: what each process draws must not matter; no Adam: it makes whole steps of rounding errors
+    """Gradients, loss and logged values; the batches of an update are the same."""
+    # no dropout, since each process draws other numbers; no Adam, since it turns rounding errors into whole steps
     common = [data, *TINY.split(), *SYSTEMS[system].split(), "--dropout", 0, "--max-update", 3, "--batch-size", 4]
     common += ["--optimizer", "sgd", "--lr", 0.05]
     # EM routing over the two heads of TINY is so ill-conditioned that the number of threads changes the third gradient
@@ -151,8 +151,8 @@ def test_warm_start_from_plain_fairseq_logs_what_is_new(data, tmp_path):
         assert all(part in text for part in logged) and ("warm start" in text) == bool(logged)
 
 
-def test_more_interacting_heads_than_sentences_are_long_are_warned_of(tmp_path):
-    """In the direction of the files and in the other, where the source is longer."""
+def test_a_warning_for_more_interacting_heads_than_the_sentence_length_allows(tmp_path):
+    """In the direction of the files and in the other one, whose source is longer."""
     data = make_data(tmp_path, end=" w1" * 5)
     flags = "--arch diverse_transformer_tiny --encoder-embed-dim 32 --decoder-embed-dim 64 --interacting sum"
     flags += " --interacting-on encoder:1,cross --decoder-attention-heads 8"
@@ -196,7 +196,7 @@ def test_an_all_off_checkpoint_loads_in_plain_fairseq(data, tmp_path):
         (f"{DISAGREEMENT} --disagreement-on cross:9", "--disagreement-on 'cross:9': layer 9 of cross is out of range"),
     ],
 )
-def test_a_users_mistake_is_one_line(data, tmp_path, flags, message):
+def test_user_errors_are_one_line(data, tmp_path, flags, message):
     result = run("train", data, *TINY.split(), *flags.split(), "--save-dir", tmp_path, "--max-update", 1, check=False)
     assert result.returncode != 0
     assert message in result.stderr

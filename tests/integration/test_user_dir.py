@@ -1,4 +1,4 @@
-"""A mechanism of a user's own folder, through the command line."""
+"""A mechanism in a user's folder, through the command line."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
     return data, folder / "checkpoints" / "checkpoint_last.pt"
 
 
-def test_it_trains_and_its_parameters_are_saved(trained):
+def test_training_saves_its_parameters(trained):
     _, checkpoint = trained
     own = {key: value for key, value in load_checkpoint(checkpoint)["model"].items() if ".temperature." in key}
     assert {key.rsplit(".", 3)[0] for key in own} >= {"encoder.layers.0", "decoder.layers.0"}

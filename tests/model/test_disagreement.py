@@ -33,7 +33,7 @@ def sample(**options):
 
 
 def test_the_model_measures_what_the_paper_defines():
-    """Against loops, from the maps and value projections of the same forward."""
+    """Compared with loops over the maps and value projections of the same forward pass."""
     model = build_model().double().eval()
     seen = {}
     for number, layer in enumerate(model.decoder.layers, 1):
@@ -83,7 +83,7 @@ def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size():
             torch.testing.assert_close(log[f"disagreement_{term}"], -value * size)
 
 
-def test_logged_figures():
+def test_logged_values():
     model = build_model()
     made = criterion(disagreement="position,output")
     with metrics.aggregate(new_root=True) as logged:

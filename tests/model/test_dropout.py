@@ -1,4 +1,4 @@
-"""Attention dropout works on both routes, is kept where fairseq keeps it, and never reaches a returned map."""
+"""Attention dropout works with and without maps, is retained as in fairseq, and does not change a returned map."""
 
 import pytest
 import torch

@@ -28,7 +28,7 @@ ENLIVENED = {"enliven": "enliven", "enliven_gate": "0.5"}
 
 
 def run(flags):
-    """The first layer's attention (out_proj and v_proj the identity): its input, heads (B, H, T, D) and figures."""
+    """The first layer's attention (out_proj and v_proj the identity): its input, heads (B, H, T, D) and redundancy."""
     model = build_model({**flags, "encoder_layers": 1}).double().eval()
     attention = model.encoder.layers[0].self_attn
     seen = {}
@@ -46,7 +46,7 @@ def run(flags):
 
 
 def expected_heads(attention, x, flags, mechanisms):
-    """Every head by the formulas, with or without the mechanisms."""
+    """Every head by the formulas, with and without the mechanisms."""
     word, head, start, end, layer = batch()["source_trees"].unbind(-1)
     valid = word >= 0
     q, k = (
@@ -119,7 +119,7 @@ def test_the_gate_is_not_differentiated_and_every_parameter_is_used_where_no_hea
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_a_sentence_without_a_tree_is_a_plain_one():
+def test_a_sentence_without_a_tree_gets_plain_attention():
     """Word 0, head 0, span [0, 1), layer 0 everywhere: everything is related."""
     sample = batch()
     real = sample["source_trees"][..., 0] >= 0

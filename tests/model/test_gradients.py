@@ -1,4 +1,4 @@
-"""Every parameter gets a finite gradient, the same one with activation checkpointing."""
+"""Every parameter gets a finite gradient, equal with activation checkpointing."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_layerdrop_runs_with_any_subset_of_layers(name, flags):
 
 
 def test_routed_query_gradients_at_initialisation_are_those_of_the_linear_model():
-    """METHODS: the LayerNorm and the initial variances of the votes keep them; an Xavier-wide version had 1/12."""
+    """METHODS: the LayerNorm and the initial variances of the votes keep them; Xavier initialization had 1/12."""
 
     def query_gradient(flags):
         sizes = {"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 128, "encoder_layers": 2}

@@ -1,4 +1,4 @@
-"""One step at a time with cached state, beams reordered at random, gives the numbers of the full pass."""
+"""Incremental decoding with randomly reordered beams gives the outputs of the full pass."""
 
 import pytest
 
@@ -14,5 +14,5 @@ def test_step_by_step_equals_full_pass(name, flags, beam, side):
 
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
 def test_a_finished_sentence_leaves_the_batch(name, flags):
-    """Fewer rows than before: the caches of cross-attention shrink too."""
+    """With fewer rows than before, the caches of cross-attention shrink too."""
     properties.finished_sentences_leave(flags)

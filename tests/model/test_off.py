@@ -1,4 +1,4 @@
-"""Nothing on: fairseq's keys, parameters and outputs, bit for bit."""
+"""With every mechanism off: fairseq's keys, parameters and outputs, bit for bit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A sentence alone equals the same in a padded batch; rows of nothing but padding are finite."""
+"""A sentence has the same outputs alone and in a padded batch; rows of all padding are finite."""
 
 import pytest
 import torch

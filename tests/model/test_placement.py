@@ -1,4 +1,4 @@
-"""A mechanism is at the attentions that its placement names and nowhere else."""
+"""A mechanism is exactly on the attentions of its placement."""
 
 import pytest
 

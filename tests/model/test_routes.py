@@ -1,4 +1,4 @@
-"""The fused and the explicit route agree, in values and gradients, and each runs where it should."""
+"""Fused and explicit attention agree in values and gradients, and each runs where it should."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_the_rows_of_maps_sum_to_1(name, flags):
 
 
 @pytest.mark.parametrize("terms", [("output",), ("subspace",), ("position",), TERMS])
-def test_the_map_is_made_only_where_it_is_needed(terms, monkeypatch):
+def test_the_map_is_computed_only_if_needed(terms, monkeypatch):
     fused = []
     original = F.scaled_dot_product_attention
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or original(*a, **k))
@@ -44,7 +44,7 @@ def test_the_map_is_made_only_where_it_is_needed(terms, monkeypatch):
 
 @pytest.mark.parametrize("criterion", ["cross_entropy", "label_smoothed_cross_entropy"])
 @pytest.mark.parametrize("flags", [{"routing": "em", "routing_on": EVERYWHERE}, {"interacting": "concat"}])
-def test_no_map_is_made_for_a_criterion_that_reads_none(flags, criterion, monkeypatch):
+def test_no_map_is_computed_for_a_criterion_that_reads_none(flags, criterion, monkeypatch):
     monkeypatch.setattr(cpu, "_enabled", False)  # on CUDA and for wide heads: torch's fused attention
     fused, pairs = [], []
     original, maps_of_pairs = F.scaled_dot_product_attention, interacting.interacting_weights

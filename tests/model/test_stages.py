@@ -46,8 +46,8 @@ def test_interacting_heads(combine, key_width):
             torch.testing.assert_close(got.weights[:, b], torch.tensor(maps, dtype=torch.float64))
 
 
-def test_concatenated_pairs_begin_and_learn_as_plain_heads():
-    """W_o has Xavier's values; with equal maps, an update of Adam moves the output as far as that of plain heads."""
+def test_concatenated_pairs_start_and_learn_like_plain_heads():
+    """W_o has Xavier's values; with equal maps, an update of Adam changes the output as much as with plain heads."""
     model = build_model({"encoder_embed_dim": C, "interacting": "concat"})
     bound = (6 / (H * C + C)) ** 0.5
     assert 0.9 * bound < (model.encoder.layers[1].self_attn.out_proj.weight / H).abs().max() <= bound
@@ -69,7 +69,7 @@ def test_concatenated_pairs_begin_and_learn_as_plain_heads():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_bias_then_talking_then_evolving_then_mask_then_softmax_then_talking_then_dropout(dropout):
-    """Syntax masks the softmax, not the convolution."""
+    """Syntax masks the softmax, but not the convolution."""
     attention, x = attention_of(
         {"syntax": "dependency", "syntax_on": "encoder",
          "relative_on": "encoder", "relative_limit": 2, "talking": "both", "evolving_on": "encoder",

@@ -1,4 +1,4 @@
-"""A plain model's parameters start one with mechanisms, where encoder and decoder have different widths too."""
+"""A model with mechanisms loads a plain model's parameters, also if encoder and decoder differ in width."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.cases import ALL_ON, CASES
 
 
 @pytest.mark.parametrize(("name", "flags"), [*CASES, ALL_ON])
-def test_what_the_plain_model_has_is_taken_and_the_rest_is_as_it_was(name, flags):
+def test_parameters_of_the_plain_model_are_loaded_and_the_rest_is_unchanged(name, flags):
     properties.warm_start(flags)

@@ -1,4 +1,4 @@
-"""Mechanisms at the same attention: every pair that neither refuses trains, decodes and ignores padding."""
+"""Two mechanisms on the same attention train, decode and ignore padding, unless one refuses the other."""
 
 import pytest
 

@@ -2,7 +2,7 @@
 
 
 def convolve(maps, weight, bias, component):
-    """ReLU of the convolution; what lies outside the map is 0."""
+    """ReLU of the convolution; outside the map the values are 0."""
     size, heads = len(weight[0][0]), range(len(maps))
     half = (size - 1) // 2
     # where the window of row t and column s begins

@@ -1,4 +1,4 @@
-"""Truth by trying every world, relations by their definitions (Bowman et al., 2015)."""
+"""Truth by trying every assignment, relations by their definitions (Bowman et al., 2015)."""
 
 import itertools
 
@@ -6,7 +6,7 @@ WORLDS = [dict(zip("abcdef", values, strict=True)) for values in itertools.produ
 
 
 def truths(formula):
-    """Of a formula's text, in every world."""
+    """The truth of a formula's text for every assignment."""
     python = formula.replace("( and", "and (").replace("( or", "or (")
     return [bool(eval(python, {}, world)) for world in WORLDS]
 

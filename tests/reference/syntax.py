@@ -63,7 +63,7 @@ def relative_values(weights, table):
 
 
 def localness_bias(q, weight, centre, window, valid):
-    """Of the real tokens only: rows and columns."""
+    """Rows and columns of the real tokens only."""
     length = sum(valid)
     rows = []
     for vector in (v for v, real in zip(q, valid, strict=True) if real):

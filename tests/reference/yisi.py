@@ -28,7 +28,7 @@ def cosine(u, v):
 
 
 def covered(units, others, references, similarity, n):
-    """Weighted share of the n-grams of ``units`` that ``others`` has; both are (unit, features) pairs."""
+    """Weighted share of the n-grams of ``units`` that occur in ``others``; both are (unit, features) pairs."""
     gained = whole = 0.0
     for i in range(len(units) - n + 1):
         weights = [weight(units[i + k][0], references) for k in range(n)]

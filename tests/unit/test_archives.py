@@ -97,7 +97,7 @@ def test_a_wrong_section_names_the_key_and_the_value(sources, words):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves ``content`` with ranges; breaks off after ``limit`` bytes of an answer. ``asked`` lists the ranges."""
+    """Serves ``content`` with ranges; closes the connection after ``limit`` bytes. ``asked``: the requested ranges."""
 
     def __init__(self, content: bytes, ranges: bool = True):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -149,7 +149,7 @@ CONTENT = bytes(range(256)) * 40
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_broken_download_goes_on_or_begins_again_where_the_server_has_no_ranges(ranges, tmp_path, serve):
+def test_a_broken_download_resumes_or_restarts_without_ranges(ranges, tmp_path, serve):
     server = serve(CONTENT, ranges=ranges)
     sources = data_config(archives={"a.tgz": server.address, "b.zip": server.address}).sources
     server.limit = 4000
@@ -165,7 +165,7 @@ def test_a_broken_download_goes_on_or_begins_again_where_the_server_has_no_range
     assert len(server.asked) == 3  # nothing is downloaded twice
 
 
-def test_a_part_that_is_too_long_is_thrown_away(tmp_path, serve):
+def test_a_part_that_is_too_long_is_discarded(tmp_path, serve):
     server = serve(CONTENT)
     (tmp_path / "b.zip").touch()
     (tmp_path / "a.tgz.part").write_bytes(b"?" * len(CONTENT))
@@ -214,7 +214,7 @@ def test_members_become_lines(archives, tmp_path):
     )
 
 
-def test_talks_lose_what_is_not_theirs(tmp_path):
+def test_only_sentences_of_talks_are_extracted(tmp_path):
     tags = (
         "<doc docid='1'>\n<url>http://x</url>\n<speaker>A B</speaker>\n<talkid>1</talkid>\n"
         "<title>The {0}</title>\n<description>About the {0}.</description>\n"
@@ -239,7 +239,7 @@ def test_talks_lose_what_is_not_theirs(tmp_path):
     assert text(tmp_path / "raw/test.en") == ["It's a sea.", "It's a sea.", ""]
 
 
-def test_members_that_a_pattern_fits_are_joined_in_order(archives, tmp_path):
+def test_members_that_match_a_pattern_are_joined_in_order(archives, tmp_path):
     tar(
         archives / "a.tgz",
         {f"a/{book}_{x}.txt": f"{book} {x}\n" for x in ("en", "cn", "fr") for book in ("B2", "B10", "B1")},
@@ -251,14 +251,14 @@ def test_members_that_a_pattern_fits_are_joined_in_order(archives, tmp_path):
 
 
 def flipped(path: Path, text: bytes) -> None:
-    """Another letter in what is stored, as a failing disk leaves it."""
+    """Change one letter of the stored data, like a failing disk."""
     content = path.read_bytes()
     assert content.count(text) == 1
     path.write_bytes(content.replace(text, text[:-1] + bytes([text[-1] ^ 1])))
 
 
 def stored(members: dict[str, bytes]) -> bytes:
-    """A .tar.gz that is not compressed, so that its text can be found."""
+    """A .tar.gz without compression, so that its text can be found."""
     inner, made = io.BytesIO(), io.BytesIO()
     with tarfile.open(fileobj=inner, mode="w") as archive:
         for name, content in members.items():
@@ -270,7 +270,7 @@ def stored(members: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def test_text_that_changed_inside_an_archive_is_noticed(archives, tmp_path):
+def test_changed_text_in_an_archive_is_found(archives, tmp_path):
     members = {"a/train.en": b"one\ntwo\n", "a/train.de": b"eins\nzwei\n", "z/not-wanted": b"?" * 50_000}
     raw = tmp_path / "raw"
     (archives / "a.tgz").write_bytes(stored(members))
@@ -289,7 +289,7 @@ def test_text_that_changed_inside_an_archive_is_noticed(archives, tmp_path):
 
 
 def test_a_damaged_header_does_not_end_an_archive(archives, tmp_path, capsys):
-    """A plain .tar has no other checksum, which is said."""
+    """A plain .tar has no other checksum; a warning says so."""
     members = {f"a/{n}.{language}": b"x\n" for n in (1, 2) for language in ("en", "de")}
     made = gzip.decompress(stored(members))
     (archives / "a.tar").write_bytes(made)
@@ -304,8 +304,8 @@ def test_a_damaged_header_does_not_end_an_archive(archives, tmp_path, capsys):
             extract(config, archives, tmp_path / "raw")
 
 
-def test_a_zip_that_lost_members_is_noticed(archives, tmp_path):
-    """The length of one's comment, changed, swallows the next."""
+def test_a_zip_with_lost_members_is_found(archives, tmp_path):
+    """A changed length of a member's comment hides the next member."""
     content = bytearray((archives / "b.zip").read_bytes())
     first = content.index(b"PK\1\2")
     second = content.index(b"PK\1\2", first + 1)
@@ -316,7 +316,7 @@ def test_a_zip_that_lost_members_is_noticed(archives, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["tgz", "gz in a zip", "zip", "zip in a tgz", "bzip2"])
-def test_an_archive_that_holds_far_too_much_is_refused_before_the_disk_is_full(where, archives, tmp_path, monkeypatch):
+def test_an_archive_bomb_is_refused_before_the_disk_is_full(where, archives, tmp_path, monkeypatch):
     monkeypatch.setattr(extraction, "ALWAYS", 1 << 20)
     bomb = b"bomb\n" * 1_000_000
     zipped = io.BytesIO()
@@ -351,7 +351,7 @@ def test_an_archive_that_holds_far_too_much_is_refused_before_the_disk_is_full(w
     assert not list((tmp_path / "raw").rglob("*.tmp"))
 
 
-def test_a_line_that_is_no_text_is_refused(archives, tmp_path, monkeypatch):
+def test_a_line_that_is_not_text_is_refused(archives, tmp_path, monkeypatch):
     monkeypatch.setattr(extraction, "LONGEST", 1000)
     tar(archives / "a.tgz", {"a/train.en": "one\n" + "ä" * 500 + "\n", "a/train.de": "eins\nzwei\n"})
     with pytest.raises(ValueError, match=r"a\.tgz: a/train\.en, line 2: longer than 1,000 bytes; this is not text"):
@@ -381,7 +381,7 @@ def test_a_member_cannot_leave_the_folder(name, archives, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"archives", "raw"}
 
 
-def test_what_is_known_of_an_archive_is_checked_before_it_is_read(archives, tmp_path):
+def test_size_and_checksum_of_an_archive_are_checked_before_it_is_read(archives, tmp_path):
     config, raw, path = data_config(), tmp_path / "raw", archives / "a.tgz"
     extract(config, archives, raw)
     known = {"address": "x", "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -420,7 +420,7 @@ def damage(path: Path, keep: int) -> None:
         ),
     ],
 )
-def test_an_archive_that_is_not_as_it_should_be_is_named(spoil, words, archives, tmp_path):
+def test_a_wrong_archive_is_named(spoil, words, archives, tmp_path):
     config, raw = data_config(), tmp_path / "raw"
     spoil(archives)
     with pytest.raises(ValueError) as caught:
@@ -437,7 +437,7 @@ def test_a_segment_without_end_is_named_with_its_line(archives, tmp_path):
         extract(data_config(files=SPLITS | {"train": [part]}), archives, tmp_path / "raw")
 
 
-def test_wrong_counts_are_told_with_both_numbers(archives, tmp_path):
+def test_wrong_counts_are_reported_with_both_numbers(archives, tmp_path):
     part = SPLITS["train"][0] | {"lines": 1920209}
     config = data_config(files=SPLITS | {"train": [part]})
     extract(config, archives, tmp_path / "raw")
@@ -452,7 +452,7 @@ def test_wrong_counts_are_told_with_both_numbers(archives, tmp_path):
 
 
 @pytest.mark.parametrize("step", ["_lines", "_append"])
-def test_a_stopped_extraction_leaves_no_half_file_and_goes_on(step, archives, tmp_path, monkeypatch):
+def test_an_interrupted_extraction_leaves_no_partial_file_and_resumes(step, archives, tmp_path, monkeypatch):
     config, raw = data_config(), tmp_path / "raw"
     real, calls = getattr(extraction, step), []
 
@@ -477,7 +477,7 @@ def test_a_stopped_extraction_leaves_no_half_file_and_goes_on(step, archives, tm
     assert text(raw / "train.de") == ["eins", "zwei", ""]
 
 
-def test_what_is_extracted_stays_until_an_archive_or_the_configuration_changes(archives, tmp_path):
+def test_extracted_files_are_kept_until_an_archive_or_the_configuration_changes(archives, tmp_path):
     config, raw = data_config(), tmp_path / "raw"
     assert not is_extracted(config, archives, raw)
     extract(config, archives, raw)

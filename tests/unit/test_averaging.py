@@ -1,4 +1,4 @@
-"""Averages: the mean of every parameter, what is shared stays shared, and the right checkpoints are chosen."""
+"""Averages: the mean of every parameter; shared tensors stay shared; the right checkpoints are chosen."""
 
 import resource
 import subprocess
@@ -127,7 +127,7 @@ def test_a_flipped_bit_is_not_averaged(three, tmp_path, capsys):
 
 
 def test_one_checkpoint_is_in_memory_at_a_time(three, tmp_path, monkeypatch):
-    """When one is loaded, those before the one just used are gone."""
+    """When one is loaded, all but the last one used have been freed."""
     loaded: list[weakref.ref] = []
 
     def load(path, mmap):
@@ -190,7 +190,7 @@ def test_a_full_disk_leaves_nothing(three, tmp_path):
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """What a training leaves: epochs 1-11, with loss (11, 10, ...) and BLEU of their own, updates, and copies."""
+    """The files of a training: epochs 1-11 with loss (11, 10, ...) and BLEU, updates, and copies."""
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     model = OrderedDict(weight=torch.zeros(1))
@@ -211,7 +211,7 @@ def folder(tmp_path) -> Path:
 
 
 def chosen(capsys, folder: Path, *flags: str) -> list[str]:
-    """The names of what the command averaged."""
+    """The names of the averaged checkpoints."""
     assert main(["average", "--checkpoints", str(folder), "--out", str(folder / "average.pt"), *flags]) == 0
     names = capsys.readouterr().out.split("average of ")[1]
     assert load_checkpoint(folder / "average.pt")["extra_state"]["averaged"] == [
@@ -230,7 +230,7 @@ def test_last_and_range_count_as_numbers(folder, capsys):
 def test_best_is_by_value_and_takes_copies_once(folder, capsys):
     best = chosen(capsys, folder, "--best", "3", "--metric", "bleu")
     assert [name.split("(")[1] for name in best] == ["35.5)", "35)", "34)"]
-    # the average of before holds a BLEU, too, but is no candidate
+    # the earlier average has a BLEU, too, but is not a candidate
     assert chosen(capsys, folder, "--best", "3", "--metric", "bleu") == best
     by_loss = chosen(capsys, folder, "--best", "2", "--metric", "loss")
     assert by_loss[0].endswith("(1)") and by_loss[1] == "checkpoint10.pt (2)"
@@ -299,7 +299,7 @@ def test_best_of_an_unknown_metric_is_what_training_maximized(tmp_path, capsys):
         ),
     ],
 )
-def test_a_choice_that_cannot_be_made_is_one_line(folder, tmp_path, capsys, flags, message):
+def test_an_impossible_choice_is_one_line(folder, tmp_path, capsys, flags, message):
     out = tmp_path / "average.pt"
     assert main(["average", "--checkpoints", str(folder), "--out", str(out), *flags.split()]) == 2
     printed = capsys.readouterr().err
@@ -307,7 +307,7 @@ def test_a_choice_that_cannot_be_made_is_one_line(folder, tmp_path, capsys, flag
     assert not out.exists()
 
 
-def test_paths_that_are_not_there_or_empty(tmp_path, capsys):
+def test_missing_and_empty_paths(tmp_path, capsys):
     for path, message in ((tmp_path / "absent", "no such file or directory"), (tmp_path, "no checkpoint (*.pt)")):
         assert main(["average", "--checkpoints", str(path), "--last", "1", "--out", str(tmp_path / "a.pt")]) == 2
         assert f"{path}: {message}" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from tests.integration.test_parse import MODELS, needs_models
 QUICK = sides.SIZES["quick"]
 
 
-def test_sides_alternate_and_are_made_anew_in_turn():
+def test_sides_alternate_and_are_built_again_in_turn():
     events = []
 
     def maker(name):
@@ -31,7 +31,7 @@ def test_sides_alternate_and_are_made_anew_in_turn():
     done = []
     samples = harness.alternate(maker("a"), maker("b"), pairs=5, warm_up=1, blocks=2, done=lambda: done.append(1))
     assert events == ["make a", "make b", "a", "b", *"ab", *"ba", "make b", "make a", "a", "b", *"ab", *"ba", *"ab"]
-    assert samples == [(5, 6), (8, 7), (13, 14), (16, 15), (17, 18)]  # the warm-up of each block is not among them
+    assert samples == [(5, 6), (8, 7), (13, 14), (16, 15), (17, 18)]  # without the warm-up of each block
     assert len(done) == 5
 
 
@@ -82,7 +82,7 @@ def test_kept_for_backward_counts_each_storage_once_and_no_parameter():
         y = linear(x).exp()
         return y.exp() * y.view(5, 7).t().exp().view_as(y)
 
-    # x and what each exp returns; y once though two look at it, the others once though the product keeps them too
+    # x and the result of each exp; y once despite two views, the others once though the product keeps them too
     assert harness.kept_for_backward(twice, linear) == 4 * (7 * 3 + 3 * 7 * 5)
 
 
@@ -127,7 +127,7 @@ def test_the_floor_of_interacting_heads_has_their_parameters_and_shapes(kind):
     assert values[0].shape == values[1].shape and not torch.equal(*values)
 
 
-def test_the_floor_has_the_parameters_of_a_routed_attention_where_it_is_routed():
+def test_the_floor_has_the_parameters_of_a_routed_attention():
     floor = sides.build_model(sides.SIDES["routing floor encoder"], QUICK)
     routed = sides.build_model(sides.SIDES["em routing encoder"], QUICK)
     replaced = [name for name, module in floor.named_modules() if isinstance(module, naive.Aggregation)]

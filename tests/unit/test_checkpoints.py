@@ -1,4 +1,4 @@
-"""Loading checkpoints: what fairseq writes loads, nothing else does, and nothing in a file is run."""
+"""Loading checkpoints: only files of fairseq can be loaded, and no code in a file is run."""
 
 import os
 import re
@@ -51,7 +51,7 @@ class Call:
 
 
 def forged_array() -> Call:
-    """An array of object pointers taken from bytes: NumPy's own unpickling crashes on it, or runs what it points to."""
+    """An array of object pointers made from bytes: NumPy's unpickling crashes on it, or runs what it points to."""
     objects = Call(np.dtype, "O8", False, True, state=(3, "|", None, None, None, -1, -1, 0))  # flags: "no objects"
     state = (1, (1,), objects, False, b"A" * 8)
     return Call(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=state)
@@ -73,7 +73,7 @@ def test_fairseq_checkpoint_loads(tmp_path):
 
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
 def test_numpy_numbers_survive_two_rounds(tmp_path, number):
-    """As after --eval-bleu, resuming and saving again: the second file is NumPy's own as well."""
+    """As after --eval-bleu, resuming and saving again: the second file has NumPy's classes, too."""
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
     torch.save({**checkpoint(), "number": number}, first)
     torch.save(load_checkpoint(first), second)
@@ -178,7 +178,7 @@ def test_expression_in_any_other_setting_is_refused(tmp_path, name, value):
         load_checkpoint(path)
 
 
-def test_text_and_lists_that_hold_themselves_load(tmp_path):
+def test_text_and_recursive_lists_load(tmp_path):
     circle: list = [
         "en-de,de-en",
         "checkpoints/average.pt",
@@ -206,7 +206,7 @@ def test_text_and_lists_that_hold_themselves_load(tmp_path):
         " [(1, 2)]\n",
     ],
 )
-def test_literals_are_what_eval_makes_of_them(text):
+def test_literals_equal_the_results_of_eval(text):
     assert literal(text) == eval(text.strip())
 
 
@@ -226,7 +226,7 @@ def test_nothing_else_is_computed(text):
 
 
 def fairseq_sources() -> dict[str, str]:
-    """The loaded modules of fairseq and their text."""
+    """The loaded modules of fairseq and their source."""
     register_safe_globals()
     found = {
         name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("fairseq.")
@@ -235,7 +235,7 @@ def fairseq_sources() -> dict[str, str]:
 
 
 def test_fairseq_evaluates_nothing_else():
-    """In every module of fairseq that calls ``eval``, whatever the setting is called."""
+    """In every module of fairseq that calls ``eval``, for every name of a setting."""
     calls = re.compile(r"(?<!def )(?<![\w.])eval\(")
     evaluating = [name for name, text in fairseq_sources().items() if calls.search(text)]
     assert len(evaluating) > 10
@@ -249,7 +249,7 @@ def test_fairseq_evaluates_nothing_else():
 
 
 def test_the_settings_that_fairseq_evaluates_are_known():
-    """Those that a call in its source names; by another name they meet ``literal``."""
+    """Those named in calls in its source; all others pass through ``literal``."""
     call = re.compile(r"(?<![\w.])(?:utils\.)?eval(?:_str_list|_str_dict|_bool)?\(\s*(?:self\.)?(?:cfg|args)\.(\w+)")
     names = {name for text in fairseq_sources().values() for name in call.findall(text)}
     assert "adaptive_softmax_cutoff" in names
@@ -263,7 +263,7 @@ def save_model(path: Path, **parameters) -> Path:
 
 @pytest.mark.parametrize("value", [7e37, -65536, float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_weight_that_no_model_has_is_refused(tmp_path, value, dtype):
+def test_an_impossible_weight_is_refused(tmp_path, value, dtype):
     weight = torch.ones(3, 2)
     weight[1, 1] = value
     path = save_model(tmp_path / "flipped.pt", fine=torch.ones(1), bad=weight.to(dtype))
@@ -272,7 +272,7 @@ def test_a_weight_that_no_model_has_is_refused(tmp_path, value, dtype):
     load_checkpoint(path, verify=False)
 
 
-def test_what_is_not_a_weight_may_hold_anything(tmp_path):
+def test_other_entries_may_have_any_value(tmp_path):
     anything = {
         "version": torch.tensor([10**9]),
         "embed._float_tensor": torch.tensor([float("nan")]),
@@ -282,7 +282,7 @@ def test_what_is_not_a_weight_may_hold_anything(tmp_path):
 
 
 def test_a_flipped_bit_is_found(tmp_path):
-    """Also where the number it makes could be a weight, in the optimizer's state and in the configuration."""
+    """Also if the changed number could be a weight; also in the optimizer's state and the configuration."""
     whole, flipped = tmp_path / "whole.pt", tmp_path / "flipped.pt"
     state = {**checkpoint(), "last_optimizer_state": torch.full((9,), 3.25)}
     torch.save(state, whole)
@@ -307,7 +307,7 @@ def test_a_file_written_without_checksums_loads(tmp_path):
 
 
 def damaged_files(folder: Path) -> dict[str, str]:
-    """Files that are no checkpoint, with what the error has to say about each."""
+    """Files that are not checkpoints, with the expected error for each."""
     torch.save(checkpoint(), folder / "whole.pt")
     whole = (folder / "whole.pt").read_bytes()
     (folder / "truncated.pt").write_bytes(whole[:-100])
@@ -335,7 +335,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_one_line_says_what_is_wrong_with_a_file(tmp_path):
+def test_a_wrong_file_gives_one_line(tmp_path):
     for name, expected in damaged_files(tmp_path).items():
         with pytest.raises(UserError) as error:
             load_checkpoint(tmp_path / name)
@@ -370,8 +370,8 @@ def test_fairseq_loads_through_the_same_checks(tmp_path):
         checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "translation.pt")])
 
 
-def test_fairseq_reads_no_file_to_initialize_what_it_loads(tmp_path):
-    """Nor runs a setting of any kind of checkpoint; damaged states are one line."""
+def test_fairseq_reads_no_file_to_initialize_loaded_parameters(tmp_path):
+    """It does not run a setting of any kind of checkpoint either; damaged states give one line."""
     from fairseq import checkpoint_utils
 
     register_safe_globals()
@@ -402,8 +402,8 @@ def test_fairseq_reads_no_file_to_initialize_what_it_loads(tmp_path):
     assert not marker.exists()
 
 
-def test_resumed_half_precision_has_the_weights_that_were_trained():
-    """The float32 copy survives, but not where the model's weights are others."""
+def test_resumed_half_precision_has_the_trained_weights():
+    """The float32 copy is restored, unless the model's weights differ."""
     from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
 
     from fairseq_diverse import register
@@ -472,8 +472,8 @@ def test_resumed_half_precision_has_the_weights_that_were_trained():
     ],
     ids=str,
 )
-def test_what_a_user_did_wrong_is_one_line(capsys, monkeypatch, error, line):
-    """And what a bug did is shown as before."""
+def test_a_user_error_is_one_line(capsys, monkeypatch, error, line):
+    """Errors of bugs are shown as before."""
     shown: list = []
     monkeypatch.setattr(sys, "excepthook", lambda *parts: shown.append(parts))
     install_error_hook()
@@ -513,8 +513,8 @@ def test_a_sentence_beyond_the_learned_positions_is_one_line():
         positions(torch.full((1, 5), 5), incremental_state={})
 
 
-def test_a_model_is_loaded_from_no_other_checkpoint_than_its_own(monkeypatch):
-    """A probing checkpoint may name itself, and would be loaded for ever."""
+def test_a_model_is_loaded_from_its_own_checkpoint_only(monkeypatch):
+    """A probing checkpoint that names itself would be loaded in an endless loop."""
     from fairseq_diverse.models import loading
 
     asked: dict = {}

@@ -68,7 +68,7 @@ def texts_of(task, inputs):
     return ["\t".join(task.dictionary.string(side) for side in example) for example in inputs]
 
 
-def test_batches_hold_all_first_sequences_then_all_second_ones():
+def test_batches_have_all_first_sequences_then_all_second_ones():
     inputs = [[torch.tensor([5, 6]), torch.tensor([7])], [torch.tensor([8]), torch.tensor([9, 10, 11])]]
     dataset = ClassificationDataset(inputs, [3, 0], pad=1, shuffle=False)
     batch = dataset.collater([dataset[0], dataset[1]])
@@ -196,7 +196,7 @@ def test_criterion_with_disagreement(task):
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("flags", [{"pooling": "mean"}, *PLACED], ids=str)
 def test_half_types(task, flags, half):
-    """What --bf16 and --fp16 ask of model and criterion."""
+    """What --bf16 and --fp16 need from model and criterion."""
     task.load_dataset("test5")
     dataset = task.dataset("test5")
     sample = dataset.collater([dataset[i] for i in range(6)])

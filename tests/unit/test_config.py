@@ -102,7 +102,7 @@ def test_values_of_another_type_are_refused(flags):
         read_settings(argparse.Namespace(**flags), mechanism)
 
 
-def test_flags_that_did_not_exist_yet_have_their_default():
+def test_flags_missing_in_old_checkpoints_have_their_default():
     args = argparse.Namespace()
     assert read_settings(args, "routing") == MECHANISMS["routing"].Settings()
     fill_defaults(args)
@@ -115,7 +115,7 @@ def test_no_flag_starts_with_a_prefix_that_fairseq_moves():
             assert not flag_name(mechanism, f.name).startswith(("--encoder", "--decoder", "--quant-noise"))
 
 
-def test_settings_of_a_mechanism_that_is_off_are_said_to_do_nothing(caplog):
+def test_settings_of_a_mechanism_that_is_off_give_a_warning(caplog):
     def plain(**flags):
         args = argparse.Namespace(**flags)
         fill_defaults(args)

@@ -59,14 +59,14 @@ def test_an_odd_width_cannot_be_halved():
         build_model({"differential_on": "encoder", "qk_head_dim": 5})
 
 
-def test_the_share_of_the_second_map():
+def test_the_weight_of_the_second_map():
     vectors = [torch.randn(3, dtype=torch.float64) for _ in range(4)]
     got = differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2)
     expected = reference.differential_ratio(*(x.tolist() for x in vectors), 0.2)
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_a_model_has_the_share_of_its_layer():
+def test_a_model_has_the_initial_ratio_of_its_layer():
     model = build_model({"differential_on": "encoder,decoder,cross"})
     for number, layer in enumerate(model.decoder.layers, 1):
         own = layer.encoder_attn.differential
@@ -97,7 +97,7 @@ def test_interacting_heads_refuse_differential_attention():
         build_model({"differential_on": "encoder", "interacting": "sum", "interacting_on": "encoder"})
 
 
-def test_dependencies_and_routing_go_with_differential_attention():
+def test_dependencies_and_routing_work_with_differential_attention():
     flags = {"differential_on": "encoder", "syntax": "dependency", "routing": "em", "gated": "head"}
     output, _ = build_model(flags)(**batch())
     assert output.isfinite().all()

@@ -1,4 +1,4 @@
-"""The doctor finds what is missing or wrong, and runs where fairseq does not."""
+"""The doctor finds missing and wrong packages, and runs without a working fairseq."""
 
 import json
 import os
@@ -23,8 +23,8 @@ def test_this_environment_works(capsys):
 
 
 @pytest.mark.parametrize("kind", ["PyPI's fairseq", "no fairseq", "no torch"])
-def test_runs_where_fairseq_or_torch_is_broken(tmp_path, kind):
-    """In a process of its own, with packages that hide the real ones."""
+def test_runs_with_a_broken_fairseq_or_torch(tmp_path, kind):
+    """In a new process, with packages that hide the real ones."""
     broken = tmp_path / ("torch" if kind == "no torch" else "fairseq")
     broken.mkdir()
     error = "ValueError('mutable default')" if kind == "PyPI's fairseq" else "ModuleNotFoundError(__name__)"
@@ -56,7 +56,7 @@ def check(function, name: str) -> doctor.Check:
 
 
 def hide(monkeypatch, *modules: str) -> None:
-    """As if these packages were not installed."""
+    """Behave as if these packages were not installed."""
     version, spec = doctor._version, doctor._spec
     monkeypatch.setattr(doctor, "_version", lambda name: "" if name in modules else version(name))
     monkeypatch.setattr(doctor, "_spec", lambda name: None if name in modules else spec(name))
@@ -67,7 +67,7 @@ def set_version(monkeypatch, package: str, number: str) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: number if name == package else version(name))
 
 
-def test_missing_packages_fail_only_where_they_are_required(monkeypatch, capsys):
+def test_missing_packages_fail_only_if_they_are_required(monkeypatch, capsys):
     hide(monkeypatch, "sacremoses", "spacy", "fairseq", "fairseq-fixed")
     spacy = check(doctor._extras, "spacy")
     assert spacy.state == "missing" and not spacy.failed and "fairseq-diverse[syntax]" in spacy.advice

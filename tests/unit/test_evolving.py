@@ -1,4 +1,4 @@
-"""Evolving attention equals its loop version, sees what the paper says it sees, and nothing it needs is unused."""
+"""Evolving attention equals its loop version, reads the cells given in the paper, and has no unused parameters."""
 
 from argparse import Namespace
 
@@ -60,8 +60,8 @@ def test_equals_the_loop(component, kernel, carried):
         ("cross", 5, {(t, s) for t in (0, 1, 2, 3) for s in (1, 2, 3, 4, 5)}),
     ],
 )
-def test_the_cells_that_one_cell_depends_on(component, kernel, expected):
-    """Of cell (3, 3), on the diagonal; a future cell is read by no one and depends on no one's future."""
+def test_receptive_field_of_a_cell(component, kernel, expected):
+    """For cell (3, 3), on the diagonal; future cells are never read."""
     logits = torch.randn(1, H, T, S, dtype=torch.float64, requires_grad=True)
     weight, bias = torch.rand(H, H, kernel, kernel).double(), torch.full((H,), 100.0).double()  # ReLU lets all pass
     causal = torch.ones(T, S).tril().bool()[None, None] if component == "decoder" else None
@@ -71,7 +71,7 @@ def test_the_cells_that_one_cell_depends_on(component, kernel, expected):
     assert seen == expected
 
 
-def test_nothing_is_done_where_nothing_is_asked_for():
+def test_no_convolution_and_no_carry_give_the_logits():
     (logits, previous), weight, bias, cells = case("encoder", 3)
     assert evolve_logits(logits, previous, None, None, "encoder", 0.0, 0.0, cells).equal(logits)
     assert evolve_logits(logits, previous, weight, bias, "decoder", 0.7, 0.0, cells) is logits
@@ -82,7 +82,7 @@ def test_nothing_is_done_where_nothing_is_asked_for():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_logits_beyond_half_types_stay_finite_under_autocast(component, dtype):
-    """And a map of half types may lie below or above one of float32."""
+    """A map of half types may be in the layer before or after one of float32."""
     logits, weight, bias = torch.full((B, H, T, S), -1e5), torch.randn(H, H, 3, 3), torch.randn(H)
     cells = torch.rand(B, 1, T, S) > 0.3
     expected = evolve_logits(logits, None, weight, bias, component, 0.5, 0.5, cells)
@@ -124,7 +124,7 @@ def test_alpha_of_the_lite_size():
 
 
 def spy(evolving, look):
-    """Let ``look`` see the logits, the carried map and the result of every call of the stage."""
+    """Call ``look`` with the logits, the carried map and the result of every call of the stage."""
     stage = evolving.logits
 
     def logits(logits, context):
@@ -136,7 +136,7 @@ def spy(evolving, look):
 
 
 def test_the_carried_map_is_that_of_the_last_layer_that_ran():
-    """Under LayerDrop; nothing reaches the first that runs."""
+    """Under LayerDrop; the first layer that runs gets no map."""
     model = build_model({"encoder_layers": 4, "evolving_on": "encoder", "encoder_layerdrop": 0.5}).eval()
     ran, counts = [], set()
     for layer in model.encoder.layers:
@@ -151,7 +151,7 @@ def test_the_carried_map_is_that_of_the_last_layer_that_ran():
 
 
 def test_the_carried_map_goes_to_the_next_placed_layer():
-    """A layer without evolving attention in between hands it on."""
+    """A layer in between without evolving attention passes it on."""
     flags = {"encoder_layers": 3, "evolving_on": "encoder:1+3", "evolving_conv": "0"}
     model = build_model(flags).eval()
     seen = {}

@@ -23,7 +23,7 @@ from fairseq_diverse.support.processes import Busy, locked
 from tests.unit.conftest import SIZE
 
 
-def test_a_grid_makes_a_row_of_every_combination(table):
+def test_a_grid_makes_one_row_per_combination(table):
     grid = ("rows:", "grid: {lr: [1.0e-4, 0.2], arch: [a, b]}\nrows:")
     rows = load_table(table(grid)).rows
     points = [f"-lr={lr}-arch={arch}" for lr in (0.0001, 0.2) for arch in "ab"]
@@ -37,7 +37,7 @@ def test_a_grid_makes_a_row_of_every_combination(table):
             load_table(table(("rows:", f"grid: {{{wrong}}}\nrows:")))
 
 
-def test_of_a_grid_the_point_with_the_lowest_validation_loss_is_shown(table):
+def test_a_grid_shows_the_point_with_the_lowest_validation_loss(table):
     rows = list(load_table(table(("rows:", "grid: {lr: [1, 2, 3]}\nrows:"))).rows.values())
     losses = {"first-lr=2": [3.0], "first-lr=3": [2.0, 5.0], "second-lr=1": [1.0], "second-lr=3": [0.5]}
     summaries = {
@@ -125,7 +125,7 @@ def test_further_test_sets(table, tmp_path, monkeypatch):
         find_runs([second], [1])
 
 
-def test_a_key_tells_what_is_trained_and_nothing_else(table):
+def test_a_key_depends_only_on_the_training(table):
     row = load_table(table()).rows["second"]
     other_order = load_table(table(("{dropout: 0.3, fp16: true,", "{fp16: true, dropout: 0.3,"))).rows["second"]
     renamed = load_table(table(("second:", "another:"), ("27.3", "20.0"))).rows["another"]
@@ -223,7 +223,7 @@ def bomb(step: str) -> str:
     ],
     ids=["text", "number", "deep", "endless", "aliases", "merges", "large"],
 )
-def test_a_file_that_is_no_table_is_refused_with_its_limit(tmp_path, text, problem):
+def test_a_file_that_is_not_a_table_is_refused_with_its_limit(tmp_path, text, problem):
     (tmp_path / "table.yaml").write_text(text)
     with pytest.raises(ValueError, match=f"table.yaml.*: .*{problem}"):
         load_table(str(tmp_path / "table.yaml"))
@@ -237,7 +237,7 @@ def test_anchors_and_merges_work(table):
 @pytest.mark.parametrize(
     "name", ["a/../../b", "/etc", "..", ".a", "", " a", "a ", "a\nb", "a\0b", "x" * 400, "a\\b", "\x85"]
 )
-def test_names_of_rows_that_cannot_be_part_of_a_path_are_refused(table, name):
+def test_names_of_rows_that_are_not_valid_in_a_path_are_refused(table, name):
     with pytest.raises(ValueError, match=r"table.yaml: .*(a row's name is part|a name of 400 bytes|control character)"):
         load_table(table(("first:", f"{json.dumps(name)}:")))
 
@@ -259,7 +259,7 @@ def test_a_grid_of_paths_names_its_rows_without_them(table):
     assert rows["second-finetune-from-model=_a_c.pt"].train["finetune-from-model"] == "/a/c.pt"
 
 
-def test_a_row_sets_no_flag_that_is_the_runs_own(table, tmp_path):
+def test_a_row_cannot_set_flags_that_run_sets(table, tmp_path):
     row = load_table(table()).rows["second"]
     run = Run(row, 7, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
     given = {f"--{flag}" for flag in (*row.train, *row.generate, "task", "num-workers", "batch-size")}
@@ -294,7 +294,7 @@ def test_a_wrong_size_is_refused_by_name(table):
         load_table(table(size=SIZE.replace("max-update: 30, ", "")))
 
 
-def test_unknown_names_come_with_the_known_ones(table, tmp_path, monkeypatch):
+def test_unknown_names_are_reported_with_the_known_ones(table, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     with pytest.raises(ValueError, match=r"nosuch: .*known: .*multi30k"):
         load_table("nosuch")
@@ -336,12 +336,12 @@ def test_a_setting_of_another_type_is_named(table, setting, problem):
         load_table(table(), settings=[setting])
 
 
-def test_an_average_of_more_checkpoints_than_there_will_be_is_refused(table):
+def test_an_average_of_too_many_checkpoints_is_refused(table):
     with pytest.raises(ValueError, match=r"row first: average: the last 4 checkpoints of every 8 updates, but only 30"):
         load_table(table(), settings=["average.last=4", "average.every=8"])
 
 
-def test_rows_that_another_data_set_makes_equal_are_one(table):
+def test_rows_that_are_equal_for_another_data_set_are_one(table):
     added = "rows:\n  third: {data: wmt14_en_de, baseline: third}\n  fourth: {dropout: 0.5, baseline: third}\n"
     name = table(("rows:\n", added))
     assert list(load_table(name).rows) == ["third", "fourth", "first", "second"]
@@ -542,7 +542,7 @@ def training(table, tmp_path, monkeypatch):
     return make
 
 
-def test_training_that_ends_early_by_itself_fails(training):
+def test_training_that_ends_early_without_a_flag_fails(training):
     run = training()
     with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
         list(execution._train(run, [], {}, 0))
@@ -550,7 +550,7 @@ def test_training_that_ends_early_by_itself_fails(training):
 
 
 @pytest.mark.parametrize("setting", ["max-epoch=1", "patience=2", "stop-min-lr=0.1", "stop-time-hours=1"])
-def test_training_that_a_flag_ends_early_is_recorded_as_it_was(training, setting, capsys):
+def test_training_that_a_flag_ends_early_is_recorded(training, setting, capsys):
     run = training(setting)
     list(execution._train(run, [], {}, 0))
     assert run.state["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
@@ -573,7 +573,7 @@ def test_a_damaged_file_of_a_run_is_named(training, name, text):
     assert schedule.run_all([run], jobs=10**9, environment={}) == 1
 
 
-def test_what_a_full_disk_leaves_is_removed_and_said(tmp_path, monkeypatch):
+def test_files_left_by_a_full_disk_are_removed_and_reported(tmp_path, monkeypatch):
     (tmp_path / "checkpoint_1_4.pt.tmp").write_bytes(b"half")
     assert repair_last_checkpoint(tmp_path) == 0 and not list(tmp_path.iterdir())
     log = tmp_path / "train.log"
@@ -585,7 +585,7 @@ def test_what_a_full_disk_leaves_is_removed_and_said(tmp_path, monkeypatch):
     assert logs.disk_is_full(log)
 
 
-def test_a_lock_is_held_by_one_and_given_back_by_the_dead(tmp_path):
+def test_a_lock_has_one_holder_and_is_released_when_it_dies(tmp_path):
     with locked(tmp_path), pytest.raises(Busy, match=f"process {os.getpid()} is working"), locked(tmp_path):
         pass
     hold = "import sys, time; from pathlib import Path; from fairseq_diverse.support.processes import locked\n"
@@ -601,7 +601,7 @@ def test_a_lock_is_held_by_one_and_given_back_by_the_dead(tmp_path):
 
 
 class FakeRun(SimpleNamespace):
-    """A run of a few steps that may fail; counts how many of them work at a time."""
+    """A run of a few steps that may fail; counts simultaneous runs."""
 
     working = most = 0
 
@@ -628,7 +628,7 @@ class FakeRun(SimpleNamespace):
             self.closed = True
 
 
-def test_a_failing_run_is_shown_and_the_others_go_on(tmp_path, capsys, monkeypatch):
+def test_a_failing_run_is_shown_and_the_others_continue(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(schedule, "execute", FakeRun.execute)
     FakeRun.most = 0
@@ -662,7 +662,7 @@ def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
 
 
 def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
-    """Relative to the file; every command of the run gets it, and changed code is another run."""
+    """Relative to the file; every command of the run gets it, and changed code makes another run."""
     folder = tmp_path / "own_mechanisms"
     folder.mkdir()
     with pytest.raises(ValueError, match=r"table.yaml: user-dir: .*own_mechanisms is not a folder of a Python package"):

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, into what their name means; what killed processes left is swept."""
+"""Files are written atomically, through links and pipes; files of killed processes are removed."""
 
 import errno
 import io
@@ -23,7 +23,7 @@ def names(folder: Path) -> list[str]:
 
 
 def dead() -> int:
-    """The number of a process that is gone."""
+    """The number of a dead process."""
     child = os.fork()
     if not child:
         os._exit(0)
@@ -35,7 +35,7 @@ def dead() -> int:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_link_stays_and_its_file_is_written(there, tmp_path):
+def test_a_link_is_kept_and_its_target_is_written(there, tmp_path):
     (tmp_path / "real").mkdir()
     if there:
         (tmp_path / "real/file").write_text("old")
@@ -43,7 +43,9 @@ def test_a_link_stays_and_its_file_is_written(there, tmp_path):
     (tmp_path / "first").symlink_to("real/second")
     with atomic_write(tmp_path / "first") as f:
         f.write("new")
-        assert [name for name in names(tmp_path / "real") if name.endswith(".tmp")]  # beside the file, on its disk
+        assert [
+            name for name in names(tmp_path / "real") if name.endswith(".tmp")
+        ]  # next to the file, on the same disk
     assert (tmp_path / "first").is_symlink() and (tmp_path / "real/second").is_symlink()
     assert (tmp_path / "real/file").read_text() == "new" and not (tmp_path / "real/file").is_symlink()
     assert names(tmp_path) == ["first", "real"] and names(tmp_path / "real") == ["file", "second"]
@@ -70,8 +72,8 @@ def test_a_pipe_is_written_to(mode, linked, tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode) and names(tmp_path) == ["link", "pipe"]
 
 
-def test_an_open_file_is_added_to(tmp_path):
-    """As /dev/stdout is, which may be a file that the shell opened with >>."""
+def test_an_open_file_is_appended_to(tmp_path):
+    """Such as /dev/stdout, which may be a file that the shell opened with >>."""
     with open(tmp_path / "log", "a") as log:
         log.write("before\n")
         log.flush()
@@ -90,14 +92,14 @@ def test_a_file_keeps_its_mode(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "\udcff"])
-def test_any_name_that_a_file_may_have(name, tmp_path):
+def test_every_valid_file_name(name, tmp_path):
     with atomic_write(tmp_path / name) as f:
         f.write("text")
     assert names(tmp_path) == [name]
 
 
 @pytest.mark.parametrize("raised", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_what_is_there_stays_when_writing_stops(raised, tmp_path):
+def test_an_interrupted_write_keeps_the_old_file(raised, tmp_path):
     path = tmp_path / "out"
     path.write_text("old")
     with pytest.raises(type(raised)) as caught, atomic_write(path) as f:
@@ -107,7 +109,7 @@ def test_what_is_there_stays_when_writing_stops(raised, tmp_path):
     assert isinstance(raised, KeyboardInterrupt) or str(caught.value) == f"[Errno 28] No space left on device: '{path}'"
 
 
-def test_an_error_without_a_number_keeps_its_words(tmp_path):
+def test_an_error_without_a_number_keeps_its_message(tmp_path):
     with pytest.raises(OSError, match=r"^the connection ended$"), atomic_write(tmp_path / "out"):
         raise OSError("the connection ended")
 
@@ -115,7 +117,7 @@ def test_an_error_without_a_number_keeps_its_words(tmp_path):
 # --- what is left of killed processes ---
 
 
-def test_only_what_dead_processes_of_this_user_and_host_left_beside_it_is_swept(tmp_path, monkeypatch):
+def test_only_files_of_dead_processes_of_this_user_and_host_are_removed(tmp_path, monkeypatch):
     gone, path = dead(), tmp_path / "out"
     swept = temporary_path(path).with_name(f".out.{host()}.{gone}.tmp")
     swept.mkdir()
@@ -149,7 +151,7 @@ def test_only_what_dead_processes_of_this_user_and_host_left_beside_it_is_swept(
     assert names(tmp_path) == sorted(["out", "precious", *kept])
 
 
-def test_another_users_are_kept(tmp_path, monkeypatch):
+def test_files_of_another_user_are_kept(tmp_path, monkeypatch):
     left = tmp_path / f".out.{host()}.{dead()}.tmp"
     left.write_text("half")
     me = os.geteuid()
@@ -159,7 +161,7 @@ def test_another_users_are_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_was_about_to_be_replaced_comes_back_if_nothing_did(there, tmp_path):
+def test_the_old_version_is_restored_if_there_is_no_new_one(there, tmp_path):
     out, old = tmp_path / "out", tmp_path / f".out.{host()}.{dead()}.old"
     old.mkdir()
     (old / "data").write_text("old")
@@ -182,7 +184,7 @@ def usual_signals():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_command_stopped_by_a_signal_cleans_up_and_says_so(number, tmp_path, monkeypatch, capsys, usual_signals):
+def test_a_command_stopped_by_a_signal_cleans_up_and_reports_it(number, tmp_path, monkeypatch, capsys, usual_signals):
     def write(args):
         with atomic_write(tmp_path / "out"):
             try:
@@ -213,7 +215,7 @@ def test_ignored_signals_stay_ignored_and_forked_processes_die(usual_signals):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_nothing_is_left_of_a_command_that_takes_too_long(tmp_path):
+def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
     start = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):
         run_to_end(
@@ -235,7 +237,7 @@ def test_output_is_utf8_in_every_locale(monkeypatch):
     assert out.getvalue() == "größer ".encode() + b"\xff\n"
 
 
-def test_nobody_reads_on(monkeypatch, capsys):
+def test_a_closed_stdout_ends_quietly(monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)
     monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
@@ -245,7 +247,7 @@ def test_nobody_reads_on(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_name_of_runs_that_is_empty_is_none(monkeypatch, tmp_path):
+def test_an_empty_folder_of_runs_counts_as_unset(monkeypatch, tmp_path):
     from fairseq_diverse.support.paths import runs_dir
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Figures of heads: redundancy is the model's own, importance a derivative."""
+"""Statistics of heads: redundancy equals the model's, importance is a derivative."""
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ def graphs():
 
 
 @pytest.mark.parametrize("flags", [{}, {"syntax": "phrase", "relative_on": "encoder", "localness_on": "encoder"}])
-def test_redundancy_is_what_an_enlivened_model_finds(flags):
-    """The same plain weights in the first layer, whatever the mechanisms are."""
+def test_redundancy_equals_that_of_an_enlivened_model(flags):
+    """The same plain weights in the first layer, with any mechanisms."""
     enlivened = build_model({**flags, **({} if flags else {"syntax": "dependency"}), "enliven": "enliven"}).eval()
     model = build_model(flags)
     model.load_state_dict(enlivened.state_dict(), strict=False)
@@ -78,6 +78,6 @@ def test_the_model_keeps_its_own_trees():
     assert torch.equal(*importance)
 
 
-def test_the_picture_has_a_panel_a_figure():
+def test_the_plot_has_one_panel_per_statistic():
     figure = draw_figures({name: torch.rand(3, 4) for name in FIGURES})
     assert [axes.get_title() for axes in figure.axes] == list(FIGURES)

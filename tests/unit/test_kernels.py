@@ -1,4 +1,4 @@
-"""C kernels: only what the user compiled is loaded, whole; without them, and for what they do not take, torch works."""
+"""C kernels: only intact kernels compiled by the user are loaded; otherwise, and for other inputs, torch is used."""
 
 import functools
 import hashlib
@@ -26,7 +26,7 @@ compiled = functools.cache(compiler._compile)  # once for all tests
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache, and a process that has loaded nothing; ``cache.compiled`` counts."""
+    """An empty cache, with no kernel loaded; ``cache.compiled`` counts compilations."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("FAIRSEQ_DIVERSE_KERNELS", raising=False)
@@ -53,7 +53,7 @@ class Cache:
         return file
 
     def loads(self) -> bool:
-        """Whether a new process loads the kernel, which then works."""
+        """Whether a new process loads the kernel and it works."""
         forget()
         if (library := compiler.library("routing")) is None:
             return False
@@ -78,7 +78,7 @@ def test_the_instructions_of_kernels_can_be_chosen(cache, monkeypatch):
     assert not cache.loads()
 
 
-def test_a_kernel_is_compiled_once_and_kept_for_its_user_alone(cache):
+def test_a_kernel_is_compiled_once_and_cached_for_its_user_only(cache):
     assert cache.loads() and cache.loads() and cache.compiled == 1
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700 and cache.file.name.startswith("routing-")
 
@@ -118,7 +118,7 @@ def test_a_kernel_that_others_can_write_is_not_read(who, cache, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["group", "others", "link", "file", "read-only"])
-def test_a_folder_that_is_not_the_users_alone_is_not_used(how, cache, tmp_path, caplog):
+def test_a_folder_that_others_can_write_is_not_used(how, cache, tmp_path, caplog):
     assert cache.loads()
     before = cache.file.read_bytes()
     if how == "link":
@@ -153,7 +153,7 @@ def test_a_cache_that_is_not_absolute_counts_as_unset(value, cache, tmp_path, mo
 
 
 @pytest.mark.parametrize("kind", ["hangs", "fails", "writes nothing", "writes another library"])
-def test_without_a_working_compiler_torch_does_the_work(kind, cache, tmp_path, monkeypatch, caplog):
+def test_without_a_working_compiler_torch_is_used(kind, cache, tmp_path, monkeypatch, caplog):
     monkeypatch.undo()
     forget()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -183,7 +183,7 @@ def test_without_a_working_compiler_torch_does_the_work(kind, cache, tmp_path, m
         assert not child.exists() or child.read_text().split()[2] == "Z"
 
 
-def test_what_a_killed_compilation_left_is_swept(cache, tmp_path, monkeypatch):
+def test_files_of_a_killed_compilation_are_removed(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "_compile", compiled.__wrapped__)
     script = f"#!/bin/sh\ntouch {tmp_path}/started; exec sleep 60\n"
     (tmp_path / "cc").write_text(script)
@@ -219,8 +219,8 @@ FORMULAS = {
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e18])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_what_is_not_finite_is_so_where_torch_has_it(name, number):
-    """In each argument, and in the gradient that comes in; 1e18 is finite, but its square is not."""
+def test_non_finite_numbers_are_where_torch_has_them(name, number):
+    """In each argument, and in the incoming gradient; 1e18 is finite, but its square is not."""
     formula, shapes = FORMULAS[name]
     torch.manual_seed(0)
     assert cpu.library("interacting") is not None and cpu.library("routing") is not None

@@ -21,7 +21,7 @@ from tests.integration.commands import shared_data
 from tests.reference import logic as reference
 
 
-def test_truth_tables_equal_trying_every_world():
+def test_truth_tables_equal_trying_every_assignment():
     numbers = random.Random(1)
     for count in range(13):
         formula = random_formula(count, VARIABLES, numbers)
@@ -34,7 +34,7 @@ def test_truth_tables_equal_trying_every_world():
 @pytest.mark.parametrize(
     "text", ["", "( a", "a b", "( a and b )", "( not )", "( a ( and b ) ) )", "g", "( and b )", ")"]
 )
-def test_what_is_no_formula_is_refused(text):
+def test_what_is_not_a_formula_is_refused(text):
     with pytest.raises(ValueError, match="not a formula"):
         truth_table(text.split())
 
@@ -57,7 +57,7 @@ def test_relations(left, right, expected):
     )
 
 
-def test_a_corpus_is_what_it_says(tmp_path):
+def test_a_corpus_matches_its_description(tmp_path):
     mix = write_corpus(tmp_path / "a", 40, seed=3)
     write_corpus(tmp_path / "b", 40, seed=3)
     write_corpus(tmp_path / "c", 40, seed=4)
@@ -98,7 +98,7 @@ def test_the_command(tmp_path, capsys):
     assert "--pairs 0: at least 2, one to train on and one to test" in capsys.readouterr().err
 
 
-def test_files_of_another_origin_are_kept(tmp_path):
+def test_files_of_another_program_are_kept(tmp_path):
     (tmp_path / "test3").write_text("original")
     with pytest.raises(ValueError, match="test3: exists, and another program wrote it; give another --out"):
         write_corpus(tmp_path, 20)

@@ -1,5 +1,5 @@
-"""Metrics beside sacreBLEU's: equal to their papers' formulas, highest for the reference, one line where they lack
-something. METEOR and COMET are also driven through programs of the same name that record how they were called."""
+"""Metrics besides sacreBLEU's: equal to the formulas of their papers, highest for the reference, one line if something
+is missing. METEOR and COMET are also tested with programs of the same name that record their arguments."""
 
 import json
 import random
@@ -127,7 +127,7 @@ def model(tmp_path_factory) -> Path:
 
 
 def embedded(lines: list[str], model: Path, layer: int) -> list[list[tuple[str, list[float]]]]:
-    """Units and vectors of each line by itself."""
+    """Units and vectors of each line alone."""
     import torch
     from transformers import BertModel, BertTokenizerFast
 
@@ -177,7 +177,7 @@ def test_yisi_has_the_figures_that_its_program_publishes():
     assert yisi.sentence_score(phrases, np.ones(2), np.ones(2)) == pytest.approx(0.743972, abs=6e-7)
 
 
-def test_yisi_1_cuts_what_is_longer_than_the_model_reads(model):
+def test_yisi_1_truncates_lines_longer_than_the_models_input(model):
     assert yisi.yisi_1(["der " * 50], ["der " * 50], model).score == pytest.approx(100, rel=1e-5)
 
 
@@ -197,7 +197,7 @@ def test_yisi_1_says_what_is_wrong_with_its_model(model, tmp_path):
 
 
 def program(folder: Path, name: str, body: str) -> None:
-    """A program that writes its arguments and the files that they name to ``call.json``, then runs ``body``."""
+    """A program that writes its arguments and the contents of their files to ``call.json``, then runs ``body``."""
     path = folder / name
     path.write_text(
         f"#!{sys.executable}\nimport json, os, sys\n"
@@ -210,7 +210,7 @@ def program(folder: Path, name: str, body: str) -> None:
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """Only the programs written to the folder are on the PATH."""
+    """Only programs in the folder are on the PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 
@@ -230,7 +230,7 @@ def fake(monkeypatch, tmp_path):
         ("zh", ["-l", "other", "-m", "exact", "-lower"], "Ja , „ gut “ .", "METEOR does not know zh"),
     ],
 )
-def test_meteor_is_called_with_what_the_language_has(fake, language, options, text, said):
+def test_meteor_is_called_with_the_resources_of_the_language(fake, language, options, text, said):
     program(fake, "java", "print('0.25')")
     result = programs.meteor(["Ja, „gut“.", ""], ["Ja, „gut“.", "x"], language)
     arguments, (hypotheses, references) = json.loads((fake / "call.json").read_text())
@@ -264,7 +264,7 @@ def test_meteor_that_fails_says_so_in_one_line(fake, body, message):
 @pytest.mark.skipif(not shutil.which("java"), reason="no Java on the PATH")
 @pytest.mark.parametrize("language", ["de", "cs", "fr", "it", "sv", "pl", "zh"])
 def test_real_meteor_knows_every_choice_of_options(language, monkeypatch):
-    """Without the English tables, which take long to load."""
+    """Without the English tables, which load slowly."""
     monkeypatch.setenv("LC_ALL", "C")
     lines = ["Die Männer gehen über den grünen Fluss .", "und die Hunde auch .", ""]
     assert programs.meteor(lines, lines, language).score > 95
@@ -368,7 +368,7 @@ def score(files, *arguments: str) -> int:
     return main(["score", "--ref", files["ref"], "--language", "de", *arguments])
 
 
-def test_command_prints_what_it_can_and_a_line_for_the_rest(files, fake, capsys):
+def test_command_prints_available_scores_and_a_line_for_each_other(files, fake, capsys):
     out = fake / "scores.json"
     assert score(files, "--hyp", files["fair"], "--metrics", "bleu,all", "--json", str(out)) == 0
     captured = capsys.readouterr()
@@ -382,7 +382,7 @@ def test_command_prints_what_it_can_and_a_line_for_the_rest(files, fake, capsys)
         assert f"{system[metric]:.2f}" in captured.out and CATALOGUE[metric].heading in captured.out
 
 
-def test_command_fails_where_nothing_asked_for_can_be_computed(files, fake, capsys):
+def test_command_fails_if_no_metric_can_be_computed(files, fake, capsys):
     assert score(files, "--hyp", files["fair"], "--metrics", "meteor") == 2
     captured = capsys.readouterr()
     assert captured.out == "" and len(captured.err.splitlines()) == 1
@@ -470,12 +470,12 @@ def test_command_shows_seeds_and_tests_them(files, tmp_path, capsys):
         (["a={fair},{poor}", "b={poor}", "--test", "randomization"], "--test randomization: is of one file a system"),
     ],
 )
-def test_what_says_nothing_about_seeds_is_refused(files, capsys, arguments, message):
+def test_inputs_without_seeds_are_refused(files, capsys, arguments, message):
     given = [argument.format(**files) for argument in arguments]
     assert score(files, "--system", *given) == 2 and message in capsys.readouterr().err
 
 
-def test_a_byte_order_mark_is_no_text(files, tmp_path, capsys):
+def test_a_byte_order_mark_is_not_text(files, tmp_path, capsys):
     (tmp_path / "mark").write_bytes(b"\xef\xbb\xbf" + Path(files["fair"]).read_bytes())
     assert score(files, "--hyp", str(tmp_path / "mark"), files["fair"], "--metrics", "bleu,chrf") == 0
     marked, plain = capsys.readouterr().out.splitlines()[1:3]

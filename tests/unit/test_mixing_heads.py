@@ -49,7 +49,7 @@ def test_interacting_equals_the_loop(mask, key_width, combine):
     q, k, v = qkv(key_width)
     allowed = MASKS[mask]
     everything = torch.ones(B, T, S).bool() if allowed is None else allowed.expand(B, 1, T, S).squeeze(1)
-    if mask == "both":  # the first query of the second sentence sees nothing; what it gives is ignored
+    if mask == "both":  # the first query of the second sentence sees nothing; its output is ignored
         everything = everything.clone()
         everything[1, 0] = True
     arguments = (x.tolist() for x in (q, k, v, everything))
@@ -99,7 +99,7 @@ def test_the_kernel_of_interacting_heads_equals_torch(
         torch.testing.assert_close(ours, expected, rtol=2e-6, atol=2e-6 * float(expected.abs().max()) + 1e-7)
 
 
-def test_the_kernel_of_interacting_heads_is_taken_where_it_is_faster():
+def test_the_kernel_of_interacting_heads_is_used_where_it_is_faster():
     narrow, wide, fixed = (torch.zeros(B, H, T, width) for width in (32, 33, 40))
     taken = [kernel.usable(*x) for x in ((narrow, narrow, narrow, False, 0.0), (wide, wide, wide, True, 0.0))]
     assert all(taken) and kernel.usable(fixed, fixed, wide, False, 0.0)
@@ -253,7 +253,7 @@ def test_talking_starts_as_the_identity_and_each_kind_has_its_matrices():
         assert torch.equal(talking.weights(maps, nothing), maps)
 
 
-def test_what_a_padded_key_holds_moves_no_talking_head():
+def test_padded_keys_do_not_change_talking_heads():
     """Masking comes after the mixing, in the gradient too."""
     model = build_model({"talking": "both"})
     attention = model.encoder.layers[0].self_attn

@@ -1,4 +1,4 @@
-"""Parsing keeps every sentence on its line, whatever the parser does to it."""
+"""Parsing keeps every sentence on its line, even if the parser fails."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from fairseq_diverse.syntax.trees import read_brackets, read_conllu
 
 
 class Fake:
-    """Takes at most ten words and no "bad" one, and fails whole batches as real parsers do."""
+    """Refuses more than ten words and the word "bad", and fails for whole batches, like real parsers."""
 
     def __init__(self, kind):
         self.kind, self.calls = kind, 0
@@ -66,7 +66,7 @@ def test_a_failure_costs_its_batch_a_few_calls_not_one_a_sentence():
 
 
 @pytest.mark.parametrize("line", ["x " * 20_001, "a " + "x" * 1_001])
-def test_endless_lines_never_reach_a_parser(line):
+def test_very_long_lines_are_not_parsed(line):
     parser = Fake("constituency")
     assert parse_lines(parser, "constituency", ["a", line]) == [("(S (X a))\n", ""), ("\n", parse.ENDLESS)]
     assert parser.calls == 1
@@ -116,7 +116,7 @@ CALLS_CODE = {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config"}}
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_benepar_folder_never_runs_code_whatever_is_typed(checked, tmp_path, monkeypatch):
+def test_a_benepar_folder_never_runs_code_for_any_input(checked, tmp_path, monkeypatch):
     folder = benepar_folder(tmp_path / "m", **CALLS_CODE)
     if not checked:  # transformers itself does not ask either
         monkeypatch.setattr(parsers, "CODE", ())
@@ -136,7 +136,7 @@ def test_a_benepar_folder_never_runs_code_whatever_is_typed(checked, tmp_path, m
         {"model_type": "bert", "_attn_implementation": "someone/kernel"},
     ],
 )
-def test_code_is_found_wherever_a_configuration_asks_for_it(config, tmp_path):
+def test_code_is_found_anywhere_in_a_configuration(config, tmp_path):
     folder = benepar_folder(tmp_path / "m", model_type="bert", benepar={})
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"tokenizer_config\.json: \w+ asks for code from elsewhere"):
@@ -172,7 +172,7 @@ def test_damaged_spacy_folders_are_one_line(config, message, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["spacy", "benepar"])
-def test_a_name_is_never_a_package_or_folder_that_is_no_model(name, tmp_path, monkeypatch):
+def test_a_name_never_loads_a_package_or_folder_that_is_not_a_model(name, tmp_path, monkeypatch):
     package = benepar_folder(tmp_path / "some_model", model_type="bert")
     (package / "__init__.py").write_text("import some_model.evil\n")
     (tmp_path / "some_model-1.0.dist-info").mkdir()
@@ -205,7 +205,7 @@ def test_a_record_names_parsers_by_name_or_absolute_path(found, message):
 
 
 @pytest.mark.parametrize("step", ["out.unparsed", "out.json", "out"])
-def test_stopped_at_any_file_the_trees_appear_last(step, tmp_path, monkeypatch):
+def test_interrupted_at_any_file_the_trees_appear_last(step, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("a\n\n")
     monkeypatch.setattr(
         parse, "_results", lambda chunks, *how: [(0, parse_lines(Fake("constituency"), "constituency", ["a", ""]))]

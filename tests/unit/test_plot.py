@@ -1,4 +1,4 @@
-"""Attention maps of a tiny untrained model, and their picture."""
+"""Attention maps of a tiny untrained model, and their plots."""
 
 import json
 import shlex
@@ -46,7 +46,7 @@ def test_maps_are_the_weights_of_each_head(component, flags):
             assert not weights.triu(1).any()
 
 
-def test_a_layer_that_the_model_lacks():
+def test_a_layer_that_the_model_does_not_have():
     with pytest.raises(UserError, match="--layer 'decoder:4': layer 4 of decoder is out of range; it has 3 layers"):
         attention_maps(build_model(), batch(), "decoder:4", "--layer")
 
@@ -59,7 +59,7 @@ def test_labels_say_what_a_query_is():
 
 
 @pytest.mark.parametrize("heads", [[2], [1, 2, 3, 4], [4, 1, 6, 2, 3, 7], list(range(1, 17))])
-def test_one_panel_a_head_on_one_scale(heads, tmp_path):
+def test_one_panel_per_head_with_one_colour_scale(heads, tmp_path):
     maps = torch.rand(16, 3, 5)
     queries, keys = ["ein", "$x$", "</s>"], ["a", "$", "very@@", "long", "</s>"]
     figure = draw_panels(head_panels(maps, heads), queries, keys, "cross-attention, layer 2")
@@ -77,7 +77,7 @@ def test_one_panel_a_head_on_one_scale(heads, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dependency", "phrase"])
-def test_syntax_beside_the_plain_heads(kind):
+def test_comparison_of_syntax_with_plain_heads(kind):
     """An enlivened head is its plain weights times the mask, normalized; an important one its plain weights."""
     model, sample = (
         build_model({"syntax": kind, "enliven": "enliven", "enliven_gate": "0.45"}).eval(),
@@ -114,7 +114,7 @@ def test_labels_do_not_overlap():
     assert min(extent.height, extent.width) / 40 > 0.9 * height
 
 
-def test_without_matplotlib_it_says_how_to_get_it(monkeypatch):
+def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'fairseq-diverse\[plots\]'"):
         draw_panels(head_panels(torch.rand(1, 2, 2), [1]), ["a", "b"], ["a", "b"], "")
@@ -142,7 +142,7 @@ rows:
 
 @pytest.fixture
 def table(tmp_path):
-    """A table file and the folder of its results, without gate-4's."""
+    """A table file and its folder of results, without those of gate-4."""
     (tmp_path / "table.yaml").write_text(ROWS)
     rows = load_table(str(tmp_path / "table.yaml")).rows
     for number, row in enumerate(("plain", "k-2", "k-4", "k-8")):
@@ -234,7 +234,7 @@ def test_plot_rows(table, tmp_path, capsys):
 
 
 def test_the_head_map_is_of_means_over_real_tokens_and_layers():
-    """Against the outputs of each sentence alone, before padding and batches."""
+    """Compared with the outputs of each sentence alone, without padding and batches."""
     model = build_model(ALL_ON[1])
     both, sums, count = batch((7, 4), (5, 5)), 0, 0
     for i, length in enumerate((8, 5)):
@@ -266,7 +266,7 @@ def line(update, loss, wall, **more):
 
 
 def test_learning_curves(tmp_path, capsys):
-    """Updates that were done again after a kill count once."""
+    """Updates that were repeated after a kill count once."""
     first = line(10, 9.5, 30) + "something else\n" + line(20, 8.5, 60) + line(30, 8.0, 99) + line(30, 7.5, 30)
     (tmp_path / "a").mkdir()
     (tmp_path / "a/train.log").write_text(first)
@@ -295,7 +295,7 @@ def test_learning_curves(tmp_path, capsys):
 
 
 def test_time_between_whole_seconds_comes_from_the_speed(tmp_path):
-    """Within what fairseq's whole seconds leave open: a validation in an interval slows down the words a second."""
+    """Within the precision of fairseq's whole seconds: a validation in an interval lowers the words per second."""
     seconds = [1.3, 1.3, 1.3, 1.3]
     lines = [
         line(10 * i, 9 - i, round(x), wpb="1000", wps=str(10 * 1000 / (x if i != 2 else x + 30)))
@@ -306,7 +306,7 @@ def test_time_between_whole_seconds_comes_from_the_speed(tmp_path):
     assert found == pytest.approx([1.3, 1.3 + 1.5, 2.6 + 1.5, 3.9 + 1.5, 3.9 + 1.5 + 7])
 
 
-def test_a_font_without_a_normal_weight_will_do(tmp_path, monkeypatch, caplog):
+def test_a_font_without_a_normal_weight_is_accepted(tmp_path, monkeypatch, caplog):
     fonts = font_manager.fontManager.ttflist
     medium = replace(fonts[0], name="Medium", weight=500)
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [*fonts, medium])
@@ -318,7 +318,7 @@ def test_a_font_without_a_normal_weight_will_do(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("installed", [(), ("STIXGeneral",)])
-def test_characters_that_no_font_has_are_said_in_one_line(tmp_path, monkeypatch, caplog, installed):
+def test_characters_that_no_font_has_are_reported_in_one_line(tmp_path, monkeypatch, caplog, installed):
     monkeypatch.setattr(pictures, "EAST_ASIAN_FONTS", installed)
     figure = pictures.new_figure(2, 2)
     assert matplotlib.rcParams["font.family"] == ["sans-serif", *installed]

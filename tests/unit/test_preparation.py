@@ -40,7 +40,7 @@ def test_a_value_for_both_sides_and_one_for_each():
     assert (config.tests, several.tests) == (("test",), ("one", "two"))
 
 
-def test_the_dictionary_is_joined_where_the_subwords_are_unless_it_says_otherwise():
+def test_by_default_the_dictionary_is_joined_if_the_subwords_are():
     joined = [
         DataConfig.from_mapping("x", {**MINIMAL, **more}).joined_dictionary
         for more in ({}, {"bpe": {"joint": False}}, {"joined-dictionary": False})
@@ -81,7 +81,7 @@ def test_a_wrong_configuration_names_the_key_and_the_value(given, words, tmp_pat
 
 
 @pytest.mark.parametrize("text", ["source: [en", "just text", "", "- en\n- de\n"])
-def test_a_file_that_is_no_configuration_is_named(text, tmp_path):
+def test_a_file_that_is_not_a_configuration_is_named(text, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=str(path)):
@@ -96,7 +96,7 @@ def test_line_separators_and_nul_become_a_space(special):
     assert clean(f"one{special}two") == ("one two", True)
 
 
-def test_other_characters_stay_as_they_are():
+def test_other_characters_do_not_change():
     line = "„ß“ …\t\xa0日本 \U0001f600"
     assert clean(line) == (line, False)
 
@@ -132,7 +132,7 @@ def test_empty_lines_stay_empty(steps):
     assert tokens(**steps).detokenize("") == ""
 
 
-def test_jieba_is_asked_for_by_name_where_it_is_absent(monkeypatch):
+def test_a_missing_jieba_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jieba", None)
     with pytest.raises(ValueError, match="pip install jieba"):
         tokens("zh", tokenizer="jieba")
@@ -172,7 +172,7 @@ def test_the_model_depends_on_the_text_alone(kind, size, tmp_path):
     assert (tmp_path / "one/model").read_bytes() == (tmp_path / "two/model").read_bytes()
 
 
-def test_a_rare_subword_is_split_further(tmp_path):
+def test_rare_subwords_are_split_further(tmp_path):
     learn("subword-nmt", TEXT, 100, tmp_path / "model")
     whole = Subwords("subword-nmt", tmp_path / "model")
     assert whole.segment("ein tower") == "ein tower"
@@ -194,7 +194,7 @@ def test_text_too_small_for_subwords_is_refused(kind, text, tmp_path):
 # --- steps ---
 
 
-def test_a_step_is_done_once_for_one_purpose(tmp_path):
+def test_a_step_is_run_once_per_purpose(tmp_path):
     for purpose in ([{"size": 1}], [{"size": 2}]):
         assert Steps(tmp_path / "work", purpose)("add", sum, [1, 2]) == 3
         (tmp_path / "work/file").touch()

@@ -1,4 +1,4 @@
-"""The miniature probing tasks: their labels are those of the trees, their files those of SentEval."""
+"""The miniature probing tasks: labels follow from the trees, files have SentEval's format."""
 
 from argparse import Namespace
 from collections import Counter
@@ -49,12 +49,12 @@ def test_labels_of_a_sentence(probes):
     text = "The dogs chased Ida ."
     assert words(SENTENCE) == text.split() and depth(SENTENCE) == 3
     assert probes["sentence_length"](SENTENCE) == ("0", text)
-    assert probes["tree_depth"](SENTENCE) == ("4", text)  # the least that is told apart
+    assert probes["tree_depth"](SENTENCE) == ("4", text)  # the smallest class
     assert probes["top_constituents"](SENTENCE) == ("NP_VP_.", text)
     assert probes["top_constituents"](phrase("S", ("head", VP), STOP)) == ("OTHER", "chased Ida .")
     assert past_present(SENTENCE) == ("PAST", text) and past_present(phrase("S", ("head", RAIN), STOP))[0] == "PRES"
     assert probes["subj_number"](SENTENCE) == ("NNS", text)
-    assert probes["obj_number"](SENTENCE) is None  # a name has no number to tell
+    assert probes["obj_number"](SENTENCE) is None  # a name has no number
     assert probes["subj_number"](phrase("S", ("head", RAIN), STOP)) is None
 
 
@@ -188,7 +188,7 @@ def test_architectures(folder):
     ] * 4
 
 
-def test_a_trained_encoder_is_probed_as_it_is(folder):
+def test_a_trained_encoder_is_probed_without_training(folder):
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
     trained = build_model({"dropout": 0.5, "routing": "em", "routing_on": "encoder"})
     encoder, task.pretrained = trained.encoder, lambda: trained
@@ -207,7 +207,7 @@ def test_a_trained_encoder_is_probed_as_it_is(folder):
 
 
 def test_a_trained_encoder_reads_every_sentence_once(folder, monkeypatch):
-    """Whatever batch it is in; not where trained queries pool it, and anew once another encoder is loaded."""
+    """In any batch; but not with trained pooling queries, and again after loading another encoder."""
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
     trained = build_model({})
     task.dictionary, task.pretrained = dictionary(), lambda: trained
@@ -234,8 +234,8 @@ def test_a_trained_encoder_reads_every_sentence_once(folder, monkeypatch):
     assert read == [3, 2, 2, 1]
 
 
-def test_the_checkpoint_of_a_probe_needs_no_other(folder):
-    """What a trained encoder is stays in the arguments; mechanisms and a regularizer of one's own are refused."""
+def test_the_checkpoint_of_a_probe_is_complete(folder):
+    """The settings of a trained encoder are stored in the arguments; mechanisms and a regularizer are refused."""
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
     trained = build_model({"routing": "em", "routing_on": "encoder"})
     task.dictionary, task.pretrained = dictionary(), lambda: trained
@@ -266,7 +266,7 @@ def test_mechanisms_are_on_the_encoder_by_default(folder, mechanism):
     assert not build(task, encoder_layers=1, **mechanism).encoder.layers[0].self_attn.is_plain
 
 
-def test_what_does_not_classify_is_refused(folder):
+def test_models_and_criterions_not_for_classification_are_refused(folder):
     task = SentenceProbing.setup_task(SentenceProbingConfig(data=str(folder), probe="past_present"))
     with pytest.raises(UserError, match="--arch zhang2021_dea: is not a classifier; use li2021_logic, li2021_probing"):
         task.build_model(Namespace(arch="zhang2021_dea"))

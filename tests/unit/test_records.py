@@ -1,4 +1,4 @@
-"""The record of prepared data and the models it names, damaged or hostile: one line that names the file."""
+"""A damaged or hostile record of prepared data, or its models: one line that names the file."""
 
 import json
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_lowercased_of_an_incomplete_record(data):
         ({}, [], "x.conllu.json: parser dependency: not an object of parser, model, language"),
     ],
 )
-def test_binarize_syntax_takes_nothing_on_trust(record, flags, words, data, capsys):
+def test_binarize_syntax_checks_the_record(record, flags, words, data, capsys):
     (data / FILE).write_text(json.dumps(RECORD | record))
     (data / "x.conllu.json").write_text("[]")
     common = ["binarize-syntax", "--data", str(data), "--dependency", str(data / "x.conllu"), "--splits", "test"]

@@ -1,4 +1,4 @@
-"""Mechanisms of a user: what the registry takes, and the one line with which it refuses the rest."""
+"""Mechanisms of a user: what the registry accepts, and one line for everything else."""
 
 import argparse
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def settings(**fields):
         ("own", mechanism(settings(values=())), {}, "Settings.values: give option"),
     ],
 )
-def test_one_line_says_what_is_wrong(name, cls, options, message):
+def test_errors_are_one_line(name, cls, options, message):
     before = dict(MECHANISMS)
     with pytest.raises(UserError, match=message) as error:
         register_mechanism(name, **options)(cls)
@@ -89,14 +89,14 @@ def test_a_key_of_the_attention_is_refused():
         build_model({"own_on": "encoder"})
 
 
-def test_its_place_in_the_order():
+def test_order_of_mechanisms():
     register_mechanism("first", before="talking")(mechanism())
     register_mechanism("last")(mechanism())
     names = [*MECHANISMS]
     assert names.index("first") == names.index("talking") - 1 and names[-1] == "last"
 
 
-def test_a_mechanism_that_does_the_whole_attention_leaves_nothing_out_silently():
+def test_a_mechanism_that_replaces_the_attention_skips_no_stage_silently():
     register_mechanism("own")(mechanism())
     for whole, message in (("differential", "skips the stage"), ("interacting", "not defined for pairs")):
         flags = {"interacting": "sum", "interacting_on": "encoder"} if whole == "interacting" else {}
@@ -106,7 +106,7 @@ def test_a_mechanism_that_does_the_whole_attention_leaves_nothing_out_silently()
 
 
 class ReadsTheFuture(Mechanism):
-    """Adds the mean of all logits of a row, later keys among them."""
+    """Adds the logits in reverse order, including those of later keys."""
 
     Settings = On
 
@@ -115,7 +115,7 @@ class ReadsTheFuture(Mechanism):
 
 
 class ForgetsThePadding(Mechanism):
-    """Divides by the number of keys, padding among them."""
+    """Divides by the number of keys, including padding."""
 
     Settings = On
 
@@ -124,7 +124,7 @@ class ForgetsThePadding(Mechanism):
 
 
 class KeepsStateOnItself(Mechanism):
-    """What it keeps between the steps of decoding is not reordered with the beams."""
+    """Its state between decoding steps is not reordered with the beams."""
 
     Settings = On
 
@@ -155,7 +155,7 @@ class KeepsStateOnItself(Mechanism):
         (KeepsStateOnItself, properties.step_by_step, "decoder", "compared with the full pass: differs by"),
     ],
 )
-def test_a_broken_mechanism_is_caught(cls, holds, component, message):
+def test_a_broken_mechanism_is_found(cls, holds, component, message):
     register_mechanism("own")(cls)
     holds({})
     with pytest.raises(properties.PropertyFailed, match=message):
@@ -167,7 +167,7 @@ def test_without_reordering_only_the_beam_matters():
     properties.step_by_step({"own_on": "decoder"}, beam=1)
 
 
-def test_memory_is_reordered_without_its_doing():
+def test_memory_is_reordered_automatically():
     class Keeps(KeepsStateOnItself):
         def gate(self, heads, context):
             if context.memory is None:
@@ -183,7 +183,7 @@ def test_memory_is_reordered_without_its_doing():
     properties.finished_sentences_leave({"own_on": "decoder,cross"})
 
 
-def test_a_stage_that_nobody_takes_part_in_is_fairseqs_attention():
+def test_without_stages_it_is_fairseqs_attention():
     register_mechanism("own")(mechanism(build=classmethod(lambda cls, settings, where: None)))
     model = build_model({"own_on": "encoder"})
     assert all(layer.self_attn.is_plain for layer in model.encoder.layers)
@@ -207,7 +207,7 @@ def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys)
 
 
 class ForgetsThePaddingUnlessTrained(Mechanism):
-    """Changes nothing at its initial values; trained, it reads padding and the future."""
+    """Has no effect at its initial values; after training, it reads padding and the future."""
 
     Settings = On
 
@@ -219,7 +219,7 @@ class ForgetsThePaddingUnlessTrained(Mechanism):
         return heads + self.share * context.v.mean(2, keepdim=True)
 
 
-def test_a_mistake_that_initial_values_hide_is_caught():
+def test_an_error_hidden_by_initial_values_is_found():
     register_mechanism("own")(ForgetsThePaddingUnlessTrained)
     with pytest.raises(properties.PropertyFailed, match="alone, compared with a batch padded left and right"):
         properties.padding({"own_on": "encoder"})

@@ -210,7 +210,7 @@ def test_equal_systems_do_not_differ(table):
     assert second["delta"] == 0 and second["p"] == 1 and second["nll_delta"] == 0 and second["nll_p"] == 1
 
 
-def test_rows_that_were_not_run_say_so(table):
+def test_rows_that_were_not_run_are_marked(table):
     rows = list(load_table(table()).rows.values())
     lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": []})
     text = formats.as_text(report.to_cells(lines), "", [])
@@ -264,7 +264,7 @@ def test_results_of_other_runs_are_refused(table, tmp_path, change, message):
         saved.from_results(tmp_path, rows)
 
 
-def test_results_that_are_no_summaries_or_twice_the_same_seed_are_refused(table, tmp_path):
+def test_results_that_are_not_summaries_or_repeat_a_seed_are_refused(table, tmp_path):
     rows = list(load_table(table()).rows.values())
     saved.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
     (tmp_path / "copy.json").write_text((tmp_path / "first-seed1.json").read_text())
@@ -421,7 +421,7 @@ def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
     assert line["parts"] == {"6": 100, "7": 25} and "c+" in accuracy_notes([line])[-1]
 
 
-def test_the_picture_of_lengths_has_a_curve_a_row_and_the_largest_class():
+def test_the_plot_of_lengths_has_one_curve_per_row_and_the_majority_class():
     found = {"a": [Accuracy([3, 1], "1111"), Accuracy([2, 2], "1000")], "b": [Accuracy([3, 1], "0000")] * 2}
     (axis,) = draw_accuracy([6, 7], found, 6).axes
     drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.get_lines()}
@@ -503,7 +503,7 @@ def test_stars_and_p_values():
 CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
 
 
-def test_latex_has_no_character_of_its_own_left():
+def test_latex_special_characters_are_escaped():
     lines = formats.as_latex(CELLS, "Table #1", ["±: {x}^2~y\\z a-b|c"]).splitlines()
     assert lines[3] == r"\caption{Table \#1}" and lines[4] == r"\begin{tabular}{lr}"
     assert lines[8] == r"a\_b \& 50\% & $-$1.00$^{**}$ (p $<$ 0.001) \\"
@@ -512,7 +512,7 @@ def test_latex_has_no_character_of_its_own_left():
     )
 
 
-def test_a_page_needs_no_other_file_and_shows_text_as_it_is():
+def test_a_page_needs_no_other_file_and_escapes_text():
     from fairseq_diverse.support.pictures import new_figure
 
     page = formats.as_html([["row"], ["<b>&"]], "T & t", ["a < b"], {"caption": new_figure(2, 2)})
@@ -521,7 +521,7 @@ def test_a_page_needs_no_other_file_and_shows_text_as_it_is():
     assert [source[:26] for source in sources] == ["data:image/svg+xml;base64,"]
 
 
-def test_markdown_shows_text_as_it_is():
+def test_markdown_escapes_text():
     text = "<b>x</b> &lt; a|b *c* _d_ __e__ f_g [h](i) `j` $k$ ~~l~~ \\\n<!-- end -->\x1b[1m 1 < 2"
     markdown = formats.as_markdown([["row"], [text]], "# T_1", ["1. n", "- n", "> n", "n - 1."]).splitlines()
     cell = r"&lt;b>x&lt;/b> &amp;lt; a\|b \*c\* \_d\_ \_\_e\_\_ f_g \[h\](i) \`j\` \$k\$ \~\~l\~\~ \\ "
@@ -529,7 +529,7 @@ def test_markdown_shows_text_as_it_is():
     assert markdown[0] == r"\# T_1" and markdown[-4:] == [r"- 1\. n", r"- \- n", r"- \> n", "- n - 1."]
 
 
-def test_no_format_lets_text_break_its_line():
+def test_text_cannot_break_a_line_in_any_format():
     cells = [["row\x1b[31m", "x"], ["[a]\r\nb\u2028c", "\x00"]]
     for write in (formats.as_text, formats.as_markdown, formats.as_latex, lambda *args: formats.as_html(*args, {})):
         shown = write(cells, "ti\ntle", ["no\nte"])
@@ -658,7 +658,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     assert "--verdict: is for translations; probing classifies" in capsys.readouterr().err
 
 
-def test_tables_of_a_text_are_written_anew(results, capsys, tmp_path):
+def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
     text = tmp_path / "results.md"
     marker = f"<!-- fairseq-diverse report {' '.join(results)} --columns row,BLEU -->\n"
     text.write_text(f"before\n\n{marker}old\n<!-- end -->\nafter\n")

@@ -54,7 +54,7 @@ def test_gradients(n, d, iterations):
 
 @pytest.fixture(params=["C", "torch"])
 def kernel(request, monkeypatch):
-    """Both forms of the fast functions; the C one is always there, since make setup needs a compiler."""
+    """Both versions of the fast functions; the C one always exists, since make setup needs a compiler."""
     if request.param == "torch":
         monkeypatch.setattr(kernels, "usable", lambda *inputs: False)
     else:
@@ -65,7 +65,7 @@ def kernel(request, monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 100, 2**16])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["simple", "em", "em-none"])
-def test_the_fast_form_equals_the_plain_one(kind, dtype, chunk, shape, kernel, monkeypatch):
+def test_the_fast_version_equals_the_plain_one(kind, dtype, chunk, shape, kernel, monkeypatch):
     monkeypatch.setitem(CHUNK, "cpu", chunk)
     results = []
     for simple, em in ((simple_routing, em_routing), (plain_simple_routing, plain_em_routing)):
@@ -80,10 +80,12 @@ def test_the_fast_form_equals_the_plain_one(kind, dtype, chunk, shape, kernel, m
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
-def test_float32_forms_equal_the_loop_and_the_plain_gradients(iterations, kernel):
+def test_float32_versions_equal_the_loop_and_the_plain_gradients(iterations, kernel):
     torch.manual_seed(0)
     votes = torch.randn(B, H, 12, 1, requires_grad=True)
-    betas = [torch.randn(24)[::2].requires_grad_() for _ in range(2)]  # strided, as a kernel must not read them
+    betas = [
+        torch.randn(24)[::2].requires_grad_() for _ in range(2)
+    ]  # strided: a kernel must not read them as contiguous
     lists = [beta.tolist() for beta in betas]
     for fast, plain, expected in (
         (
@@ -103,8 +105,8 @@ def test_float32_forms_equal_the_loop_and_the_plain_gradients(iterations, kernel
 
 
 @pytest.mark.parametrize(("heads", "shift"), [(2, 0), (2, 100), (8, 100)])
-def test_votes_that_nearly_agree_keep_their_digits(heads, shift, kernel):
-    """Of two heads some votes always agree: the inverse of their tiny variance multiplies what was rounded."""
+def test_votes_that_nearly_agree_keep_full_precision(heads, shift, kernel):
+    """With two heads some votes always agree; the inverse of their tiny variance amplifies rounding errors."""
     torch.manual_seed(0)
     votes, grad = torch.randn(32, heads, 64, 1) + shift, torch.randn(32, 64)
     gradients = []
@@ -115,8 +117,8 @@ def test_votes_that_nearly_agree_keep_their_digits(heads, shift, kernel):
     assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
 
 
-def test_certain_capsules_keep_the_digits_of_their_costs_gradient(kernel):
-    """Votes of one head each: A is nearly 1, and 1 - A would round to 0."""
+def test_gradients_of_costs_are_precise_for_certain_capsules(kernel):
+    """Votes of one head: A is nearly 1, and 1 - A would round to 0."""
     torch.manual_seed(0)
     votes, grad = 1e-2 * torch.randn(3, 2, 4, 1), torch.randn(3, 4)
     gradients = []
@@ -141,7 +143,7 @@ def test_absurd_votes_stay_finite(scale, kernel):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_share_the_tokens(threads, kernel):
+def test_tokens_are_split_among_threads(threads, kernel):
     before = torch.get_num_threads()
     torch.manual_seed(0)
     votes = torch.randn(5, H, 12, 1, requires_grad=True)

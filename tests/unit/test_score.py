@@ -1,4 +1,4 @@
-"""Scores equal sacreBLEU's, significance has the right level, and every form of translation is read."""
+"""Scores equal sacreBLEU's, tests have the right level, and every format of translations is read."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def sentences(seed: int, count: int = 80) -> list[str]:
 
 
 def noisy(lines: list[str], share: float, seed: int) -> list[str]:
-    """The lines with a share of their words lost."""
+    """The lines with a share of their words removed."""
     numbers = random.Random(seed)
     return [" ".join(word for word in line.split() if numbers.random() > share) for line in lines]
 
@@ -148,7 +148,7 @@ def test_paired_bootstrap_of_equal_and_of_different_systems():
 
 
 def test_paired_bootstrap_keeps_its_level():
-    """Of two systems that exchange sentences at random, about one pair in ten differs with p < 0.1."""
+    """If two systems exchange sentences at random, about one pair in ten differs with p < 0.1."""
     one, two = noisy(REFERENCES, 0.2, 7), noisy(REFERENCES, 0.2, 8)
     values = []
     for seed in range(100):
@@ -172,7 +172,7 @@ def test_paired_difference_is_the_paired_t_test():
 
 
 @pytest.mark.parametrize(("a", "b"), [([1, 2], [1, 2, 3]), ([1], [2]), ([1, 2], [1, math.inf])])
-def test_paired_difference_refuses_values_that_are_no_pairs(a, b):
+def test_paired_difference_refuses_unpaired_values(a, b):
     with pytest.raises(ValueError):
         paired_difference(np.array(a), np.array(b))
 
@@ -211,7 +211,7 @@ def test_generation_is_put_in_order_with_the_best_of_each_sentence(tmp_path):
         ("nothing\n", "no H- line; is this the output"),
     ],
 )
-def test_generation_that_is_not_whole_is_refused(tmp_path, text, message):
+def test_incomplete_generation_is_refused(tmp_path, text, message):
     path = tmp_path / "generate.log"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"generate\.log: .*{message}"):
@@ -301,7 +301,7 @@ def test_known_languages_with_and_without_regions():
         (None, r"hyp: cannot be read"),
     ],
 )
-def test_command_says_in_one_line_what_is_wrong(files, tmp_path, capsys, content, message):
+def test_errors_of_the_command_are_one_line(files, tmp_path, capsys, content, message):
     hyp, out = tmp_path / "hyp", tmp_path / "scores.json"
     if content is not None:
         hyp.write_bytes(content)

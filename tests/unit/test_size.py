@@ -1,4 +1,4 @@
-"""Parameters and FLOPs: the papers' tables, and a count by hand."""
+"""Parameters and FLOPs: the tables of the papers, and counts by hand."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def test_plain_sizes_of_wang_2021_table_5(arch, count, flops):
         ("encoder,decoder,cross", 18, 37.8),
     ],
 )
-def test_what_routing_adds_in_li_2021_tables_3_and_4(placement, layers, published):
+def test_parameters_of_routing_in_li_2021_tables_3_and_4(placement, layers, published):
     width, heads = 512, 8
     votes = 2 * width + (width * width + width) + (width * heads * width + heads * width)  # LayerNorm, W1, W2
     projection = width * width + width
@@ -56,7 +56,7 @@ def test_what_routing_adds_in_li_2021_tables_3_and_4(placement, layers, publishe
 
 
 @pytest.mark.parametrize(("heads", "published"), [(16, 33), (8, 16.8)])
-def test_what_routing_adds_to_big(heads, published):
+def test_parameters_of_routing_at_big(heads, published):
     plain = parameters("diverse_transformer_big", encoder_attention_heads=heads)
     added = parameters("li2021_aggregation_big", encoder_attention_heads=heads) - plain
     width = 1024
@@ -64,14 +64,14 @@ def test_what_routing_adds_to_big(heads, published):
     assert added / 1e6 == pytest.approx(published, rel=0.02)
 
 
-def test_what_relative_positions_and_localness_add():
+def test_parameters_of_relative_positions_and_localness():
     """Zhang et al. (2021): six encoder layers with relative positions at Base."""
     assert parameters(relative_on="encoder") - parameters() == 6 * 4224
     assert parameters(localness_on="encoder:1-3") - parameters() == 3 * (64 * 64 + 2 * 64)
 
 
 @pytest.mark.parametrize(("arch", "added"), [("zhang2021_dea", 0), ("zhang2021_lpea", 5056)])
-def test_what_syntax_adds(arch, added):
+def test_parameters_of_syntax(arch, added):
     size = measure_size(Namespace(arch=f"{arch}_tiny"), 10, 30, 30)["parameters"]
     assert parameters(arch) - parameters() == added and (size["added"] > 0) == (added > 0)
 
@@ -93,7 +93,7 @@ def test_evolving_sizes_of_wang_2021_table_5(arch, count, flops):
     assert size["flops"]["added"] == size["flops"]["total"] - plain["flops"]["total"] == convolutions + shares
 
 
-def test_what_heads_add():
+def test_parameters_of_heads():
     """Li and Luo (2022): concatenated pairs of heads at Base, and nothing when they are summed."""
     added = {heads: 18 * (heads - 1) * 512**2 for heads in (8, 16)}
     assert [round(count / 1e6, 1) for count in added.values()] == [33.0, 70.8]
@@ -126,7 +126,7 @@ def test_flops_by_hand():
     ("component", "layer"), [("encoder", 1), ("decoder", 1), ("cross", 1), ("cross", cases.TINY["decoder_layers"])]
 )
 def test_flops_of_interacting_heads_by_hand(component, layer, combine, key_width):
-    """H - 1 times the products of the plain attention more, and for concat as many more output projections."""
+    """H - 1 times more products than plain attention, and with concat H - 1 times more output projections."""
     flags = {"qk_head_dim": key_width, "qk_head_dim_on": component}
     plain = cases.build_model(flags).eval()
     model = cases.build_model({**flags, "interacting": combine, "interacting_on": f"{component}:{layer}"}).eval()
@@ -134,7 +134,7 @@ def test_flops_of_interacting_heads_by_hand(component, layer, combine, key_width
     queries, keys = {"encoder": (s, s), "decoder": (t, t), "cross": (t, s)}[component]
     pairs = 2 * queries * keys * (heads * (key_width or d // heads) + d)
     more = queries * d if combine == "sum" else 2 * queries * (heads - 1) * d * d
-    # where widths differ torch scales queries and keys on its own
+    # if widths differ, torch itself scales queries and keys
     scaling = 2 * heads * (heads * queries + keys) * key_width
     scaling += 0 if combine == "sum" else 2 * keys * d  # values / H
     added = sum(count_flops(model, s, t).values()) - sum(count_flops(plain, s, t).values())
@@ -187,7 +187,7 @@ def test_every_model_flag_reaches_the_model(capsys):
         ),
     ],
 )
-def test_a_users_mistake_is_one_line(flags, message, capsys):
+def test_user_errors_are_one_line(flags, message, capsys):
     assert main(["size", *flags.split()]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The attention without fairseq: the numbers of fairseq's side, of torch's module, and no import of fairseq."""
+"""The attention without fairseq equals the fairseq version and torch's module, and does not import fairseq."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize(("name", "flags"), [case for case in CASES if case[0].endswith("-encoder")])
-def test_a_block_around_it_is_fairseqs_layer(name, flags):
+def test_a_block_with_it_equals_fairseqs_layer(name, flags):
     model = build_model(flags).eval()
     sample = batch()
     padding = sample["src_tokens"] == 1
@@ -96,7 +96,7 @@ def test_a_block_around_it_is_fairseqs_layer(name, flags):
         ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
     ],
 )
-def test_one_line_says_what_is_wrong(options, message):
+def test_errors_are_one_line(options, message):
     with pytest.raises(UserError, match=message):
         StandaloneAttention(**{"embed_dim": C, "num_heads": H, **options})
 
@@ -124,6 +124,6 @@ assert fairseq_diverse.__version__
 """
 
 
-def test_it_needs_torch_alone_and_prints_nothing():
+def test_it_needs_only_torch_and_prints_nothing():
     done = subprocess.run([sys.executable, "-c", WITHOUT_FAIRSEQ], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,4 +1,4 @@
-"""Trees beside binarized data: projection to subwords, alignment, refusals."""
+"""Trees of binarized data: projection to subwords, alignment, refusals."""
 
 import json
 
@@ -101,7 +101,7 @@ def test_projection(files):
     assert trees[1].tolist() == [[0, 0, 0, 1, 0]]
     assert trees[2].tolist() == [[0, 1, 0, 2, 2], [1, 1, 0, 2, 2], [2, 2, 2, 3, 0]]
     assert trees[4].tolist() == [[0, 0, 0, 1, 0]] * 3
-    # a model without need of dependencies has the constituents of the sentence with two roots
+    # a model that needs no dependencies uses the constituents of the sentence with two roots
     assert SyntaxDataset(str(prefix), ("constituency",))[4][:, 2:].tolist() == [[0, 2, 1], [0, 2, 1], [2, 3, 0]]
 
 
@@ -141,7 +141,7 @@ def written(lines):
         (0, replaced("l@@ ittle", "li@@ tt@@ le"), r"bpe.en:1: 5 subwords, but .*train.en-de.en.bin has 4"),
     ],
 )
-def test_what_does_not_belong_together_is_refused_and_nothing_is_written(files, file, change, message, tmp_path):
+def test_files_that_do_not_match_are_refused_and_nothing_is_written(files, file, change, message, tmp_path):
     prefix, *paths = files
     change(paths[file])
     before = sorted(tmp_path.iterdir())
@@ -179,7 +179,7 @@ def test_killed_anywhere_it_leaves_the_old_set_the_new_one_or_one_that_is_refuse
                 binarize(prefix, text, None, constituency, "subword-nmt")
         else:
             binarize(prefix, text, None, constituency, "subword-nmt")
-    support_files._given.clear()  # of a process that is gone
+    support_files._given.clear()  # as after the process ended
     found = {}
     for kind in ("dependency", "constituency"):
         try:
@@ -195,7 +195,7 @@ def test_killed_anywhere_it_leaves_the_old_set_the_new_one_or_one_that_is_refuse
     )
 
 
-def test_two_do_not_write_the_same_trees(files):
+def test_two_processes_do_not_write_the_same_trees_at_once(files):
     prefix, text, dependency, _ = files
     with locked(prefix.with_name(f".{prefix.name}.syntax.part")), pytest.raises(ValueError, match="is working on"):
         binarize(prefix, text, dependency, None, "subword-nmt")
@@ -254,7 +254,7 @@ def test_batches_carry_the_trees_of_their_sentences(files, left):
         assert (batch["net_input"]["source_trees"][row][~real] == torch.tensor([-1, -1, 0, 0, 0])).all()
 
 
-def test_the_record_says_what_there_is(files):
+def test_the_record_lists_the_kinds_of_trees(files):
     prefix, text, dependency, _ = files
     binarize(prefix, text, dependency, None, "subword-nmt")
     record = json.loads(prefix.with_name(f"{prefix.name}.syntax.json").read_text())

@@ -1,4 +1,4 @@
-"""Relations, biases and gates equal their loop versions; halves and padding are finite."""
+"""Relations, biases and gates equal their loop versions; half types and padding stay finite."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def test_autocast_leaves_the_biases_exact():
         assert torch.equal(mine, exact)
 
 
-def test_no_head_is_important_to_a_gate_of_one():
+def test_with_a_gate_of_one_no_head_is_important():
     torch.manual_seed(0)
     weights = torch.randn(500, 4, 5, 5).softmax(-1)
     everything, valid = torch.ones(500, 5, 5, dtype=torch.bool), torch.ones(500, 5, dtype=torch.bool)
@@ -101,7 +101,7 @@ def test_confidence_and_syntactic_attention_equal_the_loops():
     assert redundant_heads(weights, relation, VALID, 1.0).all()
 
 
-def test_a_head_on_its_dependencies_is_important_and_one_beside_them_redundant():
+def test_a_head_that_attends_to_dependencies_is_important_and_another_redundant():
     word, head = torch.arange(4)[None], torch.tensor([[1, 1, 1, 2]])
     relation, valid = dependency_relation(word, head), torch.ones(1, 4, dtype=torch.bool)
     on = relation.float() / relation.float().sum(-1, keepdim=True)
@@ -124,7 +124,7 @@ def test_relative_positions_equal_the_loops(keys):
             torch.testing.assert_close(values[b, h], torch.tensor(expected, dtype=torch.float64))
 
 
-def test_localness_equals_the_loop_wherever_the_padding_is():
+def test_localness_equals_the_loop_for_any_padding():
     torch.manual_seed(0)
     q, weight = torch.randn(B, H, T, D, dtype=torch.float64), torch.randn(D, D, dtype=torch.float64)
     centre, window = (torch.randn(D, dtype=torch.float64) for _ in range(2))
@@ -153,7 +153,7 @@ def test_half_types_stay_finite(dtype):
 
 
 def test_the_phrase_bias_of_an_attention_is_0_outside_the_phrase():
-    """Where the mask rules; talking and evolving read these cells."""
+    """Although masked: talking and evolving read these cells."""
     module = PhraseAttention(Syntax.Settings("phrase", limit=K), AttentionShape.of("encoder", 1, H * D, H))
     bias, seen = module.penalty(relate(torch.stack(trees(), -1), ("constituency",)))
     assert bias[seen].max() < 0 and not bias[~seen].any()

@@ -1,4 +1,4 @@
-"""The toy grammar against German and English grammar, and its corpus against the formats and promises of its files."""
+"""The toy grammar follows German and English grammar, and its corpus the documented formats."""
 
 import hashlib
 import os
@@ -220,7 +220,7 @@ def test_verb_final_clauses_join_the_separable_prefix():
     assert translated(fronted) == ("Because he looks at the dog , we laugh", "Weil er den Hund ansieht, lachen wir.")
 
 
-def test_infinitives_use_the_reflexive_of_whoever_acts():
+def test_infinitives_use_the_reflexive_of_their_subject():
     hurry = Clause(ME, verb("hurry", "beeilen"))
     assert (
         translated(Clause(ME, verb("try", "versuchen"), complement=("to", "zu", hurry)))[1]
@@ -467,7 +467,7 @@ def test_lengths_and_size_of_the_vocabulary(toy):
     assert all(not target[0].islower() and target[-1] in ".?" and " ," not in target for target in targets)
 
 
-def test_moses_leaves_the_source_tokens_alone(toy):
+def test_moses_does_not_change_the_source_tokens(toy):
     moses = pytest.importorskip("sacremoses").MosesTokenizer("en")
     for source in lines(toy / "valid.en"):
         assert moses.tokenize(source, escape=False) == source.split()
@@ -497,7 +497,7 @@ write_corpus(Path(sys.argv[2]), 400, 150, 150, seed=3)
 """
 
 
-def test_files_depend_on_sizes_and_seed_alone(toy, tmp_path):
+def test_files_depend_only_on_sizes_and_seed(toy, tmp_path):
     package = Path(corpus.__file__).parents[1]
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-c", ANOTHER_PROCESS, package, tmp_path / hash_seed]
@@ -565,7 +565,7 @@ def test_out_is_a_file(tmp_path, capsys):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_file_named_probing_is_in_the_way(tmp_path, capsys):
+def test_a_file_named_probing_is_an_error(tmp_path, capsys):
     (tmp_path / "probing").write_text("mine")
     assert cli(["toy", "--out", str(tmp_path), "--sentences", "5", "--probing", "10"]) == 2
     complaint = f"--out {tmp_path}: has a file named probing; move it, or give another --out"

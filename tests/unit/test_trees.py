@@ -1,4 +1,4 @@
-"""Readers of trees, and local phrases against a recursive reading of the rule."""
+"""Readers of trees, and local phrases compared with a recursive version of the rule."""
 
 import random
 import time
@@ -28,7 +28,7 @@ def test_the_example_of_figure_3():
 
 
 def by_the_rule(tree):
-    """Rule 1 as it reads: walk up from each leaf."""
+    """Rule 1, directly: walk up from each leaf."""
     rows = []
     for position in range(len(tree.leaves())):
         path = tree.leaf_treeposition(position)
@@ -112,7 +112,7 @@ def test_what_is_not_conllu_is_named(tmp_path, text, message):
 
 def test_brackets(tmp_path):
     path = tmp_path / "x.ptb"
-    none = ["", "(())", "()", "(TOP )", "(S)", "(S (NN a)) (S (NN b))"]  # what parsers write for a failure; two roots
+    none = ["", "(())", "()", "(TOP )", "(S)", "(S (NN a)) (S (NN b))"]  # written by parsers after a failure; two roots
     path.write_text("\n".join([FIGURE_3, *none, "( (X y))", "(S (X y)"]) + "\n")
     trees = read_brackets(path)
     assert [tree and tree.leaves() for tree in (next(trees) for _ in range(8))][1:] == [None] * 6 + [["y"]]
@@ -120,7 +120,7 @@ def test_brackets(tmp_path):
         next(trees)
 
 
-def test_a_chain_of_many_words_takes_no_square_of_them():
+def test_a_chain_of_many_words_takes_linear_time():
     count = 30_000
     began = time.process_time()
     assert usable_heads([*map(str, range(2, count + 1)), "0"]) == [*range(1, count), count - 1]
@@ -133,7 +133,7 @@ def test_a_backslash_at_the_end_of_a_word():
     assert tree.leaves() == ["C:\\", "\\", "1\\/2"]
 
 
-def test_text_is_no_tree(tmp_path):
+def test_text_is_not_a_tree(tmp_path):
     (tmp_path / "x.ptb").write_text("a dog runs\n")
     with pytest.raises(ValueError, match=r"x.ptb:1: not one bracketed tree: 'a' stands outside the brackets"):
         next(read_brackets(tmp_path / "x.ptb"))

@@ -1,4 +1,4 @@
-"""--user-dir of this package's commands."""
+"""The flag --user-dir of this package's commands."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from fairseq_diverse.cli import main
 
 
 @pytest.mark.parametrize("command", [["check", "temperature"]])
-def test_a_folder_that_is_no_package_is_one_line(command, tmp_path, capsys):
+def test_a_folder_that_is_not_a_package_is_one_line(command, tmp_path, capsys):
     for folder in (tmp_path / "absent", tmp_path):
         assert main([*command, "--user-dir", str(folder)]) == 2
         error = capsys.readouterr().err
@@ -25,7 +25,7 @@ def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
         ("x = 1\ny = nope\n", "__init__.py:2: NameError: name 'nope'"),
     ],
 )
-def test_a_mistake_in_the_folder_is_one_line_that_names_the_place(code, said, tmp_path, capsys):
+def test_an_error_in_the_folder_is_one_line_with_its_place(code, said, tmp_path, capsys):
     folder = tmp_path / f"own_{abs(hash(code))}"
     folder.mkdir()
     (folder / "__init__.py").write_text(code)
