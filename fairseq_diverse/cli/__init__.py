@@ -1,7 +1,7 @@
-"""The console command ``fairseq-diverse``: one module a subcommand.
+"""The console command ``fairseq-diverse``: one module per subcommand.
 
 A subcommand module has a docstring (its help), ``EXAMPLE``, ``add_arguments(parser)`` and ``main(args)``,
-which returns an exit code or None. A ``ValueError`` or ``OSError`` is the user's to fix: it is printed as one line.
+which returns an exit code or None. A ``ValueError`` or ``OSError`` is a user error and printed as one line.
 """
 
 import argparse
@@ -22,14 +22,14 @@ COMMANDS = {
     "toy": "write the embedded corpus",
     "prepare": "clean, tokenize, segment and binarize a parallel corpus",
     "parse": "parse tokenized text with spaCy or benepar",
-    "binarize-syntax": "write the trees of a source beside its binarized data",
+    "binarize-syntax": "add the trees of the source to binarized data",
     "translate": "translate raw text",
     "run": "train, translate and score the rows of a table",
     "report": "show measured beside published figures",
     "score": "metrics of translations, intervals and significance",
     "average": "average checkpoints",
     "size": "parameters and FLOPs of an architecture",
-    "heads": "what the encoder's heads do",
+    "heads": "statistics of the encoder's heads",
     "plot": "draw attention maps, learning curves, figures of a table",
     "check": "check every property of a mechanism",
     "logic": "write data for logical inference",
@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 def first_lines(numbers: Sequence[int]) -> str:
-    """The first ten of line numbers, as they are shown."""
+    """The first ten line numbers, for messages."""
     return ", ".join(map(str, numbers[:10])) + " ..." * (len(numbers) > 10)
 
 
@@ -46,7 +46,7 @@ def named_path(text: str, what: str) -> tuple[str, str]:
     """The two sides of ``NAME=PATH``.
 
     Raises:
-        ValueError: one of them is missing; ``what`` is how the usage calls the path.
+        ValueError: one of them is missing; ``what`` is the name of the path in the message.
     """
     name, _, path = text.partition("=")
     if not (name and path):
@@ -55,10 +55,10 @@ def named_path(text: str, what: str) -> tuple[str, str]:
 
 
 def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """The two sides of every ``NAME=CHECKPOINT``, all looked for before the first is worked on.
+    """The two sides of each ``NAME=CHECKPOINT``; all files are checked before the first is used.
 
     Raises:
-        ValueError: one lacks a side, or there is no such file.
+        ValueError: a side is missing, or the file does not exist.
     """
     named = [named_path(text, "CHECKPOINT") for text in texts]
     for _, path in named:
@@ -73,7 +73,7 @@ def build_parser(argv: list[str]) -> argparse.ArgumentParser:
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        if argv and argv[0] == name:  # import only what is asked for: the others may need seconds or extras
+        if argv and argv[0] == name:  # import only this command: the others may be slow or need extras
             module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
             subparser = subparsers.add_parser(
                 name,
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Drop what stdout cannot take, about which the interpreter would complain once more at its end."""
+    """Discard output that stdout cannot take; otherwise the interpreter reports it again at exit."""
     try:
         print(end="", flush=True)
     except OSError:

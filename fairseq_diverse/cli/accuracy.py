@@ -1,7 +1,7 @@
-"""Accuracy of classifiers on test data, beside always guessing the largest class.
+"""Accuracy of classifiers on test data, with the majority-class accuracy for comparison.
 
-Logical inference by number of operators, one column a checkpoint. Probing by task, one column a name: give a name once
-for each task that it was trained on; averages are those of Li et al. (2021), Table 7.
+Logical inference: by number of operators, one column per checkpoint. Probing: by task, one column per name; give a name
+once for each task that it was trained on. The averages are those of Li et al. (2021), Table 7.
 """
 
 import argparse
@@ -27,11 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
     parser.add_argument("--data", required=True, help="the folder that they were trained on")
     parser.add_argument(
-        "--checkpoint-data", metavar="DIR", help="where the data of a probed --from-checkpoint lie now, if elsewhere"
+        "--checkpoint-data",
+        metavar="DIR",
+        help="current folder of the data of a probed --from-checkpoint, if it was moved",
     )
-    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="in a batch (default: 8000)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON, with a 1 or 0 for every example")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw it; {FORMATS_TEXT}")
+    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="per batch (default: 8000)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON, with 1 or 0 for each example")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw a plot; {FORMATS_TEXT}")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -58,7 +60,7 @@ def main(args: argparse.Namespace) -> None:
         elif isinstance(task, SentenceProbing):
             splits = {str(task.cfg.probe): "test"}
             if args.out is not None:
-                raise UserError("--out: the picture is of logical inference, by number of operators")
+                raise UserError("--out: only logical inference has a plot, by number of operators")
         else:
             raise UserError(f"{path}: trained for another task than logical_inference and sentence_probing")
         kinds.add(type(task))
@@ -83,7 +85,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
-    """A row a split, a column a name, and what belongs together: all lengths, or the groups of probes."""
+    """One row per split, one column per name, and totals: all lengths, or the groups of probes."""
     from fairseq_diverse.analysis.accuracy import pooled
     from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 

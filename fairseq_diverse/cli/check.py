@@ -1,8 +1,8 @@
-"""Check every property of a mechanism, of the package or your own, at every component where it is defined.
+"""Check every property of a mechanism, of the package or your own, on every component on which it is defined.
 
 Prints a table, property by component: a tick, or what differs and by how much. The exit status is 1 if anything fails.
-A mechanism is checked with the settings that its class names as ``examples``; without them with every choice of its
-``kind``, or its defaults.
+A mechanism is checked with the settings in ``examples`` of its class, or else with every choice of ``kind``, or else
+with its defaults.
 """
 
 import argparse
@@ -17,7 +17,7 @@ EXAMPLE = "fairseq-diverse check temperature --user-dir examples/temperature"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="of the mechanism, such as routing; all for every one there is")
+    parser.add_argument("name", metavar="NAME", help="name of the mechanism, such as routing, or all")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -25,10 +25,10 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.attention.registry import MECHANISMS
 
     if args.name not in (*MECHANISMS, "all"):
-        raise ValueError(f"{args.name}: no such mechanism; there are {', '.join(MECHANISMS)}, or all")
+        raise ValueError(f"{args.name}: not a mechanism; known are {', '.join(MECHANISMS)}, and all")
     logger = logging.getLogger("fairseq_diverse")
     before = logger.level
-    logger.setLevel(logging.ERROR)  # warm starts announce themselves
+    logger.setLevel(logging.ERROR)  # warm starts log warnings
     try:
         failures = [check(name, args.user_dir) for name in (MECHANISMS if args.name == "all" else [args.name])]
     finally:
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def check(name: str, user_dir: str | None) -> int:
-    """Print the table of one mechanism; returns how many of its checks failed."""
+    """Print the table of one mechanism; returns the number of failed checks."""
     from fairseq_diverse.attention.registry import MECHANISMS
     from fairseq_diverse.testing import properties
     from fairseq_diverse.testing.models import at, components, examples

@@ -1,7 +1,7 @@
-"""Check the installation: what works, what is missing, what is wrong, and what to do about it.
+"""Check the installation: what works, what is missing or wrong, and how to fix it.
 
-The exit code is 0 only if everything that is required works; optional parts are marked. Runs where fairseq, torch or
-any other package is broken or absent.
+The exit code is 0 only if all required parts work; optional parts are marked. Works even if fairseq, torch or any
+other package is broken or missing.
 """
 
 import argparse
@@ -45,7 +45,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One row: ``state`` is "ok", "missing" or "wrong"; ``advice`` says what to do where it is not "ok"."""
+    """One row: ``state`` is "ok", "missing" or "wrong"; ``advice`` says how to fix it."""
 
     name: str
     state: str
@@ -77,10 +77,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[Check]:
-    """Every check; one that itself fails is a row as well."""
+    """Every check; a check that fails itself is also a row."""
     for name, check in CHECKS.items():
         try:
-            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # imports are talkative
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # imports print messages
                 found = list(check())
         except (Exception, SystemExit) as error:
             found = [Check(name, "wrong", _short(error), "reinstall it, or see the message of: python -m pip check")]
@@ -88,7 +88,7 @@ def examine() -> Iterator[Check]:
 
 
 def user_dir(here: Path) -> str:
-    """What to give to ``--user-dir``: the package's name where fairseq finds the package by it, or its path."""
+    """The value for ``--user-dir``: the package's name if fairseq finds it by name, else its path."""
     name = PACKAGE.name
     spec = _spec("fairseq")
     beside = [Path(spec.origin).parent, Path(spec.origin).parents[1]] if spec and spec.origin else []
@@ -161,7 +161,7 @@ def _plugin() -> Iterator[Check]:
 
 
 def _allow_list() -> Check:
-    """fairseq's checkpoints load, and one that names a function does not."""
+    """fairseq's checkpoints can be loaded, but not one that names a function."""
     import numpy as np
     import torch
 
@@ -285,7 +285,7 @@ CHECKS: dict[str, Callable[[], Iterator[Check]]] = {
 
 
 def _imported(package: str, module: str, version: str, advice: str) -> Check:
-    """Whether a required package is there and can be imported."""
+    """Whether a required package is installed and can be imported."""
     if not version and not _spec(module):
         return Check(package, "missing", "", advice)
     try:

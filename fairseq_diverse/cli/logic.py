@@ -1,7 +1,7 @@
 """Write data for logical inference: pairs of random formulae and the relation between them.
 
-The files have the form of Bowman et al. (2015): trainN and testN, N the operators of the longer formula, 0 to 12. Train
-on them with --task logical_inference.
+The files have the format of Bowman et al. (2015): trainN and testN, with N = 0 to 12 operators in the longer formula.
+Train on them with --task logical_inference.
 """
 
 import argparse
@@ -14,9 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--pairs", type=int, default=20_000, metavar="N", help="for every length (default: 20,000)")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
-    parser.add_argument(
-        "--balance", action="store_true", help="as many of each relation as of any other, as far as there are so many"
-    )
+    parser.add_argument("--balance", action="store_true", help="equal numbers of each relation, if there are enough")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Write the embedded corpus: an English-like and a German-like language from one grammar, with gold syntax trees.
 
 OUT gets {train,valid,test}.{en,de} (raw text; the source's tokens are separated by spaces), .en.conllu (dependencies)
-and .en.ptb (constituents, one tree a line). The same sizes and seed give the same files everywhere.
+and .en.ptb (constituents, one tree per line). The same sizes and seed give the same files everywhere.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Translate raw text: a line in, a detokenized line out, in the same order.
+"""Translate raw text: one line in, one detokenized line out, in the same order.
 
-Every step is that of the prepared data (preprocess.json): cleaning, tokens, trees where the model needs them, subwords,
-beam search, and back to text. Hypotheses are those of fairseq-generate on the same sentences. With --nbest or --scores
-each hypothesis is a line of its own: number of the sentence, score (log2 probability per subword with the length
-penalty, as fairseq-generate's), text.
+The steps are those of the prepared data (preprocess.json): cleaning, tokenization, trees if the model needs them,
+subwords, beam search, and detokenization. Hypotheses equal those of fairseq-generate for the same sentences. With
+--nbest or --scores each hypothesis is a separate line: number of the sentence, score (log2 probability per subword with
+the length penalty, as in fairseq-generate), text.
 """
 
 import argparse
@@ -22,26 +22,28 @@ from fairseq_diverse.support.files import atomic_write, decode_lines, iterate_li
 
 EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
 
-CHARACTERS = 20  # a subword, at most on average: longer lines are not even segmented, which takes the square of a word
+CHARACTERS = 20  # per subword; longer lines are not segmented, since the time is quadratic in the length of a word
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, metavar="FILES", help="one, or several of an ensemble: A:B")
-    parser.add_argument("--data", required=True, help="prepared data set that it was trained on")
+    parser.add_argument("--checkpoint", required=True, metavar="FILES", help="one, or several for an ensemble: A:B")
+    parser.add_argument("--data", required=True, help="prepared data set of its training")
     parser.add_argument("--input", metavar="FILE", help="raw text (default: stdin)")
     parser.add_argument("--out", metavar="FILE", help="default: stdout")
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--max-len-a", type=float, default=0.0, help="longest output: A times the source plus B")
+    parser.add_argument(
+        "--max-len-a", type=float, default=0.0, help="the output has at most A times the source's length plus B"
+    )
     parser.add_argument("--max-len-b", type=int, default=200, help="subwords (default: %(default)s)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty: below 1 shorter, above longer")
-    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="hypotheses a sentence")
+    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="hypotheses per sentence")
     parser.add_argument("--scores", action="store_true", help="show number and score also for one hypothesis")
     parser.add_argument("--batch-size", type=int, default=64, help="sentences (default: %(default)s)")
     parser.add_argument("--buffer-size", type=int, help="lines read at a time (default: 1024; 1 on a terminal)")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     parser.add_argument("--fp16", action="store_true", help="half precision")
     for kind, files in (("dependency", "CoNLL-U"), ("constituency", "PTB")):
-        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"ready trees of the input ({files})")
+        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"trees of the input ({files})")
         parser.add_argument(f"--{kind}-model", metavar="MODEL", help="parser model (default: that of the data's trees)")
 
 
@@ -80,7 +82,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 class Translator:
-    """Lines of raw text to hypotheses: (score, text), the best first."""
+    """From lines of raw text to hypotheses: (score, text), best first."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         import torch
@@ -158,7 +160,7 @@ class Translator:
             trees, unparsed = self.trees(tokenized, pieces, endless)
             self.noticed["without a usable tree"] += [self.count + n + 1 for n in unparsed if tokenized[n]]
         words = self.task.source_dictionary
-        ids = [words.encode_line(line, add_if_not_exist=False).long() for line in pieces]  # closes with </s>
+        ids = [words.encode_line(line, add_if_not_exist=False).long() for line in pieces]  # ends with </s>
         results: list[list[tuple[float, str]]] = [[(0.0, "")] for _ in lines]
         todo = []
         for n, one in enumerate(ids):
@@ -189,7 +191,7 @@ class Translator:
 
 @contextmanager
 def _output(path: str | None) -> Iterator[IO[str]]:
-    """A file, or stdout; UTF-8 whatever the locale, as the input."""
+    """A file, or stdout; UTF-8 in every locale, like the input."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     with atomic_write(path) if path else nullcontext(sys.stdout) as out:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-# the commands that build models or read their flags; `average` needs no model, and takes the flag as the others do
+# the commands that build models or read their flags; `average` needs no model but has the flag, too
 COMMANDS = ("accuracy", "average", "check", "heads", "plot", "report", "run", "size", "translate")
 
 
@@ -18,7 +18,7 @@ def add_user_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def take_user_dir(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """``--user-dir`` of a command line, and the rest of it: other flags exist only when the folder is imported."""
+    """``--user-dir`` of a command line, and the rest, whose flags exist only after the folder is imported."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_user_dir(parser)
     known, rest = parser.parse_known_args(list(argv))
@@ -29,7 +29,7 @@ def register_with(user_dir: str | None) -> None:
     """Register the package with fairseq, and import a user's folder as ``fairseq-train --user-dir`` does.
 
     Raises:
-        ValueError: no such folder, or one that fairseq cannot import.
+        ValueError: the folder does not exist, or fairseq cannot import it.
     """
     from fairseq import utils
 

@@ -195,7 +195,7 @@ def test_interruption_keeps_what_was_measured(tmp_path, capsys, monkeypatch):
     [
         (["--pairs", "5"], "--pairs 5: at least 30"),
         (["--quick", "--pairs", "0"], "--pairs 0"),
-        (["--only", "nothing"], "--only 'nothing': no row"),
+        (["--only", "nothing"], "--only 'nothing': matches no row"),
         (["--only", "("], "not a regular expression"),
         (["--save", "../x"], "--save '../x'"),
         (["--threads", "0"], "--threads 0"),

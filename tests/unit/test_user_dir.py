@@ -15,7 +15,7 @@ def test_a_folder_that_is_not_a_package_is_one_line(command, tmp_path, capsys):
 
 def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
     assert main(["check", "nothing"]) == 2
-    assert "nothing: no such mechanism; there are qk-head-dim, syntax, " in capsys.readouterr().err
+    assert "nothing: not a mechanism; known are qk-head-dim, syntax, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
