@@ -291,7 +291,7 @@ def test_dry_run_prints_commands_that_run(folder, finished):
 
 def test_wrong_names_are_refused_in_one_line(folder):
     for arguments, problem in (
-        (["no-such-table"], "no-such-table: no such file"),
+        (["no-such-table"], "no-such-table: neither a file"),
         ([folder / "table.yaml", "--rows", "none"], "no row none in table; rows: baseline, wrong, disagreement"),
         ([folder / "table.yaml", "--size", "none"], "known: base, big"),
         ([folder / "table.yaml", "--data", "none"], "data set none"),
