@@ -44,7 +44,7 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
     probe, ``largest`` and ``largest_parts`` the shares of the largest class. ``delta`` and so on compare ``all`` with
     the baseline's over seeds (`over_seeds`); ``holm_p``, of probes, is ``seed_p`` after Holm's correction over all of
     them. ``p`` is that of a paired t-test over examples, each averaged over seeds first; ``one_encoder`` says that the
-    seeds are of a classifier on one trained encoder.
+    seeds are of a classifier on one trained encoder, which tells nothing about the system: then there is no ``holm_p``.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
@@ -89,7 +89,8 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
         line |= {"baseline": row.baseline, "one_encoder": "from-checkpoint" in row.train} | judged[row.name]
         line |= compared_seeds(first, summaries[row.name])
         line["p"] = paired_difference(*(_hits(_accuracies(group)) for group in compared(first, summaries[row.name])))[2]
-    tested = [line for line in lines if "probe" in line and line.get("seed_p") is not None]
+    several = [line for line in lines if "probe" in line and not line.get("one_encoder")]
+    tested = [line for line in several if line.get("seed_p") is not None]
     for line, p in zip(tested, holm([line["seed_p"] for line in tested]), strict=True):
         line["holm_p"] = p
     return lines + _averages(lines)
@@ -167,21 +168,22 @@ def _probing_notes(judged: Sequence[Mapping[str, Any]]) -> list[str]:
     baselines = {line["baseline"].replace(f"-probe={line['probe']}", "") for line in judged}
     tested = [line for line in judged if "holm_p" in line]
     one = any(line["one_encoder"] for line in judged)
-    seeds = "seeds of the classifier" if one else "seeds"
     text = []
     if tested:
         text.append(
-            f"against {', '.join(sorted(baselines))}, over {seeds}: Dunnett's test of all systems in each probe, then "
+            f"against {', '.join(sorted(baselines))}, over seeds: Dunnett's test of all systems in each probe, then "
             f"Holm's correction over these {len(tested)} p-values; *: p < 0.05, **: p < 0.01"
         )
         ends = (
             f"{end:.2f}" for end in (min(line["smallest"] for line in tested), max(line["smallest"] for line in tested))
         )
         text.append(f"{SMALLEST}, by probe, before Holm's correction: {' to '.join(dict.fromkeys(ends))} points")
+    elif one:
+        text.append(
+            "each encoder is one training, seeds are the classifier's: no system is tested, nothing has a star"
+        )
     else:
         text.append("one seed: nothing is tested over seeds, nothing has a star")
-    if one:
-        text.append("each encoder is one training: how much another training of it would change is not tested")
     adjusted = zip(judged, holm([line["p"] for line in judged]), strict=True)
     beyond = [f"{line['probe']} {line['system']}" for line, p in adjusted if p < LEVEL]
     over = f"over test examples (paired t-test, Holm's correction over {len(judged)} p-values; no stars), p < 0.05"
