@@ -13,7 +13,7 @@ fi
 if [[ $# -lt 2 || $1 == -* || ! $pair =~ ^($pairs)$ || ! ${TREES:-both} =~ ^(dependency|constituency|both)$ ]]; then
     echo "usage: [TREES=dependency|constituency|both] $script ARCHIVES OUT [$pairs] [FLAG...]" >&2
     echo "Archives are downloaded to ARCHIVES, or listed if they cannot be; FLAG is any of fairseq-diverse prepare, such as" >&2
-    echo "--no-download, --accept-counts, --workers 8; TREES: see add-trees.sh" >&2
+    echo "--no-download, --strict-counts, --workers 8; TREES: see add-trees.sh" >&2
     exit 2
 fi
 archives=$1 out=$2

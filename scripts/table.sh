@@ -7,8 +7,8 @@ if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3 or figure4. FLAG is any of fairseq-diverse run," >&2
     echo "such as --rows a,b, --size small, --seeds 1,2,3 and --slurm (last). Data go to data/ in the folder of runs" >&2
     echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they exist: made from the archives in DIR (missing ones are downloaded), or" >&2
-    echo "with --data NAME from the raw files in DIR; --no-download and --accept-counts are as in fairseq-diverse" >&2
-    echo "prepare. A NAME without languages means English to German. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
+    echo "with --data NAME from the raw files in DIR; --no-download and --strict-counts are as in fairseq-diverse" >&2
+    echo "prepare. What must be brought by hand is listed before anything else. A NAME without languages means English to German. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
     exit 2
 fi
 table=$1-table$2
@@ -32,7 +32,7 @@ while [[ $# -gt 0 ]]; do
             [[ ! ${2:-} =~ ^[0-9]+$ ]] || { shared+=("$2") && shift; }
             ;;
         --rows | --size | --set) shared+=("$1" "${2:?$1: a value is missing}") && shift ;;
-        --no-download | --accept-counts) checks+=("$1") ;;
+        --no-download | --accept-counts | --strict-counts) checks+=("$1") ;;
         --slurm) running+=("$@") && break ;;
         *) running+=("$1") ;;
     esac
@@ -40,10 +40,8 @@ while [[ $# -gt 0 ]]; do
 done
 
 plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run "${running[@]}")
-for name in $(sed -n 's/^# .*: data \(.*\) not prepared, .*/\1/p' <<<"$plan" | sort -u); do
-    [[ ! -f $root/configs/data/$name.yaml ]] ||
-        fairseq-diverse prepare "$name" "${from[@]}" "${checks[@]}" --out "$runs/data/$name" --workers "$(nproc)"
-done
+mapfile -t names < <(sed -n 's/^# .*: data \(.*\) not prepared, .*/\1/p' <<<"$plan" | sort -u)
+[[ ${#names[@]} -eq 0 ]] || fairseq-diverse prepare "${names[@]}" "${from[@]}" "${checks[@]}" --workers "$(nproc)"
 for folder in $(sed -n 's/.*fairseq_cli.train \(\S*\) .*--task translation_with_syntax.*/\1/p' <<<"$plan" | sort -u); do
     compgen -G "$folder/test.*.syntax.json" >/dev/null || "$root/data-prep/add-trees.sh" "$folder"
 done

@@ -1,21 +1,27 @@
-"""Make a data set ready for fairseq-train: fetch, extract, clean, tokenize, segment into subwords, binarize.
+"""Make data sets ready for fairseq-train: fetch, extract, clean, tokenize, segment into subwords, binarize.
 
 With --archives, missing archives are downloaded into DIR, or listed where that cannot be, and the raw files are taken
-from them into DIR/NAME. Whatever stops the command, the next one resumes. Line counts are compared with
+from them into DIR/NAME. Whatever stops the command, the next one resumes. Counts of lines and pairs are compared with
 those that the configuration names. With --raw, the raw files are yours, and nothing is left of a run that was stopped.
+What must be brought by hand for any NAME is listed before anything is downloaded.
 
 NAME is a configuration of configs/data/ or a YAML file of your own. The result is one directory: dict.*.txt and the
 binarized splits train, valid and test (further test sets: test1, test2, ...), preprocess.json (everything that was
 done), and text/ with the same splits as text: cleaned, tokenized (tok.*) and segmented (bpe.*). It appears when it is
 complete. Training pairs with an empty side are dropped; line separators inside a line (U+2028, U+0085, ...) and NUL
 become a space; both are counted. Lines of valid and test are never dropped.
+propositional_logic (Bowman et al., 2015) and probing (SentEval) are files that are checked and copied as they are.
 """
 
 import argparse
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
+from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
 if TYPE_CHECKING:
@@ -25,14 +31,19 @@ EXAMPLE = "fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/mult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="NAME", help=f"{', '.join(config_names('data'))}, or a YAML file")
+    names = ", ".join((*config_names("data"), *PLAIN_DATA))
+    parser.add_argument("configs", nargs="+", metavar="NAME", help=f"{names}, or a YAML file")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--raw", metavar="DIR", type=Path, help="directory of the raw files")
     given.add_argument("--archives", metavar="DIR", type=Path, help="directory of the archives that hold them")
     parser.add_argument("--no-download", action="store_true", help="say which archives are missing, download none")
-    parser.add_argument(
-        "--accept-counts", action="store_true", help="go on where line counts differ from those that are expected"
+    counts = parser.add_mutually_exclusive_group()
+    counts.add_argument(
+        "--strict-counts",
+        action="store_true",
+        help="refuse counts of lines and pairs that differ from the configuration's, in place of a warning",
     )
+    counts.add_argument("--accept-counts", action="store_true", help="warn of such counts, as is the default")
     parser.add_argument("--out", type=Path, help="directory to make (default: data/NAME in the directory of runs)")
     parser.add_argument("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that was prepared otherwise")
@@ -44,14 +55,53 @@ def main(args: argparse.Namespace) -> None:
 
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
-    if args.raw and (args.no_download or args.accept_counts):
-        raise ValueError("--no-download and --accept-counts go with --archives")
-    config = DataConfig.load(config_path("data", args.config))
-    out = (args.out or runs_dir() / "data" / config.name).resolve()
-    if args.raw:
-        _prepare(config, args.raw, out, args)
-    else:
-        _prepare_from_archives(config, out, args)
+    if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
+        raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
+    if args.out and len(args.configs) > 1:
+        raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
+    if args.archives and args.archives.exists() and not args.archives.is_dir():
+        raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
+    configs = {
+        name: None if name in PLAIN_DATA else DataConfig.load(config_path("data", name)) for name in args.configs
+    }
+    if args.archives:
+        _refuse_missing([config for config in configs.values() if config], args)
+    for name, config in configs.items():
+        out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
+        if config is None:
+            _copy(name, out, args)
+        elif args.raw:
+            _prepare(config, args.raw, out, args)
+        else:
+            _prepare_from_archives(config, out, args)
+
+
+def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -> None:
+    """List what must be brought by hand for all data sets together; with --no-download, everything that is missing."""
+    from fairseq_diverse.preparation import extraction
+    from fairseq_diverse.preparation.download import fetch
+
+    archives: dict[str, str] = {}
+    by_hand: dict[str, str] = {}
+    for config in configs:
+        if not config.sources:
+            raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")
+        if not extraction.is_extracted(config, args.archives, args.archives / config.name):
+            by_hand |= config.sources.by_hand
+            archives |= config.sources.archives if args.no_download else {}
+    fetch(Sources(archives, by_hand, {}, {}, 0, {}), args.archives, download=False)
+
+
+def _copy(name: str, out: Path, args: argparse.Namespace) -> None:
+    from fairseq_diverse.support.processes import locked
+
+    data, raw = PLAIN_DATA[name], args.raw or args.archives / name
+    if args.archives:
+        if args.no_download:
+            download_plain(data, raw, download=False)
+        with locked(args.archives):
+            download_plain(data, raw, download=not args.no_download)
+    print(f"prepared {out}" if put_plain(data, raw, out, args.overwrite) else f"already prepared: {out}")
 
 
 def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespace, **options: Any) -> None:
@@ -68,30 +118,25 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
     from fairseq_diverse.preparation.prepare import wrong_pairs
     from fairseq_diverse.support.processes import locked
 
-    if not config.sources:
-        raise ValueError(f"--archives: {config.name} names no sources; bring its files and use --raw")
-    if args.archives.exists() and not args.archives.is_dir():
-        raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
+    assert config.sources is not None
     raw = args.archives / config.name
     work = out.with_name(f".{out.name}.part")
     if not extraction.is_extracted(config, args.archives, raw):
-        if args.no_download:
-            fetch(config.sources, args.archives, download=False)
         with locked(args.archives):
             fetch(config.sources, args.archives, download=not args.no_download)
             extraction.extract(config, args.archives, raw)
-    _compare(extraction.wrong_lines(config, raw), args.accept_counts, "replace the archive")
+    _compare(extraction.wrong_lines(config, raw), args.strict_counts, "replace the archive")
     with locked(work):
         try:
             _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
         finally:
             if not (work / "data").exists():  # complete, or nothing to go on with
                 shutil.rmtree(work)
-    _compare(wrong_pairs(config, out), args.accept_counts, f"{out} is complete all the same")
+    _compare(wrong_pairs(config, out), args.strict_counts, f"{out} is complete all the same")
 
 
-def _compare(differences: list[str], accept: bool, otherwise: str) -> None:
-    if differences and not accept:
-        raise ValueError(f"{'; '.join(differences)}; {otherwise}, or add --accept-counts")
+def _compare(differences: list[str], strict: bool, otherwise: str) -> None:
+    if differences and strict:
+        raise ValueError(f"{'; '.join(differences)}; {otherwise}, or leave out --strict-counts")
     for difference in differences:
-        print(f"accepted: {difference}")
+        print(f"warning: {difference}", file=sys.stderr)

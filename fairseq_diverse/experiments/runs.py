@@ -10,24 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.data.probing import ORIGIN, TASKS
+from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.experiments.flags import Flags, averaging, common, defaults, machinery, translation
 from fairseq_diverse.experiments.records import AGAIN, read_json, read_summary
 from fairseq_diverse.experiments.rows import ENCODER, Row
 from fairseq_diverse.experiments.tables import NAME_BYTES, to_arguments
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
-
-# data sets that are not prepared: name -> the files of their folder, and where they come from
-PLAIN_DATA = {
-    "propositional_logic": (
-        [f"{split}{count}" for split in ("train", "test") for count in range(13)],
-        "of Bowman et al. (2015), or those that `fairseq-diverse logic` wrote",
-    ),
-    "probing": (
-        [f"{task}.txt" for task in TASKS],
-        f"of SentEval ({ORIGIN}), or those that `fairseq-diverse toy --probing` wrote",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -314,21 +302,20 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
             record = read_record(path)
             source, target, text_hash = (entry(path, record, key) for key in ("source", "target", "hash"))
             return DataSet(path.name, path, source, target, text_hash, test_sets(path, record))
-        for files, origin in PLAIN_DATA.values():
-            found = [file for file in files if (path / file).is_file()]
-            if found and len(found) < len(files):
-                missing = ", ".join(file for file in files if file not in found)
-                raise ValueError(f"data set {name}: {path} lacks {missing}, {origin}")
+        for plain in PLAIN_DATA.values():
+            found = [file for file in plain.files if (path / file).is_file()]
+            if found and len(found) < len(plain.files):
+                missing = ", ".join(file for file in plain.files if file not in found)
+                raise ValueError(f"data set {name}: {path} lacks {missing}, {plain.origin}")
             if found:
-                content = b"".join((path / file).read_bytes() for file in files)
+                content = b"".join((path / file).read_bytes() for file in plain.files)
                 return DataSet(path.name, path, "", "", hashlib.sha256(content).hexdigest())
     if name in PLAIN_DATA and dry:
         return DataSet(name, by_name, "", "", hash=None)
     if name in PLAIN_DATA:
-        files, origin = PLAIN_DATA[name]
         raise ValueError(
-            f"data set {name}: put the {len(files)} files {', '.join(files)}, {origin}, into {by_name}, or give their "
-            "folder as --data"
+            f"data set {name} is not prepared; run: fairseq-diverse prepare {name} --archives DIR --out {by_name} "
+            f"(downloads {len(PLAIN_DATA[name].files)} files), or give their folder as --data"
         )
     if name not in config_names("data"):
         raise ValueError(

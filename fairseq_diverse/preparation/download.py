@@ -14,7 +14,7 @@ TIMEOUT = 60  # seconds without data
 CHUNK = 1 << 20
 
 
-def fetch(sources: Sources, folder: Path, download: bool = True) -> None:
+def fetch(sources: Sources, folder: Path, download: bool = True, what: str = "archive") -> None:
     """Download the archives of ``sources`` that are missing in ``folder``.
 
     An archive is downloaded as ``NAME.part`` (an existing part is continued) and renamed when it is complete. Nothing
@@ -35,7 +35,7 @@ def fetch(sources: Sources, folder: Path, download: bool = True) -> None:
     listed = [f"  {name}  {sources.archives[name]}" for name in _absent(sources.archives, folder)]
     listed += [f"  {name}  by hand: {sources.by_hand[name]}" for name in _absent(sources.by_hand, folder)]
     if listed:
-        files = "1 archive is" if len(listed) == 1 else f"{len(listed)} archives are"
+        files = f"1 {what} is" if len(listed) == 1 else f"{len(listed)} {what}s are"
         raise ValueError("\n".join([f"{files} missing{why}; put into {folder.resolve()}:", *listed]))
 
 

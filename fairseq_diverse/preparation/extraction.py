@@ -84,7 +84,7 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
     sources = _sources(config)
     languages = config.languages
     for name in _used(sources):
-        _check(archives / name, **sources.checks.get(name, {}))
+        refuse_other(archives / name, **sources.checks.get(name, {}))
     unpacked = {name: _unpack(config, archives / name, raw / "parts") for name in _used(sources)}
     lines: dict[str, list[int]] = {}
     for prefix, parts in sources.files.items():
@@ -147,8 +147,8 @@ def _identity(path: Path) -> list[int]:
     return [state.st_size, state.st_mtime_ns]
 
 
-def _check(archive: Path, bytes: int | None = None, sha256: str | None = None) -> None:
-    """Compare an archive with its known size and checksum."""
+def refuse_other(archive: Path, bytes: int | None = None, sha256: str | None = None) -> None:
+    """Raise ``ValueError`` where a file has not its known size and checksum."""
     if archive.suffix == ".tar" and sha256 is None:
         print(f"{archive}: a plain .tar has no checksum; sources can name its sha256", file=sys.stderr)
     size = archive.stat().st_size

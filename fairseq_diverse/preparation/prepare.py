@@ -113,7 +113,7 @@ def prepare(
         }
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         steps.path.unlink(missing_ok=True)
-        _put_in_place(work, out)
+        put_in_place(work, out)
     except OSError as error:  # for example a full disk, for which Python names no file
         raise OSError(f"{out}: not prepared: {error}") from None
     finally:
@@ -169,7 +169,8 @@ def _is_mount(out: Path) -> bool:
     return os.path.ismount(out) or len(mounts) == 2
 
 
-def _put_in_place(work: Path, out: Path) -> None:
+def put_in_place(work: Path, out: Path) -> None:
+    """Rename ``work`` to ``out``, in the place of what is there."""
     old = temporary_path(out).with_suffix(".old")
     if out.exists():
         os.replace(out, old)

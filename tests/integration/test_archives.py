@@ -272,7 +272,7 @@ def test_every_data_set_is_made_from_its_archives(name, tmp_path):
     archives, files = NUMBERS[name]
     write(tmp_path / "archives", archives)
     campaign, source, target = name.split("_")
-    flags = ["--no-download", "--accept-counts"]
+    flags = ["--no-download"]
     if name in SMALL:
         config = OmegaConf.load(config_path("data", name))
         config.bpe.size = SMALL[name]
@@ -283,7 +283,7 @@ def test_every_data_set_is_made_from_its_archives(name, tmp_path):
     else:
         script = f"prepare-{'wmt16' if campaign == 'nc11' else campaign}.sh"
         command = [REPOSITORY / "data-prep" / script, "archives", "out", f"{source}-{target}"]
-    said = call([*command, *flags], tmp_path).stdout
+    said = call([*command, *flags], tmp_path).stderr
     raw = tmp_path / "archives" / name
     for prefix, ranges in files.items():
         for language in (source, target):
@@ -297,7 +297,7 @@ def test_every_data_set_is_made_from_its_archives(name, tmp_path):
             assert splits[split]["read"] == sum(count for _, count in files[prefix])
     parts = [part for listed in prepared.sources.files.values() for part in listed]
     differing = sum("lines" in part for part in parts) + len(prepared.sources.get("counts", {}))
-    assert said.count("accepted: ") == differing  # no miniature has an original's size
+    assert said.count("warning: ") == differing  # no miniature has an original's size
 
 
 def counted(folder: Path, **counts: int) -> list[object]:
@@ -317,25 +317,24 @@ def test_every_23rd_pair_that_the_filter_keeps_is_held_out(tmp_path):
     members["de-en/train.tags.de-en.de"] = tags(german)
     write(tmp_path / "archives", {"de-en.tgz": members})
     command = counted(tmp_path, train=47, valid=2, test=15)
-    assert "accepted" not in call([*command, "--workers", "2"], tmp_path).stdout
+    assert "warning" not in call([*command, "--workers", "2", "--strict-counts"], tmp_path).stderr
     text, english = tmp_path / "out/text", sentences("en", 0, 50)
     assert lines_of(text / "valid.en") == [english[23], english[46]]
     assert lines_of(text / "train.en") == [english[i] for i in range(50) if i not in (2, 23, 46)]
     assert lines_of(text / "tok.valid.de") == [german[23].lower(), german[46].lower()]
 
 
-def test_counts_that_differ_are_an_error_until_they_are_accepted(tmp_path):
+def test_counts_that_differ_are_a_warning_and_with_strict_counts_an_error(tmp_path):
     write(tmp_path / "archives", {"de-en.tgz": iwslt(14, TALKS_14)})
     command = counted(tmp_path, train=160239, valid=2)
     for _ in range(2):
-        said = call(command, tmp_path, fails=2).stderr.splitlines()[-1]
+        said = call([*command, "--strict-counts"], tmp_path, fails=2).stderr.splitlines()[-1]
         assert "train: 48 pairs kept, 160,239 are expected" in said
-        assert f"{tmp_path / 'out'} is complete all the same, or add --accept-counts" in said
-    said = call([*command, "--accept-counts"], tmp_path).stdout
-    assert said.splitlines() == [
-        f"already prepared: {tmp_path / 'out'}",
-        "accepted: train: 48 pairs kept, 160,239 are expected",
-    ]
+        assert f"{tmp_path / 'out'} is complete all the same, or leave out --strict-counts" in said
+    for flags in ([], ["--accept-counts"]):
+        done = call([*command, *flags], tmp_path)
+        assert done.stdout == f"already prepared: {tmp_path / 'out'}\n"
+        assert done.stderr == "warning: train: 48 pairs kept, 160,239 are expected\n"
     config = OmegaConf.load(tmp_path / "mine.yaml")
     config.bpe.size = 50
     OmegaConf.save(config, tmp_path / "mine.yaml")
@@ -343,9 +342,9 @@ def test_counts_that_differ_are_an_error_until_they_are_accepted(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["archives", "mine.yaml", "out"]
     config.sources.files.test[0].lines = 887
     OmegaConf.save(config, tmp_path / "mine.yaml")
-    said = call(command, tmp_path, fails=2).stderr.splitlines()[-1]
+    said = call([*command, "--strict-counts"], tmp_path, fails=2).stderr.splitlines()[-1]
     member = "de-en/IWSLT14.TED.dev2010.de-en.de.xml"
-    assert f"de-en.tgz: {member} has 3 lines, 887 are expected; replace the archive, or add --accept-counts" in said
+    assert f"de-en.tgz: {member} has 3 lines, 887 are expected; replace the archive, or leave out --strict" in said
 
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path):
@@ -363,6 +362,10 @@ def test_offline_the_script_lists_archives_and_folder(tmp_path):
     assert said[0] == f"fairseq-diverse prepare: 10 archives are missing; put into {tmp_path / 'archives'}:"
     assert "  dev.tgz  https://data.statmt.org/wmt17/translation-task/dev.tgz" in said
     assert [line.split()[0] for line in said if "by hand" in line] == sorted(CWMT)
+    asked = [COMMAND, "prepare", "wmt14_en_de", "iwslt16_de_en", "wmt17_zh_en", "--archives", "archives"]
+    said = call(asked, tmp_path, fails=2).stderr.splitlines()  # of all, before anything is downloaded
+    assert said[0] == f"fairseq-diverse prepare: 7 archives are missing; put into {tmp_path / 'archives'}:"
+    assert [line.split()[0] for line in said[1:] if "by hand" in line] == ["2016-01.tgz", *sorted(CWMT)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -372,6 +375,7 @@ def test_incompatible_flags_are_refused(tmp_path):
         (["iwslt14_de_en", "--raw", "x", "--accept-counts"], "go with --archives"),
         (["iwslt14_de_en", "--raw", "x", "--archives", "x"], "not allowed with"),
         (["iwslt14_de_en"], "one of the arguments --raw --archives is required"),
+        (["iwslt14_de_en", "probing", "--archives", "x", "--out", "y"], "--out y: is for one NAME"),
     ):
         assert words in call([COMMAND, "prepare", *flags], tmp_path, fails=2).stderr
 

@@ -137,4 +137,4 @@ def test_errors_are_one_line(data, tmp_path):
     assert "error: --syntax, --enliven: the sentences of this task have no trees" in log.stderr
     environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(tmp_path / "runs")}
     log = cli("run", "li2021-figure4", env=environment)
-    assert log.returncode == 2 and "data set propositional_logic: put the 26 files train0, train1, " in log.stderr
+    assert log.returncode == 2 and "run: fairseq-diverse prepare propositional_logic --archives DIR" in log.stderr

@@ -122,6 +122,23 @@ def test_a_script_prints_its_usage(script):
     assert done.returncode == 2 and done.stderr.startswith("usage: ")
 
 
+@pytest.mark.parametrize(
+    ("asked", "first", "names"),
+    [
+        ("li2021 5", "6 archives are missing; put into {}/runs/archives:", ["casia2015.zip", "neu2017.zip"]),
+        ("li2021 figure4 --raw {}", "{}: lacks train0, train1, ", []),
+    ],
+)
+def test_a_table_says_first_what_must_be_brought_by_hand(tmp_path, asked, first, names):
+    env = os.environ | {"FAIRSEQ_DIVERSE_RUNS": f"{tmp_path}/runs"}
+    done = subprocess.run(
+        [SCRIPTS / "table.sh", *asked.format(tmp_path).split()], capture_output=True, text=True, env=env
+    )
+    said = done.stderr.splitlines()
+    assert done.returncode == 2 and said[0].startswith(f"fairseq-diverse prepare: {first.format(tmp_path)}")
+    assert set(names) <= {line.split()[0] for line in said[1:]} and not list(tmp_path.iterdir())
+
+
 def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
     out = tmp_path / "out"
     table = call("multi30k.sh", raw, out, "baseline", SEEDS="1,2", SIZE=size)

@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_diverse.cli import main
+from fairseq_diverse.data import plain
+from fairseq_diverse.data.plain import PLAIN_DATA, PlainData, download_plain
+from fairseq_diverse.experiments.runs import find_data
 from fairseq_diverse.preparation import DataConfig, extraction
 from fairseq_diverse.preparation.download import fetch
 from fairseq_diverse.preparation.extraction import extract, is_extracted, wrong_lines
 from fairseq_diverse.preparation.prepare import wrong_pairs
 from fairseq_diverse.support.paths import config_names, config_path
+from fairseq_diverse.toy.probing import write_probing
+from tests.integration.commands import shared_data
 
 FROM_ARCHIVES = [name for name in config_names("data") if DataConfig.load(config_path("data", name)).sources]
 SPLITS = {
@@ -491,3 +497,60 @@ def test_extracted_files_are_kept_until_an_archive_or_the_configuration_changes(
     (raw / "train.de").write_text("")
     (archives / "a.tgz").unlink()
     assert not is_extracted(config, archives, raw)
+
+
+# --- files that are used as they are ---
+
+
+def test_files_are_downloaded_and_their_sizes_compared(tmp_path, serve):
+    server = serve(CONTENT)
+    address = server.address.rpartition("/")[0]
+    download_plain(PlainData(address, {"a": len(CONTENT), "b": None}, "of x", Path.read_text), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": CONTENT, "b": CONTENT}
+    with pytest.raises(ValueError, match="/b: 10,240 bytes, 5 are expected; delete it"):
+        download_plain(PlainData(address, {"a": len(CONTENT), "b": 5}, "of x", Path.read_text), tmp_path)
+    assert len(server.asked) == 2
+
+
+def test_the_sizes_of_bowmans_files_are_theirs():
+    folder = shared_data("propositional_logic")
+    assert PLAIN_DATA["propositional_logic"].sizes == {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def test_files_of_ones_own_are_checked_and_copied_all_or_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    raw, made = tmp_path / "raw", tmp_path / "data/probing"
+    write_probing(raw, 60)
+
+    def asked(*more):
+        assert main(["prepare", "probing", "--raw", str(raw), *more]) in (0, 2)
+        said = capsys.readouterr()
+        return (said.out + said.err).removeprefix("fairseq-diverse prepare: ")
+
+    good = (raw / "subj_number.txt").read_text()
+    for content, words in (
+        (good + "tr\tNN\n", f"{raw}/subj_number.txt, line "),
+        (None, f"{raw}: lacks subj_number.txt"),
+    ):
+        (raw / "subj_number.txt").write_text(content) if content else (raw / "subj_number.txt").unlink()
+        assert asked().startswith(words) and not list((tmp_path / "data").glob("*"))
+    (raw / "subj_number.txt").write_text(good)
+    assert asked() == f"prepared {made}\n" and asked() == f"already prepared: {made}\n"
+    before = find_data("probing").hash
+    assert sorted(path.name for path in made.iterdir()) == sorted(PLAIN_DATA["probing"].files)
+    (raw / "subj_number.txt").write_text(good.replace("tr\t", "tr\t", 1) + "te\tNN\tdogs .\n")
+    assert "holds something else; choose another --out or add --overwrite" in asked()
+    assert asked("--overwrite") == f"prepared {made}\n" and find_data("probing").hash != before
+
+
+def test_offline_the_files_are_listed_with_their_addresses(tmp_path, monkeypatch, capsys):
+    here = PlainData("http://localhost:9/x", {"a.txt": None, "b.txt": 3}, "of x", Path.read_text)
+    monkeypatch.setitem(plain.PLAIN_DATA, "probing", here)
+    assert main(["prepare", "probing", "--archives", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "fairseq-diverse prepare: 2 files are missing (a.txt: [Errno 111] Connection refused); put into "
+        f"{tmp_path}/probing:",
+        "  a.txt  http://localhost:9/x/a.txt",
+        "  b.txt  http://localhost:9/x/b.txt",
+    ]
+    assert not (tmp_path / "out").exists()
