@@ -40,6 +40,8 @@ while [[ $# -gt 0 ]]; do
 done
 
 plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run "${running[@]}")
+refused=$(sed -n 's/^# \(.*\) seed [0-9]*: refused: \(.*\), [^,]*$/row \1: \2/p' <<<"$plan" | sort -u)
+[[ -z $refused ]] || { echo "$refused" >&2 && exit 2; }
 mapfile -t names < <(sed -n 's/^# .*: data \(.*\) not prepared, .*/\1/p' <<<"$plan" | sort -u)
 [[ ${#names[@]} -eq 0 ]] || fairseq-diverse prepare "${names[@]}" "${from[@]}" "${checks[@]}" --workers "$(nproc)"
 for folder in $(sed -n 's/.*fairseq_cli.train \(\S*\) .*--task translation_with_syntax.*/\1/p' <<<"$plan" | sort -u); do

@@ -3,7 +3,8 @@
 Trees come as CoNLL-U (dependencies) and PTB brackets (constituents), sentence N for line N of the binarized text. The
 words that its subwords make must be those of the trees, but for the escapes of Moses and the Penn Treebank; if they are
 not, the first sentence that differs is named. A sentence without a usable tree (several roots, a cycle, an empty line)
-is kept, counted, and has everything related to everything.
+is kept, counted, and has everything related to everything. Which parser made the trees is recorded: what `parse` wrote
+beside its files, or --parser; a table's row that names its parser asks for it.
 """
 
 import argparse
@@ -26,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for train, valid, test")
     parser.add_argument("--constituency", metavar="FILES", help="PTB files, one tree a line")
     parser.add_argument(
+        "--parser",
+        metavar="NAME",
+        help="what made trees that `parse` did not make, such as stanza; or KIND=NAME,KIND=NAME",
+    )
+    parser.add_argument(
         "--text",
         metavar="FILES",
         help="the source in subwords as it was binarized (default: DIR/text/bpe.{split}.SOURCE)",
@@ -43,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.data.trees import binarize
     from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
+    from fairseq_diverse.syntax.makers import named_makers
     from fairseq_diverse.syntax.parse import record_path
     from fairseq_diverse.syntax.parsers import recorded_parsers
 
@@ -61,7 +68,8 @@ def main(args: argparse.Namespace) -> None:
         args.target_lang = args.target_lang or entry(args.data, record, "target")
         args.subwords = args.subwords or entry(args.data, record, "bpe", "kind")
         args.text = args.text or str(args.data / "text" / f"bpe.{{split}}.{args.source_lang}")
-    parsers: dict[str, dict[str, str]] = {}
+    named = named_makers("--parser", args.parser) if args.parser is not None else {}
+    parsers: dict[str, dict[str, Any]] = {}
     for split in splits:
         text, dependency, constituency = (
             Path(pattern.replace("{split}", split)) if pattern else None
@@ -69,22 +77,33 @@ def main(args: argparse.Namespace) -> None:
         )
         assert text is not None
         prefix = args.data / f"{split}.{args.source_lang}-{args.target_lang}.{args.source_lang}"
+        made: dict[str, dict[str, Any]] = {}
         for kind, path in (("dependency", dependency), ("constituency", constituency)):
-            if path and record_path(path).exists():
-                parsers |= recorded_parsers({"parsers": {kind: _read(record_path(path))}}, str(record_path(path)))
-        counts = binarize(prefix, text, dependency, constituency, args.subwords)
+            if path:
+                made[kind] = _maker(record_path(path), kind, named.get(kind, ""))
+        if unused := sorted({*named.values()} - {how["parser"] for how in made.values()}):
+            raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
+        counts = binarize(prefix, text, dependency, constituency, args.subwords, made)
+        parsers |= made
         for kind, lines in counts.unparsed.items():
             some = f": lines {first_lines(lines)}" if lines else ""
             print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
-    if parsers and (args.data / FILE).exists():  # so that new text can be parsed alike
+    if (args.data / FILE).exists():  # so that new text can be parsed alike
         record = read_record(args.data)
-        before = recorded_parsers(record, str(args.data / FILE))
+        parsers = recorded_parsers(record, str(args.data / FILE)) | parsers
         with atomic_write(args.data / FILE) as file:
-            json.dump(record | {"parsers": before | parsers}, file, indent=2, ensure_ascii=False)
+            usable = {kind: how for kind, how in parsers.items() if "model" in how}
+            json.dump(record | {"parsers": usable}, file, indent=2, ensure_ascii=False)
 
 
-def _read(path: Path) -> Any:
+def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:
+    """The parser that ``parse`` recorded beside its trees, else the one that is named."""
+    from fairseq_diverse.syntax.parsers import recorded_parsers
+
+    if not record.exists():
+        return {"parser": named}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(record.read_text(encoding="utf-8"))
     except ValueError:
-        raise ValueError(f"{path}: damaged; parse again, or delete it") from None
+        raise ValueError(f"{record}: damaged; parse again, or delete it") from None
+    return recorded_parsers({"parsers": {kind: content}}, str(record))[kind]

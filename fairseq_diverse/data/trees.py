@@ -71,7 +71,14 @@ def words_of(pieces: Sequence[str], subwords: str) -> tuple[list[str], list[int]
     return words, counts
 
 
-def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Path | None, subwords: str) -> Counts:
+def binarize(
+    prefix: Path,
+    text: Path,
+    dependency: Path | None,
+    constituency: Path | None,
+    subwords: str,
+    parsers: dict[str, dict[str, Any]] | None = None,
+) -> Counts:
     """Write the trees of a split next to its binarized source.
 
     Args:
@@ -80,6 +87,7 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
         dependency, constituency: CoNLL-U and PTB files, one sentence per line of the text; None = no trees of that
             kind.
         subwords: see ``words_of``.
+        parsers: what made the trees, by kind: ``parser``, and what else is known of it.
 
     Raises:
         ValueError: the trees do not match the text, or the text does not match the data (names file and line); or
@@ -115,7 +123,8 @@ def binarize(prefix: Path, text: Path, dependency: Path | None, constituency: Pa
                 os.replace(work / ending, f"{prefix}.syntax.{ending}")
             with atomic_write(description) as file:
                 record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths)}
-                json.dump(record | {"unparsed": unparsed, "digest": digest.hexdigest()}, file)
+                record |= {"unparsed": unparsed, "digest": digest.hexdigest(), "parsers": parsers or {}}
+                json.dump(record, file)
         finally:
             shutil.rmtree(work)
     return Counts(len(lengths), unparsed)

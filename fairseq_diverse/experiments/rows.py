@@ -2,10 +2,13 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fairseq_diverse.syntax.makers import other_makers
+
 ENCODER = ("from-checkpoint", "checkpoint-data")  # where an encoder lies that is probed
+TREES = "translation_with_syntax"  # the task of rows that read trees
 EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which a row ends training before max-update
 
 
@@ -21,7 +24,8 @@ class Row:
     ``family`` is the row of the file that a grid made this one of. ``metrics`` are those of ``fairseq-diverse score``
     that translations are scored by besides BLEU, chrF and TER. ``tests`` are the sets that it is evaluated on besides
     the first test set: names of the data's test sets, or valid. ``user_dir`` is a folder of mechanisms of the user's
-    own. ``gpus`` is how many the batch is for, 0 where that is not known.
+    own. ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree the parser that must
+    have made the trees of a row that reads some; empty where any will do.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Row:
     lenpen: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     gpus: int = 0
+    parser: dict[str, str] = field(default_factory=dict)
 
     @property
     def max_update(self) -> int:
@@ -76,10 +81,13 @@ class Row:
     def key(self, data_hash: str) -> str:
         """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
 
+        Parsers are in it but for those of ``fairseq-diverse parse``, whose trees rows without ``parser`` usually have.
+
         Args:
             data_hash: of all that is read, a probed encoder too: where that lies is not in the key.
         """
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}
+        content |= {"parser": others} if (others := other_makers(self.parser)) else {}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]

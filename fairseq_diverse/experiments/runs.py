@@ -1,6 +1,8 @@
 """One run: a row with a data set and a seed, trained, averaged, translated and scored in its own directory."""
 
+import contextlib
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -13,9 +15,10 @@ from typing import Any
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.experiments.flags import Flags, averaging, common, defaults, machinery, translation
 from fairseq_diverse.experiments.records import AGAIN, read_json, read_summary
-from fairseq_diverse.experiments.rows import ENCODER, Row
+from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
 from fairseq_diverse.experiments.tables import NAME_BYTES, to_arguments
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
+from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,21 @@ class Run:
         return {"lenpen": float(max(bleu, key=bleu.__getitem__)), "valid_bleu": bleu}
 
     @property
+    def parsers(self) -> dict[str, str]:
+        """By kind, the parser that made the trees of the test set that it reads."""
+        reads = self.row.train.get("task") == TREES
+        return next(map(recorded_makers, sorted(self.data.path.glob("test.*.syntax.json"))), {}) if reads else {}
+
+    @property
+    def refused(self) -> str:
+        """Why its data's trees are not by the parsers that its row names; empty where they are, or it names none."""
+        return other_trees(self.data.path, self.row.parser) if self.row.parser else ""
+
+    @property
     def stage(self) -> str:
-        """Done, the step at which it resumes, new, or which of its files is damaged."""
+        """Done, the step at which it resumes, new, refused, or which of its files is damaged."""
+        if self.refused:
+            return f"refused: {self.refused}"
         try:
             if self.finished:
                 return "done"
@@ -229,7 +245,7 @@ def find_runs(
     encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
     for row in rows:
         data = found[row.data]
-        trees = _digest_of_trees(data.path) if row.train.get("task") == "translation_with_syntax" else ""
+        trees = _digest_of_trees(data.path) if row.train.get("task") == TREES else ""
         own = _digest_of_code(row.user_dir)
         key = row.key(data.hash + trees + encoders[_encoder(row)] + own) if data.hash else "unprepared"
         existing = sorted(root.glob(f"*-{key}")) if data.hash else []
@@ -239,6 +255,8 @@ def find_runs(
             if os.pathsep in str(path) or "${" in str(path):
                 raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
         runs += [Run(row, seed, data, cpu, parent / f"seed{seed}") for seed in seeds]
+        if runs[-1].refused and not dry:
+            raise ValueError(f"row {row.name}: {runs[-1].refused}")
     return runs
 
 
@@ -261,7 +279,17 @@ def classifies(row: Row) -> bool:
 def _digest_of_trees(folder: Path) -> str:
     """Of what ``binarize-syntax`` wrote beside the data; other trees make another run."""
     records = sorted(path for split in ("train", "valid", "test") for path in folder.glob(f"{split}.*.syntax.json"))
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in records)).hexdigest()
+    return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
+
+
+def _trees(path: Path) -> bytes:
+    """A description of trees without what made them, as earlier versions wrote it."""
+    content = path.read_bytes()
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(content)
+        if isinstance(record, dict) and "parsers" in record:
+            return json.dumps({key: value for key, value in record.items() if key != "parsers"}).encode()
+    return content
 
 
 def _digest_of_code(user_dir: str) -> str:

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import shlex
+import sys
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ def from_runs(rows: Sequence[Row], root: Path | None = None) -> dict[str, list[S
     """The summaries of every row's finished runs in a folder of runs, all seeds that there are."""
     found: dict[str, list[Summary]] = {}
     for run in find_runs(rows, [0], dry=True, root=root, cpu=True):
-        paths = run.directory.parent.glob("seed*/summary.json")
-        found[run.row.name] = _by_seed(read_summary(path, AGAIN) for path in paths)
+        paths = sorted(run.directory.parent.glob("seed*/summary.json"))
+        if run.refused and paths:
+            print(f"row {run.row.name} is left out: {run.refused}", file=sys.stderr)
+        found[run.row.name] = [] if run.refused else _by_seed(read_summary(path, AGAIN) for path in paths)
     return found
 
 

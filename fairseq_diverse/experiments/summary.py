@@ -51,6 +51,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "epoch_minutes": state["train"].get("epoch_minutes"),
         "peak_memory": peaks,
         **state.get("starts", [{}])[-1],
+        **({"parsers": run.parsers} if run.parsers else {}),
         "commands": run.shell_lines({"OMP_NUM_THREADS": "1"}),
         **(_classification(run) if run.classifies else _translation(run)),
     }

@@ -12,16 +12,17 @@ from typing import Any
 from fairseq_diverse.checkpoints.settings import unsafe_setting
 from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.flags import refuse_own
-from fairseq_diverse.experiments.rows import ENCODER, Row
+from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yaml, shown
+from fairseq_diverse.syntax.makers import named_makers
 
 TABLE_KEYS = (
-    *("title", "note", "data", "size", "user-dir", "flags", "generate", "average"),
+    *("title", "note", "data", "size", "user-dir", "parser", "flags", "generate", "average"),
     *("baseline", "grid", "metrics", "tests", "gpus", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average", "gpus")
-ROW_KEYS = ("data", "size", "generate", "average", "baseline", "metrics", "published", "tests")
+ROW_KEYS = ("data", "size", "parser", "generate", "average", "baseline", "metrics", "published", "tests")
 PUBLISHED_KEYS = (
     *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
     *TASKS,
@@ -69,6 +70,7 @@ def load_table(
     path = config_path("tables", name)
     content = _read(path, TABLE_KEYS)
     overrides = _parse_settings(settings or [])
+    content |= {"parser": overrides["train"].pop("parser")} if (everywhere := "parser" in overrides["train"]) else {}
     if user_dir is None and "user-dir" in content:
         user_dir = str(path.parent / _text(content, "user-dir", path))
         if not Path(user_dir, "__init__.py").is_file():
@@ -112,6 +114,7 @@ def load_table(
             lenpen=lenpen,
             tests=tests,
             gpus=_gpus(base, size_path) if size else _gpus(content, path) or _gpus(base, size_path),
+            parser=_parser(content, {} if everywhere else row, path, train.get("task")),
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -184,6 +187,13 @@ def _metrics(content: Flags, path: Path) -> tuple[str, ...]:
         return tuple(chosen(_text(content, "metrics", path))) if "metrics" in content else ()
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
+
+
+def _parser(content: Flags, row: Flags, path: Path, task: Any) -> dict[str, str]:
+    """The parsers that a row names, by kind of tree; none where it reads no trees."""
+    text = _text({**content, **row}, "parser", path).replace(" ", "")
+    makers = named_makers(f"{path}: parser:", text) if text else {}
+    return makers if task == TREES else {}
 
 
 def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:

@@ -21,6 +21,7 @@ from fairseq_diverse.support.files import atomic_write, iterate_lines
 from fairseq_diverse.support.processes import die_with_parent, locked
 from fairseq_diverse.syntax import parsers
 from fairseq_diverse.syntax.escapes import without_moses
+from fairseq_diverse.syntax.makers import versions
 
 CHUNK = 500  # lines parsed and stored at a time
 CHUNKS_A_PROCESS = 200  # a parser's memory grows; starting a new one takes a few seconds
@@ -78,7 +79,8 @@ def parse_file(
     with locked(parts):
         _take_over(parts, job)
         paths = _parse(lines, out, parts, job, workers)
-        unparsed = _join(paths, out, {"kind": kind, "parser": parser, "model": model, "language": language})
+        record = {"kind": kind, "parser": parser, "model": model, "language": language}
+        unparsed = _join(paths, out, record | {"versions": versions(parser, model)})
         shutil.rmtree(parts)
     return last - first, unparsed
 
@@ -101,7 +103,7 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> 
     return paths
 
 
-def _join(paths: dict[int, Path], out: Path, record: dict[str, str]) -> list[Unparsed]:
+def _join(paths: dict[int, Path], out: Path, record: dict[str, Any]) -> list[Unparsed]:
     """Write ``out`` as the last of its files: if it exists, so do the others."""
     unparsed = []
     with atomic_write(out) as file:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,9 @@ def test_unparsable_lines_do_not_shift_trees(kind, tmp_path):
         assert [tree is None for tree in trees] == [False, True, False, True, False]
         expected = words[0].replace("(", "-LRB-").replace(")", "-RRB-").split()
         assert trees[0].leaves() == expected and len(local_phrases(trees[0])[0]) == len(expected)
+    made = json.loads((tmp_path / "out.json").read_text())
+    assert made["versions"][made["parser"]] == version(made["parser"])
+    assert (made["model"] in made["versions"]) == (kind == "dependency")  # benepar's have no version
     unparsed = (tmp_path / "out.unparsed").read_text().splitlines()
     assert [line.split("\t")[0] for line in unparsed] == (["2"] if kind == "dependency" else ["2", "4"])
     # shards joined are the whole

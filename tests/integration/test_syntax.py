@@ -157,6 +157,38 @@ def test_missing_files_and_impossible_flags_are_one_line(data, checkpoint, tmp_p
     assert log.returncode and "error: fairseq-interactive has no trees for this model; use" in log.stderr
 
 
+def test_binarize_syntax_records_what_made_the_trees(data, tmp_path, capsys):
+    """What ``parse`` wrote beside its files, or --parser; new text is parsed only by what ``parse`` knows."""
+    folder, raw = shutil.copytree(data, tmp_path / "data"), shutil.copytree(data.parent / "raw", tmp_path / "raw")
+    files = ["--dependency", f"{raw}/{{split}}.en.conllu", "--constituency", f"{raw}/{{split}}.en.ptb"]
+
+    def binarize(*flags):
+        code = main(["binarize-syntax", "--data", str(folder), "--splits", "test", *files, *flags])
+        return code, json.loads((folder / "test.en-de.en.syntax.json").read_text())["parsers"]
+
+    how = {"parser": "spacy", "model": "en_ewt_small", "language": "en", "versions": {"spacy": "3.8"}}
+    assert binarize() == (0, {"dependency": {"parser": ""}, "constituency": {"parser": ""}})
+    assert binarize("--parser", "gold") == (0, {"dependency": {"parser": "gold"}, "constituency": {"parser": "gold"}})
+    (raw / "test.en.conllu.json").write_text(json.dumps({"kind": "dependency"} | how))
+    for flag in ("pcfg", "dependency=spacy,constituency=pcfg"):
+        code, made = binarize("--parser", flag)
+        assert code == 0 and made == {"dependency": {"kind": "dependency"} | how, "constituency": {"parser": "pcfg"}}
+    assert read_record(folder)["parsers"] == {"dependency": {"kind": "dependency"} | how}
+    (raw / "test.en.conllu.json").unlink()
+    assert binarize("--parser", "constituency=pcfg")[1]["dependency"] == {"parser": ""}
+    assert read_record(folder)["parsers"] == {}
+    for kind, parser in (("conllu", "spacy"), ("ptb", "benepar")):
+        (raw / f"test.en.{kind}.json").write_text(json.dumps(how | {"parser": parser}))
+    capsys.readouterr()
+    for flag, message in (
+        ("pcfg", "--parser pcfg: by what `parse` recorded, pcfg made no trees of test"),
+        ("tags=pcfg", "--parser 'tags=pcfg': NAME or KIND=NAME expected, of the kinds dependency, constituency"),
+        ("a b", "--parser 'a b': NAME or KIND=NAME expected, of the kinds dependency, constituency"),
+    ):
+        assert binarize("--parser", flag)[0] == 2
+        assert capsys.readouterr().err == f"fairseq-diverse binarize-syntax: {message}\n"
+
+
 def test_errors_of_binarize_syntax_are_one_line(data, tmp_path):
     for arguments, message in (
         ((), "--dependency or --constituency FILES are needed"),

@@ -14,7 +14,7 @@ import torch
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
-from fairseq_diverse.experiments import execution, logs, report, runs, schedule
+from fairseq_diverse.experiments import execution, logs, report, runs, saved, schedule
 from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_last_checkpoint
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
@@ -153,10 +153,70 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
     assert plain == plain_again and parsed != parsed_again
 
 
+def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table, tmp_path, monkeypatch, capsys):
+    """Rows that name none, or those of ``parse``, keep their runs, whatever is recorded."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    data = tmp_path / "data" / "multi30k_en_de"
+    data.mkdir(parents=True)
+    path = data / "test.en-de.en.syntax.json"
+    trees = {"kinds": ["dependency", "constituency"], "sentences": 1, "lengths": 5, "unparsed": {}, "digest": "d"}
+
+    def record(makers, of="syntax"):
+        """By ``binarize-syntax``; with ``of`` "preprocess", by one of before; None: by none of before either."""
+        made = {"parsers": {kind: {"parser": name} for kind, name in (makers or {}).items()}}
+        prepared = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+        (data / "preprocess.json").write_text(json.dumps(prepared | (made if of == "preprocess" else {})))
+        path.write_text(json.dumps(trees | (made if of == "syntax" and makers is not None else {})))
+
+    def row(parser, **settings):
+        reads_trees = ("{dropout: 0.3,", "{task: translation_with_syntax,")
+        rows = load_table(table(reads_trees, ("rows:", f"parser: {parser}\nrows:")), **settings).rows
+        assert not rows["first"].parser  # it reads no trees
+        return rows["second"]
+
+    def key(parser, **settings):
+        (run,) = find_runs([row(parser, **settings)], [1])
+        return run.directory.parent.name.rpartition("-")[2]
+
+    own, pcfg = "dependency=spacy, constituency=benepar", "constituency=pcfg"
+    todo = "fairseq-diverse binarize-syntax --data {} --dependency FILES --constituency FILES --parser {}"
+    record(None)
+    before = key("null")
+    for parser, name, kind, makers in (
+        ("gold", "gold", "dependency", "dependency=gold,constituency=gold"),
+        (pcfg, "pcfg", "constituency", pcfg),
+    ):
+        says = f"row second: {path}: does not say that {name} made its {kind} trees; if so: {todo.format(data, makers)}"
+        with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+            key(parser)
+    neural = {"dependency": "spacy", "constituency": "benepar"}
+    record(neural, "preprocess")
+    assert key(own) == before
+    record(neural)
+    assert key("null") == key(own) == key("gold", settings=["parser=null"]) == before
+    says = f"{path}: benepar made its constituency trees, not pcfg; in a copy for --data: {todo.format('COPY', pcfg)}"
+    with pytest.raises(ValueError, match=f"^row second: {re.escape(says)}$"):
+        key(pcfg)
+    (run,) = find_runs([row(pcfg)], [1], dry=True)
+    assert run.stage == f"refused: {says}" and run.parsers == neural
+    run.directory.mkdir(parents=True)
+    (run.directory / "summary.json").touch()
+    assert saved.from_runs([run.row]) == {"second": []}  # of a run of before
+    assert capsys.readouterr().err == f"row second is left out: {says}\n"
+    record(neural | {"constituency": "pcfg"})
+    assert key(pcfg) == key("gold", settings=[f"parser={pcfg}"]) != before == key("null")
+    path.unlink()
+    assert key(own)  # `parse` can still make them
+    with pytest.raises(ValueError, match=f"^row second: {data}: has no constituency trees by pcfg; once it is"):
+        key(pcfg)
+
+
 @pytest.mark.parametrize(
     ("replacement", "problem"),
     [
         (("flags:", "flag:"), "table.yaml: unknown key flag; known: title, note, data"),
+        (("fp16: true", "parser: a=b"), "table.yaml: parser: .a=b.: NAME or KIND=NAME expected"),
+        (("fp16: true", "parser: [a, b]"), "table.yaml: parser: text expected"),
         (("{bleu: 27.3}", "{blue: 27.3}"), "row second: unknown key blue; known: bleu"),
         (("first:", "first: 3"), "row first is not"),
         (("data: multi30k_en_de", "title: x"), "row first has no `data`"),

@@ -1,0 +1,94 @@
+"""Which parser made the trees beside prepared data."""
+
+import json
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.syntax.parsers import KINDS, NAME
+
+
+def versions(parser: str, model: str) -> dict[str, str]:
+    """Versions of a parser's package and of its model, a name or a folder, as far as they are known."""
+    found = {}
+    for name in (parser, model):
+        with suppress(PackageNotFoundError, ValueError):  # a folder is not the name of a package
+            found[name] = version(name)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found[model] = str(json.loads((Path(model) / "meta.json").read_text(encoding="utf-8"))["version"])
+    return found
+
+
+def named_makers(given: str, text: str) -> dict[str, str]:
+    """The parsers that a list of NAME and KIND=NAME names, by kind of tree; NAME is for all kinds.
+
+    Raises:
+        ValueError: a kind or a name that is none.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        kind, _, name = part.rpartition("=")
+        if kind not in ("", *KINDS) or not NAME.fullmatch(name):
+            raise ValueError(f"{given} {text!r}: NAME or KIND=NAME expected, of the kinds {', '.join(KINDS)}")
+        found |= {kind: name} if kind else dict.fromkeys(KINDS, name)
+    return found
+
+
+def recorded_makers(path: Path) -> dict[str, str]:
+    """By kind of the trees that a ``.syntax.json`` describes, the parser that made them; empty where none is recorded.
+
+    Of sets that earlier versions wrote, ``preprocess.json`` has the parsers.
+    """
+    record = _read_object(path)
+    made = record.get("parsers", _read_object(path.with_name("preprocess.json")).get("parsers"))
+    entries = {kind: made.get(kind) if isinstance(made, dict) else None for kind in _list(record.get("kinds"))}
+    return {kind: str(how.get("parser", "")) if isinstance(how, dict) else "" for kind, how in entries.items()}
+
+
+def other_trees(folder: Path, wanted: dict[str, str]) -> str:
+    """Why the trees beside prepared data are not by the wanted parsers; empty where they are.
+
+    Args:
+        folder: of the data; nothing is wrong where it has no trees yet and ``fairseq-diverse parse`` can make them.
+        wanted: by kind, the parser that the trees must be recorded as made by.
+    """
+    command = "fairseq-diverse binarize-syntax --data {} {} --parser {}"
+    paths = sorted(folder.glob("*.syntax.json"))
+    if not paths and (others := other_makers(wanted)):
+        kind, name = next(iter(others.items()))
+        todo = command.format(folder, " ".join(f"--{kind} FILES" for kind in wanted), _joined(wanted))
+        return f"{folder}: has no {kind} trees by {name}; once it is prepared: {todo}"
+    for path in paths:
+        made = recorded_makers(path)
+        files = " ".join(f"--{kind} FILES" for kind in made)
+        wrong = {kind: wanted[kind] for kind in made if made[kind] != wanted.get(kind, made[kind])}
+        for kind, name in wrong.items():
+            if made[kind]:
+                todo = command.format("COPY", files, _joined(wrong))
+                return f"{path}: {made[kind]} made its {kind} trees, not {name}; in a copy for --data: {todo}"
+            todo = command.format(folder, files, _joined(wrong))
+            return f"{path}: does not say that {name} made its {kind} trees; if so: {todo}"
+    return ""
+
+
+def other_makers(makers: dict[str, str]) -> dict[str, str]:
+    """Those that are not the parsers of ``fairseq-diverse parse``."""
+    return {kind: name for kind, name in makers.items() if name != KINDS[kind]}
+
+
+def _joined(makers: dict[str, str]) -> str:
+    return ",".join(f"{kind}={name}" for kind, name in makers.items())
+
+
+def _list(content: Any) -> list[str]:
+    return [kind for kind in KINDS if kind in content] if isinstance(content, list) else []
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """What a JSON file holds; nothing where it is absent or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
