@@ -179,9 +179,7 @@ def _probing_notes(judged: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         text.append(f"{SMALLEST}, by probe, before Holm's correction: {' to '.join(dict.fromkeys(ends))} points")
     elif one:
-        text.append(
-            "each encoder is one training, seeds are the classifier's: no system is tested, nothing has a star"
-        )
+        text.append("each encoder is one training, seeds are the classifier's: no system is tested, nothing has a star")
     else:
         text.append("one seed: nothing is tested over seeds, nothing has a star")
     adjusted = zip(judged, holm([line["p"] for line in judged]), strict=True)

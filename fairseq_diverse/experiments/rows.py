@@ -24,8 +24,8 @@ class Row:
     ``family`` is the row of the file that a grid made this one of. ``metrics`` are those of ``fairseq-diverse score``
     that translations are scored by besides BLEU, chrF and TER. ``tests`` are the sets that it is evaluated on besides
     the first test set: names of the data's test sets, or valid. ``user_dir`` is a folder of mechanisms of the user's
-    own. ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree the parser that must
-    have made the trees of a row that reads some; empty where any will do.
+    own. ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree
+    the parser that must have made the trees of a row that reads some; empty where any will do.
     """
 
     name: str
