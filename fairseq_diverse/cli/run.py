@@ -62,7 +62,8 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
         default=[],
         dest="settings",
         metavar="FLAG=VALUE",
-        help="a flag for every row; generate.FLAG=VALUE for translation, average.last=N, average.every=UPDATES",
+        help="a flag for every row; generate.FLAG=VALUE for translation; average.last=N, or average.best=N with "
+        "average.by=METRIC, and average.every=UPDATES",
     )
     parser.add_argument(
         "--gpus-of-paper",
