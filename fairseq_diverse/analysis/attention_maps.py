@@ -128,7 +128,7 @@ def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor]
     if syntax is None and attention.mechanism("enliven") is None:
         return None
     with torch.no_grad():
-        extra = model(**sample, features_only=True, attention_request=AttentionRequest(inside=True))[1]
+        extra = model(**sample, features_only=True, attention_request=AttentionRequest(inside="encoder"))[1]
         relations = relate(sample["source_trees"], model.encoder.plan.trees)
         penalty, seen = None, relations.dependency  # decides which heads are redundant
         if syntax is not None:
@@ -138,7 +138,7 @@ def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor]
         logits = seen.new_zeros(seen.shape, dtype=torch.float) if penalty is None else penalty.flatten(0, -3)[0]
         logits = logits.masked_fill(~seen, -torch.inf)
         mask = (logits - logits.amax(-1, keepdim=True)).exp().masked_fill(~seen, torch.nan)
-    plain = extra["inside"][layer][1]
+    plain = extra["inside"]["encoder", layer][1]
     redundant = extra["redundant"].get(layer)
     return Comparison(mask, plain[0], None if redundant is None else redundant[0])
 

@@ -37,7 +37,7 @@ def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]]
     model.eval()
     total, tokens = torch.zeros(()), 0
     for sample in samples:
-        request = AttentionRequest(inside=True)
+        request = AttentionRequest(inside="encoder")
         with torch.no_grad():
             inside = model(**sample["net_input"], features_only=True, attention_request=request)[1]["inside"]
         outputs = [heads for heads, _ in inside.values()]  # (B, H, T, D)

@@ -1,29 +1,47 @@
-"""Statistics of the encoder's heads: confidence, syntactic attention, redundancy, importance."""
+"""Statistics of the encoder's heads, and how different the heads of every attention are."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fairseq_diverse.analysis.diversity import HeadDiversity
+from fairseq_diverse.analysis.roles import FREQUENT, neighbour_hits, rare_hits
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
 from fairseq_diverse.attention.functional.syntax import dependency_relation
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, layer_counts
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import new_figure
 from fairseq_diverse.tasks.translation_with_syntax import place_trees
 
 if TYPE_CHECKING:
+    from fairseq.data import Dictionary
     from matplotlib.figure import Figure
 
-FIGURES = ("confidence", "syntactic attention", "redundant", "importance")
+FIGURES = ("confidence", "syntactic attention", "redundant", "importance", "previous", "next", "rarest")
+Share = tuple[Tensor, Tensor | int]  # (layers, H) sums, and of how many
+
+
+class HeadFigures(NamedTuple):
+    """What ``inspect_heads`` measures."""
+
+    heads: dict[str, Tensor]  # figure -> (layers, H), of the encoder
+    attentions: dict[tuple[str, int], dict[str, float | None]]  # (component, layer) -> figures of ``HeadDiversity``
 
 
 def inspect_heads(
-    model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int, gate: float | None, graphs: Any
-) -> dict[str, Tensor]:
-    """Four statistics of every encoder head, averaged over sentences.
+    model: DiverseTransformerModel,
+    samples: Iterable[dict[str, Any]],
+    dictionary: "Dictionary",
+    gate: float | None,
+    graphs: Any,
+    frequent: int = FREQUENT,
+) -> HeadFigures:
+    """Statistics of every encoder head, and of the heads of every attention together.
+
+    Of an encoder head, averaged over sentences:
 
     - confidence, syntactic attention, redundant: ``head_confidence``, ``syntactic_attention`` and ``redundant_heads``
       of the weights without mechanisms, softmax(mask(q k / sqrt(D))) (Zhang et al., 2021, Eqs. 3, 9, 10);
@@ -31,55 +49,87 @@ def inspect_heads(
       and L the negative log-likelihood of the sentence (Michel et al., 2019); divided in each layer by its Euclidean
       norm over heads.
 
+    And shares of the real queries, of the same weights: previous, next (``neighbour_hits``) and rarest (``rare_hits``).
+
+    Of an attention: ``HeadDiversity`` of the head outputs as they are combined.
+
     Args:
         model: is set to evaluation mode.
         samples: batches of the task, with targets, and with trees if the model needs them.
-        padding: index of the padding symbol.
+        dictionary: of the source; its counts say which words are rare.
         gate: constant gate, or None = the dynamic one.
-        graphs: dependencies by sentence id, as in ``SyntaxDataset``; None = only confidence and importance.
-
-    Returns:
-        statistic -> (layers, H).
+        graphs: dependencies by sentence id, as in ``SyntaxDataset``; None = without the two syntactic statistics.
+        frequent: number of the most frequent words, which are not rare; without other words there is no ``rarest``.
     """
     model.eval()
-    sums: dict[str, Tensor] = {}
-    count = 0
+    counts = torch.tensor(dictionary.count)
+    words = counts[dictionary.nspecial :].sort(descending=True).values
+    limit = int(words[frequent - 1]) if len(words) >= frequent else 0
+    totals: dict[str, Share] = {}
+    diversity: dict[tuple[str, int], HeadDiversity] = {}
     for sample in samples:
-        figures = _of_batch(model, sample, padding, gate, graphs)
-        count += len(sample["id"])
-        for name, values in figures.items():
-            sums[name] = sums.get(name, torch.zeros(())) + values.sum(1).double().cpu()
-    if not count:
+        inside, gradients = _run(model, sample, dictionary.pad())
+        for place, (heads, _) in inside.items():
+            tokens = sample["net_input"]["src_tokens" if place[0] == "encoder" else "prev_output_tokens"]
+            diversity.setdefault(place, HeadDiversity()).add(heads, tokens != dictionary.pad())
+        encoder = [parts for (component, _), parts in inside.items() if component == "encoder"]
+        for name, (sums, count) in _of_batch(encoder, gradients, sample, dictionary, gate, graphs, counts, limit):
+            before = totals.get(name, (torch.zeros(()), 0))
+            totals[name] = before[0] + sums.double().cpu(), before[1] + int(count)
+    if not totals:
         raise UserError("no sentences to look at")
-    means = {name: total / count for name, total in sums.items()}
+    means = {name: totals[name][0] / totals[name][1] for name in FIGURES if name in totals and totals[name][1]}
     means["importance"] = means["importance"] / means["importance"].norm(dim=1, keepdim=True).clamp(min=1e-30)
-    return means
+    order = [
+        (component, layer) for component, count in layer_counts(model.cfg).items() for layer in range(1, count + 1)
+    ]
+    return HeadFigures(means, {place: diversity[place].figures() for place in order})
 
 
-def _of_batch(
-    model: DiverseTransformerModel, sample: dict[str, Any], padding: int, gate: float | None, graphs: Any
-) -> dict[str, Tensor]:
-    """statistic -> (layers, B, H)."""
+def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, list[Tensor]]:
+    """The inside of every attention, and of each encoder layer the gradient of the NLL by the head outputs."""
+    on = ",".join(component for component, count in layer_counts(model.cfg).items() if count)
     with torch.enable_grad():
-        decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(inside=True))
-        inside = list(extra["inside"].values())
+        decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(inside=on))
+        inside = extra["inside"]
         target = sample["target"]
         log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)
         nll = -log_probabilities.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target != padding].sum()
-        gradients = torch.autograd.grad(nll, [heads for heads, _ in inside])
-    valid = sample["net_input"]["src_tokens"] != padding
+        of_encoder = [heads for (component, _), (heads, _) in inside.items() if component == "encoder"]
+        return inside, list(torch.autograd.grad(nll, of_encoder))
+
+
+def _of_batch(
+    inside: list[tuple[Tensor, Tensor]],
+    gradients: list[Tensor],
+    sample: dict[str, Any],
+    dictionary: "Dictionary",
+    gate: float | None,
+    graphs: Any,
+    counts: Tensor,
+    limit: int,
+) -> Iterator[tuple[str, Share]]:
+    """The encoder's figures, layer by layer."""
+    tokens = sample["net_input"]["src_tokens"]
+    valid = tokens != dictionary.pad()
     relation = None
     if graphs is not None:
-        word, head = place_trees(sample, graphs, padding).unbind(-1)[:2]
+        word, head = place_trees(sample, graphs, dictionary.pad()).unbind(-1)[:2]
         relation = dependency_relation(word, head)
-    rows: dict[str, list[Tensor]] = {}
+    of_layers: list[dict[str, Share]] = []
     for (heads, weights), gradient in zip(inside, gradients, strict=True):
-        rows.setdefault("confidence", []).append(head_confidence(weights, valid))
+        means = {"confidence": head_confidence(weights, valid)}  # (B, H)
         if relation is not None:
-            rows.setdefault("syntactic attention", []).append(syntactic_attention(weights, relation, valid))
-            rows.setdefault("redundant", []).append(redundant_heads(weights, relation, valid, gate).float())
-        rows.setdefault("importance", []).append((heads.detach() * gradient).sum((2, 3)).abs())
-    return {name: torch.stack(layers) for name, layers in rows.items()}
+            means["syntactic attention"] = syntactic_attention(weights, relation, valid)
+            means["redundant"] = redundant_heads(weights, relation, valid, gate).float()
+        means["importance"] = (heads.detach() * gradient).sum((2, 3)).abs()
+        of_layer: dict[str, Share] = {name: (values.sum(0), len(values)) for name, values in means.items()}
+        of_layer["previous"], of_layer["next"] = (neighbour_hits(weights, valid, offset) for offset in (-1, 1))
+        frequency = counts.to(tokens.device)[tokens]
+        of_layer["rarest"] = rare_hits(weights, valid, frequency, valid & (tokens != dictionary.eos()), limit)
+        of_layers.append(of_layer)
+    for name, (_, count) in of_layers[0].items():
+        yield name, (torch.stack([of_layer[name][0] for of_layer in of_layers]), count)
 
 
 def draw_figures(figures: dict[str, Tensor]) -> "Figure":

@@ -29,7 +29,7 @@ class AttentionRequest:
         terms: disagreement terms, see ``TERMS``.
         on: placement of the attentions to measure.
         weights: placement of the attentions whose maps are returned; empty for none.
-        inside: return the head outputs and the plain weights of every encoder layer.
+        inside: placement of the attentions whose head outputs and plain weights are returned; empty for none.
         alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If not, an attention
             that is measured or has a mechanism does not compute it (fairseq's decoder always does).
         flag: for error messages.
@@ -38,7 +38,7 @@ class AttentionRequest:
     terms: tuple[str, ...] = ()
     on: str = ""
     weights: str = ""
-    inside: bool = False
+    inside: str = ""
     alignment: bool = True
     flag: str = "--disagreement-on"
 
@@ -52,8 +52,8 @@ class AttentionRequest:
         for component in on:
             if heads[component] < 2:
                 raise UserError(f"{self.flag} {self.on!r}: {component} attention has one head; at least 2 are needed")
-        weights = resolve_placement(self.flag, self.weights, layers)
-        return ResolvedRequest(self.terms, on, weights, self.inside, self.alignment)
+        weights, inside = (resolve_placement(self.flag, where, layers) for where in (self.weights, self.inside))
+        return ResolvedRequest(self.terms, on, weights, inside, self.alignment)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ResolvedRequest:
     terms: tuple[str, ...]
     on: Placement
     weights: Placement
-    inside: bool = False
+    inside: Placement
     alignment: bool = True
 
     def terms_at(self, component: str, layer: int) -> tuple[str, ...]:
@@ -72,5 +72,8 @@ class ResolvedRequest:
     def wants_weights(self, component: str, layer: int) -> bool:
         return layer in self.weights.get(component, ())
 
+    def wants_inside(self, component: str, layer: int) -> bool:
+        return layer in self.inside.get(component, ())
 
-NOTHING = ResolvedRequest((), {}, {})
+
+NOTHING = ResolvedRequest((), {}, {}, {})

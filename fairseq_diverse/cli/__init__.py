@@ -29,7 +29,7 @@ COMMANDS = {
     "score": "metrics of translations, intervals and significance",
     "average": "average checkpoints",
     "size": "parameters and FLOPs of an architecture",
-    "heads": "statistics of the encoder's heads",
+    "heads": "statistics of heads, and how different they are",
     "plot": "draw attention maps, learning curves, figures of a table",
     "check": "check every property of a mechanism",
     "logic": "write data for logical inference",

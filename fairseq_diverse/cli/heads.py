@@ -1,9 +1,16 @@
-"""Show what the encoder's heads do: per layer and head, means over the sentences of a split.
+"""Show what the encoder's heads do, and how different the heads of every attention are, over the sentences of a split.
 
-confidence is the mean of the largest weight, syntactic attention the weight on dependency-related words, redundant the
-share of sentences in which the head attends to syntax less than the gate asks (Zhang et al. 2021); they are taken from
-the plain attention weights, also where a mechanism changes them. importance is gradient-based (Michel et al. 2019). The
-two syntactic ones need the data's dependency trees (fairseq-diverse binarize-syntax).
+Per encoder layer and head: confidence is the mean of the largest weight, syntactic attention the weight on
+dependency-related words, redundant the share of sentences in which the head attends to syntax less than the gate asks
+(Zhang et al. 2021). previous, next and rarest are the shares of tokens that attend most to the token before, to the
+next, and to the sentence's rarest token (Voita et al. 2019). All are taken from the plain attention weights, also where
+a mechanism changes them. importance is gradient-based (Michel et al. 2019). The two syntactic ones need the data's
+dependency trees (fairseq-diverse binarize-syntax). Roles: positional (previous or next at least 0.9), syntactic (not
+redundant in most sentences), rare words (rarest above 0.5).
+
+Per attention: cosine is the mean similarity of the outputs of two different heads, constant share how much of the
+outputs' energy does not depend on the position, effective rank in how many directions they vary (Roy and Vetterli
+2007).
 """
 
 import argparse
@@ -32,7 +39,8 @@ def main(args: argparse.Namespace) -> None:
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
     from fairseq_diverse import register
-    from fairseq_diverse.analysis.heads import FIGURES, draw_figures, inspect_heads
+    from fairseq_diverse.analysis.heads import draw_figures, inspect_heads
+    from fairseq_diverse.analysis.roles import roles
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
     from fairseq_diverse.data.trees import SyntaxDataset, available_trees
     from fairseq_diverse.models.loading import load_model
@@ -53,20 +61,27 @@ def main(args: argparse.Namespace) -> None:
         pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
     batches = task.get_batch_iterator(pairs, max_sentences=64).next_epoch_itr(shuffle=False)
     chosen = batches if args.sentences is None else itertools.islice(batches, -(-args.sentences // 64))
-    figures = inspect_heads(model, chosen, task.source_dictionary.pad(), gate.threshold, graphs)
-    figures = {name: figures[name] for name in FIGURES if name in figures}
+    figures, attentions = inspect_heads(model, chosen, task.source_dictionary, gate.threshold, graphs)
+    functions = roles(figures)
     if args.out:
         save_figure(draw_figures(figures), args.out)
     if args.json:
-        print(json.dumps({name: values.tolist() for name, values in figures.items()}))
+        found = {name: values.tolist() for name, values in figures.items()}
+        of_places = {f"{component}:{layer}": of_place for (component, layer), of_place in attentions.items()}
+        print(json.dumps({**found, "roles": functions, "attentions": of_places}))
         return
-    print("layer  head  " + "  ".join(figures))
+    print("layer  head  " + "  ".join(f"{name:>5}" for name in figures) + "  role")
     layers, heads = next(iter(figures.values())).shape
     for layer in range(layers):
         for head in range(heads):
-            cells = (f"{values[layer, head]:{len(name)}.3f}" for name, values in figures.items())
-            print(f"{layer + 1:5}  {head + 1:4}  " + "  ".join(cells))
-        means = (f"{values[layer].mean():{len(name)}.3f}" for name, values in figures.items())
+            cells = (f"{values[layer, head]:{max(5, len(name))}.3f}" for name, values in figures.items())
+            print(f"{layer + 1:5}  {head + 1:4}  " + "  ".join([*cells, functions[layer][head]]).rstrip())
+        means = (f"{values[layer].mean():{max(5, len(name))}.3f}" for name, values in figures.items())
         print(f"{layer + 1:5}  mean  " + "  ".join(means))
+    print("\nattention  layer  cosine  constant share  effective rank")
+    for (component, layer), of_place in attentions.items():
+        cosine = "     -" if of_place["cosine"] is None else f"{of_place['cosine']:6.3f}"
+        rank = f"{of_place['effective rank']:8.1f} of {of_place['width']}"
+        print(f"{component:9}  {layer:5}  {cosine}  {of_place['constant share']:14.3f}  {rank}")
     if not known:
         print(f"no dependency trees beside {prefix}.bin: fairseq-diverse binarize-syntax adds two columns")

@@ -27,7 +27,7 @@ from fairseq_diverse.support.errors import UserError, exit_with
 CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # they do not read extra["attn"]
 
 AttentionMaps = dict[tuple[str, int], Tensor]
-Inside = dict[int, tuple[Tensor, Tensor]]  # by layer: head outputs (B, H, T, D), plain weights (B, H, T, T)
+Inside = dict[tuple[str, int], tuple[Tensor, Tensor]]  # head outputs (B, H, T, D), plain weights (B, H, T, S)
 
 
 def layer_counts(cfg: Any) -> dict[str, int]:
@@ -137,7 +137,7 @@ class DiverseEncoder(TransformerEncoderBase):
                     need_head_weights=request.wants_weights("encoder", layer.number),
                     relations=relations,
                     previous=carry,
-                    inside=request.inside,
+                    inside=request.wants_inside("encoder", layer.number),
                 )
             )
             x = out.x
@@ -151,7 +151,7 @@ class DiverseEncoder(TransformerEncoderBase):
             if out.redundant is not None:
                 redundant[layer.number] = out.redundant
             if out.heads is not None and out.plain_weights is not None:
-                inside[layer.number] = out.heads, out.plain_weights
+                inside["encoder", layer.number] = out.heads, out.plain_weights
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -196,7 +196,8 @@ class DiverseDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's decoder; the second result also has ``agreement`` and ``maps`` (see ``DiverseEncoder``)."""
+        """As fairseq's decoder; the second result also has ``agreement``, ``maps`` and ``inside`` (see
+        ``DiverseEncoder``)."""
         x, extra = self.extract_features(
             prev_output_tokens,
             encoder_out,
@@ -253,6 +254,7 @@ class DiverseDecoder(TransformerDecoderBase):
         states = [x]
         agreement: dict[str, list[Tensor]] = {"decoder": [], "cross": []}
         maps: AttentionMaps = {}
+        inside: Inside = {}
         for index, layer in enumerate(self.layers):
             aligned = index == (self.num_layers - 1 if alignment_layer is None else alignment_layer)
             out = DecoderLayerOutput(
@@ -269,6 +271,8 @@ class DiverseDecoder(TransformerDecoderBase):
                     decoder_terms=request.terms_at("decoder", layer.number),
                     need_cross_weights=request.wants_weights("cross", layer.number),
                     need_decoder_weights=request.wants_weights("decoder", layer.number),
+                    inside_cross=request.wants_inside("cross", layer.number),
+                    inside_decoder=request.wants_inside("decoder", layer.number),
                 )
             )
             x = out.x
@@ -281,13 +285,20 @@ class DiverseDecoder(TransformerDecoderBase):
             for component, weights in (("decoder", out.decoder_weights), ("cross", out.cross_weights)):
                 if weights is not None and request.wants_weights(component, layer.number):
                     maps[component, layer.number] = weights
+            for component, heads, plain in (
+                ("decoder", out.decoder_heads, out.decoder_plain_weights),
+                ("cross", out.cross_heads, out.cross_plain_weights),
+            ):
+                if heads is not None and plain is not None:
+                    inside[component, layer.number] = heads, plain
 
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         x = x.transpose(0, 1)  # (B, T, C)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
-        return x, {"attn": [attn], "inner_states": states, "agreement": agreement, "maps": maps}
+        extra = {"agreement": agreement, "maps": maps, "inside": inside}
+        return x, {"attn": [attn], "inner_states": states, **extra}
 
 
 @register_model("diverse_transformer")
@@ -346,7 +357,7 @@ class DiverseTransformerModel(TransformerModel):
         """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``; the second result also has
 
         - ``redundant``: ``{layer: (B, H)}`` from the encoder;
-        - ``inside``, on request: ``{layer: (head outputs, plain weights)}`` of the encoder;
+        - ``inside``, on request: ``{(component, layer): (head outputs, plain weights)}``;
         - ``agreement``, on request: (K,) float32, one value per term: mean over the measured layers that ran, then
           over components (0 if LayerDrop dropped all);
         - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``.
@@ -372,6 +383,7 @@ class DiverseTransformerModel(TransformerModel):
             request=request,
         )
         extra["agreement"] = mean_agreement([encoder_out["agreement"], *extra["agreement"].values()], request, x)
-        extra["maps"] |= encoder_out["maps"]
-        extra |= {name: encoder_out[name] for name in ("redundant", "inside")}
+        extra["redundant"] = encoder_out["redundant"]
+        for name in ("maps", "inside"):
+            extra[name] |= encoder_out[name]
         return x, extra

@@ -127,6 +127,10 @@ class DecoderLayerOutput(NamedTuple):
     decoder_weights: Tensor | None  # (H, B, T, T)
     cross_agreement: Tensor | None  # (K,)
     decoder_agreement: Tensor | None  # (K,)
+    cross_heads: Tensor | None  # (B, H, T, D) head outputs, where they were asked for
+    cross_plain_weights: Tensor | None  # (B, H, T, S) weights without any mechanism, likewise
+    decoder_heads: Tensor | None
+    decoder_plain_weights: Tensor | None
 
 
 class DiverseDecoderLayer(TransformerDecoderLayerBase):
@@ -163,6 +167,8 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
         decoder_terms: tuple[str, ...] = (),
         need_cross_weights: bool = False,
         need_decoder_weights: bool = False,
+        inside_cross: bool = False,
+        inside_decoder: bool = False,
     ) -> tuple[Tensor | None, ...]:
         """One layer.
 
@@ -171,6 +177,7 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
             map_needed: whether the caller reads them; if not, a cross-attention with a mechanism does not compute them.
             need_cross_weights, need_decoder_weights: always return these maps.
             cross_terms, decoder_terms: disagreement terms to measure.
+            inside_cross, inside_decoder: return head outputs and plain weights.
         """
         residual = x
         if self.normalize_before:
@@ -186,18 +193,19 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
             attn_mask=self_attn_mask,
             need_head_weights=need_decoder_weights,
             terms=decoder_terms,
+            inside=inside_decoder,
         )
         x = self.residual_connection(self.dropout_module(attended.value), residual)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
 
-        cross_weights = cross_agreement = None
+        cross_weights = cross_agreement = cross_heads = cross_plain_weights = None
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
             if self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
             # in evaluation, fairseq requests a map of every layer and uses only the last
-            plain = self.encoder_attn.is_plain and not cross_terms
+            plain = self.encoder_attn.is_plain and not cross_terms and not inside_cross
             crossed = self.encoder_attn.attend(
                 x,
                 encoder_out,
@@ -209,12 +217,22 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
                 need_weights=plain and not self.training and self.need_attn,
                 need_head_weights=need_cross_weights or (need_attn and (plain or map_needed)),
                 terms=cross_terms,
+                inside=inside_cross,
             )
             cross_weights, cross_agreement = crossed.weights, crossed.agreement
+            cross_heads, cross_plain_weights = crossed.heads, crossed.plain_weights
             x = self.residual_connection(self.dropout_module(crossed.value), residual)
             if not self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
 
         return DecoderLayerOutput(
-            feed_forward(self, x), cross_weights, attended.weights, cross_agreement, attended.agreement
+            feed_forward(self, x),
+            cross_weights,
+            attended.weights,
+            cross_agreement,
+            attended.agreement,
+            cross_heads,
+            cross_plain_weights,
+            attended.heads,
+            attended.plain_weights,
         )

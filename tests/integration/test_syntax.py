@@ -319,9 +319,15 @@ def test_translate_parses_stdin(data, checkpoint, tmp_path):
 def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     common = ("heads", "--checkpoint", checkpoint, "--data", data)
     figures = json.loads(command(*common, "--json"))
-    assert list(figures) == ["confidence", "syntactic attention", "redundant", "importance"]
+    attentions = figures.pop("attentions")
+    per_head = ["confidence", "syntactic attention", "redundant", "importance", "previous", "next"]
+    assert [name for name in figures if name != "rarest"] == [*per_head, "roles"]
     assert all(len(values) == 2 and len(values[0]) == 2 for values in figures.values())
+    assert list(attentions) == [
+        f"{component}:{layer}" for component in ("encoder", "decoder", "cross") for layer in (1, 2)
+    ]
+    assert all(list(place) == ["cosine", "constant share", "effective rank", "width"] for place in attentions.values())
     said = command(*common, "--gate", 1, "--out", tmp_path / "heads.png")
-    assert said.splitlines()[0].split("  ")[-1] == "importance" and (tmp_path / "heads.png").stat().st_size > 5000
+    assert said.splitlines()[0].endswith("  role") and (tmp_path / "heads.png").stat().st_size > 5000
     assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # with a gate of 1 no head is important
     assert "--enliven-gate '2'" in command(*common, "--gate", 2, fails=True)

@@ -244,7 +244,7 @@ def test_the_head_map_is_of_means_over_real_tokens_and_layers():
         if "source_trees" in alone:
             alone["source_trees"] = alone["source_trees"][:, -length:]
         with torch.no_grad():
-            inside = model.eval()(**alone, attention_request=AttentionRequest(inside=True))[1]["inside"]
+            inside = model.eval()(**alone, attention_request=AttentionRequest(inside="encoder"))[1]["inside"]
         sums = sums + sum(outputs[0].sum(1) for outputs, _ in inside.values())
         count += length * len(inside)
     heads = mean_heads(model, [{"net_input": both}], model.encoder.padding_idx)
