@@ -11,6 +11,7 @@ from fairseq_diverse.attention.functional.agreement import output_agreement, pos
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_softmax
 from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, AttentionShape, Mechanism
 from fairseq_diverse.attention.plan import Placed
+from fairseq_diverse.attention.request import CENTRED
 from fairseq_diverse.support.errors import UserError
 
 SKIPPED = ("select", "bias", "logits", "weights", "output_bias", "attention")  # by a mechanism with stage "attention"
@@ -152,11 +153,12 @@ def _measure(terms: tuple[str, ...], context: AttentionContext, heads: Tensor, w
     """(K,) agreement of the heads, one value per term, in the order given."""
     figures = []
     for term in terms:
-        if term == "subspace":
-            figures.append(subspace_agreement(context.v, context.valid_keys))
+        centre = term.startswith(CENTRED)
+        if term.endswith("subspace"):
+            figures.append(subspace_agreement(context.v, context.valid_keys, centre))
         elif term == "position":
             assert weights is not None
             figures.append(position_agreement(weights, context.valid_queries))
         else:
-            figures.append(output_agreement(heads, context.valid_queries))
+            figures.append(output_agreement(heads, context.valid_queries, centre))
     return torch.stack(figures)

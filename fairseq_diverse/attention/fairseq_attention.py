@@ -104,7 +104,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
             query_padding_mask: (B, T), True at padding; only ``terms`` and mechanisms use it.
             attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
             need_weights, need_head_weights: return the weights averaged over heads, or of each head.
-            terms: disagreement terms to measure: subspace, position, output.
+            terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
             relations: from the source trees, for mechanisms that need them.
             previous: (B, H, T, S) the ``carry`` of the layer before, or None.
             inside: return the head outputs, and the weights without any mechanism.

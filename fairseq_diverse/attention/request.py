@@ -7,6 +7,7 @@ from fairseq_diverse.attention.placements import Layers, Placement, resolve_plac
 from fairseq_diverse.support.errors import UserError
 
 TERMS = ("subspace", "position", "output")
+CENTRED = "centred-"  # prefix of a term whose vectors lose each head's mean first
 
 
 def parse_terms(flag: str, text: str) -> tuple[str, ...]:
@@ -30,6 +31,7 @@ class AttentionRequest:
         on: placement of the attentions to measure.
         weights: placement of the attentions whose maps are returned; empty for none.
         inside: placement of the attentions whose head outputs and plain weights are returned; empty for none.
+        centre: subtract each head's mean over the batch before the cosines; not possible with the position term.
         alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If not, an attention
             that is measured or has a mechanism does not compute it (fairseq's decoder always does).
         flag: for error messages.
@@ -39,8 +41,16 @@ class AttentionRequest:
     on: str = ""
     weights: str = ""
     inside: str = ""
+    centre: bool = False
     alignment: bool = True
     flag: str = "--disagreement-on"
+
+    def __post_init__(self) -> None:
+        if self.centre and "position" in self.terms:
+            raise UserError(
+                "--disagreement-centre: the position term compares weights, which are not centred; leave position out "
+                "of --disagreement"
+            )
 
     def resolve(self, layers: Layers, heads: Mapping[str, int]) -> "ResolvedRequest":
         """Check the request against a model's layers and heads.
@@ -53,7 +63,8 @@ class AttentionRequest:
             if heads[component] < 2:
                 raise UserError(f"{self.flag} {self.on!r}: {component} attention has one head; at least 2 are needed")
         weights, inside = (resolve_placement(self.flag, where, layers) for where in (self.weights, self.inside))
-        return ResolvedRequest(self.terms, on, weights, inside, self.alignment)
+        terms = tuple(f"{CENTRED}{term}" for term in self.terms) if self.centre else self.terms
+        return ResolvedRequest(terms, on, weights, inside, self.alignment)
 
 
 @dataclass(frozen=True)

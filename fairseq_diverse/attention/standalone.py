@@ -126,7 +126,7 @@ class StandaloneAttention(StagedBody, nn.Module):
             query_padding_mask: (B, T), True at padding; for ``terms`` and for mechanisms that read several queries.
             attn_mask: (T, S), (B, T, S) or (B H, T, S); True or -inf where a query may not see a key; finite numbers
                 are added to the logits.
-            terms: disagreement terms to measure: subspace, position, output.
+            terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
             trees: (B, T, 5) integers, see ``relate``; for mechanisms that need them.
             previous: the ``carry`` of the layer before.
 

@@ -28,6 +28,13 @@ class DisagreementConfig:
     disagreement_weight: float = field(
         default=1.0, metadata={"help": "weight of the terms (lambda in the paper), >= 0"}
     )
+    disagreement_centre: bool = field(
+        default=False,
+        metadata={
+            "help": "subtract each head's mean over the batch before its cosines are taken; an extension of the "
+            "subspace and output terms, not in the paper"
+        },
+    )
 
 
 class DisagreementMixin(FairseqCriterion):
@@ -45,8 +52,8 @@ class DisagreementMixin(FairseqCriterion):
     it.
 
     Raises:
-        UserError: when built, for an unknown term, a bad placement or a negative weight; at the first forward, for a
-            layer out of range or a model that cannot measure its heads.
+        UserError: when built, for an unknown term, a bad placement, a negative weight or a centred position term; at
+            the first forward, for a layer out of range or a model that cannot measure its heads.
     """
 
     @classmethod
@@ -59,7 +66,9 @@ class DisagreementMixin(FairseqCriterion):
         criterion = super().build_criterion(cfg, task)
         # fairseq's alignment criterion reads the map that the decoder always makes; the others drop it
         reads_alignment = isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment)
-        criterion.request = AttentionRequest(terms, cfg.disagreement_on, alignment=reads_alignment)
+        criterion.request = AttentionRequest(
+            terms, cfg.disagreement_on, centre=cfg.disagreement_centre, alignment=reads_alignment
+        )
         criterion.disagreement_weight = cfg.disagreement_weight
         return criterion
 

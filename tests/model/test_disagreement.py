@@ -83,6 +83,25 @@ def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size():
             torch.testing.assert_close(log[f"disagreement_{term}"], -value * size)
 
 
+def test_centred_terms():
+    """The two cosine terms of the same forward, against loops; the logged names stay; off is as before."""
+    model = build_model().double().eval()
+    seen = []
+    model.decoder.layers[1].encoder_attn.v_proj.register_forward_hook(lambda module, args, out: seen.append(out))
+    inside = model(**batch(), attention_request=AttentionRequest(inside="cross:2"))[1]["inside"]["cross", 2]
+    keys, queries = ((batch()[of] != dictionary().pad()).tolist() for of in ("src_tokens", "prev_output_tokens"))
+    values = seen[0].view(8, 3, 4, 6).permute(1, 2, 0, 3)  # (B, H, S, D)
+    for term, vectors, real in (("output", inside[0], queries), ("subspace", values, keys)):
+        expected = reference.cosine_agreement(reference.centred(vectors.tolist(), real), real)
+        centred = criterion(disagreement=term, disagreement_on="cross:2", disagreement_centre=True)
+        plain = criterion(disagreement=term, disagreement_on="cross:2")
+        (loss, size, log), (uncentred, _, plain_log) = centred(model, sample()), plain(model, sample())
+        assert set(log) == set(plain_log) and loss.item() != pytest.approx(uncentred.item())
+        assert log[f"disagreement_{term}"].item() == pytest.approx(-expected * size)
+        off = criterion(disagreement=term, disagreement_on="cross:2", disagreement_centre=False)(model, sample())
+        assert torch.equal(off[0], uncentred)
+
+
 def test_logged_values():
     model = build_model()
     made = criterion(disagreement="position,output")
@@ -218,6 +237,7 @@ def test_one_head_is_refused():
         ({"disagreement": "output,output"}, "each once"),
         ({"disagreement_on": "encodr"}, "--disagreement-on 'encodr': unknown component"),
         ({"disagreement_on": ""}, "names no attention"),
+        ({"disagreement": "output,position", "disagreement_centre": True}, "--disagreement-centre: the position term"),
     ],
 )
 def test_refused_when_built(flags, message):

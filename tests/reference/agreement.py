@@ -39,3 +39,14 @@ def position_agreement(weights, valid):
                 ]
                 figures.append(_mean(pairs))
     return _mean(figures)
+
+
+def centred(vectors, valid):
+    """``vectors`` without each head's mean over the real positions."""
+    real = [(b, t) for b, row in enumerate(valid) for t, is_real in enumerate(row) if is_real]
+    heads, width = range(len(vectors[0])), range(len(vectors[0][0][0]))
+    means = [[sum(vectors[b][h][t][d] for b, t in real) / len(real) for d in width] for h in heads]
+    return [
+        [[[x - means[h][d] for d, x in enumerate(vector)] for vector in head] for h, head in enumerate(sentence)]
+        for sentence in vectors
+    ]

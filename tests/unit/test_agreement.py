@@ -1,5 +1,7 @@
 """Agreement equals the loop version; gradients are right and finite."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -8,6 +10,9 @@ from fairseq_diverse.attention.functional.agreement import output_agreement, pos
 from tests.reference import agreement as reference
 
 B, H, T, S, D = 3, 4, 5, 7, 6
+centred_subspace, centred_output = (partial(f, centre=True) for f in (subspace_agreement, output_agreement))
+CENTRED = [centred_subspace, centred_output]
+ALL = [subspace_agreement, position_agreement, output_agreement, *CENTRED]
 VALID = torch.tensor([[True] * T, [False, False, True, True, True], [True, False, False, False, False]])
 
 
@@ -17,6 +22,18 @@ def test_cosine_terms_equal_the_loop(function):
     vectors[0, 1, 2] = 0  # a zero vector agrees with nothing
     expected = reference.cosine_agreement(vectors.tolist(), VALID.tolist())
     assert function(vectors, VALID).item() == pytest.approx(expected, abs=1e-12)
+    assert torch.equal(function(vectors, VALID, centre=False), function(vectors, VALID))
+    centred = reference.centred(vectors.tolist(), VALID.tolist())
+    expected = reference.cosine_agreement(centred, VALID.tolist())
+    assert function(vectors, VALID, centre=True).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("function", CENTRED)
+def test_an_offset_of_a_head_changes_nothing_where_heads_are_centred(function):
+    vectors = torch.randn(B, H, T, D, dtype=torch.float64)
+    moved = vectors + 10 + torch.randn(H, 1, D, dtype=torch.float64)
+    torch.testing.assert_close(function(moved, VALID), function(vectors, VALID))
+    assert function.func(moved, VALID) > 0.9 > 0.6 > function.func(vectors, VALID)
 
 
 def test_position_term_equals_the_loop():
@@ -25,7 +42,7 @@ def test_position_term_equals_the_loop():
     assert position_agreement(weights, VALID).item() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("function", [subspace_agreement, position_agreement, output_agreement])
+@pytest.mark.parametrize("function", ALL)
 def test_gradients(function):
     inputs = torch.rand(B, H, T, D, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda x: function(x, VALID), inputs)
@@ -43,7 +60,7 @@ def test_agreement_is_one_for_equal_heads_and_zero_vectors_have_zero_gradient(fu
     assert torch.equal(tiny.grad, torch.zeros_like(tiny))
 
 
-@pytest.mark.parametrize("function", [subspace_agreement, position_agreement, output_agreement])
+@pytest.mark.parametrize("function", ALL)
 def test_padding_has_no_influence_and_no_gradient(function):
     inputs = torch.rand(B, H, T, D)
     changed = inputs.clone()
@@ -56,7 +73,7 @@ def test_padding_has_no_influence_and_no_gradient(function):
     assert function(inputs, torch.zeros_like(VALID)).item() == 0
 
 
-@pytest.mark.parametrize("function", [subspace_agreement, position_agreement, output_agreement])
+@pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_types_are_measured_in_float32(function, dtype):
     inputs = (torch.randn(B, H, T, D) * 100).to(dtype).requires_grad_()
@@ -66,7 +83,7 @@ def test_half_types_are_measured_in_float32(function, dtype):
     assert inputs.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("function", [subspace_agreement, position_agreement, output_agreement])
+@pytest.mark.parametrize("function", ALL)
 def test_one_head_is_refused(function):
     with pytest.raises(ValueError, match="at least 2 heads, not 1"):
         function(torch.rand(B, 1, T, D), VALID)

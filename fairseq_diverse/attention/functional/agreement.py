@@ -13,10 +13,13 @@ def _mean_over(values: Tensor, valid: Tensor) -> Tensor:
     return torch.where(valid, values, 0).sum() / valid.sum().clamp(min=1)
 
 
-def _mean_cosine(vectors: Tensor, valid: Tensor) -> Tensor:
+def _mean_cosine(vectors: Tensor, valid: Tensor, centre: bool) -> Tensor:
     if vectors.size(1) < 2:
         raise ValueError(f"agreement is defined for at least 2 heads, not {vectors.size(1)}")
     vectors = at_least_float32(vectors)
+    if centre:
+        real = torch.where(valid[:, None, :, None], vectors, 0)
+        vectors = vectors - real.sum((0, 2), keepdim=True) / valid.sum().clamp(min=1)
     squared = vectors.square().sum(-1, keepdim=True)  # (B, H, T, 1)
     nonzero = squared > SMALLEST_NORM**2
     scale = torch.where(nonzero, squared, 1).rsqrt()  # selected before the root: no gradient at 0
@@ -24,7 +27,7 @@ def _mean_cosine(vectors: Tensor, valid: Tensor) -> Tensor:
     return _mean_over(mean_unit.square().sum(-1), valid)
 
 
-def subspace_agreement(values: Tensor, valid: Tensor) -> Tensor:
+def subspace_agreement(values: Tensor, valid: Tensor, centre: bool = False) -> Tensor:
     """Mean pairwise cosine similarity of the projected values.
 
         mean over valid (b, s) of  1/H^2 sum_{i,j} cos(values[b,i,s], values[b,j,s])
@@ -35,6 +38,7 @@ def subspace_agreement(values: Tensor, valid: Tensor) -> Tensor:
     Args:
         values: (B, H, S, D) projected values.
         valid: (B, S) bool, True at real keys.
+        centre: as in ``output_agreement``.
 
     Returns:
         Scalar in [0, 1], float32 or float64; 1 when all heads agree.
@@ -42,7 +46,7 @@ def subspace_agreement(values: Tensor, valid: Tensor) -> Tensor:
     Raises:
         ValueError: if H < 2.
     """
-    return _mean_cosine(values, valid)
+    return _mean_cosine(values, valid, centre)
 
 
 def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
@@ -69,7 +73,7 @@ def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
     return _mean_over(weights.mean(1).square().sum(-1), valid)
 
 
-def output_agreement(heads: Tensor, valid: Tensor) -> Tensor:
+def output_agreement(heads: Tensor, valid: Tensor, centre: bool = False) -> Tensor:
     """Mean pairwise cosine similarity of the head outputs.
 
         mean over valid (b, t) of  1/H^2 sum_{i,j} cos(heads[b,i,t], heads[b,j,t])
@@ -80,6 +84,8 @@ def output_agreement(heads: Tensor, valid: Tensor) -> Tensor:
     Args:
         heads: (B, H, T, D) per-head outputs, before aggregation.
         valid: (B, T) bool, True at real queries.
+        centre: subtract from each head its mean over the batch's real positions first, so that a constant offset of a
+            head changes nothing. Not in the paper.
 
     Returns:
         Scalar in [0, 1], float32 or float64; 1 when all heads agree.
@@ -87,4 +93,4 @@ def output_agreement(heads: Tensor, valid: Tensor) -> Tensor:
     Raises:
         ValueError: if H < 2.
     """
-    return _mean_cosine(heads, valid)
+    return _mean_cosine(heads, valid, centre)
