@@ -22,7 +22,7 @@ TABLE_KEYS = (
     *("baseline", "grid", "metrics", "tests", "gpus", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average", "gpus")
-ROW_KEYS = ("data", "size", "parser", "generate", "average", "baseline", "metrics", "published", "tests")
+ROW_KEYS = ("data", "size", "parser", "generate", "average", "baseline", "grid", "metrics", "published", "tests")
 PUBLISHED_KEYS = (
     *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
     *TASKS,
@@ -160,14 +160,15 @@ def _refuse_too_few_updates(row: Row, path: Path) -> None:
 
 
 def select_rows(table: Table, names: str | None) -> list[Row]:
-    """The rows that a comma-separated list names; all of them for None."""
+    """The rows that a comma-separated list names, themselves or as the file's row of a grid; all of them for None."""
     if names is None:
         return list(table.rows.values())
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in chosen if name not in table.rows]
+    found = {name: [row for row in table.rows.values() if name in (row.name, row.family)] for name in chosen}
+    unknown = [name for name, rows in found.items() if not rows]
     if unknown or not chosen:
         raise ValueError(f"--rows {names}: no row {', '.join(unknown)} in {table.name}; rows: {', '.join(table.rows)}")
-    return [table.rows[name] for name in chosen]
+    return list({row.name: row for rows in found.values() for row in rows}.values())
 
 
 def to_arguments(flags: dict[str, str | bool]) -> list[str]:
@@ -199,22 +200,20 @@ def _parser(content: Flags, row: Flags, path: Path, task: Any) -> dict[str, str]
 def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
     """The file's row that each row comes from, and its keys, ``baseline`` among them.
 
-    Without a grid a row comes from itself; with one it becomes a row for each combination of the grid's values, named
-    ``row-flag=value-...`` and compared with its baseline at the same values.
+    Without a grid a row comes from itself; with one, the table's or its own, it becomes a row for each combination of
+    the grid's values, named ``row-flag=value-...`` and compared with its baseline at the same values, or with the
+    baseline itself where that has no such grid.
     """
-    rows, grid = _section(content, "rows", path), _section(content, "grid", path)
-    for flag, values in grid.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"{path}: grid: {shown(flag)}: a list of values expected, such as [0.1, 0.2]")
-        if any(isinstance(value, list | dict) for value in values):
-            raise ValueError(f"{path}: grid: {shown(flag)}: its values are single ones; write lists as text: 'a,b'")
-    if (count := len(rows) * math.prod(map(len, grid.values()))) > MOST_ROWS:
+    rows, grids = _section(content, "rows", path), {}
+    for name, row in rows.items():
+        if not isinstance(row, dict | None):
+            raise ValueError(f"{path}: row {shown(name)} is not a list of `flag: value`")
+        grids[str(name)] = _grid(row if row and "grid" in row else content, path)
+    if (count := sum(math.prod(map(len, grid.values())) for grid in grids.values())) > MOST_ROWS:
         raise ValueError(f"{path}: grid: makes {count:,} rows; at most {MOST_ROWS:,}")
     points: dict[str, tuple[str, Flags]] = {}
     for name, row in rows.items():
-        row = {} if row is None else row
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}: row {shown(name)} is not a list of `flag: value`")
+        row, grid = row or {}, grids[str(name)]
         _refuse_name(str(name), path)
         baseline = _text({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
         for values in itertools.product(*grid.values()):
@@ -224,8 +223,19 @@ def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
             _refuse_name(point, path)
             if point in points:
                 raise ValueError(f"{path}: two rows would be called {point}")
-            points[point] = str(name), {**row, **chosen, "baseline": f"{baseline}{suffix}"}
+            same_grid = grids.get(baseline, grid) == grid
+            points[point] = str(name), {**row, **chosen, "baseline": f"{baseline}{suffix}" if same_grid else baseline}
     return points
+
+
+def _grid(content: Flags, path: Path) -> dict[str, list[Any]]:
+    grid = _section(content, "grid", path)
+    for flag, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{path}: grid: {shown(flag)}: a list of values expected, such as [0.1, 0.2]")
+        if any(isinstance(value, list | dict) for value in values):
+            raise ValueError(f"{path}: grid: {shown(flag)}: its values are single ones; write lists as text: 'a,b'")
+    return grid
 
 
 def _refuse_name(name: str, path: Path) -> None:

@@ -37,6 +37,19 @@ def test_a_grid_makes_one_row_per_combination(table):
             load_table(table(("rows:", f"grid: {{{wrong}}}\nrows:")))
 
 
+def test_a_row_has_a_grid_of_its_own_and_is_compared_with_one_without(table):
+    made = load_table(table(("  second: {", "  second: {grid: {lr: [1, 2]}, ")))
+    assert [(row.name, row.baseline) for row in made.rows.values()] == [
+        ("first", "first"), ("second-lr=1", "first"), ("second-lr=2", "first")
+    ]  # fmt: skip
+    assert "grid" not in made.rows["second-lr=2"].train and made.rows["second-lr=2"].train["lr"] == "2"
+    assert [row.name for row in select_rows(made, "second,second-lr=1")] == ["second-lr=1", "second-lr=2"]
+    rows = load_table(table(("rows:", "grid: {lr: [1, 2]}\nrows:"), ("  first:", "  first: {grid: {}}"))).rows
+    assert [row.baseline for row in rows.values()] == ["first"] * 3
+    with pytest.raises(ValueError, match="row first: baseline second is not a row; rows: first, second-lr=1"):
+        load_table(table(("  second: {", "  second: {grid: {lr: [1]}, "), ("  first:", "  first: {baseline: second}")))
+
+
 def test_a_grid_shows_the_point_with_the_lowest_validation_loss(table):
     rows = list(load_table(table(("rows:", "grid: {lr: [1, 2, 3]}\nrows:"))).rows.values())
     losses = {"first-lr=2": [3.0], "first-lr=3": [2.0, 5.0], "second-lr=1": [1.0], "second-lr=3": [0.5]}
