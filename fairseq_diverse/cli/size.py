@@ -3,7 +3,8 @@
 Takes every model flag of fairseq-train (--encoder-embed-dim, --share-all-embeddings, --routing, ...). FLOPs are those
 of one sentence pair in a full pass, 2 a multiply-add, on the route that makes every attention map: matrix products,
 convolutions, layer normalization and elementwise products; without embeddings and softmax layer. With --data also how
-many heads interacting heads should have at most (Li and Luo, 2022, Eq. 13).
+many heads interacting heads should have at most (Li and Luo, 2022, Eq. 13), and where the source has constituency trees
+the mean of the sentences' largest phrase layers, which --phrase-limit should cover (Zhang et al., 2021, section 5.3.3).
 """
 
 import argparse
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.analysis.size import measure_size
-    from fairseq_diverse.data.lengths import most_heads, training_lengths
+    from fairseq_diverse.data.lengths import most_heads, phrase_layers, training_lengths
 
     lengths = training_lengths(args.data, args.source_lang, args.target_lang) if args.data else None
     size = measure_size(args, args.vocabulary, args.source_length, args.target_length)
@@ -46,6 +47,8 @@ def main(args: argparse.Namespace) -> None:
             for side, width in size["widths"].items()
         }
         size["data"] = {**lengths._asdict(), "h_max": most, "heads": admissible}
+        if layers := phrase_layers(args.data, args.source_lang, args.target_lang):
+            size["data"]["phrase_layers"] = {**layers._asdict(), "limit": layers.limit}
         for component, heads in size["interacting"].items():
             side = "encoder" if component == "encoder" else "decoder"
             if heads > most[side]:
@@ -79,6 +82,11 @@ def _table(size: dict[str, Any]) -> str:
             lines.append(
                 f"h_max = floor({width} / {data['source']:.2f}) = {data['h_max'][side]}; "
                 f"numbers of heads up to it that divide the width: {heads}"
+            )
+        if layers := data.get("phrase_layers"):
+            lines.append(
+                f"largest phrase layer: mean {layers['mean']:.2f} of {layers['sentences']:,} training sentences with a "
+                f"constituency tree; 2k + 1 covers it from --phrase-limit {layers['limit']}"
             )
     return "\n".join(lines)
 

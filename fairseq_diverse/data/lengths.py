@@ -1,13 +1,16 @@
-"""Mean length of training sentences, and the number of heads derived from it."""
+"""Lengths of training sentences, the number of heads derived from them, and the depth of their trees."""
 
 import itertools
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from fairseq import utils
 from fairseq.data import data_utils, indexed_dataset
 
+from fairseq_diverse.data.trees import ROW, SyntaxDataset, available_trees
 from fairseq_diverse.support.errors import UserError
 
 
@@ -20,16 +23,35 @@ class Lengths(NamedTuple):
 
 
 def training_lengths(data: str, source: str | None = None, target: str | None = None) -> Lengths:
-    """Mean lengths of the training split that ``fairseq-preprocess`` wrote, over all its shards.
+    """Mean lengths of the training split, see ``sentence_lengths``."""
+    of_sides = sentence_lengths(data, source, target)
+    return Lengths(len(of_sides[0]), *(float(of_side.mean()) for of_side in of_sides))
+
+
+def sentence_lengths(data: str, source: str | None = None, target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Length of every sentence of the training split that ``fairseq-preprocess`` wrote, over all its shards.
 
     Args:
         data: one or several directories, joined by colons, as in fairseq.
         source, target: languages, in either direction of the files; by default inferred from the files.
 
+    Returns:
+        Of source and target, in tokens without the end of the sentence.
+
     Raises:
         UserError: there is no training split.
     """
     sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
+    for side, path in _shards(data, source, target):
+        dataset = indexed_dataset.make_dataset(path, indexed_dataset.infer_dataset_impl(path), fix_lua_indexing=True)
+        sizes[side].append(np.array(dataset.sizes))  # a copy, since the original is memory-mapped
+    if not all(sizes.values()):
+        raise UserError(f"--data {data}: no training split; fairseq-preprocess --trainpref writes train.SRC-TGT.*.idx")
+    return np.concatenate(sizes["source"]) - 1, np.concatenate(sizes["target"]) - 1
+
+
+def _shards(data: str, source: str | None, target: str | None) -> Iterator[tuple[str, str]]:
+    """Side and prefix of every binarized part of the training split."""
     for directory in utils.split_paths(data):
         try:
             found = data_utils.infer_language_pair(directory)
@@ -37,19 +59,50 @@ def training_lengths(data: str, source: str | None = None, target: str | None = 
             raise UserError(f"--data {directory}: {error.strerror}") from None
         pair = (source, target) if source and target else found  # as in fairseq
         names = f"{pair[0]}-{pair[1]}", f"{pair[1]}-{pair[0]}"
-        for side, language in zip(sizes, pair, strict=True):
+        for side, language in zip(("source", "target"), pair, strict=True):
             for shard in itertools.count():
                 paths = [f"{directory}/train{shard or ''}.{name}.{language}" for name in names]
                 kinds = {path: indexed_dataset.infer_dataset_impl(path) for path in paths}
                 binarized = [path for path, kind in kinds.items() if kind not in (None, "raw", "fasta")]
                 if not binarized:  # text has no sizes
                     break
-                dataset = indexed_dataset.make_dataset(binarized[0], kinds[binarized[0]], fix_lua_indexing=True)
-                sizes[side].append(np.array(dataset.sizes))  # a copy, since the original is memory-mapped
-    if not all(sizes.values()):
-        raise UserError(f"--data {data}: no training split; fairseq-preprocess --trainpref writes train.SRC-TGT.*.idx")
-    lengths = [np.concatenate(of_side) - 1 for of_side in sizes.values()]
-    return Lengths(len(lengths[0]), *(float(of_side.mean()) for of_side in lengths))
+                yield side, binarized[0]
+
+
+class PhraseLayers(NamedTuple):
+    """Of the training sentences with a constituency tree: how many, and the mean of their largest phrase layers."""
+
+    sentences: int
+    mean: float
+
+    @property
+    def limit(self) -> int:
+        """The smallest k whose 2k + 1 relative positions are at least the mean."""
+        return math.ceil((self.mean - 1) / 2)
+
+
+def phrase_layers(data: str, source: str | None = None, target: str | None = None) -> PhraseLayers | None:
+    """The mean over sentences of the largest layer of a word, see ``local_phrases``; None where there are no trees.
+
+    Source: Zhang et al. (2021), section 5.3.3, where it is 11.13 and speaks for k = 6.
+
+    Args:
+        data, source, target: as in ``sentence_lengths``.
+
+    Raises:
+        UserError: the trees are damaged, or of another source.
+    """
+    layers: list[np.ndarray] = []
+    for side, path in _shards(data, source, target):
+        if side == "source" and "constituency" in available_trees(Path(path)):
+            trees = SyntaxDataset(path, ("constituency",))  # keeps its memory-mapped sizes open
+            words = trees.rows.sizes // len(ROW)
+            rows = np.fromfile(f"{path}.syntax.bin", dtype=np.int32).reshape(-1, len(ROW))
+            starts = (np.cumsum(words) - words)[words > 0]
+            parsed = rows[starts, ROW.index("end")] > 0
+            layers.append(np.maximum.reduceat(rows[:, ROW.index("layer")], starts)[parsed])
+    count = sum(map(len, layers))
+    return PhraseLayers(count, float(np.concatenate(layers).mean())) if count else None
 
 
 def most_heads(width: int, length: float) -> int:

@@ -1,6 +1,7 @@
 """Trees of binarized data: projection to subwords, alignment, refusals."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_diverse.data import trees as binary
+from fairseq_diverse.data.lengths import PhraseLayers, phrase_layers
 from fairseq_diverse.data.trees import SyntaxDataset, available_trees, binarize, project, words_of
 from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
@@ -55,6 +57,20 @@ def write_source(prefix, lengths):
     for length in lengths:
         builder.add_item(torch.tensor([*range(4, 3 + length), 2]))
     builder.finalize(f"{prefix}.idx")
+
+
+def test_the_mean_of_the_largest_phrase_layers(files, tmp_path):
+    """2, none, 2, 1, 1, and once more in a second shard; sentences without a tree do not count."""
+    prefix, text, dependency, constituency = files
+    assert phrase_layers(str(tmp_path)) is None
+    binarize(prefix, text, dependency, None, "subword-nmt")
+    assert phrase_layers(str(tmp_path)) is None
+    binarize(prefix, text, dependency, constituency, "subword-nmt")
+    assert phrase_layers(str(tmp_path), "en", "de") == (4, 1.5)
+    for ending in ("bin", "idx", "syntax.bin", "syntax.idx", "syntax.json"):
+        shutil.copy(f"{prefix}.{ending}", f"{tmp_path}/train1.en-de.en.{ending}")
+    assert phrase_layers(str(tmp_path)) == (8, 1.5)
+    assert [PhraseLayers(1, mean).limit for mean in (11.0, 11.13, 13.0)] == [5, 6, 6]  # 11.13: that of the paper
 
 
 @pytest.mark.parametrize(
