@@ -4,7 +4,7 @@ set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: $0 PAPER N [--archives DIR | --raw DIR] [FLAG...]" >&2
-    echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3 or figure4. FLAG is any of fairseq-diverse run," >&2
+    echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3, figure4, search or talking. FLAG is any of fairseq-diverse run," >&2
     echo "such as --rows a,b, --size small, --seeds 1,2,3 and --slurm (last). Data go to data/ in the folder of runs" >&2
     echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they exist: made from the archives in DIR (missing ones are downloaded), or" >&2
     echo "with --data NAME from the raw files in DIR; --no-download and --strict-counts are as in fairseq-diverse" >&2
@@ -12,7 +12,7 @@ if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     exit 2
 fi
 table=$1-table$2
-[[ $2 != figure* ]] || table=$1-$2
+[[ $2 =~ ^A?[0-9] ]] || table=$1-$2
 shift 2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 runs=${FAIRSEQ_DIVERSE_RUNS:-runs}

@@ -191,7 +191,7 @@ def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: i
 
 
 def comparison_panels(
-    comparison: Comparison, maps: Tensor, heads: Sequence[int], prune: bool
+    comparison: Comparison, maps: Tensor, heads: Sequence[int], prune: bool, prefix: str = ""
 ) -> list[list[Panel | None]]:
     """One row per head: weights without and with syntax; the first row starts with the factors due to syntax."""
     rows: list[list[Panel | None]] = []
@@ -199,7 +199,16 @@ def comparison_panels(
         name = "with syntax"
         if comparison.redundant is not None:
             name = "important" if not comparison.redundant[head - 1] else "pruned" if prune else "enlivened"
-        mask = None if rows else ("syntax mask", comparison.mask)
+        mask = None if rows else (f"{prefix}syntax mask", comparison.mask)
         plain, present = comparison.plain[head - 1], maps[head - 1]
-        rows.append([mask, (f"head {head}, plain", plain), (f"head {head}, {name}", present)])
+        rows.append([mask, (f"{prefix}head {head}, plain", plain), (f"{prefix}head {head}, {name}", present)])
     return rows
+
+
+def side_by_side(models: Sequence[list[list[Panel | None]]]) -> list[list[Panel | None]]:
+    """The panels of several models, a row a head each, beside each other; a model with fewer heads has gaps."""
+    rows = zip_longest(*models)
+    return [
+        [panel for row, of_model in zip(parts, models, strict=True) for panel in row or [None] * len(of_model[0])]
+        for parts in rows
+    ]

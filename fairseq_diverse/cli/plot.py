@@ -1,4 +1,4 @@
-"""Draw figures: attention maps of a sentence pair, heads of several models, learning curves, results of a table."""
+"""Draw figures: attention maps of a sentence pair, heads of several models, curves, tables, sentence lengths."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,6 +28,7 @@ ATTENTION = """Draw attention maps: the weights of each head for one sentence pa
 
 An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
 largest of a row is 1), the head's weights without it, and those that it has, enlivened or important for this sentence.
+Several checkpoints stand side by side, a row a head (Zhang et al., 2021, Fig. 5).
 """
 
 
@@ -39,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description=ATTENTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    attention.add_argument("--path", required=True, help="checkpoint")
+    attention.add_argument(
+        "--path", required=True, nargs="+", metavar="CHECKPOINT", help="one, or several as NAME=CHECKPOINT"
+    )
     attention.add_argument("--data", required=True, help="prepared data set that it was trained on")
     source = attention.add_mutually_exclusive_group(required=True)
     source.add_argument("--source", metavar="TEXT", help="raw source sentence")
@@ -93,11 +96,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
     table.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
+    lengths = kinds.add_parser(
+        "lengths",
+        help="sentence lengths of training sets",
+        description="Draw how long the training sentences are, in tokens: source and target, a panel a data set (Li "
+        "and Luo, 2022, Fig. 3). Printed are the shortest, the longest and the mean.",
+        epilog="example: fairseq-diverse plot lengths --data data/multi30k_en_de --out lengths.png",
+    )
+    lengths.add_argument("--data", required=True, nargs="+", metavar="DATA", help="binarized data")
+    lengths.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+
 
 def main(args: argparse.Namespace) -> None:
     check_name(args.out)
-    kinds = {"attention": plot_attention, "head-map": plot_head_map, "curves": plot_curves, "rows": plot_rows}
+    kinds = {
+        "attention": plot_attention,
+        "head-map": plot_head_map,
+        "curves": plot_curves,
+        "rows": plot_rows,
+        "lengths": plot_lengths,
+    }
     kinds[args.kind](args)
+
+
+def plot_lengths(args: argparse.Namespace) -> None:
+    from fairseq_diverse.analysis.sentence_lengths import draw_sentence_lengths
+    from fairseq_diverse.data.lengths import sentence_lengths
+
+    found = {}
+    for data in dict.fromkeys(args.data):
+        name = Path(data).resolve().name
+        found[data if name in found else name] = sides = sentence_lengths(data)
+        for side, lengths in zip(("source", "target"), sides, strict=True):
+            print(f"{data}: {side}: {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.2f}")
+    save_figure(draw_sentence_lengths(found), args.out)
+    print(args.out)
 
 
 def plot_head_map(args: argparse.Namespace) -> None:
@@ -155,43 +188,55 @@ def plot_attention(args: argparse.Namespace) -> None:
         draw_panels,
         encode_pair,
         head_panels,
+        side_by_side,
     )  # fmt: skip
     from fairseq_diverse.models.loading import load_model
     from fairseq_diverse.preparation import Preprocessing
 
     register()
+    named = named_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
+    if len(named) > 1 and args.layers is not None:
+        raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
+    if len(named) > 1 and args.component != "encoder" and args.target is None:
+        raise UserError("--target: needed, since the translations of several checkpoints differ")
     preprocessing = Preprocessing.load(args.data)
-    model, task = load_model(args.path, args.data)
-    trees = None
-    if args.sentence is not None:
-        args.source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
-    pair = encode_pair(model, task, preprocessing, args.source, args.target, trees)
     name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
-    queries, keys = pair.labels(args.component)
-    if args.layers is not None:
-        layers = args.layers.replace(",", "+")
-        if layers != "all" and not set(layers) <= set("0123456789-+"):
-            raise UserError(f"--layers {args.layers!r}: all, or numbers of layers such as 1-3 or 1,4 expected")
-        on = args.component if layers == "all" else f"{args.component}:{layers}"
-        maps = attention_maps(model, pair.sample, on, "--layers")
-        title = f"{name}, layers {args.layers}"
-        panels = []
-        for (_, layer), weights in maps.items():
-            heads = parse_heads(args.heads, len(weights))
-            panels += head_panels(weights[:, 0], heads, f"layer {layer}, ", len(heads))
-    else:
-        maps = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer")
-        weights = maps[args.component, args.layer][:, 0]
-        title = f"{name}, layer {args.layer}"
-        heads = parse_heads(args.heads, len(weights))
-        panels = head_panels(weights, heads)
-        if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
-            enlivening = model.encoder.layers[args.layer - 1].self_attn.mechanism("enliven")
-            panels = comparison_panels(comparison, weights, heads, enlivening is not None and enlivening.prune)
+    title = f"{name}, layer {args.layer}" if args.layers is None else f"{name}, layers {args.layers}"
+    drawn = []
+    for of_model, path in named:
+        model, task = load_model(path, args.data)
+        source, trees = args.source, None
+        if args.sentence is not None:
+            source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
+        pair = encode_pair(model, task, preprocessing, source, args.target, trees)
+        prefix = f"{of_model}, " if of_model else ""
+        if args.layers is not None:
+            layers = args.layers.replace(",", "+")
+            if layers != "all" and not set(layers) <= set("0123456789-+"):
+                raise UserError(f"--layers {args.layers!r}: all, or numbers of layers such as 1-3 or 1,4 expected")
+            on = args.component if layers == "all" else f"{args.component}:{layers}"
+            panels = []
+            for (_, layer), maps in attention_maps(model, pair.sample, on, "--layers").items():
+                heads = parse_heads(args.heads, len(maps))
+                panels += head_panels(maps[:, 0], heads, f"layer {layer}, ", len(heads))
+        else:
+            (maps,) = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer").values()
+            heads = parse_heads(args.heads, len(maps))
+            panels = head_panels(maps[:, 0], heads, prefix, 1 if of_model else 4)
+            if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
+                enlivening = model.encoder.layers[args.layer - 1].self_attn.mechanism("enliven")
+                prune = enlivening is not None and enlivening.prune
+                panels = comparison_panels(comparison, maps[:, 0], heads, prune, prefix)
+        drawn.append((pair, panels))
+    pair = drawn[0][0]
     rows = {"encoder": "", "decoder": " (words read last)", "cross": " (words to be written)"}[args.component]
-    figure = draw_panels(panels, queries, keys, f"{title}: rows{rows} attend to columns")
+    panels = side_by_side([panels for _, panels in drawn]) if len(drawn) > 1 else drawn[0][1]
+    figure = draw_panels(panels, *pair.labels(args.component), f"{title}: rows{rows} attend to columns")
     save_figure(figure, args.out)
-    print(f"{' '.join(pair.source)}\n{' '.join(pair.target)}\n{args.out}: {title}")
+    print(" ".join(pair.source))
+    for (of_model, _), (pair, _) in zip(named, drawn, strict=True):
+        print(f"{of_model}: {' '.join(pair.target)}".removeprefix(": "))
+    print(f"{args.out}: {title}")
 
 
 def test_sentence(

@@ -97,6 +97,21 @@ def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
     assert pair.sample["prev_output_tokens"][0, 0] == task.target_dictionary.eos()
 
 
+def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_path, capsys):
+    named = [f"routed={checkpoint}", f"plain={plain}"]
+    asked = ["plot", "attention", "--path", *named, "--data", str(data), "--source", PAIR[0]]
+    assert main([*asked, "--layer", "1", "--out", str(tmp_path / "maps.png")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed[1:3]] == ["routed", "plain"]
+    assert (tmp_path / "maps.png").stat().st_size > 5000
+    for flags, message in (
+        (["--layers", "all"], "--layers all: of one checkpoint"),
+        (["--layer", "1", "--component", "cross"], "--target: needed"),
+    ):
+        assert main([*asked, *flags, "--out", str(tmp_path / "other.png")]) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -56,18 +56,23 @@ def raw(tmp_path) -> Path:
 
 
 @needs_models
-def test_a_table_from_raw_files_to_its_report(tmp_path, raw, size):
-    """With syntax, including parsing. The second call has nothing to do."""
+def test_a_table_from_raw_files_to_its_report_and_a_figure(tmp_path, raw, size):
+    """With syntax, including parsing. The figure has nothing left to train."""
     models = {f"{kind.upper()}_MODEL": path for kind, path in MODELS.items()}
     asked = ["zhang2021", 1, "--raw", raw, "--data", "multi30k", "--size", size, "--rows", "transformer,lpea-rhe"]
     asked += ["--set", "average.last=0"]
-    for _ in range(2):
-        output = call("table.sh", *asked, "--jobs", 2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs", **models)
+    for script, number in (("table.sh", 1), ("figure.sh", 5)):
+        asked[1] = number
+        output = call(script, *asked, "--jobs", 2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs", **models)
         table = output[output.index("Zhang et al. (2021), Table 1") :]
         assert re.search(r"^\| transformer \| [\d,]+ \| ", table, re.MULTILINE)
         assert re.search(r"^\| lpea-rhe \| [\d,]+ \| .* 26.28 \| 71.82M \|$", table, re.MULTILINE)
         assert "<th>row</th>" in (tmp_path / "runs/reports/zhang2021-table1.html").read_text()
     assert output.count("done before") == 2 and "learn" not in output
+    maps = tmp_path / "runs/figures/zhang2021-figure5.png"
+    assert output.splitlines()[-1] == f"{maps}: encoder self-attention, layer 1" and maps.stat().st_size > 5000
+    lengths = ["li2022", 3, "--data", "multi30k", "--size", size, "--out", tmp_path / "lengths.png"]
+    assert "mean" in call("figure.sh", *lengths, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs").splitlines()[-2]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +121,9 @@ def test_trained_encoders_are_probed(tmp_path, toy):
     assert len(re.findall(figures, table, re.MULTILINE)) == 3
 
 
-@pytest.mark.parametrize("script", ["probe", "table", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"])
+@pytest.mark.parametrize(
+    "script", ["probe", "table", "figure", "train-and-score", "li2021", "zhang2021", "li2022", "wang2021"]
+)
 def test_a_script_prints_its_usage(script):
     done = subprocess.run([SCRIPTS / f"{script}.sh", "x"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("usage: ")

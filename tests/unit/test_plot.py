@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from matplotlib import font_manager
@@ -17,8 +18,10 @@ from fairseq_diverse.analysis.attention_maps import (
     comparison_panels,
     draw_panels,
     head_panels,
+    side_by_side,
 )
 from fairseq_diverse.analysis.head_map import draw_head_map, mean_heads, similarity
+from fairseq_diverse.analysis.sentence_lengths import draw_sentence_lengths
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
@@ -96,6 +99,10 @@ def test_comparison_of_syntax_with_plain_heads(kind):
     assert titles == [
         ["syntax mask", "head 3, plain", f"head 3, {names[0]}"], [None, "head 1, plain", f"head 1, {names[1]}"]
     ]  # fmt: skip
+    other = head_panels(torch.rand(1, 8, 8), [1], "plain, ", 1)
+    together = side_by_side([rows, other])
+    assert [[panel and panel[0] for panel in row[3:]] for row in together] == [["plain, head 1"], [None]]
+    assert [row[:3] for row in together] == rows
     words = [*map(str, range(8))]
     *panels, _ = draw_panels(rows, words, words, "").axes
     assert [panel.get_title() for panel in panels] == [title for row in titles for title in row if title]
@@ -304,6 +311,17 @@ def test_time_between_whole_seconds_comes_from_the_speed(tmp_path):
     (tmp_path / "log").write_text("".join(lines) + line(50, 1, 7, wpb="1000", wps="0"))
     found = [60 * x for x in read_curve(tmp_path / "log").minutes]
     assert found == pytest.approx([1.3, 1.3 + 1.5, 2.6 + 1.5, 3.9 + 1.5, 3.9 + 1.5 + 7])
+
+
+def test_sentence_lengths_are_shares_of_the_sentences():
+    short, long = np.array([3, 3, 4, 0]), np.array([1, 5, 120])
+    figure = draw_sentence_lengths({"short": (short, short + 1), "long": (long, long)})
+    for axis, (lengths, step) in zip(figure.axes, ((short, 1), (long, 3)), strict=True):
+        bars = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axis.patches}
+        assert sum(bars.values()) == pytest.approx(100) and len(bars) <= 60
+        assert bars[lengths[0] // step * step + step // 2] == pytest.approx(50 if step == 1 else 100 / 3)
+        curve, mean = axis.get_lines()
+        assert sum(curve.get_ydata()) == pytest.approx(100) and mean.get_xdata()[0] == pytest.approx(lengths.mean())
 
 
 def test_a_font_without_a_normal_weight_is_accepted(tmp_path, monkeypatch, caplog):

@@ -205,6 +205,10 @@ def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):
     expected = {"sentences": len(lengths[0]), "source": source, "target": target}
     expected["heads"] = {"encoder": [], "decoder": [count for count in range(1, most + 1) if 64 % count == 0]}
     assert found == {**expected, "h_max": {"encoder": 0, "decoder": most}}
+    picture = tmp_path / "lengths.png"
+    assert main(["plot", "lengths", "--data", str(data), "--out", str(picture)]) == 0
+    shown, longest = capsys.readouterr().out, max(len(line.split()) for line in read_lines(tmp_path / "train.en"))
+    assert f"to {longest} tokens, mean {source:.2f}\n" in shown and picture.stat().st_size > 5000
     assert main([*command, "--source-lang", "de", "--target-lang", "en", "--json"]) == 0
     reversed_direction = json.loads(capsys.readouterr().out)["data"]
     assert (reversed_direction["source"], reversed_direction["target"]) == (target, source)

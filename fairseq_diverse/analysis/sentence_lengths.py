@@ -1,0 +1,42 @@
+"""The distribution of sentence lengths of training sets, drawn."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_BARS = 60
+
+
+def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> "Figure":
+    """A panel a training set: source lengths as bars, target lengths as a line, the mean of the source dashed (Li and
+    Luo, 2022, Fig. 3).
+
+    Args:
+        found: tokens of every source and target sentence, by name.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    figure = new_figure(4.2 * len(found), 3.4)
+    for axis, (name, (source, target)) in zip(
+        figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True
+    ):
+        longest = int(max(source.max(), target.max()))
+        step = -(-(longest + 1) // MOST_BARS)
+        edges = np.arange(0, longest + step + 1, step)
+        bars, line = (100 * np.histogram(lengths, edges)[0] / len(lengths) for lengths in (source, target))
+        middle = edges[:-1] + (step - 1) / 2
+        axis.bar(middle, bars, width=0.9 * step, color=STYLES[5][0], label="source")
+        axis.plot(middle, line, color=STYLES[1][0], label="target")
+        axis.axvline(source.mean(), color=STYLES[0][0], linestyle="--", label="mean of the source")
+        axis.set_title(name, fontsize=9)
+        axis.set_xlabel("tokens a sentence" + (f", {step} a bar" if step > 1 else ""))
+        axis.set_ylabel("% of the training sentences")
+    legend_above(figure)
+    return figure
