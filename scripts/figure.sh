@@ -62,7 +62,8 @@ if [[ $paper == li2022 ]]; then # nothing to train
     exec fairseq-diverse plot lengths --data "${folders[@]}" --out "$out"
 fi
 
-"$root/scripts/table.sh" "$paper" "${tables[0]}" --rows "$rows" "${given[@]}"
+"$root/scripts/table.sh" "$paper" "${tables[0]}" --rows "$rows" "${given[@]}" ||
+    { echo "$0: nothing drawn: a row failed, see above" >&2 && exit 1; }
 table=${tables[0]}
 [[ $table == figure* ]] || table=table$table
 if [[ $paper == wang2021 ]]; then # of each grid the point with the lowest validation loss

@@ -23,7 +23,7 @@ def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) ->
     Raises:
         UserError: matplotlib is not installed.
     """
-    figure = new_figure(4.2 * len(found), 3.4)
+    figure = new_figure(max(4.8, 4.2 * len(found)), 3.4)
     for axis, (name, (source, target)) in zip(
         figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True
     ):
@@ -34,7 +34,7 @@ def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) ->
         middle = edges[:-1] + (step - 1) / 2
         axis.bar(middle, bars, width=0.9 * step, color=STYLES[5][0], label="source")
         axis.plot(middle, line, color=STYLES[1][0], label="target")
-        axis.axvline(source.mean(), color=STYLES[0][0], linestyle="--", label="mean of the source")
+        axis.axvline(source.mean(), color=STYLES[0][0], linestyle="--", label="source mean")
         axis.set_title(name, fontsize=9)
         axis.set_xlabel("tokens a sentence" + (f", {step} a bar" if step > 1 else ""))
         axis.set_ylabel("% of the training sentences")

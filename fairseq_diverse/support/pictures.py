@@ -66,7 +66,9 @@ def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
 def legend_above(figure: "Figure") -> None:
     """One legend above all panels, with the labels of the first."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
+    fitting = int(figure.get_figwidth() / (0.6 + 0.09 * max(map(len, labels), default=0)))  # inches a name
+    columns = max(1, min(4, len(labels), fitting))
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
 
 
 def save_figure(figure: "Figure", out: Path) -> None:

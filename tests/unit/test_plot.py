@@ -258,6 +258,10 @@ def test_the_head_map_is_of_means_over_real_tokens_and_layers():
     torch.testing.assert_close(heads, sums / count)
     unit = heads / heads.norm(dim=1, keepdim=True)
     assert similarity(heads) == pytest.approx(float((unit @ unit.T).mean()), abs=1e-6)
+    rows = draw_head_map(dict.fromkeys(("baseline", "subspace", "position", "disagreement"), heads))
+    rows.canvas.draw()
+    legend = rows.legends[0].get_window_extent()
+    assert legend.x0 >= 0 and legend.x1 <= rows.bbox.x1
     figure = draw_head_map({"a": heads, "b": heads + 1})
     (axis,) = figure.axes
     assert [len(points.get_offsets()) for points in axis.collections] == [4, 4]
