@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
+from fairseq_diverse.attention.functional.agreement import agreement
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_softmax
 from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, AttentionShape, Mechanism
 from fairseq_diverse.attention.plan import Placed
-from fairseq_diverse.attention.request import CENTRED
 from fairseq_diverse.support.errors import UserError
 
 SKIPPED = ("select", "bias", "logits", "weights", "output_bias", "attention")  # by a mechanism with stage "attention"
@@ -133,10 +132,12 @@ class StagedBody:
 
         for mechanism in self.stage("heads"):
             heads = mechanism.heads(heads, context)
-        agreement = _measure(terms, context, heads, weights) if terms else None
+        figures = None
+        if terms:
+            figures = agreement(terms, context.v, heads, weights, context.valid_keys, context.valid_queries)
         for mechanism in self.stage("gate"):
             heads = mechanism.gate(heads, context)
-        return BodyOutput(heads, weights, agreement)
+        return BodyOutput(heads, weights, figures)
 
     def combine_heads(self, heads: Tensor) -> Tensor:
         """(..., H D) concatenated heads -> (..., C)."""
@@ -147,18 +148,3 @@ class StagedBody:
 def _where_selected(term: Tensor, otherwise: Any, context: AttentionContext) -> Tensor:
     """``term`` at selected heads, ``otherwise`` at the others."""
     return term if context.selected is None else torch.where(context.selected[..., None, None], term, otherwise)
-
-
-def _measure(terms: tuple[str, ...], context: AttentionContext, heads: Tensor, weights: Tensor | None) -> Tensor:
-    """(K,) agreement of the heads, one value per term, in the order given."""
-    figures = []
-    for term in terms:
-        centre = term.startswith(CENTRED)
-        if term.endswith("subspace"):
-            figures.append(subspace_agreement(context.v, context.valid_keys, centre))
-        elif term == "position":
-            assert weights is not None
-            figures.append(position_agreement(weights, context.valid_queries))
-        else:
-            figures.append(output_agreement(heads, context.valid_queries, centre))
-    return torch.stack(figures)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fairseq_diverse.attention.functional.agreement import CENTRED
 from fairseq_diverse.attention.placements import Layers, Placement, resolve_placement
 from fairseq_diverse.support.errors import UserError
 
 TERMS = ("subspace", "position", "output")
-CENTRED = "centred-"  # prefix of a term whose vectors lose each head's mean first
 
 
 def parse_terms(flag: str, text: str) -> tuple[str, ...]:

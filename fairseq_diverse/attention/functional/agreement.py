@@ -1,11 +1,15 @@
 """How much the heads of an attention agree (Li et al., 2021, section 3.1)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.kernels import gpu
 from fairseq_diverse.attention.precision import at_least_float32
 
 SMALLEST_NORM = 1e-8
+CENTRED = "centred-"  # prefix of a term whose vectors lose each head's mean first
 
 
 def _mean_over(values: Tensor, valid: Tensor) -> Tensor:
@@ -13,13 +17,17 @@ def _mean_over(values: Tensor, valid: Tensor) -> Tensor:
     return torch.where(valid, values, 0).sum() / valid.sum().clamp(min=1)
 
 
+def _centred(vectors: Tensor, valid: Tensor) -> Tensor:
+    """Less each head's mean over the valid positions."""
+    vectors = at_least_float32(vectors)
+    real = torch.where(valid[:, None, :, None], vectors, 0)
+    return vectors - real.sum((0, 2), keepdim=True) / valid.sum().clamp(min=1)
+
+
 def _mean_cosine(vectors: Tensor, valid: Tensor, centre: bool) -> Tensor:
     if vectors.size(1) < 2:
         raise ValueError(f"agreement is defined for at least 2 heads, not {vectors.size(1)}")
-    vectors = at_least_float32(vectors)
-    if centre:
-        real = torch.where(valid[:, None, :, None], vectors, 0)
-        vectors = vectors - real.sum((0, 2), keepdim=True) / valid.sum().clamp(min=1)
+    vectors = _centred(vectors, valid) if centre else at_least_float32(vectors)
     squared = vectors.square().sum(-1, keepdim=True)  # (B, H, T, 1)
     nonzero = squared > SMALLEST_NORM**2
     scale = torch.where(nonzero, squared, 1).rsqrt()  # selected before the root: no gradient at 0
@@ -94,3 +102,47 @@ def output_agreement(heads: Tensor, valid: Tensor, centre: bool = False) -> Tens
         ValueError: if H < 2.
     """
     return _mean_cosine(heads, valid, centre)
+
+
+def agreement(
+    terms: Sequence[str],
+    values: Tensor,
+    heads: Tensor,
+    weights: Tensor | None,
+    valid_keys: Tensor,
+    valid_queries: Tensor,
+) -> Tensor:
+    """Agreement by several terms: ``subspace_agreement``, ``position_agreement`` and ``output_agreement``.
+
+    On a GPU the terms are measured together in Triton kernels, which take float16, bfloat16 and float32.
+
+    Args:
+        terms: subspace, position, output; centred-subspace, centred-output with ``centre``.
+        values: (B, H, S, D) projected values.
+        heads: (B, H, T, D) per-head outputs, before aggregation.
+        weights: (B, H, T, S) softmax output, needed by position.
+        valid_keys, valid_queries: (B, S) and (B, T) bool, True at real tokens.
+
+    Returns:
+        (K,) a value in [0, 1] for each term, in the order given.
+
+    Raises:
+        ValueError: if H < 2.
+    """
+    inputs = {"subspace": (values, valid_keys), "output": (heads, valid_queries)}
+    if weights is not None:
+        inputs["position"] = (weights, valid_queries)
+    names = [term.removeprefix(CENTRED) for term in terms]
+    if values.size(1) >= 2 and len({*names}) == len(names) and gpu.available(*(inputs[name][0] for name in names)):
+        from fairseq_diverse.attention.kernels.agreement_triton import Agreement
+
+        chosen = zip(terms, names, strict=True)
+        measured = {name: inputs[name][0] if term == name else _centred(*inputs[name]) for term, name in chosen}
+        order = ("subspace", "output", "position")
+        places = [names.index(name) if name in names else -1 for name in order]
+        return Agreement.apply(*(measured.get(name) for name in order), valid_keys, valid_queries, places)
+    figures = []
+    for term, name in zip(terms, names, strict=True):
+        centre = term != name
+        figures.append(position_agreement(*inputs[name]) if name == "position" else _mean_cosine(*inputs[name], centre))
+    return torch.stack(figures)

@@ -9,13 +9,9 @@ import math
 from torch import Tensor, full_like, where
 from torch.nn.functional import logsigmoid
 
-from fairseq_diverse.attention.kernels.routing import (
-    EPSILON,
-    EMRouting,
-    SimpleRouting,
-    at_least_float32,
-    temperature,
-)
+from fairseq_diverse.attention.kernels import routing as kernels
+from fairseq_diverse.attention.kernels.routing import EPSILON, temperature
+from fairseq_diverse.attention.precision import at_least_float32
 
 
 def simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
@@ -40,7 +36,7 @@ def simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
         ValueError: if iterations < 1.
     """
     _check(iterations)
-    return SimpleRouting.apply(votes, iterations)
+    return kernels.simple(votes, iterations)
 
 
 def em_routing(
@@ -77,7 +73,7 @@ def em_routing(
         beta_a = beta_u = None
     elif beta_a is None or beta_u is None:
         raise ValueError("activation=True needs beta_a and beta_u")
-    return EMRouting.apply(votes, beta_a, beta_u, iterations)
+    return kernels.em(votes, beta_a, beta_u, iterations)
 
 
 def plain_simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:

@@ -17,13 +17,17 @@ _enabled = True
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Use torch instead of C kernels, so that its operations can be counted."""
+    """Use torch instead of C and Triton kernels, so that its operations can be counted."""
     global _enabled
     before, _enabled = _enabled, False
     try:
         yield
     finally:
         _enabled = before
+
+
+def enabled() -> bool:
+    return _enabled
 
 
 def available(name: str, *inputs: Tensor) -> bool:

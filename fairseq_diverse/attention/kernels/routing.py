@@ -1,7 +1,8 @@
 """Routing with a hand-derived backward pass that saves only the votes and recomputes the iterations.
 
-Two equal versions: C for float32 votes of width 1 on a CPU (``routing.c``), torch for everything else, in chunks of
-tokens that fit a CPU's cache. Formulas: ``functional/routing.py``.
+Three equal versions: Triton on a GPU (``routing_*_triton.py``) and C for float32 on a CPU (``routing.c``), both for
+capsules of width 1, and torch for everything else, in chunks of tokens that fit a CPU's cache. ``simple``, ``em`` and
+``usable`` choose. Formulas: ``functional/routing.py``.
 """
 
 import math
@@ -13,13 +14,40 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from fairseq_diverse.attention.kernels import cpu
+from fairseq_diverse.attention.kernels import cpu, gpu
 from fairseq_diverse.attention.precision import at_least_float32
 
 EPSILON = 1e-9
 CHUNK = {"cpu": 2**17, "other": 2**25}  # votes per chunk: what fits a core's cache, a GPU's memory
 
+GPU_HEADS, GPU_CAPSULES, GPU_ITERATIONS = 32, 1024, 8  # at most, for the Triton kernels
+
 Betas = tuple[Tensor, Tensor] | None
+
+
+def simple(votes: Tensor, iterations: int) -> Tensor:
+    if not _on_gpu(votes, iterations, votes):
+        return SimpleRouting.apply(votes, iterations)
+    from fairseq_diverse.attention.kernels import routing_simple_triton as triton
+
+    return triton.SimpleRouting.apply(_rows(votes), iterations).view(*votes.shape[:-3], votes.size(-2))
+
+
+def em(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int) -> Tensor:
+    if not _on_gpu(votes, iterations, *(x for x in (votes, beta_a, beta_u) if x is not None)):
+        return EMRouting.apply(votes, beta_a, beta_u, iterations)
+    from fairseq_diverse.attention.kernels import routing_em_triton as triton
+
+    n = votes.size(-2)
+    betas = (None if beta is None else beta.expand(n).contiguous() for beta in (beta_a, beta_u))
+    return triton.EMRouting.apply(_rows(votes), *betas, iterations).view(*votes.shape[:-3], n)
+
+
+def _on_gpu(votes: Tensor, iterations: int, *inputs: Tensor) -> bool:
+    """Whether the Triton kernels take these votes."""
+    heads, capsules, width = votes.shape[-3:]
+    fit = width == 1 and heads <= GPU_HEADS and capsules <= GPU_CAPSULES and iterations <= GPU_ITERATIONS
+    return fit and gpu.available(*inputs)
 
 
 def temperature(t: int, iterations: int) -> float:

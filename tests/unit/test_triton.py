@@ -1,0 +1,358 @@
+"""Triton kernels equal the formulas, in Triton's interpreter or on a GPU; they compile for GPUs without spilling."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_diverse.attention.functional import agreement as formulas
+from fairseq_diverse.attention.functional.routing import (
+    em_routing,
+    plain_em_routing,
+    plain_simple_routing,
+    simple_routing,
+)
+from fairseq_diverse.attention.kernels import gpu
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton (extra dev)")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    """The Triton kernels take all tensors that they can: on a CPU Triton interprets them."""
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+    elif torch.cuda.is_available():
+        pytest.skip("on a machine with a GPU the kernels run there")
+    else:
+        monkeypatch.setattr(gpu, "available", lambda *inputs: all(x.dtype in gpu.TYPES for x in inputs))
+    return request.param
+
+
+def relative(got, expected):
+    return ((got.cpu().double() - expected.cpu()).norm() / expected.norm().clamp(min=1e-30)).item()
+
+
+# ---- routing ----
+
+KINDS = ("simple", "em", "em-none")
+
+
+def routed(kind, votes, betas, iterations, grad, plain=False):
+    """Capsules, gradients of the votes and, for em, of the betas."""
+    betas = [beta.detach().to(votes.device, torch.float64 if plain else beta.dtype).requires_grad_() for beta in betas]
+    votes = votes.detach().to(torch.float64 if plain else votes.dtype).requires_grad_()
+    if kind == "simple":
+        out = (plain_simple_routing if plain else simple_routing)(votes, iterations)
+    else:
+        out = (plain_em_routing if plain else em_routing)(votes, *betas, iterations, kind == "em")
+    inputs = [votes, *betas] if kind == "em" else [votes]
+    return out, *torch.autograd.grad(out, inputs, grad.to(out))
+
+
+def compare(kind, votes, iterations=3, betas=None):
+    """The relative errors of capsules and gradients."""
+    n = votes.size(-2)
+    betas = [torch.randn(n) for _ in range(2)] if betas is None else betas
+    grad = torch.randn(*votes.shape[:-3], n, device=votes.device).to(votes.dtype)
+    with gpu.launches() as seen:
+        got = routed(kind, votes, betas, iterations, grad)
+    assert len(seen) == 2
+    return [relative(*pair) for pair in zip(got, routed(kind, votes, betas, iterations, grad, True), strict=True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("tokens", "heads", "capsules", "iterations"),
+    [(2, 4, 12, 1), (9, 2, 5, 2), (2, 4, 12, 3), (1, 3, 33, 5), (1, 1, 1, 3), (1, 32, 1024, 2)],
+)
+def test_routing_equals_the_formula(kind, tokens, heads, capsules, iterations, device):
+    torch.manual_seed(0)
+    errors = compare(kind, torch.randn(tokens, heads, capsules, 1, device=device), iterations)
+    assert max(errors) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
+def test_routing_of_half_types_is_computed_in_float32(kind, dtype, most, device):
+    """Only what is returned is rounded: gradients of the float32 betas are exact."""
+    torch.manual_seed(0)
+    out, votes, *betas = compare(kind, torch.randn(2, 1, 3, 12, 1, device=device).to(dtype))
+    assert max(out, votes) < most and all(error < 1e-5 for error in betas)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1e-4, 1e3, 1e9, 1e17])
+def test_routing_of_large_and_small_votes_equals_the_formula(kind, scale, device):
+    """Up to 1e17, as in C; squares of 1e19 are not float32 numbers. Of simple routing the gradient is then about 0."""
+    torch.manual_seed(0)
+    errors = compare(kind, scale * torch.randn(1, 4, 12, 1, device=device))
+    assert max(errors if kind != "simple" or scale < 1e6 else errors[:1]) < 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_votes_that_agree(kind, dtype, device):
+    """Zeros, one number, equal heads, equal capsules, and large ones: finite and right, also where variances are 0."""
+    torch.manual_seed(0)
+    random = torch.randn(1, 4, 12, 1, device=device)
+    votes = [0 * random, 0 * random + 1, random[:, :1].expand_as(random), random[:, :, :1].expand_as(random)]
+    votes = torch.cat([*votes, 1e3 + 0 * random]).to(dtype)
+    betas = [torch.zeros(12) for _ in range(2)]
+    grad = torch.randn(5, 12, device=device).to(dtype)
+    got, expected = (routed(kind, votes, betas, 3, grad, plain) for plain in (False, True))
+    assert all(x.isfinite().all() for x in got)
+    assert all(relative(x, y) < (8e-3 if dtype == torch.bfloat16 else 1e-3) for x, y in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize(("heads", "shift"), [(2, 0), (2, 100), (8, 100)])
+def test_votes_that_nearly_agree_keep_their_digits(heads, shift, device):
+    torch.manual_seed(0)
+    votes = torch.randn(2, heads, 64, 1, device=device) + shift
+    assert max(compare("em", votes, betas=[torch.zeros(64) for _ in range(2)])[:2]) < 1e-4
+
+
+def test_certain_capsules_keep_the_digits_of_their_costs_gradient(device):
+    torch.manual_seed(0)
+    errors = compare("em", 1e-2 * torch.randn(3, 2, 4, 1, device=device), betas=[5 * torch.ones(4), torch.zeros(4)])
+    assert max(errors) < 1e-2
+
+
+def test_votes_that_are_not_numbers_are_seen(device):
+    votes = torch.randn(2, 4, 12, 1, device=device)
+    votes[1, 2, 3] = float("nan")
+    for out in (
+        simple_routing(votes),
+        em_routing(votes, torch.zeros(12, device=device), torch.zeros(12, device=device)),
+    ):
+        assert out[0].isfinite().all() and out[1].isnan().any()
+
+
+def test_strided_empty_and_half_betas(device):
+    torch.manual_seed(0)
+    votes = torch.randn(4, 12, 5, 1, device=device).permute(2, 0, 1, 3)
+    assert max(compare("simple", votes)) < 1e-5
+    betas = [torch.randn(24, dtype=torch.float16)[::2] for _ in range(2)]
+    assert max(compare("em", votes, betas=betas)) < 1e-3
+    empty = torch.zeros(0, 4, 12, 1, device=device, requires_grad=True)
+    betas = [torch.zeros(12, device=device, requires_grad=True) for _ in range(2)]
+    em_routing(empty, *betas).sum().backward()
+    assert empty.grad.shape == empty.shape and not betas[0].grad.any()
+    assert simple_routing(empty).shape == (0, 12)
+
+
+def test_gradients_repeat_to_the_last_bit(device):
+    torch.manual_seed(0)
+    tokens = 9 if device == "cpu" else 4096
+    votes, betas = torch.randn(tokens, 3, 6, 1, device=device), [torch.randn(6) for _ in range(2)]
+    runs = [routed("em", votes, betas, 2, votes[:, 0, :, 0]) for _ in range(2)]
+    assert all(x.equal(y) for x, y in zip(*runs, strict=True))
+
+
+# ---- agreement ----
+
+TERMS = ("subspace", "position", "output")
+B, H, T, S, D = 3, 4, 5, 7, 6
+
+
+def attention(device, dtype=torch.float32, sizes=(B, H, T, S, D, D)):
+    """Values (strided, as projections are), heads, weights, valid keys and queries."""
+    torch.manual_seed(0)
+    b, h, t, s, d, wide = sizes
+    values = torch.randn(s, b, h, d, device=device).permute(1, 2, 0, 3).to(dtype)
+    heads = torch.randn(b, h, t, wide, device=device).to(dtype)
+    weights = torch.randn(b, h, t, s, device=device).softmax(-1)
+    valid_keys, valid_queries = (
+        torch.arange(n, device=device) < n - torch.arange(b, device=device)[:, None] for n in (s, t)
+    )
+    return values, heads, weights, valid_keys, valid_queries
+
+
+def measured(terms, values, heads, weights, valid_keys, valid_queries):
+    """The figures, and gradients of what they measure."""
+    tensors = {"subspace": values, "output": heads, "position": weights}
+    names = [name for name in tensors if any(name in term for term in terms)]
+    inputs = {name: x.detach().requires_grad_(name in names) for name, x in tensors.items()}
+    figures = formulas.agreement(terms, *inputs.values(), valid_keys, valid_queries)
+    grad = torch.arange(1.0, len(terms) + 1, device=values.device).to(figures)
+    return figures, *torch.autograd.grad(figures, [inputs[name] for name in names], grad)
+
+
+def double(*tensors):
+    return [x.double() if x.is_floating_point() else x for x in tensors]
+
+
+@pytest.mark.parametrize(
+    ("terms", "sizes"),
+    [
+        (TERMS, (B, H, T, S, D, D)),
+        (TERMS, (1, 2, 1, 1, 1, 3)),
+        (TERMS, (2, 3, 9, 150, 5, 40)),
+        (TERMS, (1, 32, 2, 3, 64, 2048)),
+        *(((term,), (B, H, T, S, D, D)) for term in TERMS),
+        (("centred-output", "subspace"), (B, H, T, S, D, D)),
+    ],
+)
+def test_agreement_equals_the_formula(terms, sizes, device):
+    inputs = attention(device, sizes=sizes)
+    with gpu.launches() as seen:
+        got = measured(terms, *inputs)
+    assert len(seen) == 3
+    for x, y in zip(got, measured(terms, *double(*inputs)), strict=True):
+        assert relative(x, y) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_agreement_of_half_types_is_measured_in_float32(dtype, device):
+    inputs = attention(device, dtype)
+    figures, *grads = measured(TERMS, *inputs)
+    expected, *expected_grads = measured(TERMS, *double(*inputs))
+    assert figures.dtype == torch.float32 and relative(figures, expected) < 1e-6
+    assert all(relative(x, y) < 8e-3 for x, y in zip(grads, expected_grads, strict=True))
+
+
+def test_agreement_of_equal_zero_tiny_large_and_padded_heads(device):
+    values, heads, weights, valid_keys, valid_queries = attention(device)
+    terms = ("subspace", "output")
+    same = heads[:, :1].expand(-1, H, -1, -1)
+    figures = measured(terms, same, 1e12 * same, weights, valid_queries, valid_queries)[0]
+    torch.testing.assert_close(figures.cpu(), torch.ones(2))
+    for scale in (0, 1e-10):
+        figures, *grads = measured(terms, scale * values, scale * heads, weights, valid_keys, valid_queries)
+        assert not figures.any() and not any(grad.any() for grad in grads)
+    nothing = torch.zeros_like(valid_queries)
+    assert not measured(("position",), values, heads, weights, valid_keys, nothing)[0].any()
+    expected = measured(TERMS, values, heads, weights, valid_keys, valid_queries)
+    values, heads, weights = values.clone(), heads.clone(), weights.clone()
+    values.transpose(1, 2)[~valid_keys] = float("nan")
+    for x in (heads, weights):
+        x.transpose(1, 2)[~valid_queries] = float("nan")
+    for x, y in zip(measured(TERMS, values, heads, weights, valid_keys, valid_queries), expected, strict=True):
+        assert x.equal(y)
+
+
+# ---- which version runs ----
+
+
+def test_torch_works_on_what_the_kernels_do_not_take(device):
+    votes, beta = torch.randn(2, 3, 4, 1, device=device), torch.zeros(4, device=device)
+    other = (votes.double(), votes.expand(2, 3, 4, 2), votes.repeat(1, 11, 1, 1), votes.repeat(1, 1, 257, 1))
+    with gpu.launches() as seen:
+        for wrong in other:
+            simple_routing(wrong)
+        em_routing(votes, beta.double(), beta.double())
+        simple_routing(votes, 9)
+        formulas.agreement(("output",), *double(*attention(device)))
+        with pytest.raises(ValueError, match="at least 2 heads, not 1"):
+            formulas.agreement(("output",), *(x[:, :1] for x in attention(device)[:3]), *attention(device)[3:])
+        assert not seen
+        simple_routing(votes)
+    assert len(seen) == 1
+
+
+def test_cpu_tensors_never_ask_for_triton(monkeypatch):
+    monkeypatch.setattr(gpu, "_works", lambda device: pytest.fail("asked"))
+    simple_routing(torch.randn(2, 3, 4, 1))
+    assert not gpu.available(torch.randn(2))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="pretends to have a GPU")
+def test_without_working_kernels_torch_is_used_and_said_once(monkeypatch, caplog):
+    works, device = gpu._works.__wrapped__, torch.device("cuda:0")
+    assert not works(device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not works(device) and not caplog.records
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert not works(device)  # a torch without CUDA
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not works(device)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("Triton kernels do not run here, torch does the work: ") and "\n" not in first
+    assert second.startswith("triton is not installed")
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_KERNELS", "0")
+    assert not works(device) and len(caplog.records) == 2
+
+
+# ---- what they cost ----
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators that launch something, and the bytes that they read and write."""
+
+    def __init__(self):
+        super().__init__()
+        self.number = self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if not function.is_view and function.namespace != "fairseq_diverse" and "empty" not in function.name():
+            self.number += 1
+            self.bytes += sum(x.nbytes for x in (*args, out) if isinstance(x, torch.Tensor))
+        return out
+
+
+def cost(work):
+    """Launches, and bytes of every tensor that each reads or writes."""
+    with gpu.launches() as seen, Operators() as others:
+        work()
+    tensors = [{id(x): x.nbytes for x in launch.arguments if isinstance(x, torch.Tensor)} for launch in seen]
+    return len(seen) + others.number, others.bytes + sum(sum(x.values()) for x in tensors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_routed_layer_of_size_base_takes_six_launches_and_0_2_gb(kind, monkeypatch):
+    votes = torch.empty(4096, 8, 512, 1, dtype=torch.float16, device="meta", requires_grad=True)
+    betas = [torch.empty(512, device="meta", dtype=torch.float16, requires_grad=True) for _ in range(2)]
+
+    def work():
+        out = simple_routing(votes) if kind == "simple" else em_routing(votes, *betas, activation=kind == "em")
+        torch.autograd.grad(out, [votes, *betas] if kind == "em" else votes, torch.empty_like(out))
+
+    monkeypatch.setattr(gpu, "available", lambda *inputs: True)
+    launches, traffic = cost(work)
+    assert 2 <= launches <= 6 and 100e6 < traffic < 0.2e9
+
+
+def test_three_terms_of_agreement_take_six_launches(monkeypatch):
+    values = torch.empty(128, 32, 8, 64, device="meta", dtype=torch.float16).transpose(1, 2).requires_grad_()
+    heads, weights = torch.empty_like(values, requires_grad=True), torch.empty(128, 8, 32, 32, device="meta")
+    valid, weights = torch.empty(128, 32, device="meta", dtype=torch.bool), weights.requires_grad_()
+
+    def work():
+        out = formulas.agreement(TERMS, values, heads, weights, valid, valid)
+        torch.autograd.grad(out, [values, heads, weights], torch.empty_like(out))
+
+    monkeypatch.setattr(gpu, "available", lambda *inputs: True)
+    assert 3 <= cost(work)[0] <= 6
+
+
+def test_registers_fit_and_the_table_is_this_one():
+    """Compiled for A100 and H100; ``python -m benchmarks.registers > docs/gpu-registers.md`` writes the table."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "benchmarks.registers", "--types", "float16", "--sizes", "base", "big"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 19
+    table = (ROOT / "docs/gpu-registers.md").read_text(encoding="utf-8").splitlines()
+    if lines[2] in table:  # by the same Triton
+        assert set(lines) <= set(table)
+
+
+@pytest.mark.parametrize(("used", "said"), [((129, 0), "129 registers, 0 bytes"), ((64, 8), "64 registers, 8 bytes")])
+def test_too_many_registers_fail(used, said, monkeypatch, capsys):
+    from benchmarks import registers
+
+    monkeypatch.setattr(registers, "used", lambda launch, capability: used if capability == 90 else (128, 0))
+    with pytest.raises(SystemExit, match=f"em_forward at big, float32, H100: {said} spilled"):
+        registers.main(["--types", "float32", "--sizes", "big"])
+    assert "| em_backward | big | float32 | 512 | 16 | 128, 0 |" in capsys.readouterr().out
