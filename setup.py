@@ -9,7 +9,10 @@ EXTRAS = {
     "chinese": ["jieba"],
     "slurm": ["submitit"],
     "plots": ["matplotlib", "scikit-learn"],
-    "dev": ["ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "x-transformers"],
+    "dev": [
+        *("ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "x-transformers"),
+        'triton; platform_system == "Linux"',
+    ],
 }
 
 setup(
