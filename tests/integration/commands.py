@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import torch
 
 import fairseq_diverse
 import fairseq_diverse.cli
@@ -29,6 +30,10 @@ TINY = (
     "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 "
     "--max-tokens 200 --cpu --seed 1 --num-workers 0 --log-format json --log-interval 1 --no-progress-bar"
 )
+
+ON_A_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+ON_TWO_GPUS = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"))
+DEVICES = ("cpu", pytest.param("cuda", marks=ON_A_GPU))
 
 
 def shared_data(name: str) -> Path:
@@ -78,8 +83,12 @@ def cli(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return Fork([sys.executable, "-m", "fairseq_diverse.cli", *map(str, args)], **options).wait()
 
 
-def train_in_two_processes(*args: object) -> list[str]:
-    """The output of both processes of ``fairseq-train args...`` with gloo."""
+def train_in_two_processes(*args: object, nccl: bool = False) -> list[str]:
+    """The output of both processes of ``fairseq-train args...`` with gloo, or of fairseq's first with NCCL."""
+    if nccl:
+        two = ("--distributed-world-size", 2, "--distributed-backend", "nccl", "--ddp-backend", "legacy_ddp")
+        done = run("train", *args, *two, new_process=True)
+        return [done.stdout + done.stderr]
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

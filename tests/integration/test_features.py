@@ -15,7 +15,7 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model, terms
-from tests.integration.commands import TINY, USER_DIR, make_data, run
+from tests.integration.commands import DEVICES, ON_A_GPU, TINY, USER_DIR, make_data, run
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,6 @@ LANGUAGE_MODEL = (
     "--decoder-ffn-embed-dim 16 --decoder-attention-heads 2 --tokens-per-sample 20 --optimizer adam --lr 0.01 "
     "--max-tokens 400 --max-update 5 --cpu --num-workers 0 --disable-validation"
 )
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +41,18 @@ def data(tmp_path_factory):
     return binarized
 
 
-def train(data, folder, flags=f"{ROUTING} {DISAGREEMENT}", updates=2, base=TINY, **options):
+def train(data, folder, flags=f"{ROUTING} {DISAGREEMENT}", updates=2, base=TINY, device="cpu"):
     """The logged values of each update, and the whole log."""
+    base, options = _on(device, base)
     common = (data, *base.split(), "--no-epoch-checkpoints", "--max-update", updates, "--save-dir", folder)
     result = run("train", *common, *flags.split(), **options)
     log = result.stdout + result.stderr
     return figures(log, "train_inner"), log
+
+
+def _on(device, flags):
+    """Flags for a device, and how a command with them is run: where torch has used CUDA a fork cannot."""
+    return (flags, {}) if device == "cpu" else (flags.replace("--cpu", ""), {"new_process": True})
 
 
 def figures(log, kind):
@@ -80,9 +85,10 @@ def printed(log: str, letter: str) -> dict[int, list[str]]:
     return lines
 
 
-def generate(data, path, *flags, tool="generate"):
+def generate(data, path, *flags, tool="generate", device="cpu"):
     """Hypotheses as (sentence, words, base-2 logarithms of the tokens' probabilities), and the whole output."""
-    output = run(tool, data, "--path", path, *DECODING.split(), *flags).stdout
+    decoding, options = _on(device, DECODING)
+    output = run(tool, data, "--path", path, *decoding.split(), *flags, **options).stdout
     hypotheses = [
         (number, line.split("\t")[1], [float(p) for p in scores.split()])
         for number, lines in printed(output, "H").items()
@@ -137,7 +143,8 @@ def test_layer_shapes(data, tmp_path, flags):
     assert_scores(load(path), data, generate(data, path)[0])
 
 
-def test_activation_checkpointing(data, tmp_path):
+@pytest.mark.parametrize("device", DEVICES)
+def test_activation_checkpointing(data, tmp_path, device):
     """With dropout: the second forward pass draws the same numbers as the first."""
     models = {}
     for name, flags in (
@@ -146,7 +153,7 @@ def test_activation_checkpointing(data, tmp_path):
         ("offload", "--checkpoint-activations --offload-activations"),
     ):
         sgd = f"{ROUTING} {DISAGREEMENT} --optimizer sgd --lr 0.01 --update-freq 2 {flags}"
-        train(data, tmp_path / name, sgd, updates=1)
+        train(data, tmp_path / name, sgd, updates=1, device=device)
         models[name] = load_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
     for key, value in models["plain"].items():
         for name in ("checkpoint", "offload"):
@@ -277,50 +284,61 @@ def test_half_types(flags, how):
     assert loss == pytest.approx(expected, rel=0.03) and agreement.dtype == torch.float32
 
 
-@pytest.mark.parametrize("flags", ["--bf16", "--memory-efficient-bf16"])
-def test_training_in_bf16(data, tmp_path, flags):
-    expected, _ = train(data, tmp_path / "single", f"{ROUTING} {DISAGREEMENT} --dropout 0")
-    got, _ = train(data, tmp_path / "half", f"{ROUTING} {DISAGREEMENT} --dropout 0 {flags}")
+@pytest.mark.parametrize(
+    ("device", "flags"),
+    [
+        ("cpu", "--bf16"),
+        ("cpu", "--memory-efficient-bf16"),
+        *(
+            pytest.param("cuda", flags, marks=ON_A_GPU)
+            for flags in ("--bf16", "--memory-efficient-bf16", "--fp16", "--memory-efficient-fp16", "--amp")
+        ),
+    ],
+)
+def test_training_in_half_types(data, tmp_path, device, flags):
+    common = f"{ROUTING} {DISAGREEMENT} --dropout 0"
+    expected, _ = train(data, tmp_path / "single", common, device=device)
+    scale = "" if "bf16" in flags else "--fp16-init-scale 4"  # no overflow in the first update
+    got, _ = train(data, tmp_path / "half", f"{common} {flags} {scale}", device=device)
     for update, error in ((0, 0.01), (1, 0.15)):  # Adam's first step has the signs of the gradients
         assert got[update]["loss"] == pytest.approx(expected[update]["loss"], rel=error)
-    weight = load_checkpoint(tmp_path / "half/checkpoint_last.pt")["model"]["encoder.layers.0.fc1.weight"]
-    assert torch.equal(weight, weight.bfloat16().float())
-    assert len(generate(data, tmp_path / "half/checkpoint_last.pt")[0]) == 8
+    if "bf16" in flags:
+        weight = load_checkpoint(tmp_path / "half/checkpoint_last.pt")["model"]["encoder.layers.0.fc1.weight"]
+        assert torch.equal(weight, weight.bfloat16().float())
+    assert len(generate(data, tmp_path / "half/checkpoint_last.pt", device=device)[0]) == 8
 
 
-@GPU
-@pytest.mark.gpu
-@pytest.mark.parametrize("flags", ["--fp16", "--bf16", "--memory-efficient-fp16", "--amp", "--quant-noise-scalar 0.5"])
-def test_training_on_a_gpu(data, tmp_path, flags):
-    base = TINY.replace("--cpu", "")
-    scale = "" if "quant" in flags else " --fp16-init-scale 4"
-    updates, _ = train(data, tmp_path, f"{ROUTING} {DISAGREEMENT} {flags}{scale}", base=base, new_process=True)
-    losses = [update["loss"] for update in updates]
-    assert len(losses) == 2 and all(2 < loss < 12 for loss in losses)
-    assert len(generate(data, tmp_path / "checkpoint_last.pt")[0]) == 8
-
-
-@GPU
-@pytest.mark.gpu
-def test_fully_sharded(data, tmp_path):
-    pytest.importorskip("fairscale", reason="fairseq's FSDP needs fairscale")
-    flags = f"{ROUTING} {DISAGREEMENT} --ddp-backend fully_sharded --fp16 --fp16-init-scale 4 --checkpoint-activations"
-    updates, _ = train(data, tmp_path, flags, base=TINY.replace("--cpu", ""), new_process=True)
-    assert len(updates) == 2
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--fp16 --fp16-init-scale 4 --ddp-backend fully_sharded",
+        "--fp16 --fp16-init-scale 4 --ddp-backend fully_sharded --checkpoint-activations",
+        "--quant-noise-scalar 0.5",
+    ],
+    ids=["fully sharded", "fully sharded with checkpointing", "scalar quantization noise"],
+)
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_training_that_needs_a_gpu(data, tmp_path, device, flags):
+    if "fully_sharded" in flags:
+        pytest.importorskip("fairscale", reason="fairseq's FSDP needs fairscale")
+    updates, _ = train(data, tmp_path, f"{ROUTING} {DISAGREEMENT} {flags}", device=device)
+    assert len(updates) == 2 and all(2 < update["loss"] < 12 for update in updates)
     assert len(generate(data, tmp_path / "checkpoint_last.pt")[0]) == 8
 
 
 # ---------------------------------------------------------------------------------------------------------- decoding
 
 
-def test_generate_equals_teacher_forcing(data, checkpoint):
-    hypotheses, _ = generate(data, checkpoint, "--nbest", 2)
+@pytest.mark.parametrize("device", DEVICES)
+def test_generate_equals_teacher_forcing(data, checkpoint, device):
+    hypotheses, _ = generate(data, checkpoint, "--nbest", 2, device=device)
     assert len(hypotheses) == 16
     assert_scores(load(checkpoint), data, hypotheses)
 
 
-def test_generate_in_fp16(data, checkpoint):
-    hypotheses, _ = generate(data, checkpoint, "--fp16")
+@pytest.mark.parametrize("device", DEVICES)
+def test_generate_in_fp16(data, checkpoint, device):
+    hypotheses, _ = generate(data, checkpoint, "--fp16", device=device)
     assert_scores(load(checkpoint), data, hypotheses, tolerance=0.05)
 
 

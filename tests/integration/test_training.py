@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from tests.integration.commands import TINY, USER_DIR, cli, make_data, run, train_in_two_processes
+from tests.integration.commands import ON_TWO_GPUS, TINY, USER_DIR, cli, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
@@ -109,16 +109,21 @@ def test_killed_and_resumed_gives_the_same_losses(data, tmp_path, system):
         assert torch.equal(value, got[key]), key
 
 
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("nccl", marks=ON_TWO_GPUS)])
 @pytest.mark.parametrize("system", ["off", "both"])
-def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, system):
+def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path, system, backend):
     """Gradients, loss and logged values; the batches of an update are the same."""
     # no dropout, since each process draws other numbers; no Adam, since it turns rounding errors into whole steps
     common = [data, *TINY.split(), *SYSTEMS[system].split(), "--dropout", 0, "--max-update", 3, "--batch-size", 4]
     common += ["--optimizer", "sgd", "--lr", 0.05]
     # EM routing over the two heads of TINY is so ill-conditioned that the number of threads changes the third gradient
     common += ["--encoder-attention-heads", 4, "--decoder-attention-heads", 4]
-    one = run("train", *common, "--update-freq", 2, "--save-dir", tmp_path / "one")
-    logs = train_in_two_processes(*common, "--save-dir", tmp_path / "two")
+    alone = ["--update-freq", 2, "--save-dir", tmp_path / "one"]
+    if backend == "nccl":
+        common.remove("--cpu")
+        alone += ["--distributed-world-size", 1]
+    one = run("train", *common, *alone, new_process=backend == "nccl")
+    logs = train_in_two_processes(*common, "--save-dir", tmp_path / "two", nccl=backend == "nccl")
     names = ["loss", "gnorm", *(["disagreement", "disagreement_position"] if system == "both" else [])]
     for name in names:
         expected = [float(x) for x in figures(one.stdout + one.stderr, name)]
