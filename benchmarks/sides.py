@@ -22,6 +22,7 @@ from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.functional import agreement, routing
 from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
+    LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
 
 fairseq_diverse.register()
@@ -165,17 +166,18 @@ def batch(size: Size, sentences: int, device: str) -> dict[str, Any]:
     }
 
 
+def build_criterion(terms: str, words: Dictionary, on: str = EVERYWHERE) -> Any:
+    """Label-smoothed cross-entropy, with these disagreement terms."""
+    settings = LabelSmoothedCrossEntropyWithDisagreementConfig(
+        sentence_avg=False, label_smoothing=0.1, disagreement=terms, disagreement_on=on
+    )
+    kind = LabelSmoothedCrossEntropyWithDisagreement if terms else LabelSmoothedCrossEntropyCriterion
+    return kind.build_criterion(settings, SimpleNamespace(target_dictionary=words)).train()
+
+
 def _likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[], Tensor]:
     """The objective of one training step, per token."""
-    settings = SimpleNamespace(
-        sentence_avg=False,
-        label_smoothing=0.1,
-        disagreement=side.terms,
-        disagreement_on=EVERYWHERE,
-        disagreement_weight=1.0,
-    )
-    kind = LabelSmoothedCrossEntropyWithDisagreement if side.terms else LabelSmoothedCrossEntropyCriterion
-    criterion: Any = kind.build_criterion(settings, SimpleNamespace(target_dictionary=model.encoder.dictionary)).train()
+    criterion = build_criterion(side.terms, model.encoder.dictionary)
     sample = batch(size, size.tokens // size.length, device)
     model.train()
 

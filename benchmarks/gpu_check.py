@@ -1,0 +1,186 @@
+"""``python -m benchmarks.gpu_check``: training and translation measured on this machine's GPU beside what the model
+(docs/gpu.md) predicts; ``scripts/gpu-check.sh`` runs it after the tests that need a GPU."""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+from tqdm import tqdm
+
+from benchmarks.__main__ import device_name
+from benchmarks.gpu_counting import DEVICES, System, build, count_generation, count_training, make_batch, training
+from benchmarks.gpu_rows import GENERATION, ROWS, Row, table, total
+from benchmarks.harness import Sample, alternate, median_interval, timed
+from benchmarks.scaling import memory
+from fairseq_diverse.experiments import provenance
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write
+
+ROOT = Path(__file__).resolve().parents[1]
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+BEAM = GENERATION["beam"]
+
+
+def to_device(value: Any, device: str) -> Any:
+    if isinstance(value, dict):
+        return {name: to_device(of, device) for name, of in value.items()}
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def make_training(system: System, args: argparse.Namespace) -> Sample:
+    """Seconds of a training step, as ``count_training`` counts it."""
+    model = build(args.size, system.flags, args.device).to(DTYPES[args.dtype])
+    sample = to_device(make_batch(model, args.length, args.tokens), args.device)
+    return timed(training(model, system, sample, DTYPES[args.dtype]), args.device)
+
+
+def make_generation(system: System, args: argparse.Namespace) -> Sample:
+    """Seconds of a batch through fairseq's beam search, all hypotheses of ``args.length`` tokens."""
+    model = build(args.size, system.flags, args.device).to(DTYPES[args.dtype]).eval()
+    model.make_generation_fast_(beamable_mm_beam_size=BEAM, need_attn=False)
+    search = SequenceGenerator(
+        [model], model.decoder.dictionary, beam_size=BEAM, min_len=args.length, max_len_a=0, max_len_b=args.length
+    )
+    sample = to_device(make_batch(model, args.length, args.sentences * args.length), args.device)
+    return timed(lambda: search.generate([model], sample), args.device)
+
+
+def peak(make: Callable[[], Sample], device: str) -> int | None:
+    """Bytes on the GPU at the peak of a second step."""
+    if device == "cpu":
+        return None
+    sample = make()
+    sample()
+    torch.cuda.reset_peak_memory_stats()
+    sample()
+    return torch.cuda.max_memory_allocated()
+
+
+def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Training and, where the row is not one of the criterion alone, translation."""
+    steps = [count_training(args.size, x.system, args.length, DTYPES[args.dtype], args.tokens) for x in (ROWS[0], row)]
+    predicted = {"training": {name: total(steps[0], name) / total(steps[1], name) for name in (*DEVICES, "launches")}}
+    makers = {"training": make_training}
+    if not row.terms:
+        makers["generation"] = make_generation
+        its = [count_generation(args.size, x.system.flags, args.length, args.sentences, BEAM) for x in (ROWS[0], row)]
+        launches = [x["encoder"]["launches"] + args.length * x["step"]["launches"] for x in its]
+        predicted["generation"] = {"launches": launches[0] / launches[1]}
+    for name, make in makers.items():
+        ours, reference = (partial(make, x.system, args) for x in (row, ROWS[0]))
+        samples = alternate(ours, reference, args.pairs, warm_up=2, blocks=min(4, args.pairs))
+        ratios = [theirs / mine for mine, theirs in samples]
+        result = {
+            "row": row.name,
+            "measure": name,
+            "speed": round(statistics.median(ratios), 4),
+            "interval": [round(x, 4) for x in median_interval(ratios)],
+            "seconds": [float(f"{statistics.median(side):.4g}") for side in zip(*samples, strict=True)],
+            "predicted": {of: round(speed, 4) for of, speed in predicted[name].items()},
+        }
+        if name == "training":
+            result |= {
+                "bytes": peak(ours, args.device),
+                "predicted_bytes": memory(steps[1]),
+                "paper": row.paper and round(row.paper, 4),
+            }
+        yield result
+
+
+def page(report: dict[str, Any]) -> str:
+    """``docs/gpu-DEVICE.md``."""
+    commit = (report["commit"] or "no commit")[:10]
+    what = f"{report['dtype']}, {report['tokens']:,} tokens a side in sentences of {report['length']}"
+    lines = [
+        f"# Measured on {report['device']}",
+        "",
+        f"`scripts/gpu-check.sh` at {commit}, size `{report['size']}`, {what}.",
+    ]
+    if report["dry_run"]:
+        lines.append("**A dry run with tiny models on a CPU: the figures mean nothing.**")
+    lines += [
+        "",
+        "*Speed* is the time of `off` over the row's, measured: the median over pairs of runs, and its interval.",
+    ]
+    lines += ["Columns marked modelled are what the model of [gpu.md](gpu.md) predicts.", ""]
+    for measure in ("training", "generation"):
+        rows = [row for row in report["rows"] if row["measure"] == measure]
+        models = [*rows[0]["predicted"]] if rows else []
+        heads = [measure, "speed", "interval", *(f"{name}, modelled" for name in models), "ms", "ms of off"]
+        heads += ["paper", "peak GB", "peak GB, modelled"] if measure == "training" else []
+        lines += [f"## {measure.capitalize()}", "", *table(heads, (_cells(row, models) for row in rows)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cells(row: dict[str, Any], models: Sequence[str]) -> list[str]:
+    cells = [row["row"], f"{row['speed']:.3f}", "-".join(f"{x:.3f}" for x in row["interval"][:2])]
+    cells += [f"{row['predicted'][name]:.2f}" for name in models]
+    cells += [f"{seconds * 1e3:.1f}" for seconds in row["seconds"]]
+    if row["measure"] == "training":
+        cells += [f"{row['paper']:.2f}" if row["paper"] else ""]
+        cells += [f"{size / 1e9:.2f}" if size else "" for size in (row["bytes"], row["predicted_bytes"])]
+    return cells
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__)
+    parser.add_argument("--size", choices=("tiny", "base", "big"), default="base", help="of configs/size")
+    parser.add_argument("--dtype", choices=[*DTYPES], default="float16")
+    parser.add_argument("--length", type=int, default=32, help="tokens of a sentence (default: 32)")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a training batch, a side (default: 4096)")
+    parser.add_argument("--sentences", type=int, default=32, help="of a batch to translate (default: 32)")
+    parser.add_argument("--pairs", type=int, default=30, help="pairs of runs a row (default: 30)")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="the rows in whose name this is found")
+    parser.add_argument("--out", type=Path, help="folder for both files (default: benchmarks/results and docs)")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, tiny sizes, one pair: does it run at all?")
+    args = parser.parse_args(arguments)
+    args.device = "cpu" if args.dry_run else "cuda"
+    if args.dry_run:
+        tiny = {"size": "tiny", "dtype": "bfloat16", "length": 8, "tokens": 32, "sentences": 2, "pairs": 1}
+        args = argparse.Namespace(**vars(args) | tiny)
+    elif not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device, fairseq-diverse doctor says why; --dry-run runs on the CPU")
+    for name in ("length", "tokens", "sentences", "pairs"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)}: must be at least 1")
+    if args.tokens < args.length:
+        parser.error(f"--tokens {args.tokens}: at least {args.length}, one sentence of --length")
+    try:
+        rows = [row for row in ROWS if re.search(args.only, row.name)]
+    except re.error as error:
+        parser.error(f"--only {args.only!r}: not a regular expression ({error})")
+    if not rows:
+        parser.error(f"--only {args.only!r}: no row has that in its name")
+    name = device_name(args.device)
+    slug = re.sub(r"\W+", "-", name.lower()).strip("-") + ("-dry-run" if args.dry_run else "")
+    settings = {
+        key: getattr(args, key) for key in ("size", "dtype", "length", "tokens", "sentences", "pairs", "dry_run")
+    }
+    report: dict[str, Any] = {**provenance.collect(), "device": name, **settings, "rows": []}
+    try:
+        for row in tqdm(rows, disable=None, unit="row"):
+            report["rows"] += measure(row, args)
+            with atomic_write((args.out or ROOT / "benchmarks/results") / f"{slug}.json") as file:
+                json.dump(report, file, indent=1)
+            with atomic_write((args.out or ROOT / "docs") / f"gpu-{slug}.md") as file:
+                file.write(page(report))
+    except UserError as error:
+        parser.error(str(error))
+    except OSError as error:
+        parser.error(f"--out: {error}")
+    for folder, file in (("benchmarks/results", f"{slug}.json"), ("docs", f"gpu-{slug}.md")):
+        print((args.out or ROOT / folder) / file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""What a GPU would run, counted on fake CUDA tensors: by hand, within limits, as the pages say."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+
+from benchmarks import gpu_check, gpu_model, scaling
+from benchmarks import gpu_rows as rows
+from benchmarks.fake_cuda import fake_cuda
+from benchmarks.gpu_counting import Counting, count_attention, count_generation
+from fairseq_diverse.attention.kernels import cpu, routing
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+# The most that one attention of Base may cost, forward and backward: launches; MB moved and MB kept for the backward
+# pass, with 128 sentences of 32 tokens, and with 8 of 512. Lower them where a kernel gets better.
+LIMITS = {
+    "off": (40, 330, 25, 1260, 137),
+    "em routing": (362, 18_500, 61, 18_520, 65),
+    "simple routing": (202, 11_040, 61, 11_060, 65),
+    "dependency": (39, 266, 22, 290, 26),
+    "phrase": (84, 287, 24, 634, 46),
+    "phrase, enlivened": (114, 407, 26, 2400, 90),
+    "pruning": (60, 325, 22, 969, 22),
+    "relative": (75, 473, 34, 2350, 153),
+    "localness": (103, 713, 50, 3700, 211),
+    "query width 20": (57, 393, 28, 1640, 173),
+    "talking": (62, 425, 32, 2980, 242),
+    "interacting concat": (84, 920, 85, 1580, 117),
+    "interacting sum": (99, 883, 20, 1800, 52),
+    "evolving": (64, 416, 30, 2840, 210),
+    "differential": (103, 812, 53, 849, 61),
+    "gated head": (50, 343, 27, 366, 31),
+    "gated element": (49, 391, 31, 414, 35),
+    "disagreement subspace": (81, 541, 32, 564, 36),
+    "disagreement position": (66, 371, 26, 2120, 148),
+    "disagreement output": (81, 541, 32, 564, 36),
+}
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """Every attention of Base."""
+    return rows.count("base .* attention")
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """The figures of the pages."""
+    return gpu_model.read()
+
+
+def exceeded(variant, counted):
+    """What of an attention's cost is above its limits."""
+    problems = []
+    for name, _, component in rows.attentions():
+        if name == f"{variant} {component}":
+            short, long = (counted[f"base {length} attention: {name}"] for length in (32, 512))
+            figures = [rows.total(short, "launches")]
+            figures += [x for its in (short, long) for x in (rows.total(its, "bytes") / 1e6, its["kept"] / 1e6)]
+            what = ("launches", "MB, T = 32", "MB kept, T = 32", "MB, T = 512", "MB kept, T = 512")
+            for of, figure, limit in zip(what, figures, LIMITS[variant], strict=True):
+                problems += [f"{name}: {figure:,.0f} {of}, at most {limit:,}"] if figure > limit else []
+    return problems
+
+
+def test_every_mechanism_is_modelled():
+    missing = rows.not_modelled()
+    assert not missing, f"{missing}: add a line to VARIANTS and a row to ROWS in benchmarks/gpu_rows.py"
+    unlimited = {*rows.VARIANTS, *(f"disagreement {term}" for term in rows.TERMS)} ^ {*LIMITS}
+    assert not unlimited, f"{unlimited}: add to LIMITS what python -m benchmarks.gpu_model --only attention prints"
+    assert {*rows.VARIANTS} == {row.variant for row in rows.ROWS}
+
+
+@pytest.mark.parametrize("variant", LIMITS)
+def test_no_attention_costs_more_than_it_may(variant, counted):
+    assert not exceeded(variant, counted)
+
+
+def test_the_limits_see_a_loop_over_chunks(monkeypatch, counted):
+    monkeypatch.setitem(routing.CHUNK, "other", 2**20)
+    name = "attention: em routing encoder"
+    (problem, *_) = exceeded("em routing", counted | rows.count(f"base 32 {name}$"))
+    assert "launches, at most 362" in problem
+
+
+def test_nothing_in_an_attention_waits_for_the_gpu(counted):
+    assert {name: its["syncs"] for name, its in counted.items() if its["syncs"]} == {}
+
+
+def test_bfloat16_costs_what_float16_does(counted):
+    """But for fairseq's own cross-attention, whose softmax reads float16 as it is and copies bfloat16 to float32."""
+    for name, system, component in rows.attentions():
+        its, half = (
+            count_attention("base", system, component, 32, torch.bfloat16),
+            counted[f"base 32 attention: {name}"],
+        )
+        if name != "off cross":
+            assert its == half, name
+        else:
+            assert rows.total(its, "launches") == rows.total(half, "launches") + 2
+
+
+@pytest.mark.parametrize("variant", [variant for variant in rows.VARIANTS if variant != "off"])
+def test_translation_waits_no_more_often_than_without_a_mechanism(variant):
+    flags = rows.VARIANTS[variant]
+    on = ",".join(rows.components(flags))
+    its, off = (count_generation("tiny", of, 8, 2) for of in (rows.placed(variant, on), {}))
+    assert its["syncs"] == off["syncs"]
+
+
+def test_the_pages_say_what_is_counted(counted, kept):
+    stale = [name for name, its in counted.items() if kept.get(name) != its]
+    for name in ("off", "disagreement output everywhere", "phrase, enlivened encoder:1"):
+        stale += [name for name, its in rows.count(f"^base 32 training: {name}$").items() if kept[name] != its]
+    stale += [name for name, its in rows.count("generation: talking").items() if kept[name] != its]
+    assert not stale, "run: python -m benchmarks.gpu_model --write"
+    for name, tables in {"gpu.md": gpu_model.tables(kept), "scaling.md": scaling.tables(kept)}.items():
+        text = (DOCS / name).read_text(encoding="utf-8")
+        assert all(f"<!-- modelled: {table} -->" in text for table in tables)
+        assert gpu_model.refresh(text, tables) == text, "run: python -m benchmarks.gpu_model --pages"
+
+
+def test_a_part_is_counted_anew(tmp_path, kept):
+    """The other figures and the text around the tables stay."""
+    name = "base 32 attention: off encoder"
+    figures = kept | {name: kept[name] | {"kept": 1}}
+    (tmp_path / "figures.json").write_text(json.dumps({"figures": figures}))
+    for page in ("gpu.md", "scaling.md"):
+        (tmp_path / page).write_text((DOCS / page).read_text(encoding="utf-8"))
+    gpu_model.main(["--write", "--only", f"{name}$"], tmp_path / "figures.json", tmp_path)
+    assert gpu_model.read(tmp_path / "figures.json") == kept
+    for page in ("gpu.md", "scaling.md"):
+        assert (tmp_path / page).read_text() == (DOCS / page).read_text(encoding="utf-8")
+
+
+def test_a_plain_attention_by_hand(counted):
+    """Base, the encoder: 4,096 tokens, width 512, 8 heads of 64 channels, half types."""
+    its = counted["base 32 attention: off encoder"]
+    tokens, width, heads, length = 4096, 512, 8, 32
+    projection = 2 * tokens * width * width
+    products = 2 * 2 * tokens * length * width  # queries by keys, weights by values
+    x, weight, bias = 2 * tokens * width, 2 * width * width, 2 * width
+    mask, sums = 2 * tokens, 4 * tokens * heads
+    # forward: three biases side by side, the mask of padding in two operators and its copy for each head, projections,
+    # fused attention, a copy of what it gives
+    elementwise = 3 * width + tokens + tokens + heads * tokens + tokens * width
+    assert its["forward"]["launches"] == 1 + 2 + 1 + 4 + 1 + 1
+    assert its["forward"]["flops"] == 4 * projection + products + elementwise
+    masks = mask + (2 * mask + tokens) + (1 + heads) * mask
+    attention = 4 * x + heads * mask + sums + 16  # and two numbers for dropout
+    assert its["forward"]["bytes"] == 6 * bias + masks + 4 * (2 * x + weight + bias) + attention + 2 * x
+    # backward: two products of each projection, five products of attention for two
+    assert its["backward"]["flops"] == pytest.approx(8 * projection + 2.5 * products, rel=0.002)
+    # kept: q, k, v, heads before and after the last copy, and what the softmax needs of each row
+    assert its["kept"] == pytest.approx(5 * x + sums, rel=0.01)
+
+
+def test_a_training_is_the_sum_of_its_attentions(kept):
+    """Six of the same, each instead of a plain one: a count of the whole model against counts of one attention."""
+    for phase in ("forward", "backward"):
+        for figure in ("launches", "bytes", "flops"):
+            attention, whole = (
+                kept[f"base 32 {of} encoder"][phase][figure] - kept[f"base 32 {off}"][phase][figure]
+                for of, off in (
+                    ("attention: em routing", "attention: off encoder"),
+                    ("training: em routing", "training: off"),
+                )
+            )
+            assert whole == 6 * attention, (phase, figure)
+
+
+def test_operators_are_counted_as_gpus_run_them():
+    with fake_cuda():
+        x = torch.empty(8, 64, dtype=torch.float16, device="cuda")
+        with Counting() as mode:
+            x.t().view(64, 8)[:2].expand(3, 2, 8)  # views
+            torch.empty_like(x)
+            torch.zeros_like(x)
+            x.add_(1)
+            x[:1].expand(8, 64) + x
+            x.float()
+            torch.nn.functional.softmax(x, -1)
+            (x @ x.t()).sum()
+    kernels = [
+        (kernel.name.partition("::")[2], kernel.launches, kernel.bytes, kernel.flops) for kernel in mode.count.kernels
+    ]
+    assert kernels == [
+        ("zeros_like", 1, 1024, 512),
+        ("add_", 1, 2048, 512),
+        ("add", 1, 128 + 1024 + 1024, 512),
+        ("_to_copy", 1, 1024 + 2048, 512),
+        ("_softmax", 1, 2048, 512),
+        ("mm", 1, 2 * 1024 + 128, 2 * 8 * 8 * 64),
+        ("sum", 1, 128 + 2, 64),
+    ]
+
+
+def test_a_kernel_says_what_it_costs(monkeypatch):
+    """A made-up kernel, as Triton's are: an operator of torch with a fake implementation."""
+
+    @torch.library.custom_op("made_up::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("never runs: the tensors are fake")
+
+    twice.register_fake(torch.empty_like)
+
+    def run():
+        with fake_cuda():
+            x = torch.empty(5, 7, device="cuda")
+            with Counting() as mode:
+                twice(x)
+        (kernel,) = mode.count.kernels
+        return kernel.launches, kernel.bytes, kernel.flops
+
+    assert run() == (1, 2 * 4 * 35, 35)
+    monkeypatch.setattr(cpu, "COSTS", {"made_up::twice": lambda x: (2, 3 * x.nbytes, 10 * x.numel())}, raising=False)
+    assert run() == (2, 3 * 4 * 35, 350)
+
+
+def test_fake_cuda_finds_what_a_gpu_would_refuse_or_wait_for():
+    with fake_cuda():
+        x = torch.empty(3, device="cuda", requires_grad=True)
+        with pytest.raises(RuntimeError, match="cpu"):
+            x + torch.empty(3)
+        with pytest.raises(DataDependentOutputException):
+            x.sum().item()
+        with Counting() as mode:
+            assert bool(x.sum() > 0)
+            x.cpu()
+        assert len(mode.count.syncs) == 2
+        (x * 2).sum().backward()
+        assert x.grad is not None and x.grad.is_cuda
+    assert not torch.cuda.is_available() or torch.version.cuda
+    if torch.version.cuda is None:
+        assert torch.accelerator.current_accelerator() is None
+        with pytest.raises((RuntimeError, AssertionError)):
+            torch.zeros(1, device="cuda")
+
+
+def test_memory_and_hours_follow_from_the_figures():
+    its = {phase: {"H100": 1e-3, "A100": 2e-3, "launches": 100} for phase in ("forward", "backward", "optimizer")}
+    its |= {"parameters": 50_000_000, "peak": 10**9, "kept": 0, "syncs": 0}
+    assert scaling.memory(its) == 1.9e9
+    summing = 2 * 7 / 8 * 1e8 / 450e9
+    assert scaling.hours(its, "base", "H100", 1) == (pytest.approx(100_000 * (8 * 2e-3 + 1e-3) / 3600), 0)
+    assert scaling.hours(its, "base", "H100", 8)[0] == pytest.approx(100_000 * (3e-3 + summing) / 3600)
+    summing = 2 * 63 / 64 * 1e8 / 400e9
+    assert scaling.hours(its, "base", "H100", 64)[0] == pytest.approx(12_500 * (3e-3 + summing) / 3600)
+    slow = its | {"forward": its["forward"] | {"launches": 10_000}}
+    assert scaling.seconds(slow, "H100", "forward") == 10_000 * 5e-6
+    memories = {length: 10**9 + length * 10**7 for length in (32, 512, 1024)}
+    assert [scaling.longest(memories, card * 10**9) for card in (1, 2, 7, 20)] == [0, 32, 512, 1024]
+    assert scaling.half(memories) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (gpu_model.main, ["--only", "nothing"], "--only 'nothing': nothing has that in its name"),
+        (gpu_model.main, ["--pages", "--write"], "--pages: counts nothing"),
+        (gpu_model.main, ["--only", "("], "--only '(': not a regular expression"),
+        (gpu_check.main, ["--dry-run", "--only", "nothing"], "--only 'nothing': no row has that in its name"),
+        (gpu_check.main, ["--dry-run", "--only", "("], "--only '(': not a regular expression"),
+        (gpu_check.main, [], "torch sees no CUDA device"),
+    ],
+)
+def test_bad_flags_are_refused_in_one_line(command, arguments, message, capsys):
+    if not arguments and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(SystemExit) as stopped:
+        command(arguments)
+    assert stopped.value.code == 2 and message in capsys.readouterr().err.splitlines()[-1]
