@@ -1,5 +1,6 @@
 """The shell scripts as a user runs them, with a tiny model."""
 
+import json
 import os
 import re
 import subprocess
@@ -119,6 +120,24 @@ def test_trained_encoders_are_probed(tmp_path, toy):
     assert re.search(r"^\| probe \| largest class \| first \| second \|$", table, re.MULTILINE), table
     figures = r"^\| (sentence_length|word_content|Surface) \|.*(\| \d+\.\d\d ){2}\|$"
     assert len(re.findall(figures, table, re.MULTILINE)) == 3
+
+
+def test_a_dry_run_of_the_gpu_check(tmp_path):
+    """The tests that need a GPU are collected; rows are trained, translated with and predicted."""
+    asked = ["--dry-run", "--only", "^(off|em routing encoder:1)$", "--out", tmp_path]
+    output = call("gpu-check.sh", *asked, TESTS=SCRIPTS.parent / "tests/model/test_devices.py")
+    assert re.search(r"^\d+ (skipped|passed)", output, re.MULTILINE)
+    (data,), (page,) = tmp_path.glob("*.json"), tmp_path.glob("gpu-*.md")
+    report = json.loads(data.read_text())
+    assert str(data) in output and str(page) in output and page.name == f"gpu-{data.stem}.md"
+    assert {"commit", "device", "size", "dry_run"} <= {*report} and report["dry_run"]
+    names = [(row["row"], row["measure"]) for row in report["rows"]]
+    assert names == [(row, of) for row in ("off", "em routing encoder:1") for of in ("training", "generation")]
+    off, routed = report["rows"][0], report["rows"][2]
+    assert off["predicted"] == {"A100": 1, "H100": 1, "launches": 1} and routed["paper"] == 0.9792
+    assert all(0 < speed < 1 for speed in routed["predicted"].values()) and min(routed["seconds"]) > 0
+    table = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| em routing")]
+    assert [cells[1] for cells in table] == [f"{row['speed']:.3f}" for row in report["rows"][2:]]
 
 
 @pytest.mark.parametrize(
