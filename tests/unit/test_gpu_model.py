@@ -35,9 +35,9 @@ LIMITS = {
     "differential": (103, 812, 53, 849, 61),
     "gated head": (50, 343, 27, 366, 31),
     "gated element": (49, 391, 31, 414, 35),
-    "disagreement subspace": (81, 541, 32, 564, 36),
-    "disagreement position": (66, 371, 26, 2120, 148),
-    "disagreement output": (81, 541, 32, 564, 36),
+    "disagreement subspace": (82, 541, 32, 564, 36),
+    "disagreement position": (67, 371, 26, 2120, 148),
+    "disagreement output": (82, 541, 32, 564, 36),
 }
 
 
