@@ -30,6 +30,7 @@ def device(request, monkeypatch):
     if request.param == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+        assert gpu.available(torch.zeros(1, device="cuda"))
     elif torch.cuda.is_available():
         pytest.skip("on a machine with a GPU the kernels run there")
     else:
@@ -37,8 +38,12 @@ def device(request, monkeypatch):
     return request.param
 
 
+ROUNDING = {"cpu": 1e-5, "cuda": 1e-4}  # a GPU approximates exponentials and quotients
+
+
 def relative(got, expected):
-    return ((got.cpu().double() - expected.cpu()).norm() / expected.norm().clamp(min=1e-30)).item()
+    got, expected = got.cpu().double(), expected.cpu()
+    return ((got - expected).norm() / expected.norm().clamp(min=1e-30)).item()
 
 
 # ---- routing ----
@@ -77,7 +82,7 @@ def compare(kind, votes, iterations=3, betas=None):
 def test_routing_equals_the_formula(kind, tokens, heads, capsules, iterations, device):
     torch.manual_seed(0)
     errors = compare(kind, torch.randn(tokens, heads, capsules, 1, device=device), iterations)
-    assert max(errors) < 1e-5
+    assert max(errors) < ROUNDING[device]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,7 +91,7 @@ def test_routing_of_half_types_is_computed_in_float32(kind, dtype, most, device)
     """Only what is returned is rounded: gradients of the float32 betas are exact."""
     torch.manual_seed(0)
     out, votes, *betas = compare(kind, torch.randn(2, 1, 3, 12, 1, device=device).to(dtype))
-    assert max(out, votes) < most and all(error < 1e-5 for error in betas)
+    assert max(out, votes) < most and all(error < ROUNDING[device] for error in betas)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,7 +144,7 @@ def test_votes_that_are_not_numbers_are_seen(device):
 def test_strided_empty_and_half_betas(device):
     torch.manual_seed(0)
     votes = torch.randn(4, 12, 5, 1, device=device).permute(2, 0, 1, 3)
-    assert max(compare("simple", votes)) < 1e-5
+    assert max(compare("simple", votes)) < ROUNDING[device]
     betas = [torch.randn(24, dtype=torch.float16)[::2] for _ in range(2)]
     assert max(compare("em", votes, betas=betas)) < 1e-3
     empty = torch.zeros(0, 4, 12, 1, device=device, requires_grad=True)
@@ -207,7 +212,7 @@ def test_agreement_equals_the_formula(terms, sizes, device):
         got = measured(terms, *inputs)
     assert len(seen) == 3
     for x, y in zip(got, measured(terms, *double(*inputs)), strict=True):
-        assert relative(x, y) < 1e-5
+        assert relative(x, y) < ROUNDING[device]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
