@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.cpp_extension import include_paths
 
+from fairseq_diverse.attention.kernels import gpu
 from fairseq_diverse.support.errors import UserError
 
 SOURCE = Path(__file__).with_name("fake_cuda.cpp")
@@ -53,7 +55,8 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
             _library().present(True)
             stack.enter_context(mock.patch("torch.cuda.default_generators", (torch.Generator(),)))
             stack.enter_context(mock.patch("torch.cuda.current_device", lambda: 0))
-            stack.enter_context(mock.patch("torch.cuda.get_device_capability", lambda device=None: (8, 0)))
+        # a first kernel cannot be tried; where Triton is installed, a GPU runs its kernels
+        stack.enter_context(mock.patch.object(gpu, "_works", lambda device: find_spec("triton") is not None))
         # fairseq makes a tensor of a shape, on the host, and reads it there
         stack.enter_context(mock.patch("torch.onnx.operators.shape_as_tensor", lambda tensor: tensor.shape))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))

@@ -4,9 +4,10 @@ import importlib
 import math
 import pkgutil
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks import sides
 from benchmarks.fake_cuda import fake_cuda, move
 from fairseq_diverse.attention import kernels
+from fairseq_diverse.attention.kernels import gpu
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
 
@@ -105,23 +107,13 @@ class Count:
         return phases | {"kept": self.kept, "peak": self.peak, "syncs": len(self.syncs)}
 
 
-Cost = Callable[..., tuple[int, int, int]]
-
-
-def kernel_costs() -> dict[str, Cost]:
-    """``COSTS`` of every module in ``attention/kernels``, joined.
-
-    A kernel is an operator of torch (``torch.library``) with a fake implementation. Its module says what it costs in
-    ``COSTS``: the operator's name, such as ``fairseq_diverse::em_forward``, and a function of its arguments that gives
-    launches, bytes and FLOPs. One without an entry is a launch that reads its tensors once and writes its results.
-    """
-    found: dict[str, Cost] = {}
+def kernel_flops() -> dict[str, Callable[..., int]]:
+    """``FLOPS`` of every module in ``attention/kernels``, joined: an operator of ours, such as ``em_forward``, and a
+    function of its arguments."""
+    found: dict[str, Callable[..., int]] = {}
     for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
-        try:
-            found |= getattr(importlib.import_module(module.name), "COSTS", {})
-        except ModuleNotFoundError as error:
-            if error.name != "triton":
-                raise
+        if not module.name.endswith("_triton") or find_spec("triton"):
+            found |= getattr(importlib.import_module(module.name), "FLOPS", {})
     return found
 
 
@@ -132,14 +124,17 @@ class Counting(TorchDispatchMode):
       reserved are none.
     - Its bytes are those of the tensors it reads and writes, each once, without what a stride of 0 repeats: as if
       nothing were read twice in an operator, and nothing stayed in the cache from one operator to the next.
-    - Its FLOPs are those of torch's counter for products, convolutions and fused attention, else one an element.
+    - An operator of ours (``kernels.gpu.operator``) is as many launches as it makes Triton kernels run; each reads or
+      writes every tensor that it is given once.
+    - Its FLOPs are those of torch's counter for products, convolutions and fused attention, those of ``FLOPS`` for an
+      operator of ours, else one an element.
     - A value that the host reads is a synchronization. The host is told that the batch has padding and that no
       gradient overflows.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.count, self.phase, self.costs = Count(), "forward", kernel_costs()
+        self.count, self.phase, self.flops = Count(), "forward", kernel_flops()
         self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def reach(self, phase: str) -> None:
@@ -161,17 +156,20 @@ class Counting(TorchDispatchMode):
         if operator in SYNCS:
             self.count.syncs.append(str(operator))
             return self.phase != "optimizer"
-        out = func(*args, **kwargs)
+        with gpu.launches() as seen:
+            out = func(*args, **kwargs)
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
         if any(x.is_cuda for x in (*given, *made)):
             crossing = {x.device.type for x in (*given[:2], *made)} if operator in (aten._to_copy, aten.copy_) else ()
             if len(crossing) > 1:
                 self.count.syncs.append(f"{operator} between host and device")
-            self._add(func, args, kwargs, given, made)
+            self._add(func, args, kwargs, given, made, seen)
         return out
 
-    def _add(self, func: Any, args: Any, kwargs: Any, given: list[Tensor], made: list[Tensor]) -> None:
+    def _add(
+        self, func: Any, args: Any, kwargs: Any, given: list[Tensor], made: list[Tensor], seen: list[gpu.Launch]
+    ) -> None:
         operator, known = func.overloadpacket, {_address(x) for x in given}
         new = {_address(x): x for x in made if _address(x) not in known}
         for address, x in new.items():
@@ -187,8 +185,11 @@ class Counting(TorchDispatchMode):
         ]
         if not (new or changed) or operator.__name__.startswith(RESERVED):
             return
-        if cost := self.costs.get(func._schema.name):
-            self.count.kernels.append(Kernel(func._schema.name, self.phase, *cost(*args, **kwargs), "single"))
+        name, flops, peak = func._schema.name, max(x.numel() for x in (*given, *made)), "single"
+        if func.namespace == "fairseq_diverse":
+            moved = sum(_moved(launch.arguments) for launch in seen)
+            flops = self.flops[operator.__name__](*args, **kwargs) if operator.__name__ in self.flops else flops
+            self.count.kernels.append(Kernel(name, self.phase, len(seen), moved, flops, peak))
             return
         written = [x for x in made if _address(x) in new] + changed
         read, summed = given, 0
@@ -203,18 +204,22 @@ class Counting(TorchDispatchMode):
         launches = LAUNCHES.get(operator, 1)
         if operator is aten.convolution_backward:
             launches = sum(args[-1])  # of the gradients that are asked for
-        flops, peak = max(x.numel() for x in (*given, *written)), "single"
         if operator in flop_registry:
             flops = flop_registry[operator](*args, **kwargs, out_val=made[0] if len(made) == 1 else tuple(made))
             convolution = operator in (aten.convolution, aten.convolution_backward)
             peak = "half" if made[0].element_size() == 2 else "tf32" if convolution else "single"
-        views = {(_address(x), x.storage_offset(), x.shape, x.stride()): x for x in read}
-        moved = sum(map(_touched, (*views.values(), *written))) + summed
-        self.count.kernels.append(Kernel(func._schema.name, self.phase, launches, moved, flops, peak))
+        moved = _moved(read) + sum(map(_touched, written)) + summed
+        self.count.kernels.append(Kernel(name, self.phase, launches, moved, flops, peak))
 
 
 def _address(x: Tensor) -> int:
     return x.untyped_storage()._cdata
+
+
+def _moved(given: Iterable[Any]) -> int:
+    """Bytes of the tensors, each once."""
+    views = {(_address(x), x.storage_offset(), x.shape, x.stride()): x for x in given if isinstance(x, Tensor)}
+    return sum(map(_touched, views.values()))
 
 
 def _touched(x: Tensor) -> int:

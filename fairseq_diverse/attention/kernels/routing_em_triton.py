@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from triton import cdiv, next_power_of_2
 
 from fairseq_diverse.attention.kernels.gpu import launch, operator
-from fairseq_diverse.attention.kernels.routing_simple_triton import normals_of, row, softmax, warps
+from fairseq_diverse.attention.kernels.routing_simple_triton import normals_of, row, softmax, steps_flops, warps
 
 EPSILON = tl.constexpr(1e-9)
 HALF_LOG_2_PI_E = tl.constexpr(1.4189385332046727)
@@ -256,6 +256,12 @@ def em_backward(
     shape = (heads, capsules, iterations, beta_a is not None, width, next_power_of_2(heads), TOKENS)
     launch(_em_backward, blocks, warps(width, 2), *tensors, tokens, *shape)
     return grad_votes, grad_betas
+
+
+FLOPS = {  # as those of ``routing_simple_triton.py``
+    "em_forward": steps_flops(6 * 2, 20 * 2 + 3 * 16),
+    "em_backward": steps_flops(10 * 2, 59 * 2 + 4 * 16),
+}
 
 
 class EMRouting(torch.autograd.Function):

@@ -9,6 +9,7 @@ largest logit and its sum; the rest is computed again. Formulas and names: ``fun
 
 # mypy: allow-incomplete-defs, disable-error-code="assignment, valid-type"
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -193,6 +194,22 @@ def simple_backward(votes: Tensor, normals: Tensor, grad: Tensor, iterations: in
     shape = (heads, capsules, iterations, width, next_power_of_2(heads))
     launch(_simple_backward, tokens, warps(width, 4), votes, normals, grad, grad_votes, *shape)
     return grad_votes
+
+
+def steps_flops(first: int, others: int) -> Callable[..., int]:
+    """FLOPs of an operator: so many a vote in the first iteration, in each of the others.
+
+    An operation is 2, as a multiply-add; an exponential, a logarithm and a quotient are 16: an SM of a GPU of sm_90
+    makes 16 of them in the time of 128 multiply-adds (CUDA programming guide, throughput of arithmetic instructions).
+    """
+    return lambda votes, *given: votes.numel() * (first + others * (given[-1] - 1))  # the last are the iterations
+
+
+# counted in the kernels: operations, exponentials and quotients a vote
+FLOPS = {
+    "simple_forward": steps_flops(2 * 2, 16 * 2 + 3 * 16),
+    "simple_backward": steps_flops(4 * 2, 44 * 2 + 6 * 16),
+}
 
 
 class SimpleRouting(torch.autograd.Function):
