@@ -183,7 +183,9 @@ def test_criterion_with_disagreement(task):
     task.load_dataset("test5")
     dataset, model = task.dataset("test5"), build(task)
     sample = dataset.collater([dataset[i] for i in range(6)])
-    cfg = SimpleNamespace(disagreement="output,position", disagreement_on="encoder", disagreement_weight=0.5)
+    cfg = SimpleNamespace(
+        disagreement="output,position", disagreement_on="encoder", disagreement_weight=0.5, disagreement_centre=False
+    )
     made = ClassificationWithDisagreement.build_criterion(cfg, task)
     loss, size, log = made(model, sample)
     request = AttentionRequest(("output", "position"), "encoder")
@@ -201,7 +203,9 @@ def test_half_types(task, flags, half):
     dataset = task.dataset("test5")
     sample = dataset.collater([dataset[i] for i in range(6)])
     terms = "output" if "interacting" in flags else "output,position"
-    cfg = SimpleNamespace(disagreement=terms, disagreement_on="encoder", disagreement_weight=1.0)
+    cfg = SimpleNamespace(
+        disagreement=terms, disagreement_on="encoder", disagreement_weight=1.0, disagreement_centre=False
+    )
     losses = []
     for kind in (torch.float32, half):
         model = build(task, **flags).to(kind)
