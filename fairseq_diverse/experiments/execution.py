@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any
 
 from fairseq_diverse.checkpoints.averaging import drop_worse
@@ -101,11 +101,11 @@ def _spawn(
     path = run.directory / f"{step}.log"
     with open(path, "ab" if step == "train" else "wb") as log:
         follow = logs.Follower(path)
-        process = subprocess.Popen(
+        process = Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=DEVNULL,
             stdout=log,
-            stderr=subprocess.STDOUT,
+            stderr=STDOUT,
             env=os.environ | environment | {"PYTHONUNBUFFERED": "1"},
             pass_fds=[lock],  # while any part of a run lives, the run stays locked
             preexec_fn=die_with_parent,

@@ -41,6 +41,11 @@ def parsed(arguments: tuple[str, ...], training: bool):
     return options.parse_args_and_arch(parser, input_args=list(arguments))
 
 
+@functools.cache  # a quarter of a second; rows that translate alike share it
+def configuration(arguments: tuple[str, ...], training: bool):
+    return convert_namespace_to_omegaconf(parsed(arguments, training))
+
+
 def arguments(row: Row, data: DataSet, step: str) -> tuple[str, ...]:
     """The arguments of fairseq's program for a step of a row, without ``python -m ...``."""
     return tuple(Run(row, 1, data, cpu=True, directory=data.path / "run").commands()[step][3:])
@@ -72,11 +77,11 @@ def list_of(value) -> list | None:
 
 @DIFFERENT
 def test_each_flag_of_a_row_reaches_its_field(row, data):
-    config = convert_namespace_to_omegaconf(parsed(arguments(row, data, "train"), training=True))
+    config = configuration(arguments(row, data, "train"), training=True)
     assert not [flag for flag, value in row.train.items() if not reached(config, flag, value)]
     assert config.common.seed == 1 and config.checkpoint.save_interval_updates > 0
     for step in () if classifies(row) else ("generate", "reference"):
-        config = convert_namespace_to_omegaconf(parsed(arguments(row, data, step), training=False))
+        config = configuration(arguments(row, data, step), training=False)
         assert config.generation.score_reference == (step == "reference")
         assert config.dataset.required_batch_size_multiple == 1
         if step == "generate":

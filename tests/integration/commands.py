@@ -14,13 +14,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import pytest
 import torch
 
 import fairseq_diverse
 import fairseq_diverse.cli
+from fairseq_diverse.experiments import execution
 
 prepare = importlib.import_module("fairseq_diverse.preparation.prepare")  # the package's function hides it
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
@@ -79,7 +80,8 @@ def run(
 
 
 def cli(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """``fairseq-diverse args...`` in a fork of this process; ``cwd`` and ``env`` as for ``subprocess.run``."""
+    """``fairseq-diverse args...`` in a fork of this process, as are the steps of a ``run``; ``cwd`` and ``env`` as for
+    ``subprocess.run``."""
     return Fork([sys.executable, "-m", "fairseq_diverse.cli", *map(str, args)], **options).wait()
 
 
@@ -135,39 +137,7 @@ class Fork:
         self._err = self._out if stderr == subprocess.STDOUT else err
         self._process = os.fork()
         if not self._process:
-            self._work(module, cwd, env)
-
-    def _work(self, module: Any, cwd: str | Path | None, env: dict[str, str] | None) -> NoReturn:
-        code = 1
-        try:
-            os.dup2(self._out.fileno(), 1)
-            os.dup2(self._err.fileno(), 2)
-            sys.stdin = os.fdopen(0, closefd=False)
-            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-            _forget_pytest()
-            if cwd is not None:
-                os.chdir(cwd)
-            if env is not None:
-                os.environ.clear()
-                os.environ.update(env)
-            sys.argv = self.command[2:]
-            if module is fairseq_diverse.cli:
-                logging.root.handlers.clear()  # main makes its own
-                with preprocess_in_a_fork():
-                    code = module.main()
-            else:
-                module.cli_main()
-                code = 0
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
-            if isinstance(stop.code, str):
-                print(stop.code, file=sys.stderr)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            _work(command, self._out, self._err, cwd, env)
 
     def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
         ended = os.pidfd_open(self._process)
@@ -186,6 +156,59 @@ class Fork:
             texts.append(file.read())
             file.close()
         return subprocess.CompletedProcess(self.command, os.waitstatus_to_exitcode(status), texts[0], texts[-1])
+
+
+class ForkedStep:
+    """What ``execution`` needs of ``subprocess.Popen``, as a fork."""
+
+    def __init__(self, command: list[str], stdout: IO[bytes], env: dict[str, str], preexec_fn: Any, **_: Any) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            preexec_fn()
+            _work(command, stdout, stdout, None, env)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        _, status = os.waitpid(self.pid, 0)
+        self.returncode = os.waitstatus_to_exitcode(status)
+
+
+def _work(command: list[str], out: IO[Any], err: IO[Any], cwd: str | Path | None, env: dict[str, str] | None) -> NoReturn:
+    """``python -m MODULE ...`` in a child process just forked."""
+    code, module = 1, importlib.import_module(command[2])
+    try:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        _forget_pytest()
+        if cwd is not None:
+            os.chdir(cwd)
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+        sys.argv = command[2:]
+        if module is fairseq_diverse.cli:
+            logging.root.handlers.clear()  # main makes its own
+            with preprocess_in_a_fork(), pytest.MonkeyPatch.context() as patch:
+                patch.setattr(execution, "Popen", ForkedStep)
+                code = module.main()
+        else:
+            module.cli_main()
+            code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _forget_pytest() -> None:

@@ -267,7 +267,7 @@ def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(fol
     run = directory(runs, "baseline")
     assert "train" not in json.loads((run / "state.json").read_text())
     size = (run / "train.log").stat().st_size
-    again = call_anew(runs, "run", folder / "table.yaml", "--rows", "baseline", same)
+    again = call(runs, "run", folder / "table.yaml", "--rows", "baseline", same)
     assert again.returncode == 0, again.stderr
     resumed = (run / "train.log").read_text()[size:]
     assert "Loaded checkpoint" in resumed and '"num_updates": "1"' not in resumed  # not from the start
