@@ -1,6 +1,7 @@
 """Run fairseq's commands like a user, on data made here."""
 
 import importlib
+import json
 import logging
 import os
 import random
@@ -34,6 +35,9 @@ TINY = (
 
 ON_A_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 ON_TWO_GPUS = (pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"))
+PROGRAMS = {"fairseq-diverse": "fairseq_diverse.cli"} | {
+    f"fairseq-{tool}": f"fairseq_cli.{tool}" for tool in ("preprocess", "train", "generate")
+}
 DEVICES = ("cpu", pytest.param("cuda", marks=ON_A_GPU))
 
 
@@ -176,7 +180,9 @@ class ForkedStep:
         self.returncode = os.waitstatus_to_exitcode(status)
 
 
-def _work(command: list[str], out: IO[Any], err: IO[Any], cwd: str | Path | None, env: dict[str, str] | None) -> NoReturn:
+def _work(
+    command: list[str], out: IO[Any], err: IO[Any], cwd: str | Path | None, env: dict[str, str] | None
+) -> NoReturn:
     """``python -m MODULE ...`` in a child process just forked."""
     code, module = 1, importlib.import_module(command[2])
     try:
@@ -209,6 +215,57 @@ def _work(command: list[str], out: IO[Any], err: IO[Any], cwd: str | Path | None
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+CLIENT = """
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect(os.environ["FORKS"])
+asked = json.dumps([os.getcwd(), sys.argv[1:], dict(os.environ)]).encode()
+socket.send_fds(server, [b"%10d" % len(asked)], [0, 1, 2])
+server.sendall(asked)
+sys.exit(int(server.recv(10) or b"1"))
+"""
+
+
+@contextmanager
+def programs_as_forks(folder: Path) -> Iterator[dict[str, str]]:
+    """Variables for bash scripts in which our commands and fairseq's are functions that fork this process."""
+    fairseq_diverse.register()
+    (folder / "client.py").write_text(CLIENT)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/socket")
+        listening.listen()
+        if not (server := os.fork()):
+            _serve(listening)
+    call = f"{sys.executable} -I -S {folder}/client.py"
+    try:
+        yield {"FORKS": f"{folder}/socket"} | {
+            f"BASH_FUNC_{name}%%": f'() {{ {call} {module} "$@"; }}' for name, module in PROGRAMS.items()
+        }
+    finally:
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+
+
+def _serve(listening: socket.socket) -> NoReturn:
+    """Run each program asked for in a fork of this process, which tells its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    while True:
+        asking, _ = listening.accept()
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            size, files, _, _ = socket.recv_fds(asking, 10, 3)
+            program = os.fork()
+            if not program:
+                cwd, words, environment = json.loads(asking.recv(int(size), socket.MSG_WAITALL))
+                os.dup2(files[0], 0)
+                out, err = (os.fdopen(file, "wb") for file in files[1:])
+                _work([sys.executable, "-m", *words], out, err, cwd, environment)
+            _, status = os.waitpid(program, 0)
+            asking.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+            os._exit(0)
+        asking.close()
 
 
 def _forget_pytest() -> None:

@@ -4,12 +4,13 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import TINY, cli, run
+from tests.integration.commands import TINY, cli, programs_as_forks, run
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
 from tests.integration.test_run import SIZE, UPDATES
@@ -17,6 +18,14 @@ from tests.integration.test_run import SIZE, UPDATES
 pytestmark = pytest.mark.integration
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks(tmp_path_factory) -> Iterator[None]:
+    with programs_as_forks(tmp_path_factory.mktemp("forks")) as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
 
 
 def call(script: str, *arguments: object, **variables: object) -> str:
