@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu_check``: training and translation measured on this machine's GPU beside what the model
+"""``python -m benchmarks.gpu_check``: training and translation measured on this machine's GPU with what the model
 (docs/gpu.md) predicts; ``scripts/gpu-check.sh`` runs it after the tests that need a GPU."""
 
 import argparse
@@ -66,7 +66,7 @@ def peak(make: Callable[[], Sample], device: str) -> int | None:
 
 
 def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Training and, where the row is not one of the criterion alone, translation."""
+    """Training and, unless the row changes only the criterion, translation."""
     steps = [count_training(args.size, x.system, args.length, DTYPES[args.dtype], args.tokens) for x in (ROWS[0], row)]
     predicted = {"training": {name: total(steps[0], name) / total(steps[1], name) for name in (*DEVICES, "launches")}}
     makers = {"training": make_training}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What only a GPU can show: the tests that need one, then speed and memory of every mechanism beside the model's prediction
+# What only a GPU can show: the tests that need one, then speed and memory of every mechanism with the model's prediction
 # (docs/gpu.md). Writes benchmarks/results/DEVICE.json and docs/gpu-DEVICE.md.
 set -euo pipefail
 

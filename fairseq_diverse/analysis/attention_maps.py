@@ -206,7 +206,7 @@ def comparison_panels(
 
 
 def side_by_side(models: Sequence[list[list[Panel | None]]]) -> list[list[Panel | None]]:
-    """The panels of several models, a row a head each, beside each other; a model with fewer heads has gaps."""
+    """The panels of several models, side by side, one row per head; a model with fewer heads has gaps."""
     rows = zip_longest(*models)
     return [
         [panel for row, of_model in zip(parts, models, strict=True) for panel in row or [None] * len(of_model[0])]

@@ -32,7 +32,7 @@ def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]]
         (H, D).
 
     Raises:
-        UserError: there is no sentence, or the outputs of the layers differ in width.
+        UserError: the data have no sentence, or the outputs of the layers differ in width.
     """
     model.eval()
     total, tokens = torch.zeros(()), 0

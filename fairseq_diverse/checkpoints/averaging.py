@@ -54,7 +54,7 @@ def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]
     """The checkpoints of epochs (``checkpoint7.pt``) or of updates (``checkpoint_2_500.pt``), in their order.
 
     Args:
-        unit: "epochs", "updates", or None for the one of which there are files.
+        unit: "epochs", "updates", or None for the kind that the folder has.
 
     Raises:
         ValueError: there are files of both kinds and ``unit`` is None; or there are none.

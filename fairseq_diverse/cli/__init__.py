@@ -25,7 +25,7 @@ COMMANDS = {
     "binarize-syntax": "add the trees of the source to binarized data",
     "translate": "translate raw text",
     "run": "train, translate and score the rows of a table",
-    "report": "show measured beside published figures",
+    "report": "show measured and published figures",
     "score": "metrics of translations, intervals and significance",
     "average": "average checkpoints",
     "size": "parameters and FLOPs of an architecture",

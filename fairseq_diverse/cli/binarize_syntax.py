@@ -1,7 +1,7 @@
-"""Write the trees of a source beside its binarized data, for --task translation_with_syntax.
+"""Add the trees of a source to its binarized data, for --task translation_with_syntax.
 
 Trees come as CoNLL-U (dependencies) and PTB brackets (constituents), sentence N for line N of the binarized text. The
-words that its subwords make must be those of the trees, but for the escapes of Moses and the Penn Treebank; if they are
+words that its subwords make must be those of the trees, except for escapes of Moses and the Penn Treebank; if they are
 not, the first sentence that differs is named. A sentence without a usable tree (several roots, a cycle, an empty line)
 is kept, counted, and has everything related to everything. Which parser made the trees is recorded: what `parse` wrote
 beside its files, or --parser; a table's row that names its parser asks for it.
@@ -24,7 +24,7 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="binarized data")
-    parser.add_argument("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for train, valid, test")
+    parser.add_argument("--dependency", metavar="FILES", help="CoNLL-U files; {split}: train, valid, test")
     parser.add_argument("--constituency", metavar="FILES", help="PTB files, one tree a line")
     parser.add_argument(
         "--parser",

@@ -84,4 +84,4 @@ def main(args: argparse.Namespace) -> None:
         rank = f"{of_place['effective rank']:8.1f} of {of_place['width']}"
         print(f"{component:9}  {layer:5}  {cosine}  {of_place['constant share']:14.3f}  {rank}")
     if not known:
-        print(f"no dependency trees beside {prefix}.bin: fairseq-diverse binarize-syntax adds two columns")
+        print(f"no dependency trees for {prefix}.bin: fairseq-diverse binarize-syntax adds two columns")

@@ -1,6 +1,6 @@
 """Parse tokenized text: dependencies with spaCy to CoNLL-U, constituents with benepar to one PTB bracketing a line.
 
-Tokens are kept as they are, but for Moses' escapes (&apos; @-@), which are undone for the parser; give the text before
+Tokens are kept, except for Moses' escapes (&apos; @-@), which are undone for the parser; give the text before
 subwords. Sentence N of the output is line N of the text: an empty line and a sentence on which the parser fails stay in
 their place without a tree, are counted, and are listed with their lines in OUT.unparsed. Stopped, the same command goes
 on. The output of shards is joined with cat.
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parser", choices=("spacy", "benepar"), help="default: the one that makes such trees")
     parser.add_argument("--model", help="name or folder (default: the parser's small model of the language)")
     parser.add_argument("--language", default="en", help="of the text (default: en)")
-    parser.add_argument("--input", required=True, metavar="FILES", help="tokenized text; {split} stands for --splits")
+    parser.add_argument("--input", required=True, metavar="FILES", help="tokenized text; {split}: --splits")
     parser.add_argument("--out", required=True, metavar="FILES", help="{split} as in --input")
     parser.add_argument("--splits", default="train,valid,test", help="comma-joined (default: %(default)s)")
     parser.add_argument("--workers", type=int, help="single-threaded processes (default: one a core)")

@@ -28,7 +28,7 @@ ATTENTION = """Draw attention maps: the weights of each head for one sentence pa
 
 An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
 largest of a row is 1), the head's weights without it, and those that it has, enlivened or important for this sentence.
-Several checkpoints stand side by side, a row a head (Zhang et al., 2021, Fig. 5).
+Several checkpoints are drawn side by side, one row per head (Zhang et al., 2021, Fig. 5).
 """
 
 

@@ -130,7 +130,7 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
         try:
             _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
         finally:
-            if not (work / "data").exists():  # complete, or nothing to go on with
+            if not (work / "data").exists():  # complete, or nothing to resume
                 shutil.rmtree(work)
     _compare(wrong_pairs(config, out), args.strict_counts, f"{out} is complete all the same")
 

@@ -1,9 +1,9 @@
-"""Show the results of a table: measured beside published figures, differences to the baseline and significance.
+"""Show the results of a table: measured and published figures, differences to the baseline and significance.
 
 Figures come from finished runs, or with --results from the summaries that --save copied, so that a table can be shown
 where nothing was run. Rows without a finished run are marked "not run". Where runs were scored on several test sets,
 each has a table of its own. docs/statistics.md says how differences are tested. HTML has the table's pictures too.
---refresh writes every table of a Markdown file anew that stands between <!-- fairseq-diverse report ... --> and
+--refresh writes every table of a Markdown file anew between <!-- fairseq-diverse report ... --> and
 <!-- end -->.
 """
 

@@ -95,7 +95,7 @@ def _gpus(slurm: list[str] | None) -> int:
     if slurm is None:
         return torch.cuda.device_count() or 1
     given = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
-    count = given[-1].rpartition(":")[2] if given else ""  # a type may stand before it: a100:4
+    count = given[-1].rpartition(":")[2] if given else ""  # a type may come before it: a100:4
     if not count.isdecimal():
         raise ValueError("--gpus-of-paper: how many GPUs will a job have? Add gpus_per_node=N to --slurm")
     return int(count)

@@ -43,7 +43,7 @@ class DisagreementMixin(FairseqCriterion):
         loss = likelihood + lambda * count * sum over terms of agreement
 
     ``count`` is how many terms the likelihood sums: the batch's target tokens, of a classifier its examples. fairseq
-    divides the loss by ``sample_size``, which is the same number but for ``--sentence-avg``, which divides by
+    divides the loss by ``sample_size``, the same number except with ``--sentence-avg``, which divides by
     sentences: lambda weighs against the likelihood of a token with and without that flag.
 
     Source: Li et al. (2021), section 3.1; D = -agreement is maximised there. Put it before the criterion among the

@@ -39,7 +39,7 @@ def sentence_lengths(data: str, source: str | None = None, target: str | None = 
         Of source and target, in tokens without the end of the sentence.
 
     Raises:
-        UserError: there is no training split.
+        UserError: the training split is missing.
     """
     sizes: dict[str, list[np.ndarray]] = {"source": [], "target": []}
     for side, path in _shards(data, source, target):

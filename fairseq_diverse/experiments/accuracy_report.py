@@ -97,7 +97,7 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
 
 
 def probe_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A header and a row of text for each probe and group of probes: the accuracy of every system beside the share of
+    """A header and a row of text for each probe and group of probes: the accuracy of every system and the share of
     the largest class; columns that nobody fills are left out."""
     systems = dict.fromkeys(line["system"] for line in lines)
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -133,7 +133,7 @@ def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def length_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Accuracy by number of operators, a column a row of the table, beside the share of the largest class; empty for
+    """Accuracy by number of operators, one column per row of the table, with the share of the largest class; empty for
     probes."""
     done = [line for line in lines if "parts" in line]
     lengths = [part for part in done[0]["parts"] if part.isdigit()] if done else []

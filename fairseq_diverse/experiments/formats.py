@@ -77,7 +77,7 @@ def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:
 
 
 def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
-    """A floating table for the package booktabs; the title is its caption, notes stand below."""
+    """A floating table for the package booktabs; the title is its caption, notes are below."""
 
     def escape(text: str) -> str:
         text = one_line(text)

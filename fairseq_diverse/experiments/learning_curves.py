@@ -32,7 +32,7 @@ def read_curve(path: Path, metric: str = "loss") -> Curve:
         metric: loss or nll_loss.
 
     Raises:
-        UserError: there is no such file, or no statistics in it.
+        UserError: the file does not exist or has no statistics.
     """
     path = path / "train.log" if path.is_dir() else path
     try:

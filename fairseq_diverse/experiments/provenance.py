@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq_diverse.support.paths import PACKAGE
 
-# that bear on the last bits of results and on speed on a CPU, and all that bear on a run
+# that change the last bits of results and the speed on a CPU, and all that change a run
 MACHINE = ("ATEN_", "DNNL_", "FAIRSEQ_DIVERSE_KERNELS", "GLIBC_TUNABLES", "MALLOC_", "MKL_", "OMP_", "ONEDNN_")
 VARIABLES = (*MACHINE, "CUDA_", "FAIRSEQ_", "KMP_", "NCCL_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
 DISTRIBUTIONS = ("fairseq-diverse", "fairseq-fixed", "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
@@ -62,7 +62,7 @@ def processor() -> str:
 
 
 def environment(added: dict[str, str]) -> str:
-    """The machine, the variables that bear on speed and results (those of the environment and those ``added``), and
+    """The machine, the variables that change speed and results (those of the environment and those ``added``), and
     every package: a requirements file for pip.
     """
     import torch

@@ -1,4 +1,4 @@
-"""Measured beside published figures: means over seeds, differences to the baseline and how sure they are."""
+"""Measured and published figures: means over seeds, differences to the baseline and their tests."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -157,7 +157,7 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
 
 def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A header and a row of text for each line. Columns that nobody fills are left out, and so are speeds that no row
-    has, but for words/s and those with a published figure."""
+    has, except words/s and those with a published figure."""
     from fairseq_diverse.metrics.catalogue import CATALOGUE
 
     extra = list(dict.fromkeys(key for line in lines for key in line.get("metrics", ())))
@@ -217,7 +217,7 @@ def published_note(rows: Sequence[Row]) -> list[str]:
 
 
 def _measured(line: Mapping[str, Any], one_seed: bool) -> dict[str, str]:
-    """The cells of a finished row by column, but for further metrics."""
+    """The cells of a finished row by column, without further metrics."""
     spread = line["bleu_interval"] if one_seed else line["bleu_deviation"]
     cells = {
         "parameters": _formatted(line["parameters"], ","),

@@ -16,9 +16,9 @@ EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which 
 class Row:
     """One row of a table with everything resolved: what is trained, on what, and how it is translated.
 
-    ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as they stand on a command line
-    (``True``: a flag without a value); ``lenpen`` length penalties of which each run takes the one with the highest
-    BLEU on its validation split, empty where ``generate`` decides; ``average`` is empty, or the number of checkpoints
+    ``train`` and ``generate`` hold flags of fairseq-train and fairseq-generate as on a command line
+    (``True``: a flag without a value); ``lenpen`` length penalties; each run takes the one with the highest
+    BLEU on its validation split, empty if ``generate`` decides; ``average`` is empty, or the number of checkpoints
     (``last``, or ``best`` by a validation metric, ``by``) and the updates between them (``every``). ``baseline`` is the
     row that it is compared with; ``published`` holds a paper's figures, measured on the data set ``published_on``.
     ``family`` is the row of the file that a grid made this one of. ``metrics`` are those of ``fairseq-diverse score``
@@ -81,7 +81,7 @@ class Row:
     def key(self, data_hash: str) -> str:
         """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
 
-        Parsers are in it but for those of ``fairseq-diverse parse``, whose trees rows without ``parser`` usually have.
+        It contains the parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use.
 
         Args:
             data_hash: of all that is read, a probed encoder too: where that lies is not in the key.

@@ -277,7 +277,7 @@ def classifies(row: Row) -> bool:
 
 
 def _digest_of_trees(folder: Path) -> str:
-    """Of what ``binarize-syntax`` wrote beside the data; other trees make another run."""
+    """The hash of what ``binarize-syntax`` added to the data; other trees make another run."""
     records = sorted(path for split in ("train", "valid", "test") for path in folder.glob(f"{split}.*.syntax.json"))
     return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
 

@@ -32,7 +32,7 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
     """The same from the copies that ``save`` made.
 
     Raises:
-        ValueError: the folder has none, a file is not a summary, or one bears a row's name and is not of that row.
+        ValueError: the folder has none, a file is not a summary, or one has a row's name and is not of that row.
     """
     found: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
     summaries: dict[Path, Summary] = {}
@@ -59,7 +59,7 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
 
 
 def _difference(summary: Summary, row: Row) -> str:
-    """What a saved run has otherwise than its row; empty where it is a run of it."""
+    """The difference between a saved run and its row; empty if it is a run of that row."""
     if summary["data"] != Path(row.data).name:
         return f"its data are {summary['data']}, not {Path(row.data).name}"
     commands = [shlex.split(_portable(line)) for line in summary["commands"]]
@@ -97,7 +97,7 @@ def _flags(words: Sequence[str]) -> dict[str, str]:
 
 
 def _other_flag(before: Mapping[str, str], row: Mapping[str, str | bool], others: Container[str]) -> str:
-    """The first flag that a run had otherwise than its row, in words; ``others`` are those that rows do not compare."""
+    """The first flag that differs between a run and its row, in words; ``others`` are flags that are not compared."""
     wanted = {flag: "" if value is True else _portable_word(str(value)) for flag, value in row.items()}
     for flag in {**wanted, **before}:
         if (flag in wanted or flag not in others) and before.get(flag) != wanted.get(flag):

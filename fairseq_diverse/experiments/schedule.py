@@ -49,7 +49,7 @@ def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
                 except OSError as error:
                     display.say(f"{run.name}: FAILED: {error.filename or run.directory}: {error.strerror or error}")
                     unfinished += 1
-                except Exception as error:  # a bug: the other rows go on all the same
+                except Exception as error:  # a bug: the other rows continue
                     with contextlib.suppress(OSError):  # a full disk
                         (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
                     display.say(f"{run.name}: FAILED: {error!r}; see {run.directory / 'error.log'}")

@@ -76,7 +76,7 @@ def complete(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
 def add_metrics(run: Run, summary: dict[str, Any], test: str = "") -> dict[str, Any]:
     """The summary, or its part of a further test set, with the metrics that the run's row asks for and it lacks.
 
-    A metric that cannot be had here stands in ``missing`` with the reason.
+    A metric that cannot be computed here is in ``missing`` with the reason.
     """
     from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
 

@@ -58,7 +58,7 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
         raise ValueError(f"two seeds of each system, or more, are needed; got {', '.join(map(str, sizes))}")
     freedom = sum(sizes) - len(sizes)
     deviation = np.sqrt(sum(((group - group.mean()) ** 2).sum() for group in groups) / freedom)
-    if deviation <= 1e-12 * max(np.abs(group).max() for group in groups):  # equal but for rounding
+    if deviation <= 1e-12 * max(np.abs(group).max() for group in groups):  # equal up to rounding
         deviation = 0.0
     first, *others = groups
     ratios = _ratios(sizes)

@@ -26,7 +26,7 @@ METEOR_STEMMERS = ("da", "fi", "hu", "it", "nl", "no", "pt", "ro", "se", "tr")
 def meteor(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Result:
     """METEOR 1.5, from 0 to 100, by the jar of pycocoevalcap with the language's own modules, weights and normalizer.
 
-    Source: Denkowski and Lavie (2014). Where no table of paraphrases lies beside the jar (pycocoevalcap has only the
+    Source: Denkowski and Lavie (2014). Without a table of paraphrases in the jar's folder (pycocoevalcap has only the
     English one), words match exactly or by their stems, or only exactly where METEOR has no stemmer; the signature
     says so. Without a normalizer METEOR gets tokenized, lower-cased text.
 

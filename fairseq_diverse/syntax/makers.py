@@ -1,4 +1,4 @@
-"""Which parser made the trees beside prepared data."""
+"""Which parser made the trees of prepared data."""
 
 import json
 from contextlib import suppress
@@ -47,7 +47,7 @@ def recorded_makers(path: Path) -> dict[str, str]:
 
 
 def other_trees(folder: Path, wanted: dict[str, str]) -> str:
-    """Why the trees beside prepared data are not by the wanted parsers; empty where they are.
+    """Why the trees of prepared data are not by the wanted parsers; empty if they are.
 
     Args:
         folder: of the data; nothing is wrong where it has no trees yet and ``fairseq-diverse parse`` can make them.
