@@ -109,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
         if folder is not None and command != "average":
             user_dir.register_with(folder)
         args = build_parser(argv).parse_args(argv)
-        args.user_dir = folder
+        args.user_dir, args.words = folder, argv
         with stopped_by_signals():
             code = args.main(args) or 0
             print(end="", flush=True)

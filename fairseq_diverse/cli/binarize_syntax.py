@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.cli import first_lines
+from fairseq_diverse.cli.queueing import add_slurm, queue
 from fairseq_diverse.preparation.config import SEGMENTERS
 from fairseq_diverse.support.files import atomic_write
 
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(*SEGMENTERS, "none"),
         help="how subwords make words (default: that of DIR/preprocess.json)",
     )
+    add_slurm(parser)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -62,6 +64,9 @@ def main(args: argparse.Namespace) -> None:
         pattern = getattr(args, flag)
         if pattern and "{split}" not in pattern and len(splits) > 1:
             raise ValueError(f"--{flag} {pattern}: must contain {{split}}, which becomes each of {args.splits}")
+    if args.slurm is not None:
+        queue(args, {str(args.data): []})
+        return
     if not (args.source_lang and args.target_lang and args.text and args.subwords):
         record = read_record(args.data)
         args.source_lang = args.source_lang or entry(args.data, record, "source")

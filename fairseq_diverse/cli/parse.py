@@ -2,8 +2,9 @@
 
 Tokens are kept, except for Moses' escapes (&apos; @-@), which are undone for the parser; give the text before
 subwords. Sentence N of the output is line N of the text: an empty line and a sentence on which the parser fails stay in
-their place without a tree, are counted, and are listed with their lines in OUT.unparsed. Stopped, the same command goes
-on. The output of shards is joined with cat.
+their place without a tree, are counted, and are listed with their lines in OUT.unparsed. Stopped, the same command
+resumes. Shards may run on several machines that share a folder; --join joins them when the last is done.
+With --slurm, --shards jobs are queued, which do that.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import os
 from pathlib import Path
 
 from fairseq_diverse.cli import first_lines
+from fairseq_diverse.cli.queueing import add_slurm, queue
 
 EXAMPLE = (
     "fairseq-diverse parse --kind dependency --input 'data/multi30k_en_de/text/tok.{split}.en' "
@@ -27,12 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", required=True, metavar="FILES", help="tokenized text; {split}: --splits")
     parser.add_argument("--out", required=True, metavar="FILES", help="{split} as in --input")
     parser.add_argument("--splits", default="train,valid,test", help="comma-joined (default: %(default)s)")
-    parser.add_argument("--workers", type=int, help="single-threaded processes (default: one a core)")
+    parser.add_argument("--workers", type=int, help="single-threaded processes (default: one a core, or a GPU)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: the GPUs that torch sees")
     parser.add_argument("--shard", metavar="I/N", help="only the I-th of N equal parts; OUT gets .I-of-N at its end")
+    parser.add_argument("--join", action="store_true", help="with --shard: join all shards if none is missing")
+    parser.add_argument("--shards", type=int, default=1, metavar="N", help="with --slurm: N jobs (default: 1)")
+    add_slurm(parser)
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.syntax.parse import parse_file
+    from fairseq_diverse.syntax.parse import join_shards, parse_file, shard_path
     from fairseq_diverse.syntax.parsers import KINDS, MODELS, located
 
     name = args.parser or KINDS[args.kind]
@@ -41,28 +47,52 @@ def main(args: argparse.Namespace) -> None:
     model = located(args.model) if args.model else MODELS.get((name, args.language))
     if not model:
         raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model NAME_OR_FOLDER")
-    workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise ValueError(f"--workers {workers}: at least 1 is needed")
+    for flag in ("workers", "shards"):
+        if getattr(args, flag) is not None and getattr(args, flag) < 1:
+            raise ValueError(f"--{flag} {getattr(args, flag)}: at least 1 is needed")
     shard = _shard(args.shard)
+    if args.join and not args.shard:
+        raise ValueError("--join: give --shard I/N too")
+    if args.slurm is None and args.shards > 1:
+        raise ValueError(f"--shards {args.shards}: needs --slurm; without it, start each with --shard I/N --join")
+    if args.slurm is not None and args.shard:
+        raise ValueError(f"--shard {args.shard}: with --slurm give --shards N")
     if ("{split}" in args.input) != ("{split}" in args.out):
         raise ValueError("--input and --out: {split} must be in both or in neither")
     splits = [split for split in args.splits.split(",") if split]
     if not splits:
         raise ValueError(f"--splits {args.splits!r}: names none")
+    if args.slurm is not None:
+        numbers = [f"{number}/{args.shards}" for number in range(1, args.shards + 1)]
+        queue(args, {f"shard {number}": ["--shard", number, "--join"] for number in numbers}, dropped=("--shards",))
+        return
+    gpus = _gpus() if args.device == "cuda" else []
+    workers = args.workers or len(gpus or os.sched_getaffinity(0))
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
-        if args.shard:
-            out = out.with_name(f"{out.name}.{shard[0]}-of-{shard[1]}")
-        if out.exists():
-            print(f"{out}: there already")
-            continue
-        count, unparsed = parse_file(text, out, args.kind, name, model, args.language, workers, shard)
-        reasons = collections.Counter(one.reason for one in unparsed)
-        print(f"{out}: {count} lines, {len(unparsed)} without a tree")
-        for reason, times in reasons.most_common():
-            lines = [one.line for one in unparsed if one.reason == reason]
-            print(f"  {times} x {reason}: line {first_lines(lines)}")
+        whole, out = out, shard_path(out, *shard) if args.shard else out
+        if existing := next((path for path in (out, *[whole] * args.join) if path.exists()), None):
+            print(f"{existing}: there already")
+        else:
+            count, unparsed = parse_file(text, out, args.kind, name, model, args.language, workers, shard, gpus)
+            reasons = collections.Counter(one.reason for one in unparsed)
+            print(f"{out}: {count} lines, {len(unparsed)} without a tree")
+            for reason, times in reasons.most_common():
+                lines = [one.line for one in unparsed if one.reason == reason]
+                print(f"  {times} x {reason}: line {first_lines(lines)}")
+        if args.join and existing != whole:
+            missing = join_shards(whole, shard[1])
+            print(f"{whole}: {f'{len(missing)} of {shard[1]} shards are missing' if missing else 'joined'}")
+
+
+def _gpus() -> list[str]:
+    """The GPUs that torch sees, by their names in ``CUDA_VISIBLE_DEVICES``."""
+    import torch
+
+    if not (count := torch.cuda.device_count()):
+        raise ValueError("--device cuda: torch sees no GPU here")
+    names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return (names or [str(number) for number in range(count)])[:count]
 
 
 def _shard(text: str | None) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_diverse.cli.queueing import add_slurm, queue
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
 from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that was prepared otherwise")
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    add_slurm(parser)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -66,6 +68,9 @@ def main(args: argparse.Namespace) -> None:
     }
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
+    if args.slurm is not None:
+        queue(args, {", ".join(args.configs): []})
+        return
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if config is None:

@@ -151,12 +151,17 @@ def main(args: argparse.Namespace) -> int:
             print("\n".join(run.shell_lines(environment)), end="\n\n")
         return 0
     if args.slurm is not None:
-        from fairseq_diverse.experiments.slurm import submit
+        from fairseq_diverse.experiments.slurm import Job
         from fairseq_diverse.support.paths import runs_dir
+        from fairseq_diverse.support.slurm import submit
 
         unfinished = [run for run in runs if not run.finished]
         folder = runs_dir() / "slurm"
-        queued = submit(unfinished, args.jobs, args.slurm, folder, args.same_arithmetic) if unfinished else []
+        queued = (
+            submit([Job(run, args.same_arithmetic) for run in unfinished], args.jobs, args.slurm, folder)
+            if unfinished
+            else []
+        )
         for run, job in zip(unfinished, queued, strict=True):
             print(f"{run.name}: job {job}, {run.directory}")
         print(f"{len(unfinished)} runs queued, {len(runs) - len(unfinished)} done before; logs of jobs: {folder}")

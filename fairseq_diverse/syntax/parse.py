@@ -1,5 +1,7 @@
 """Parse a text file with one single-threaded process per core; resumable, one tree per line."""
 
+import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
@@ -7,6 +9,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -52,7 +55,15 @@ class Unparsed:
 
 
 def parse_file(
-    text: Path, out: Path, kind: str, parser: str, model: str, language: str, workers: int, shard: tuple[int, int]
+    text: Path,
+    out: Path,
+    kind: str,
+    parser: str,
+    model: str,
+    language: str,
+    workers: int,
+    shard: tuple[int, int] = (1, 1),
+    gpus: Sequence[str] = (),
 ) -> tuple[int, list[Unparsed]]:
     """Write the trees of a tokenized text, line by line; an interrupted run is resumed.
 
@@ -63,6 +74,7 @@ def parse_file(
         parser, model, language: see ``parsers.py``.
         workers: processes.
         shard: (i, n): the i-th of n equal parts of the lines, i from 1.
+        gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU.
 
     Returns:
         The number of lines, and the lines without a tree.
@@ -78,14 +90,61 @@ def parse_file(
     parts = out.with_name(f"{out.name}.parts")
     with locked(parts):
         _take_over(parts, job)
-        paths = _parse(lines, out, parts, job, workers)
-        record = {"kind": kind, "parser": parser, "model": model, "language": language}
-        unparsed = _join(paths, out, record | {"versions": versions(parser, model)})
+        paths = _parse(lines, out, parts, job, workers, gpus)
+        record: dict[str, Any] = {"kind": kind, "parser": parser, "model": model, "language": language}
+        record["versions"] = versions(parser, model)
+        if shard != (1, 1):
+            record["shard"] = {"text": digest, "lines": [first, last]}
+        unparsed = _join(paths, out, record)
         shutil.rmtree(parts)
     return last - first, unparsed
 
 
-def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> dict[int, Path]:
+def shard_path(out: Path, number: int, count: int) -> Path:
+    """The file of one of ``count`` shards of the trees ``out``."""
+    return out.with_name(f"{out.name}.{number}-of-{count}")
+
+
+def join_shards(out: Path, count: int) -> list[Path]:
+    """Join the shards of ``out`` once all are there, and remove them.
+
+    Returns:
+        The shards that are missing; empty if ``out`` is complete.
+
+    Raises:
+        Busy: another process is joining them.
+        UserError: a shard is damaged, or of another text, parser or version than the first.
+    """
+    shards = [shard_path(out, number, count) for number in range(1, count + 1)]
+    if out.exists() or (missing := [shard for shard in shards if not shard.exists()]):
+        return [] if out.exists() else missing
+    with locked(parts := out.with_name(f"{out.name}.parts")):
+        records = [_read(record_path(shard)) for shard in shards]
+        ranges = [record.pop("shard") for record in records]
+        ends = [0] + [one["lines"][1] for one in ranges]
+        for shard, record, one, first in zip(shards, records, ranges, ends[:-1], strict=True):
+            if record != records[0] or one["text"] != ranges[0]["text"] or one["lines"][0] != first:
+                raise UserError(
+                    f"{shard}: not of the text, parser and version of {shards[0]}; delete it and parse again"
+                )
+        with atomic_write(out, "wb") as file:
+            for shard in shards:
+                with open(shard, "rb") as trees:
+                    shutil.copyfileobj(trees, file)
+            lists = [listed for shard in shards if (listed := Path(f"{shard}.unparsed")).exists()]
+            if lists:
+                with atomic_write(f"{out}.unparsed", "wb") as joined:
+                    joined.writelines(listed.read_bytes() for listed in lists)
+            with atomic_write(record_path(out)) as described:
+                json.dump(records[0], described)
+        for shard in shards:
+            for path in (Path(f"{shard}.unparsed"), record_path(shard), shard):
+                path.unlink(missing_ok=True)
+        shutil.rmtree(parts)
+    return []
+
+
+def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int, gpus: Sequence[str]) -> dict[int, Path]:
     """Parse the missing parts; returns the paths of all, by first line."""
     first, last = job.first, job.last
     chunks = {start: lines[start : min(start + CHUNK, last)] for start in range(first, last, CHUNK)}
@@ -96,7 +155,9 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int) -> 
     with tqdm(
         total=sum(words.values()), initial=done, desc=out.name, unit=" words", unit_scale=True, disable=None
     ) as bar:
-        for start, results in _results(left, (job.kind, job.parser, job.model, job.language), workers):
+        settings = job.kind, job.parser, job.model, job.language
+        places = [parts / f"gpu-{gpus[n % len(gpus)]}-{n}" for n in range(workers)] if gpus else []
+        for start, results in _results(left, settings, workers, places):
             with atomic_write(paths[start]) as file:
                 json.dump(results, file)
             bar.update(words[start])
@@ -143,7 +204,10 @@ def _take_over(parts: Path, job: Job) -> None:
 
 
 def _results(
-    chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int
+    chunks: dict[int, list[str]],
+    settings: tuple[str, str, str, str],
+    workers: int,
+    places: Sequence[Path] = (),
 ) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """The trees of each chunk, as they become ready."""
     todo = iter(chunks.items())
@@ -151,7 +215,7 @@ def _results(
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     pool = ProcessPoolExecutor(
-        min(workers, len(chunks)) or 1, context, _start, settings, max_tasks_per_child=CHUNKS_A_PROCESS
+        min(workers, len(chunks)) or 1, context, _start, (settings, places), max_tasks_per_child=CHUNKS_A_PROCESS
     )
     try:
         waiting: dict[Any, int] = {
@@ -176,22 +240,35 @@ def _results(
 
 # ---- in a worker ----
 _settings: tuple[str, str, str, str]
+_gpu: int | None = None  # the lock of its place on a GPU
 _parser: parsers.Parser | None = None
 
 
-def _start(*settings: str) -> None:
-    global _settings
+def _start(settings: tuple[str, str, str, str], places: Sequence[Path]) -> None:
+    global _settings, _gpu
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    _settings = settings  # type: ignore[assignment]
+    _settings = settings
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    while places and _gpu is None:  # a process that replaces another takes its place once that one has ended
+        for place in places:
+            lock = os.open(place, os.O_RDWR | os.O_CREAT, 0o644)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _gpu = lock
+                os.environ["CUDA_VISIBLE_DEVICES"] = place.name.removeprefix("gpu-").rpartition("-")[0]
+                break
+            os.close(lock)
+        else:
+            time.sleep(0.1)
 
 
 def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
     """The text of each line's tree, and the reason if it has none."""
     global _parser
-    kind, *how = _settings
+    kind, name, model, language = _settings
     if _parser is None:
-        _parser = parsers.load_parser(*how)
+        _parser = parsers.load_parser(name, model, language, gpu=_gpu is not None)
     return parse_lines(_parser, kind, lines)
 
 

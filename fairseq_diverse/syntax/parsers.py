@@ -44,16 +44,23 @@ class Spacy:
     Args:
         model: name of an installed model, or a folder.
         given: the flag or file that gave the model, for errors.
+        gpu: on the first GPU that this process sees.
 
     Raises:
-        UserError: spaCy or the model is missing, or the model is damaged or contains code.
+        UserError: spaCy, the model or the GPU is missing, or the model is damaged or contains code.
     """
 
-    def __init__(self, model: str, given: str) -> None:
+    def __init__(self, model: str, given: str, gpu: bool = False) -> None:
         try:
             import spacy
         except ImportError:
             raise UserError("--parser spacy: not installed; run: pip install 'fairseq-diverse[syntax]'") from None
+        if gpu:
+            try:
+                spacy.require_gpu()
+            except ValueError as error:  # without CuPy, or without a device
+                hint = "pip install 'spacy[cuda12x]', or --device cpu"
+                raise UserError(f"--device cuda: spaCy: {error}; {hint}") from None
         hint = f"get it with: python -m spacy download {model}, or give the folder of a spaCy model"
         with _loading("spaCy", model, given, hint):
             source: str | Path = model
@@ -84,7 +91,7 @@ def _conllu_line(token: Any) -> str:
 
 
 class Benepar:
-    """Constituents, as one PTB tree per line.
+    """Constituents, as one PTB tree per line; on a GPU where torch sees one.
 
     Args:
         model: name of a downloaded model, or a folder.
@@ -131,12 +138,12 @@ class Benepar:
         return [" ".join(tree.pformat(margin=10**9).split()) + "\n" for tree in trees]
 
 
-def load_parser(name: str, model: str, language: str, given: str = "--model") -> Parser:
+def load_parser(name: str, model: str, language: str, given: str = "--model", gpu: bool = False) -> Parser:
     """The parser, in this process, with one thread."""
     import torch
 
     torch.set_num_threads(1)
-    return Spacy(model, given) if name == "spacy" else Benepar(model, language, given)
+    return Spacy(model, given, gpu) if name == "spacy" else Benepar(model, language, given)
 
 
 def located(model: str) -> str:

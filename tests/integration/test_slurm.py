@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_run import UPDATES, call, call_anew, directory, folder, summary  # noqa: F401
+from fairseq_diverse.syntax.trees import read_conllu
+from tests.integration.commands import cli
+from tests.integration.test_parse import MODELS, needs_models
+from tests.integration.test_run import UPDATES, call, directory, folder, summary  # noqa: F401
 
 pytestmark = pytest.mark.integration
 
@@ -61,7 +64,7 @@ def wait_for(what, process_log: Path) -> None:
 def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp_path):  # noqa: F811
     runs = tmp_path / "runs"
     asked = ["run", folder / "table.yaml", "--rows", "baseline", "--seeds", "1,2", "--jobs", 2, "--slurm"]
-    queued = call_anew(runs, *asked, "partition=gpu", "cpus-per-task=3")
+    queued = call(runs, *asked, "partition=gpu", "cpus-per-task=3")
     assert queued.returncode == 0, queued.stderr
     assert re.findall(r"^baseline seed (\d): job (42_\d), ", queued.stdout, re.MULTILINE) == [
         ("1", "42_0"),
@@ -86,6 +89,21 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp
     assert "# OMP_NUM_THREADS=1\n" in environment and re.search(r"^torch==", environment, re.MULTILINE)
     again = call(runs, *asked)
     assert again.stdout.startswith("0 runs queued, 2 done before")
+
+
+@needs_models
+def test_shards_of_a_text_are_parsed_and_joined(slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "text").write_text("a dog runs .\nthe man said well .\nHello .\n")
+    asked = ["parse", "--kind", "dependency", "--model", MODELS["dependency"], "--input", tmp_path / "text"]
+    asked += ["--out", tmp_path / "trees", "--workers", 1]
+    queued = cli(*asked, "--shards", 2, "--slurm", "partition=cpu", "time=10")
+    assert queued.returncode == 0, queued.stderr
+    assert queued.stdout.splitlines()[:2] == ["shard 1/2: job 42_0", "shard 2/2: job 42_1"]
+    wait_for((tmp_path / "trees").exists, slurm / "job-0.log")
+    assert [sentence.words[-1] for sentence in read_conllu(tmp_path / "trees")] == ["."] * 3
+    again = cli(*asked, "--shard", "1/2", "--join")
+    assert again.stdout == f"{tmp_path}/trees: there already\n"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 import io
 import json
+import os
 import pickle
 import signal
 import sys
 
 import pytest
+import torch
 
+from fairseq_diverse.cli import main
+from fairseq_diverse.cli import parse as cli_parse
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parse, parsers
@@ -90,6 +94,101 @@ def test_parts_of_another_job_are_refused(tmp_path):
     (tmp_path / "parts/0000000000.json").write_text("[]")
     with pytest.raises(UserError, match=r"parts: holds parts of another text, parser or shard; delete it"):
         parse._take_over(tmp_path / "parts", other)
+
+
+def write_shards(tmp_path, **other):
+    """Three shards of five lines, the third with a line that has no tree."""
+    for number, (first, last) in enumerate([(0, 1), (1, 3), (3, 5)], 1):
+        shard = parse.shard_path(tmp_path / "out", number, 3)
+        shard.write_text("".join(f"(S {line})\n" for line in range(first, last)))
+        record = {"kind": "constituency", "versions": {}, "shard": {"text": "hash", "lines": [first, last]}}
+        parse.record_path(shard).write_text(json.dumps(record | (other if number == 2 else {})))
+    (tmp_path / "out.3-of-3.unparsed").write_text("4\tempty line\n")
+
+
+def test_shards_are_joined_when_all_are_there(tmp_path):
+    out, second = tmp_path / "out", tmp_path / "out.2-of-3"
+    write_shards(tmp_path)
+    second.rename(tmp_path / "late")
+    assert parse.join_shards(out, 3) == [second] and not out.exists()
+    (tmp_path / "late").rename(second)
+    with locked(tmp_path / "out.parts"), pytest.raises(ValueError, match=r"is working on .*out\.parts"):
+        parse.join_shards(out, 3)
+    assert parse.join_shards(out, 3) == [] == parse.join_shards(out, 3)
+    assert out.read_text() == "".join(f"(S {line})\n" for line in range(5))
+    assert json.loads((tmp_path / "out.json").read_text()) == {"kind": "constituency", "versions": {}}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.json", "out.unparsed"}
+    assert (tmp_path / "out.unparsed").read_text() == "4\tempty line\n"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"versions": {"spacy": "1"}},
+        {"shard": {"text": "other", "lines": [1, 3]}},
+        {"shard": {"text": "hash", "lines": [2, 3]}},
+    ],
+)
+def test_shards_of_different_texts_parsers_or_lines_are_not_joined(other, tmp_path):
+    write_shards(tmp_path, **other)
+    with pytest.raises(UserError, match=r"out\.2-of-3: not of the text, parser and version of .*out\.1-of-3"):
+        parse.join_shards(tmp_path / "out", 3)
+    assert not (tmp_path / "out").exists() and (tmp_path / "out.1-of-3").exists()
+
+
+def test_each_worker_has_its_place_on_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(parse, "die_with_parent", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(parse, "_settings", (), raising=False)
+    places, settings = [tmp_path / name for name in ("gpu-MIG-1-0", "gpu-7-1")], ("dependency", "spacy", "m", "en")
+    held = []
+    for expected in ("MIG-1", "7"):
+        monkeypatch.setattr(parse, "_gpu", None)
+        parse._start(settings, places)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
+        held.append(parse._gpu)
+    os.close(held[0])  # that worker has ended
+    monkeypatch.setattr(parse, "_gpu", None)
+    parse._start(settings, places)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-1"
+    for lock in (parse._gpu, held[1]):
+        os.close(lock)
+    parse._start(settings, [])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--device cuda", "--device cuda: torch sees no GPU here"),
+        ("--join", "--join: give --shard I/N too"),
+        ("--shards 2", "--shards 2: needs --slurm; without it, start each with --shard I/N --join"),
+        ("--shards 0 --slurm", "--shards 0: at least 1 is needed"),
+        ("--shard 1/2 --slurm", "--shard 1/2: with --slurm give --shards N"),
+    ],
+)
+def test_flags_that_do_not_fit(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    asked = ["parse", "--kind", "dependency", "--input", f"{tmp_path}/a", "--out", f"{tmp_path}/b", *flags.split()]
+    assert main(asked) == 2 and capsys.readouterr().err == f"fairseq-diverse parse: {message}\n"
+
+
+def test_gpus_have_the_names_that_the_user_gave(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert cli_parse._gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    assert cli_parse._gpus() == ["3", "5"]
+
+
+def test_spacy_without_a_gpu_says_what_to_install(monkeypatch):
+    def require_gpu():
+        raise ValueError("Cannot use GPU, CuPy is not installed")
+
+    monkeypatch.setattr("spacy.require_gpu", require_gpu)
+    with pytest.raises(UserError, match=r"^--device cuda: spaCy: Cannot use GPU.*; pip install 'spacy\[cuda12x\]'"):
+        parsers.load_parser("spacy", "en_core_web_sm", "en", gpu=True)
 
 
 # --- models that are damaged or bring code ---

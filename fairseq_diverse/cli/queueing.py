@@ -1,0 +1,35 @@
+"""``--slurm`` of commands that do one thing: the same command as one or several jobs."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+
+def add_slurm(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--slurm",
+        nargs="*",
+        metavar="OPTION=VALUE",
+        help="queue this with SLURM; options of sbatch, such as partition=cpu cpus_per_task=16 time=600 (minutes)",
+    )
+
+
+def queue(args: argparse.Namespace, jobs: Mapping[str, Sequence[str]], dropped: Sequence[str] = ()) -> None:
+    """Queue this command without ``--slurm`` and the ``dropped`` flags, once for each of the jobs with its own flags.
+
+    Raises:
+        UserError: see ``support.slurm.submit``.
+    """
+    from fairseq_diverse.support.paths import runs_dir
+    from fairseq_diverse.support.slurm import Command, submit
+
+    line, taken = [], False
+    for word in args.words:
+        if word.startswith("--"):
+            taken = word.partition("=")[0] in ("--slurm", *dropped)
+        if not taken:
+            line.append(word)
+    folder = runs_dir() / "slurm"
+    numbers = submit([Command([*line, *more]) for more in jobs.values()], len(jobs), args.slurm, folder)
+    for name, number in zip(jobs, numbers, strict=True):
+        print(f"{name}: job {number}")
+    print(f"logs of jobs: {folder}")

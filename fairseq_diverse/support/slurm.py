@@ -1,0 +1,69 @@
+"""Work as one array of SLURM jobs, by submitit."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.processes import run_to_end
+from fairseq_diverse.support.yaml_files import parse_value
+
+TIME = 24 * 60  # minutes of a job, where none are asked for
+RESTARTS = 1000  # after a job's time is up: each resumes where the last stopped
+
+
+@dataclass
+class Command:
+    """``fairseq-diverse WORDS...`` as a job. Stopped by SLURM (time, preemption), it is queued again and resumes."""
+
+    words: list[str]
+
+    def __call__(self) -> str:
+        done = run_to_end([sys.executable, "-m", "fairseq_diverse.cli", *self.words])
+        if done.returncode:
+            raise RuntimeError(f"fairseq-diverse {' '.join(self.words)} ended with exit code {done.returncode}")
+        return "done"
+
+    def checkpoint(self) -> Any:
+        """What submitit calls when SLURM announces the end."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[str], folder: Path) -> list[str]:
+    """Queue jobs as one array, ``parallel`` of them at a time.
+
+    Args:
+        settings: sbatch's options as ``name=value``, hyphens as underscores.
+        folder: for the jobs' scripts and logs.
+
+    Returns:
+        The jobs' numbers, in the order of the jobs.
+
+    Raises:
+        UserError: submitit or SLURM is absent, or sbatch or an option is refused.
+    """
+    try:
+        from submitit import SlurmExecutor
+        from submitit.core.utils import FailedJobError
+    except ImportError:
+        raise UserError("--slurm needs submitit; install it: pip install 'fairseq-diverse[slurm]'") from None
+    options: dict[str, Any] = {"time": TIME, "job_name": "fairseq-diverse", "array_parallelism": parallel}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--slurm {setting}: write an option of sbatch as name=value, partition=gpu for example")
+        options[name.replace("-", "_")] = parse_value(value)
+    try:
+        executor = SlurmExecutor(folder, max_num_timeout=RESTARTS)
+        executor.update_parameters(**options)
+        with executor.batch():
+            queued = [executor.submit(job) for job in jobs]
+    except RuntimeError as error:
+        raise UserError(f"--slurm: {error}") from None
+    except (ValueError, TypeError, FailedJobError) as error:
+        raise UserError(f"--slurm {' '.join(settings)}: {' '.join(str(error).split())}") from None
+    return [job.job_id for job in queued]
