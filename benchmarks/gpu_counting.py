@@ -30,7 +30,6 @@ from benchmarks.fake_cuda import fake_cuda, move
 from fairseq_diverse.attention import kernels
 from fairseq_diverse.attention.kernels import gpu
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.data.trees import EVERYTHING_RELATED
 
 SIZES = Path(__file__).resolve().parents[1] / "configs/size"
 WORDS = 32_000
@@ -262,10 +261,7 @@ def build(size: str, flags: dict[str, Any], device: str = "meta", words: int = W
 def make_batch(model: Any, length: int, tokens: int = TOKENS) -> dict[str, Any]:
     """A sample on the host with ``tokens`` on each side, padding included, and trees where the model reads them."""
     shape = sides.Size(0, 0, 0, 0, len(model.encoder.dictionary) - 4, tokens, length)
-    sample = sides.batch(shape, tokens // length, "cpu")
-    if model.encoder.plan.trees:
-        sample["net_input"]["source_trees"] = torch.tensor(EVERYTHING_RELATED).repeat(tokens // length, length, 1)
-    return sample
+    return sides.batch(shape, tokens // length, "cpu", model)
 
 
 def training(model: Any, system: System, sample: dict[str, Any], dtype: torch.dtype) -> Callable[..., None]:

@@ -70,7 +70,7 @@ class Aggregation(nn.Module):
     """The vote network of a routed attention, W2 ReLU(W1 LayerNorm(O) + b1) + b2, and a naive way to combine the votes.
 
     Args:
-        kind: em, simple, or floor: a plain sum over the heads, so that only the cost of the vote network remains.
+        kind: em, simple, or torch: a plain sum over the heads, so that only the cost of the vote network remains.
     """
 
     def __init__(self, width: int, heads: int, kind: str) -> None:
@@ -84,7 +84,7 @@ class Aggregation(nn.Module):
     def combine(self, concatenated: Tensor) -> Tensor:
         """(..., d) -> (..., d)"""
         votes = self.network(concatenated).unflatten(-1, (self.heads, -1))  # (..., H, d)
-        if self.kind == "floor":
+        if self.kind == "torch":
             return votes.sum(-2)
         if self.kind == "simple":
             return simple_routing(votes.unsqueeze(-1))

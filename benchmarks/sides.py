@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,8 @@ from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement i
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
+from fairseq_diverse.data.trees import EVERYTHING_RELATED
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 
 fairseq_diverse.register()
 
@@ -66,7 +68,7 @@ class Side:
     Args:
         flags: of the architecture, in addition to the size.
         terms: disagreement terms on every component; empty for plain label-smoothed cross-entropy.
-        naive: replacement of each routed aggregation: em, simple or floor (see ``naive.Aggregation``); floor also
+        naive: replacement of each routed aggregation: em, simple or torch (see ``naive.Aggregation``); torch also
             replaces interacting heads (see ``naive.products_of_pairs``).
     """
 
@@ -96,6 +98,7 @@ PLACES = {"encoder:1": "encoder:1", "encoder:1-2": "encoder:1-2", "encoder": "en
 SIDES: dict[str, Side] = {
     "fairseq": Side("transformer"),
     "off": Side(),
+    "off again": Side(),
     **{f"disagreement {term}": Side(terms=term) for term in ("output", "position", "subspace")},
     "disagreement all": Side(terms="subspace,position,output"),
     **{f"{kind} routing {name}": _routed(place, kind) for kind in ("em", "simple") for name, place in PLACES.items()},
@@ -104,18 +107,30 @@ SIDES: dict[str, Side] = {
         for kind in ("em", "simple")
         for name, place in PLACES.items()
     },
-    **{f"routing floor {name}": _routed(place, "em", "floor") for name, place in PLACES.items()},
+    **{f"torch routing {name}": _routed(place, "em", "torch") for name, place in PLACES.items()},
     "both of Li 2021": Side("li2021_aggregation", terms="output"),
     "talking": Side(flags={"talking": "both"}),
+    "dependency encoder:1": Side(flags={"syntax": "dependency"}),
+    "phrase encoder:1": Side(flags={"syntax": "phrase"}),
+    "phrase, enlivened encoder:1": Side(flags={"syntax": "phrase", "enliven": "enliven"}),
+    "pruning encoder:1": Side(flags={"enliven": "prune"}),
+    "relative encoder": Side(flags={"relative_on": "encoder"}),
+    "localness encoder": Side(flags={"localness_on": "encoder"}),
+    "differential everywhere": Side(flags={"differential_on": EVERYWHERE}),
+    **{f"gated {kind} everywhere": Side(flags={"gated": kind}) for kind in ("head", "element")},
     "evolving encoder": Side("wang2021_evolving", {"evolving_on": "encoder"}),
     "evolving everywhere": Side("wang2021_evolving"),
     **{f"{count} heads": _heads(count) for count in HEADS},
     **{f"{kind} {count} heads": _heads(count, **flags) for kind, flags in OF_HEADS.items() for count in HEADS},
     **{
-        f"floor {kind} {count} heads": _heads(count, "floor", interacting=kind)
+        f"torch {kind} {count} heads": _heads(count, "torch", interacting=kind)
         for kind in ("concat", "sum")
         for count in HEADS
     },
+}
+DROPOUT = "attention dropout"
+SIDES |= {
+    f"{name}, {DROPOUT}": replace(side, flags={**side.flags, "attention_dropout": 0.1}) for name, side in SIDES.items()
 }
 
 
@@ -145,8 +160,9 @@ def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     return model.to(device)
 
 
-def batch(size: Size, sentences: int, device: str) -> dict[str, Any]:
-    """A synthetic sample in the format of fairseq's collater, with sentences of at least 3/4 ``size.length``."""
+def batch(size: Size, sentences: int, device: str, model: Any = None) -> dict[str, Any]:
+    """A synthetic sample in the format of fairseq's collater, with sentences of at least 3/4 ``size.length``, and with
+    trees if the model reads them."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(size.length * 3 // 4, size.length + 1, (sentences,), generator=generator)
     lengths[0] = size.length
@@ -158,6 +174,8 @@ def batch(size: Size, sentences: int, device: str) -> dict[str, Any]:
     target.scatter_(1, lengths.unsqueeze(1) - 1, 2)
     previous = torch.cat([torch.full_like(target[:, :1], 2), target[:, :-1]], 1).where(real, 1)
     inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous}
+    if isinstance(model, DiverseTransformerModel) and model.encoder.plan.trees:
+        inputs["source_trees"] = torch.tensor(EVERYTHING_RELATED).repeat(sentences, size.length, 1)
     return {
         "net_input": {name: tensor.to(device) for name, tensor in inputs.items()},
         "target": target.to(device),
@@ -178,7 +196,7 @@ def build_criterion(terms: str, words: Dictionary, on: str = EVERYWHERE) -> Any:
 def _likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[], Tensor]:
     """The objective of one training step, per token."""
     criterion = build_criterion(side.terms, model.encoder.dictionary)
-    sample = batch(size, size.tokens // size.length, device)
+    sample = batch(size, size.tokens // size.length, device, model)
     model.train()
 
     def objective() -> Tensor:
@@ -226,7 +244,7 @@ def generation(name: str, size: Size, device: str) -> Sample:
     generator = SequenceGenerator(
         [model], model.decoder.dictionary, beam_size=5, min_len=size.steps, max_len_a=0, max_len_b=size.steps
     )
-    sample = batch(size, size.sentences, device)
+    sample = batch(size, size.sentences, device, model)
     return timed(lambda: generator.generate([model], sample), device)
 
 

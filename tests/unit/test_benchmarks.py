@@ -119,21 +119,23 @@ def test_talking_heads_of_x_transformers_are_the_same_function():
 
 
 @pytest.mark.parametrize("kind", ["concat", "sum"])
-def test_the_floor_of_interacting_heads_has_their_parameters_and_shapes(kind):
-    floor, whole = (sides.build_model(sides.SIDES[f"{prefix}{kind} 4 heads"], QUICK) for prefix in ("floor ", ""))
-    assert [p.shape for p in floor.parameters()] == [p.shape for p in whole.parameters()]
+def test_interacting_heads_in_torch_have_their_parameters_and_shapes(kind):
+    in_torch, whole = (sides.build_model(sides.SIDES[f"{prefix}{kind} 4 heads"], QUICK) for prefix in ("torch ", ""))
+    assert [p.shape for p in in_torch.parameters()] == [p.shape for p in whole.parameters()]
     x = torch.randn(5, 3, QUICK.width)
-    values = [model.encoder.layers[0].self_attn.attend(x, x, x, need_weights=False).value for model in (floor, whole)]
+    values = [
+        model.encoder.layers[0].self_attn.attend(x, x, x, need_weights=False).value for model in (in_torch, whole)
+    ]
     assert values[0].shape == values[1].shape and not torch.equal(*values)
 
 
-def test_the_floor_has_the_parameters_of_a_routed_attention():
-    floor = sides.build_model(sides.SIDES["routing floor encoder"], QUICK)
+def test_routing_in_torch_has_the_parameters_of_a_routed_attention():
+    in_torch = sides.build_model(sides.SIDES["torch routing encoder"], QUICK)
     routed = sides.build_model(sides.SIDES["em routing encoder"], QUICK)
-    replaced = [name for name, module in floor.named_modules() if isinstance(module, naive.Aggregation)]
+    replaced = [name for name, module in in_torch.named_modules() if isinstance(module, naive.Aggregation)]
     assert replaced == [name for name, module in routed.named_modules() if isinstance(module, RoutedAggregation)]
     assert len(replaced) == QUICK.layers
-    assert sum(p.numel() for p in floor.parameters()) == sum(p.numel() for p in routed.parameters())
+    assert sum(p.numel() for p in in_torch.parameters()) == sum(p.numel() for p in routed.parameters())
 
 
 def test_both_sides_translate_to_the_same_tokens_of_fixed_length(monkeypatch):
@@ -146,7 +148,7 @@ def test_both_sides_translate_to_the_same_tokens_of_fixed_length(monkeypatch):
             assert torch.equal(a["tokens"], b["tokens"])
 
 
-def test_every_row_names_a_side_and_its_floor_comes_before():
+def test_every_row_names_a_side_and_its_torch_reference_comes_before():
     assert len(set(command.ROWS)) == len(command.ROWS)
     for number, row in enumerate(command.ROWS):
         known = sides.FUNCTIONS if row.measure.startswith("function") else sides.SIDES
@@ -154,11 +156,11 @@ def test_every_row_names_a_side_and_its_floor_comes_before():
             known = [f"{name}{who}" for name in parsing.BATCHES for who in ("", " alone")]
         assert {row.ours, row.reference} <= {*known, *(["x-transformers"] if row.measure == "attention" else [])}
         earlier = {(other.measure, other.ours) for other in command.ROWS[:number]}
-        assert not row.floor or (row.measure, row.floor) in earlier
+        assert not row.torch or (row.measure, row.torch) in earlier
 
 
 def test_table_and_saved_file(tmp_path, capsys):
-    pattern = "function: output|^memory: off|generation: off|layer: (routing|em)"
+    pattern = "function: output|^memory: off|generation: off|layer: (torch|em)"
     assert command.main(["--quick", "--only", pattern, "--pairs", "6", "--save", "trial"], results=tmp_path) == 0
     (path,) = tmp_path.iterdir()
     report = json.loads(path.read_text())
@@ -170,7 +172,7 @@ def test_table_and_saved_file(tmp_path, capsys):
     table = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| quick")]
     assert len(table) == len(rows) == 5
     shown = {cells[0].removeprefix("| quick ").strip(): [cell.strip() for cell in cells] for cells in table}
-    assert shown["layer: em routing encoder:1"][5] == f"{rows['layer: routing floor encoder:1']['ratio']:.3f}"
+    assert shown["layer: em routing encoder:1"][5] == f"{rows['layer: torch routing encoder:1']['ratio']:.3f}"
     assert shown["memory: off"][-1].endswith("expected 1.00: inside |")
 
 
