@@ -78,6 +78,7 @@ class AttentionShape:
         head_width: D, of each head's values.
         out_width: input width of the output projection.
         out_gain: factor on the initial weights of the output projection.
+        query_width: of the input of the query projection.
     """
 
     component: str
@@ -88,12 +89,13 @@ class AttentionShape:
     head_width: int
     out_width: int
     out_gain: float = 1.0
+    query_width: int = 0
 
     @classmethod
     def of(cls, component: str, layer: int, width: int, heads: int) -> Self:
         """The attention without mechanisms."""
         head_width = width // max(heads, 1)
-        return cls(component, layer, width, heads, head_width, head_width, width)
+        return cls(component, layer, width, heads, head_width, head_width, width, query_width=width)
 
 
 @dataclass
@@ -101,7 +103,7 @@ class AttentionContext:
     """Input of the stages of one attention, during one call.
 
     Args:
-        query: (B, T, C) the input of the query projection.
+        query: (B, T, query_width) the input of the query projection.
         q: (B, H, T, Dk) queries, times ``scale``.
         k, v: (B, H, S, Dk) and (B, H, S, D).
         scale: factor of the queries, 1 / sqrt(Dk).

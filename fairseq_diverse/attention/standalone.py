@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         num_heads: H, a divisor of C.
         dropout: probability of dropping a weight in training.
         bias: whether the projections have a bias.
-        kdim, vdim: widths of keys and values, C by default.
+        kdim, vdim, qdim: widths of the inputs of keys, values and queries, C by default.
         mechanisms: name -> settings without ``on``, named as the flags without their prefix.
         component: encoder (sees everything), decoder (the caller masks the future) or cross.
         layer: from 1 at the bottom, for mechanisms that read it.
@@ -54,6 +55,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         kdim: int | None = None,
         vdim: int | None = None,
         *,
+        qdim: int | None = None,
         mechanisms: Mapping[str, Mapping[str, Any]] | None = None,
         component: str = "encoder",
         layer: int = 1,
@@ -70,15 +72,15 @@ class StandaloneAttention(StagedBody, nn.Module):
                     raise UserError(f"mechanisms: {name} has no setting {field!r}")
                 setattr(args, attribute_name(name, field), value)
         plan = AttentionPlan(args, {component: Component(layer, embed_dim, num_heads)})
-        before = plan.shape(component, layer)
+        before = replace(plan.shape(component, layer), query_width=qdim or embed_dim)
         built, shape = build_mechanisms(plan.at(component, layer), before)
         self.embed_dim, self.num_heads, self.dropout, self.trees = embed_dim, num_heads, dropout, plan.trees
         self.scale = shape.key_width**-0.5
         self.k_proj = nn.Linear(kdim or embed_dim, num_heads * shape.key_width, bias)
         self.v_proj = nn.Linear(vdim or embed_dim, embed_dim, bias)
-        self.q_proj = nn.Linear(embed_dim, num_heads * shape.key_width, bias)
+        self.q_proj = nn.Linear(shape.query_width, num_heads * shape.key_width, bias)
         self.out_proj = nn.Linear(shape.out_width, embed_dim, bias)
-        same_width = kdim in (None, embed_dim) and vdim in (None, embed_dim)
+        same_width = {kdim, vdim, qdim} <= {None, embed_dim}
         for projection in (self.k_proj, self.v_proj, self.q_proj):
             nn.init.xavier_uniform_(projection.weight, gain=2**-0.5 if same_width else 1.0)
         nn.init.xavier_uniform_(self.out_proj.weight)
@@ -120,7 +122,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         """As ``forward``, with the further inputs and results of mechanisms.
 
         Args:
-            query: (B, T, C).
+            query: (B, T, qdim).
             key, value: (B, S, kdim), (B, S, vdim).
             key_padding_mask: (B, S), True (or -inf) at padding.
             query_padding_mask: (B, T), True at padding; for ``terms`` and for mechanisms that read several queries.

@@ -48,6 +48,16 @@ def test_off_it_is_torchs_attention():
             torch.testing.assert_close(weights, expected_weights)
 
 
+def test_queries_may_have_their_own_width():
+    attention = StandaloneAttention(C, H, qdim=10, kdim=7, vdim=5, mechanisms={"gated": {"kind": "element"}})
+    x, keys, values = torch.randn(B, T, 10), torch.randn(B, S, 7), torch.randn(B, S, 5)
+    projections = ((attention.q_proj, x), (attention.k_proj, keys), (attention.v_proj, values))
+    q, k, v = (projection(given).unflatten(-1, (H, -1)).transpose(1, 2) for projection, given in projections)
+    heads = ((q @ k.mT / (C / H) ** 0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+    expected = attention.out_proj(heads * (x @ attention.gated.projection.weight.t()).sigmoid())
+    torch.testing.assert_close(attention(x, keys, values)[0], expected)
+
+
 class Block(nn.Module):
     """A post-norm encoder layer, as torch's and fairseq's."""
 

@@ -39,7 +39,7 @@ class GatedAttention(Mechanism):
     def __init__(self, settings: Settings, where: AttentionShape) -> None:
         super().__init__(settings, where)
         gates = where.heads * (where.head_width if settings.kind == "element" else 1)
-        self.projection = nn.Linear(where.width, gates, bias=False)
+        self.projection = nn.Linear(where.query_width, gates, bias=False)
         nn.init.xavier_uniform_(self.projection.weight)
 
     def gate(self, heads: Tensor, context: AttentionContext) -> Tensor:
