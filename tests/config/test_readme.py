@@ -16,7 +16,8 @@ from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
+FURTHER = [ROOT / folder / "README.md" for folder in ("benchmarks", "examples/images")]
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *FURTHER]
 
 
 def blocks(path: Path) -> list[str]:

@@ -1,0 +1,1 @@
+"""Attention-augmented ResNets with evolving attention, without fairseq; see README.md."""

@@ -1,0 +1,261 @@
+"""examples/images: attention-augmented ResNets on generated pictures."""
+
+import json
+import random
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from fairseq_diverse.attention import MECHANISMS, UserError
+
+pytestmark = pytest.mark.integration
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "images"
+# Wang et al. (2021), Table 1: parameters in millions
+PUBLISHED = {
+    **{("34", "none"): 21.8, ("34", "augmented"): 20.7, ("34", "evolving"): 20.7},
+    **{("50", "none"): 25.6, ("50", "augmented"): 25.8, ("50", "evolving"): 25.8},
+    **{("101", "none"): 44.5, ("101", "augmented"): 45.4, ("101", "evolving"): 45.4},
+    **{("152", "none"): 60.2, ("152", "augmented"): 61.6, ("152", "evolving"): 61.6},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def images():
+    """The example's modules; its mechanism is registered for the tests of this file only."""
+    from examples.images import data, maps, model, report, train
+
+    MECHANISMS.setdefault("pixel-offsets", model.PixelOffsets)
+    yield SimpleNamespace(data=data, maps=maps, model=model, report=report, train=train)
+    del MECHANISMS["pixel-offsets"]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Two classes that differ in brightness: 12 pictures for training, 6 held out."""
+    folder, draws = tmp_path_factory.mktemp("pictures"), random.Random(1)
+    for split, count in (("train", 6), ("test", 3)):
+        for label, name in enumerate(("dark", "light")):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = bytes(draws.randrange(100) + 150 * label for _ in range(32 * 32 * 3))
+                Image.frombytes("RGB", (32, 32), pixels).save(folder / split / name / f"{number}.png")
+    return folder
+
+
+def run(images, data: Path, out: Path, *flags: str) -> dict:
+    """A training of two epochs of three updates; the checkpoint."""
+    words = f"--data {data} --out {out} --size tiny --epochs 2 --batch 4 --workers 0".split()
+    images.train.main([*words, *flags])
+    return torch.load(out / "checkpoint.pt")
+
+
+@pytest.mark.parametrize(("size", "attention"), PUBLISHED)
+def test_parameters_are_those_of_table_1(images, size, attention):
+    with torch.device("meta"):
+        model = images.model.ResNet(size, 1000, attention, **({"conv": "1.0"} if attention == "evolving" else {}))
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    assert abs(millions - PUBLISHED[size, attention]) < (0.06 if size == "152" else 0.05)
+
+
+@pytest.mark.parametrize(
+    ("size", "layers"), [("34", range(8, 34)), ("50", [*range(12, 22, 3), *range(24, 40, 3), 42, 45, 48])]
+)
+def test_shapes_at_224_pixels(images, size, layers):
+    model, maps = images.model.ResNet(size, 7).eval(), {}
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, 224, 224), maps).shape == (1, 7)
+    assert list(maps) == [*layers]
+    last_stage = [*layers][-6 if size == "34" else -3 :]
+    for layer, weights in maps.items():
+        pixels = 7 * 7 if layer in last_stage else 14 * 14
+        assert weights.shape == (1, 8, pixels, pixels)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(1, 8, pixels))
+
+
+def augmented_by_loops(conv, x: torch.Tensor) -> torch.Tensor:
+    """One picture (channels, side, side): concat(Conv(x), W_O attention(x)); logits of Wang et al., Eqs. 2-3."""
+    attention, side = conv.attention, x.size(-1)
+    heads, offsets = attention.num_heads, attention.pixel_offsets
+    q, k, v = (
+        torch.stack([project(x[:, i // side, i % side]) for i in range(side**2)]).view(side**2, heads, -1)
+        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    out = torch.zeros(side**2, heads, v.size(-1))
+    for h in range(heads):
+        for i in range(side**2):
+            logits = []
+            for j in range(side**2):
+                down, right = j // side - i // side, j % side - i % side
+                by_row, by_column = (offsets.vectors[n, d + side - 1] for n, d in enumerate((down, right)))
+                logits.append(q[i, h] @ k[j, h] / q.size(-1) ** 0.5 + q[i, h] @ by_row + q[i, h] @ by_column)
+            out[i, h] = torch.stack(logits).softmax(0) @ v[:, h]
+    attended = attention.out_proj(out.flatten(1)).t().unflatten(1, (side, side))
+    return torch.cat([F.conv2d(x[None], conv.conv.weight, padding=1)[0], attended])
+
+
+def test_an_augmented_convolution_equals_loops(images):
+    size = images.model.Size((1,), heads=2, key_share=0.5, value_share=0.5, least_keys=3)
+    conv = images.model.AugmentedConv(5, 8, 1, 4, size, {}, 2)
+    x = torch.randn(2, 5, 4, 4)
+    with torch.no_grad():
+        got, carry = conv(x, None, None)
+        torch.testing.assert_close(got, torch.stack([augmented_by_loops(conv, picture) for picture in x]))
+    assert carry is None and conv.attention.q_proj.out_features == 6 and conv.attention.embed_dim == 4
+
+
+@pytest.mark.parametrize(("stride", "rows", "pixels"), [(1, 4, 16), (2, 4, 16), (1, 8, 16), (2, 8, 16)])
+def test_strides_and_large_maps_are_pooled(images, stride, rows, pixels):
+    size = images.model.Size((1,), heads=2, key_share=0.5, value_share=0.5, largest_map=4)
+    conv, maps = images.model.AugmentedConv(5, 8, stride, rows, size, {}, 2), {}
+    got, _ = conv(torch.randn(3, 5, rows * stride, rows * stride), None, maps)
+    assert got.shape == (3, 8, rows, rows) and maps[2].shape == (3, 2, pixels, pixels)
+
+
+def test_the_map_before_counts_if_it_has_the_same_resolution(images):
+    size = images.model.Size((1,), heads=2, key_share=0.5, value_share=0.5)
+    conv = images.model.AugmentedConv(5, 8, 1, 4, size, {"evolving": {"carry": 0.5, "conv": "1.0"}}, 2)
+    x = torch.randn(2, 5, 4, 4)
+    first, carry = conv(x, None, None)
+    other, _ = conv(x, torch.randn(2, 2, 9, 9), None)
+    assert torch.equal(first, other) and carry.shape == (2, 2, 16, 16)
+    assert not torch.allclose(conv(x, torch.randn(2, 2, 16, 16), None)[0], first)
+
+
+def test_without_carry_and_convolution_it_is_the_augmented_network(images):
+    torch.manual_seed(1)
+    plain = images.model.ResNet("tiny", 3, "augmented")
+    off = images.model.ResNet("tiny", 3, "evolving", carry=0.0, conv="0")
+    off.load_state_dict(plain.state_dict())
+    on = images.model.ResNet("tiny", 3, "evolving", carry=0.5, conv="1.0")
+    assert not on.load_state_dict(plain.state_dict(), strict=False).unexpected_keys
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(off(x), plain(x)) and not torch.allclose(on(x), plain(x))
+    assert not any("attention" in key for key in images.model.ResNet("tiny", 3, "none").state_dict())
+
+
+@pytest.mark.parametrize("attention", ["none", "augmented", "evolving"])
+def test_every_parameter_has_a_gradient(images, attention):
+    model = images.model.ResNet("tiny", 3, attention)
+    model(torch.randn(2, 3, 32, 32)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all() and (parameter.grad.any() or name.endswith("k_proj.bias")), name
+
+
+def test_two_updates_then_resumed_equal_one_training(images, pictures, tmp_path):
+    """Interrupted within an epoch and at its end."""
+    expected = run(images, pictures, tmp_path / "a")
+    for update in ("2", "3"):
+        stopped = run(images, pictures, tmp_path / "b", "--stop-at", update)
+        assert stopped["update"] == int(update) and not (tmp_path / "b/result.json").exists()
+    got = run(images, pictures, tmp_path / "b")
+    assert got["epochs"] == expected["epochs"] and [epoch["epoch"] for epoch in got["epochs"]] == [1, 2]
+    for key, value in expected["model"].items():
+        assert torch.equal(got["model"][key], value), key
+    result = json.loads((tmp_path / "b/result.json").read_text())
+    assert result["epochs"] == got["epochs"] and result["pictures"] == [12, 6]
+    assert all(0 <= epoch["top1"] <= epoch["top5"] == 100 for epoch in got["epochs"])
+    with pytest.raises(UserError, match=r"checkpoint\.pt was made with seed 1, not 2; give another --out"):
+        run(images, pictures, tmp_path / "b", "--seed", "2")
+    (tmp_path / "b/checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="damaged, or not a checkpoint"):
+        run(images, pictures, tmp_path / "b")
+
+
+def test_it_learns_in_mixed_precision(images, pictures, tmp_path):
+    epochs = run(images, pictures, tmp_path, "--amp", "--epochs", "12", "--batch", "12", "--lr", "2")["epochs"]
+    assert epochs[-1]["training_loss"] < 0.2 < 0.6 < epochs[0]["training_loss"] and epochs[-1]["top1"] == 100
+
+
+def test_the_maps_of_three_layers_are_drawn(images, pictures, tmp_path):
+    for attention in ("augmented", "evolving"):
+        run(images, pictures, tmp_path / attention, "--attention", attention, "--stop-at", "1")
+    words = f"--data {pictures} --pictures 2 --out {tmp_path / 'maps.png'} --checkpoint".split()
+    words += [str(tmp_path / attention / "checkpoint.pt") for attention in ("augmented", "evolving")]
+    images.maps.main(words)
+    with Image.open(tmp_path / "maps.png") as sheet:
+        assert sheet.format == "PNG" and sheet.size == (7 * 120, 24 + 2 * 120)
+        cells = [sheet.crop((120 * n, 24, 120 * n + 112, 136)) for n in range(7)]
+    assert len({cell.tobytes() for cell in cells}) == 7
+    with pytest.raises(UserError, match=r"--layers 2: .* has attention in layers 6, 7, 8, 9, 10, 11, 12, 13"):
+        images.maps.main([*words, "--layers", "2"])
+
+
+def test_bad_folders_are_one_line(images, pictures, tmp_path):
+    def error(*flags: str) -> str:
+        with pytest.raises(UserError) as caught:
+            run(images, tmp_path, tmp_path / "out", *flags)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "train: no such folder" in error()
+    (tmp_path / "train/cat").mkdir(parents=True)
+    assert "1 folders of classes" in error()
+    (tmp_path / "train/dog").mkdir()
+    assert "cat: no pictures" in error()
+    for name in ("train/cat", "train/dog", "val/cat", "val/fox"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "1.jpg").write_bytes(b"no picture")
+    assert "the classes of training differ" in error()
+    (tmp_path / "val/fox").rename(tmp_path / "val/dog")
+    assert "2 pictures fill no batch" in error()
+    for workers in ("0", "1"):
+        line = error("--batch", "2", "--workers", workers)
+        assert re.fullmatch(r"--data: .*\.jpg: cannot be read as a picture \(.*\)", line)
+    assert "--epochs 0: must be above 0" in error("--epochs", "0")
+    assert "--evolving-kernel 2: must be odd" in error("--batch", "1", "--evolving-kernel", "2")
+
+
+def test_the_learning_rate_is_that_of_the_paper(images):
+    epochs = {1: 0.128 / 5, 5: 0.128, 29: 0.128, 30: 0.0128, 60: 0.00128, 80: 0.000128, 90: 0.0000128, 100: 0.0000128}
+    for epoch, expected in epochs.items():
+        assert images.train.rate(epoch / 100, 0.128) == pytest.approx(expected)
+
+
+def test_processes_share_the_pictures_of_an_update(images):
+    def batches(batch, rank, world, first=0, epoch=1):
+        return list(images.data.training_batches(29, epoch, 1, batch, rank, world, first))
+
+    alone, pair = batches(6, 0, 1), [batches(3, rank, 2) for rank in (0, 1)]
+    assert [one + other for one, other in zip(*pair, strict=True)] == alone and len(alone) == 4
+    assert len({number for batch in alone for _, number in batch}) == 24
+    assert batches(6, 0, 1, first=3) == alone[3:] and batches(6, 0, 1, epoch=2) != alone
+
+
+@pytest.mark.parametrize("shape", [(300, 260), (32, 32), (40, 500)])
+def test_crops(images, shape):
+    picture = Image.effect_noise(shape, 50).convert("RGB")
+    for side in (32, 224):
+        crops = [images.data.random_crop(picture, side, random.Random(seed)) for seed in (1, 1, 2)]
+        assert {crop.size for crop in [*crops, images.data.centre_crop(picture, side)]} == {(side, side)}
+        assert crops[0].tobytes() == crops[1].tobytes() != crops[2].tobytes()
+
+
+def test_the_table_has_means_and_a_test(images, tmp_path):
+    assert images.report.table(tmp_path).startswith("Not run yet")
+    for kind, scores in (("augmented", (70, 71, 72)), ("evolving", (72, 73, 74))):
+        for seed, top in enumerate(scores):
+            result = {"settings": {"attention": kind, "seed": seed, "size": "tiny"}, "parameters": 1234, "seconds": 90}
+            (tmp_path / f"{kind}-{seed}.json").write_text(json.dumps(result | {"epochs": [{"top1": top, "top5": 99}]}))
+    text = images.report.table(tmp_path)
+    assert "| evolving | 1,234 | 72.00, 73.00, 74.00 | 73.00 | 1.00 | 99.00 | 2 |" in text
+    # t = 2 / sqrt(2 / 3) with 4 degrees of freedom: p = 0.0705; 2.776 sqrt(2 / 3) = 2.27
+    assert "+2.00 points, 95% interval -0.27 to +4.27, p = 0.070" in text
+
+
+def test_the_readme_has_the_table_of_the_results_and_commands_that_parse(images):
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    table = images.report.table(FOLDER / "results")
+    assert images.report.BLOCK.search(text)[0] == f"<!-- results -->\n{table}<!-- end -->"
+    blocks = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    lines = blocks.replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines if "examples.images.train" in line]
+    assert len(commands) >= 2
+    for words in commands:
+        images.train.arguments(words[words.index("examples.images.train") + 1 :])
