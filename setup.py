@@ -9,6 +9,7 @@ EXTRAS = {
     "chinese": ["jieba"],
     "slurm": ["submitit"],
     "plots": ["matplotlib", "scikit-learn"],
+    "completion": ["shtab"],
     "dev": [
         *("ruff", "mypy", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "x-transformers"),
         'triton; platform_system == "Linux"',

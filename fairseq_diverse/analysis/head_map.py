@@ -10,6 +10,7 @@ from fairseq_diverse.attention.functional.agreement import output_agreement
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
     try:
         from sklearn.manifold import TSNE
     except ImportError as error:
-        raise UserError("the map needs scikit-learn; install it: pip install 'fairseq-diverse[plots]'") from error
+        raise UserError(f"the map needs scikit-learn; install it: {install('plots')}") from error
     widths = {name: vectors.size(1) for name, vectors in heads.items()}
     if len(set(widths.values())) > 1:
         raise UserError(f"heads of different widths cannot be on one map: {widths}")

@@ -14,11 +14,15 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_diverse import __version__
 from fairseq_diverse.cli import user_dir
+from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
+SHELLS = ("bash", "zsh", "tcsh")
 COMMANDS = {
     "doctor": "check the installation",
+    "user-dir": "print the folder for --user-dir of fairseq's commands",
     "toy": "write the embedded corpus",
     "prepare": "clean, tokenize, segment and binarize a parallel corpus",
     "parse": "parse tokenized text with spaCy or benepar",
@@ -67,13 +71,18 @@ def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
     return named
 
 
-def build_parser(argv: list[str]) -> argparse.ArgumentParser:
+def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParser:
+    """The parser of all commands; only that of the first word of ``argv`` has its flags, or all of the ``whole``."""
     parser = argparse.ArgumentParser(
         prog="fairseq-diverse", description="Attention diversity for neural machine translation."
     )
+    parser.add_argument("--version", action="version", version=f"fairseq-diverse {__version__}")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars, no warnings")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what fairseq logs")
+    parser.add_argument("--completion", choices=SHELLS, help="print a script that completes commands and flags")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        if argv and argv[0] == name:  # import only this command: the others may be slow or need extras
+        if name in argv[:1] or whole:  # import only this command: the others may be slow or need extras
             module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
             subparser = subparsers.add_parser(
                 name,
@@ -85,10 +94,44 @@ def build_parser(argv: list[str]) -> argparse.ArgumentParser:
             module.add_arguments(subparser)
             if name in user_dir.COMMANDS:
                 user_dir.add_user_dir(subparser)
-            subparser.set_defaults(main=module.main)
+            subparser.set_defaults(main=module.main, parser=subparser, paths=getattr(module, "PATHS", ()))
         else:
             subparsers.add_parser(name, help=summary)
     return parser
+
+
+def _own_flags(argv: list[str]) -> tuple[set[str], list[str]]:
+    """The flags before the command that any command takes, in full, and the rest."""
+    names = {"-q": "--quiet", "-v": "--verbose", "--quiet": "--quiet", "--verbose": "--verbose"}
+    count = next((number for number, word in enumerate(argv) if word not in names), len(argv))
+    return {names[word] for word in argv[:count]}, argv[count:]
+
+
+def _check_paths(args: argparse.Namespace) -> None:
+    """Check that what a command reads exists, before it imports torch, which takes seconds.
+
+    Raises:
+        ValueError: a file or folder does not exist.
+    """
+    for name in args.paths:
+        given = getattr(args, name, None)
+        for text in map(str, given if isinstance(given, list) else [given] if given is not None else []):
+            named = text.partition("=")[2]
+            if not any(Path(path).exists() for path in (text, named or text)):
+                missing = [path for path in (named or text).split(os.pathsep) if not Path(path).exists()]
+                if missing:
+                    kind = "checkpoint" if name in ("checkpoint", "checkpoints", "path") else "file or folder"
+                    flag = "" if name == "checkpoints" else f"--{name} "
+                    raise ValueError(f"{flag}{missing[0]}: no such {kind}")
+
+
+def _print_completion(shell: str) -> int:
+    try:
+        import shtab
+    except ImportError:
+        raise ValueError(f"--completion needs shtab; install it: {install('completion')}") from None
+    print(shtab.complete(build_parser([], whole=True), shell))
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -102,14 +145,26 @@ def main(argv: list[str] | None = None) -> int:
         warnings.filterwarnings("ignore", message)
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8 in every locale; names of files may be anything
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    own, argv = _own_flags(argv)
+    if "--quiet" in own:
+        os.environ["TQDM_DISABLE"] = "1"
+        logging.root.setLevel(logging.ERROR)
+    if "--verbose" in own:
+        logging.root.setLevel(logging.INFO)
     folder, command = None, argv[0] if argv else ""
     try:
         if command in user_dir.COMMANDS:
             folder, argv = user_dir.take_user_dir(argv)
         if folder is not None and command != "average":
             user_dir.register_with(folder)
-        args = build_parser(argv).parse_args(argv)
+        if command == "--completion" and argv[1:2] and argv[1] in SHELLS:
+            return _print_completion(argv[1])
+        parser = build_parser(argv)
+        args, unknown = parser.parse_known_args(argv)
+        if unknown:
+            getattr(args, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
         args.user_dir, args.words = folder, argv
+        _check_paths(args)
         with stopped_by_signals():
             code = args.main(args) or 0
             print(end="", flush=True)

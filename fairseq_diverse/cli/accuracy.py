@@ -17,6 +17,7 @@ from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figu
 if TYPE_CHECKING:
     from fairseq_diverse.analysis.accuracy import Accuracy
 
+PATHS = ("checkpoints", "data")
 EXAMPLE = (
     "fairseq-diverse accuracy baseline=baseline/checkpoint_best.pt both=both/checkpoint_best.pt --data logic-data "
     "--out lengths.png"

@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
+from fairseq_diverse.support.installed import extras, install
 from fairseq_diverse.support.paths import PACKAGE, runs_dir
 
 EXAMPLE = "fairseq-diverse doctor"
@@ -36,11 +37,7 @@ REQUIRED = {
     "subword-nmt": "subword_nmt",
     "sentencepiece": "sentencepiece",
 }
-EXTRAS = {
-    "syntax": {"spacy": "spacy", "benepar": "benepar", "torch-struct": "torch_struct", "nltk": "nltk"},
-    "plots": {"matplotlib": "matplotlib"},
-    "metrics": {"jiwer": "jiwer", "pycocoevalcap": "pycocoevalcap"},
-}
+MODULES = {"scikit-learn": "sklearn"}  # whose name is not that of the package
 
 
 @dataclass(frozen=True)
@@ -186,12 +183,13 @@ def _text_tools() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    for extra, packages in EXTRAS.items():
-        for package, module in packages.items():
-            version = _version(package)  # not imported: some take seconds
-            state = "ok" if version and _spec(module) else "missing"
-            advice = f'pip install "fairseq-diverse[{extra}]"'
-            yield Check(package, state, version, advice, required=False)
+    needed = {package: extra for extra, packages in extras().items() if extra != "dev" for package in packages}
+    for package, extra in needed.items():
+        if package == "transformers":
+            continue
+        version = _version(package)  # not imported: some take seconds
+        state = "ok" if version and _spec(MODULES.get(package, package.replace("-", "_"))) else "missing"
+        yield Check(package, state, version, install(extra), required=False)
     version = _version("transformers")
     state = "missing" if not version else "ok" if version.startswith("4.") else "wrong"
     found = version if state != "wrong" else f"{version}, with which benepar's pretrained models fail"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 
+PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en_de --out heads.png"
 
 

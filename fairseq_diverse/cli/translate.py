@@ -20,6 +20,7 @@ from typing import IO, Any
 from fairseq_diverse.cli import first_lines
 from fairseq_diverse.support.files import atomic_write, decode_lines, iterate_lines
 
+PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse translate --checkpoint average.pt --data data/multi30k_en_de --input new.en --out new.de"
 
 CHARACTERS = 20  # per subword; longer lines are not segmented, since the time is quadratic in the length of a word

@@ -1,4 +1,4 @@
-"""A user's own folder of mechanisms (``--user-dir``), for the commands of this package."""
+"""Print the folder of this package, for --user-dir of fairseq's commands, which work from any folder with it."""
 
 import argparse
 import traceback
@@ -6,8 +6,20 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_diverse.support.paths import PACKAGE
+
+EXAMPLE = 'fairseq-train DATA --user-dir "$(fairseq-diverse user-dir)" --arch diverse_transformer ...'
+
 # the commands that build models or read their flags; `average` needs no model but has the flag, too
 COMMANDS = ("accuracy", "average", "check", "heads", "plot", "report", "run", "size", "translate")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def main(args: argparse.Namespace) -> None:
+    print(PACKAGE)
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from fairseq_diverse.metrics.scores import Result
 from fairseq_diverse.metrics.words import ratio, tokenize
 from fairseq_diverse.preparation.tokens import clean
+from fairseq_diverse.support.installed import install
 
 JAVA = "install a Java runtime (apt install default-jre, brew install openjdk)"
 COMET = "pip install unbabel-comet in an environment of its own, and put its comet-score on the PATH"
@@ -108,9 +109,7 @@ def _meteor_jar() -> Path:
     for folder in spec.submodule_search_locations or () if spec else ():
         if (jar := Path(folder, "meteor", "meteor-1.5.jar")).exists():
             return jar
-    raise ValueError(
-        'meteor-1.5.jar of the package pycocoevalcap is missing; run: pip install "fairseq-diverse[metrics]"'
-    )
+    raise ValueError(f"meteor-1.5.jar of the package pycocoevalcap is missing; run: {install('metrics')}")
 
 
 def _run_meteor(

@@ -16,6 +16,7 @@ import numpy as np
 
 from fairseq_diverse.metrics.scores import TOKENIZERS, Result, sacrebleu_metric
 from fairseq_diverse.preparation.tokens import clean
+from fairseq_diverse.support.installed import install
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -170,6 +171,4 @@ def _package(module: str, name: str = "") -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise ValueError(
-            f'the package {name or module} is not installed; run: pip install "fairseq-diverse[metrics]"'
-        ) from None
+        raise ValueError(f"the package {name or module} is not installed; run: {install('metrics')}") from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.installed import install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +57,7 @@ def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
         from matplotlib import font_manager, rcParams
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("plots need matplotlib; install it: pip install 'fairseq-diverse[plots]'") from error
+        raise UserError(f"plots need matplotlib; install it: {install('plots')}") from error
     logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # a font without a normal weight is fine
     installed = {font.name for font in font_manager.fontManager.ttflist}
     rcParams["font.family"] = ["sans-serif", *[name for name in EAST_ASIAN_FONTS if name in installed][:1]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import run_to_end
 from fairseq_diverse.support.yaml_files import parse_value
 
@@ -50,7 +51,7 @@ def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[
         from submitit import SlurmExecutor
         from submitit.core.utils import FailedJobError
     except ImportError:
-        raise UserError("--slurm needs submitit; install it: pip install 'fairseq-diverse[slurm]'") from None
+        raise UserError(f"--slurm needs submitit; install it: {install('slurm')}") from None
     options: dict[str, Any] = {"time": TIME, "job_name": "fairseq-diverse", "array_parallelism": parallel}
     for setting in settings:
         name, equals, value = setting.partition("=")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.installed import install
 from fairseq_diverse.syntax.escapes import with_brackets_escaped
 
 KINDS = {"dependency": "spacy", "constituency": "benepar"}
@@ -54,7 +55,7 @@ class Spacy:
         try:
             import spacy
         except ImportError:
-            raise UserError("--parser spacy: not installed; run: pip install 'fairseq-diverse[syntax]'") from None
+            raise UserError(f"--parser spacy: not installed; run: {install('syntax')}") from None
         if gpu:
             try:
                 spacy.require_gpu()
@@ -110,7 +111,7 @@ class Benepar:
             import nltk
             from transformers import dynamic_module_utils
         except ImportError:
-            raise UserError("--parser benepar: not installed; run: pip install 'fairseq-diverse[syntax]'") from None
+            raise UserError(f"--parser benepar: not installed; run: {install('syntax')}") from None
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # otherwise it asks whether to run a model's code
         hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
         with _loading("benepar", model, given, hint):

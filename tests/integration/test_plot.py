@@ -125,7 +125,7 @@ def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_pat
         (["--out", "maps.svg"], "--out maps.svg: the name must end in .png or .pdf"),
         (["--path", "absent.pt"], "absent.pt"),
         (["--path", __file__], f"{__file__}: not a checkpoint"),
-        (["--data", "absent"], "absent/preprocess.json: cannot be read"),
+        (["--data", "absent"], "--data absent: no such file or folder"),
     ],
 )
 def test_user_errors_are_one_line(data, checkpoint, tmp_path, capsys, monkeypatch, flags, message):

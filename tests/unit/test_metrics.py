@@ -322,7 +322,7 @@ def test_missing_packages_are_named(monkeypatch, metric, package):
         if name.split(".")[0] == package:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=rf'{package} is not installed; run: pip install "fairseq-diverse\[metrics\]"'):
+    with pytest.raises(ValueError, match=rf"{package} is not installed; run: pip install .*\[metrics\]"):
         CATALOGUE[metric].compute(Texts(["a"], ["a"], "de"))
 
 

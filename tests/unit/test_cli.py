@@ -1,0 +1,105 @@
+"""What all commands share: flags before the command, completion, paths that are checked first."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import fairseq_diverse
+from fairseq_diverse.cli import COMMANDS, SHELLS, main
+from fairseq_diverse.support import installed
+from fairseq_diverse.support.paths import PACKAGE
+
+
+def stopped(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    return stop.value.code, capsys.readouterr()
+
+
+def test_version_and_folder(capsys):
+    assert stopped(["--version"], capsys)[1].out == f"fairseq-diverse {fairseq_diverse.__version__}\n"
+    assert main(["user-dir"]) == 0 and capsys.readouterr().out == f"{PACKAGE}\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_every_command_and_its_flags(shell, capsys):
+    assert main(["--completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(command in script for command in COMMANDS) and "same-arithmetic" in script
+
+
+def test_a_wrong_flag_shows_the_usage_of_its_command(capsys):
+    for words, usage in (
+        (["average", "--checkpoints", "a", "--out", "b", "--lst", "5"], "usage: fairseq-diverse average "),
+        (["plot", "lengths", "--data", "a", "--out", "b.png", "--x", "y"], "usage: fairseq-diverse plot lengths "),
+    ):
+        code, shown = stopped(words, capsys)
+        assert code == 2 and shown.err.startswith(usage)
+        assert shown.err.splitlines()[-1].endswith(f"error: unrecognized arguments: {' '.join(words[-2:])}")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "plot attention", "plot head-map", "plot rows", "plot curves"])
+def test_help_has_an_example(command, capsys):
+    assert "example:" in stopped([*command.split(), "--help"], capsys)[1].out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("heads --checkpoint no.pt --data {}", "heads: --checkpoint no.pt: no such checkpoint"),
+        ("translate --checkpoint {}:no.pt --data {}", "translate: --checkpoint no.pt: no such checkpoint"),
+        ("translate --checkpoint {} --data no", "translate: --data no: no such file or folder"),
+        ("accuracy a=no.pt --data {}", "accuracy: no.pt: no such checkpoint"),
+        (
+            "plot attention --path a={} b=no.pt --data {} --sentence 1 --layer 1 --out x.png",
+            "plot: --path no.pt: no su",
+        ),
+        ("plot lengths --data {} no --out x.png", "plot: --data no: no such file or folder"),
+    ],
+)
+def test_paths_are_checked_before_torch_is_imported(words, message, tmp_path):
+    code = "import sys; from fairseq_diverse.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    command = [sys.executable, "-c", code, *words.format(*[tmp_path] * 3).split()]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    )
+    assert done.returncode == 0 and done.stderr.startswith(f"fairseq-diverse {message}"), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_quiet_and_verbose(monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_DISABLE", "0")
+    levels = []
+    monkeypatch.setattr("logging.root.setLevel", levels.append)
+    assert main(["-q", "user-dir"]) == 0 and os.environ["TQDM_DISABLE"] == "1"
+    assert main(["--verbose", "user-dir"]) == 0 and levels == [40, 20]
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ("{}", "pip install 'fairseq-diverse[plots]'"),
+        ('{"dir_info": {"editable": true}, "url": "file:///my%20clone"}', "pip install -e '/my clone''[plots]'"),
+    ],
+)
+def test_advice_fits_how_the_package_is_installed(origin, command, monkeypatch):
+    class Installed:
+        def read_text(self, name):
+            return origin
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert installed.install("plots") == command
+
+
+def test_extras_are_those_of_the_metadata(monkeypatch):
+    lines = [
+        "torch>=2.6",
+        'spacy; extra == "syntax"',
+        "nltk ; extra == 'syntax'",
+        'triton; os == "L" and extra == "dev"',
+    ]
+    monkeypatch.setattr(metadata, "requires", lambda name: lines)
+    assert installed.extras() == {"syntax": ["spacy", "nltk"], "dev": ["triton"]}
