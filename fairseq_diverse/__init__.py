@@ -13,7 +13,12 @@ def register() -> None:
     """Register everything with fairseq and torch; idempotent."""
     from fairseq_diverse.checkpoints.loading import register_safe_globals
     from fairseq_diverse.checkpoints.resuming import keep_batches_when_resumed, keep_precision_when_resumed
-    from fairseq_diverse.criterions import classification, label_smoothed_cross_entropy_with_disagreement  # noqa: F401
+    from fairseq_diverse.criterions import (  # noqa: F401
+        classification,
+        label_smoothed_cross_entropy_with_disagreement,
+        language_model,
+    )
+    from fairseq_diverse.criterions.gathering import gather_predictions
     from fairseq_diverse.metrics import fairseq_scorers as scoring  # noqa: F401
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.support.errors import check_learned_positions, install_error_hook
@@ -22,6 +27,7 @@ def register() -> None:
     register_safe_globals()
     keep_batches_when_resumed()
     keep_precision_when_resumed()
+    gather_predictions()
     install_error_hook()
     check_learned_positions()
 

@@ -1,10 +1,11 @@
 """Cases of the property tests: every example of each mechanism on every component, and all mechanisms together."""
 
-from fairseq_diverse.testing.models import TINY, batch, build_model, cases, dictionary, task, terms
+from fairseq_diverse.testing.models import ROBERTA, TINY, batch, build_model, cases, dictionary, places, task, terms
 
-__all__ = ["ALL_ON", "CASES", "TINY", "batch", "build_model", "dictionary", "task", "terms"]
+__all__ = ["ALL_ON", "CASES", "ROBERTA_CASES", "TINY", "batch", "build_model", "dictionary", "task", "terms"]
 
 CASES = cases()
+ROBERTA_CASES = cases(where=lambda flags: tuple(place for place in places(flags) if place == ROBERTA))
 ALL_ON = (
     "all-on",
     {

@@ -68,10 +68,16 @@ class StagedAttention(StagedBody, MultiheadAttention):
             self.k_proj = quant_noise(nn.Linear(self.kdim, num_heads * shape.key_width), *noise)
         if shape.out_width != before.out_width:
             self.out_proj = quant_noise(nn.Linear(shape.out_width, embed_dim), *noise)
+        self.out_gain = shape.out_gain
         if shape != before:
             self.reset_parameters()
-            self.out_proj.weight.data.mul_(shape.out_gain)
+            self.scale_out_proj()
         self.add_mechanisms(mechanisms)
+
+    def scale_out_proj(self) -> None:
+        """Give new initial weights of the output projection the gain that a mechanism needs."""
+        if self.out_gain != 1:
+            self.out_proj.weight.data.mul_(self.out_gain)
 
     def forward(self, *args, **kwargs) -> tuple[Tensor, Tensor | None]:  # type: ignore[no-untyped-def]
         """As fairseq's ``MultiheadAttention.forward``."""

@@ -1,6 +1,7 @@
 """Check every property of a mechanism, of the package or your own, on every component on which it is defined.
 
 Prints a table, property by component: a tick, or what differs and by how much. The exit status is 1 if anything fails.
+The column `roberta` is the encoder of a language model, for mechanisms that need no trees.
 A mechanism is checked with the settings in ``examples`` of its class, or else with every choice of ``kind``, or else
 with its defaults.
 """
@@ -40,7 +41,7 @@ def check(name: str, user_dir: str | None) -> int:
     """Print the table of one mechanism; returns the number of failed checks."""
     from fairseq_diverse.attention.registry import MECHANISMS
     from fairseq_diverse.testing import properties
-    from fairseq_diverse.testing.models import at, components, examples
+    from fairseq_diverse.testing.models import ROBERTA, at, examples, places
 
     settings = examples(name)
     columns = properties.defined_at(name)
@@ -65,20 +66,26 @@ def check(name: str, user_dir: str | None) -> int:
         return "✓" if fine else "FAILED"
 
     def over_settings(holds: Callable[[Any], None], column: str) -> list[Callable[[], None]]:
-        return [partial(holds, at(flags, column)) for flags in settings if column in components(flags)]
+        return [partial(holds, at(flags, column)) for flags in settings if column in places(flags)]
+
+    def of_property(title: str, holds: Callable[[Any], None], column: str) -> str:
+        return attempt(title, column, *over_settings(holds, column)) if properties.applies(title, column) else "-"
+
+    def of_components(title: str, column: str, check: Callable[[], object]) -> str:
+        return "-" if column == ROBERTA else attempt(title, column, check)  # whose attention is the encoder's
 
     row("property", str)
-    row("what the class declares exists", lambda c: attempt("declared", c, partial(properties.declared, name)))
+    row("what the class declares exists", lambda c: of_components("declared", c, partial(properties.declared, name)))
     for title, holds in properties.PROPERTIES.items():
-        row(title, lambda c, t=title, h=holds: attempt(t, c, *over_settings(h, c)))  # type: ignore[misc]
+        row(title, partial(of_property, title, holds))
     if MECHANISMS[name].neutral is not None or MECHANISMS[name].neutral_zeros:
         neutral = partial(properties.neutral_is_the_baseline, name)
         row("neutral setting = baseline", lambda c: attempt("neutral setting", c, partial(neutral, c)))
     others = partial(properties.with_others, name)
-    row("with every other mechanism", lambda c: attempt("with others", c, partial(others, c)))
-    row("reload in a new process", lambda c: attempt("reload", c, lambda: _reload(name, c, user_dir)))
-    for problem, places in failed.items():
-        print(f"  {places[0]}: {problem}" + f" (and {len(places) - 1} more)" * (len(places) > 1))
+    row("with every other mechanism", lambda c: of_components("with others", c, partial(others, c)))
+    row("reload in a new process", lambda c: of_components("reload", c, lambda: _reload(name, c, user_dir)))
+    for problem, titles in failed.items():
+        print(f"  {titles[0]}: {problem}" + f" (and {len(titles) - 1} more)" * (len(titles) > 1))
     count = sum(map(len, failed.values()))
     print(f"{name}: {f'{count} failed' if count else 'every property holds'}\n", flush=True)
     return count

@@ -74,15 +74,17 @@ class DisagreementMixin(FairseqCriterion):
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, Any, dict[str, Any]]:
         observed = ObservedModel(model, attention_request=self.request)
+        problem = "--arch: disagreement needs a model that measures its heads, such as diverse_transformer"
         try:
             loss, sample_size, log = super().forward(observed, sample, reduce=reduce)
         except TypeError as error:
             if "attention_request" not in str(error):
                 raise
-            problem = "disagreement needs a model that measures its heads, such as diverse_transformer"
-            raise UserError(f"--arch: {problem}") from None
+            raise UserError(problem) from None
         if observed.extra is None:
             raise UserError(f"--criterion {type(self).__name__}: this criterion does not call the model")
+        if "agreement" not in observed.extra:  # fairseq's roberta ignores requests
+            raise UserError(problem)
         agreement = observed.extra["agreement"]  # (K,)
         if reduce:
             count = sample["ntokens"] if getattr(self, "sentence_avg", False) else sample_size

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 
 from fairseq.models import register_model_architecture
+from fairseq.models.roberta.model import roberta_base_architecture, roberta_large_architecture
 from fairseq.models.transformer.transformer_legacy import (
     base_architecture,
     tiny_architecture,
@@ -15,7 +16,7 @@ from fairseq.models.transformer.transformer_legacy import (
 
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
-from fairseq_diverse.models import classifier, diverse_transformer  # noqa: F401  (registers the models)
+from fairseq_diverse.models import classifier, diverse_transformer, roberta  # noqa: F401  (registers the models)
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,36 @@ def classifier_architecture(args: Namespace) -> None:
     base_architecture(args)
 
 
+def roberta_tiny_architecture(args: Namespace) -> None:
+    """Two layers of width 64, for tests; as fairseq's ``transformer_tiny``."""
+    sizes = {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 64, "attention_heads": 2}
+    _default(args, {f"encoder_{name}": value for name, value in sizes.items()})
+    roberta_base_architecture(args)
+
+
+def _on_encoder(size: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    """Of a language model, whose only component is the encoder: mechanisms are placed there by default."""
+
+    def architecture(args: Namespace) -> None:
+        place_by_default(args, "encoder")
+        size(args)
+
+    return architecture
+
+
+ROBERTA_SIZES: dict[str, Callable[[Namespace], None]] = {
+    "": roberta_base_architecture,
+    "_large": roberta_large_architecture,
+    "_tiny": roberta_tiny_architecture,
+}
+
+ROBERTA_SYSTEMS: dict[str, dict[str, object]] = {
+    "diverse_roberta": {},
+    # alpha: the smallest of the grid {0.1, 0.2, 0.4} of Wang et al. (2021), section 4.2, as is beta, 0.1 by default
+    "wang2021_evolving_roberta": {"evolving_on": "encoder", "evolving_carry": 0.1},
+}
+
+
 def _register(
     name: str, flags: dict[str, object], size: Callable[[Namespace], None], model: str = "diverse_transformer"
 ) -> None:
@@ -99,3 +130,7 @@ for system, flags in SYSTEMS.items():
 for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.items():
     _register(f"li2021_logic{suffix}", flags, logic_architecture, "diverse_classifier")
     _register(f"li2021_probing{suffix}", flags, classifier_architecture, "diverse_classifier")
+
+for system, flags in ROBERTA_SYSTEMS.items():
+    for suffix, size in ROBERTA_SIZES.items():
+        _register(system + suffix, flags, _on_encoder(size), "diverse_roberta")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from fairseq.checkpoint_utils import prune_state_dict
-from fairseq.models import register_model
+from fairseq.models import BaseFairseqModel, register_model
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
 from torch import Tensor, nn
 
@@ -55,9 +55,9 @@ def make_plan(cfg: Any) -> AttentionPlan:
     return AttentionPlan(cfg, {name: Component(layers[name], widths[name], heads[name]) for name in layers})
 
 
-def check_heads(args: Any) -> None:
+def check_heads(args: Any, sides: Sequence[str] = ("encoder", "decoder")) -> None:
     """Raise ``UserError`` if a number of heads does not divide its width."""
-    for side in ("encoder", "decoder"):
+    for side in sides:
         heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
         if heads < 1 or width % heads:
             raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
@@ -301,14 +301,34 @@ class DiverseDecoder(TransformerDecoderBase):
         return x, {"attn": [attn], "inner_states": states, **extra}
 
 
-@register_model("diverse_transformer")
-class DiverseTransformerModel(TransformerModel):
-    """fairseq's ``transformer`` with mechanisms at any attention and layer; with all off, it is fairseq's model."""
+class DiverseModel(BaseFairseqModel):
+    """What fairseq's models with mechanisms share: flags, warm start and refusals; put it before fairseq's model."""
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
         add_flags(parser)
+
+    @classmethod
+    def prepare(cls, args: Namespace, model: str, sides: Sequence[str]) -> None:
+        """Check the arguments of a model before it is built, and let placements follow ``--*-layers-to-keep``."""
+        if not isinstance(args, Namespace):
+            exit_with(f"fairseq-hydra-train ignores misspelt flags of {model}; use fairseq-train")
+        check_heads(args, sides)
+        keep_layers(args)
+
+    def __prepare_scriptable__(self) -> None:
+        raise UserError(f"{type(self).__name__}: TorchScript is not supported; use the model without it")
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
+        """As in fairseq, but layers are pruned before a warm start compares their names."""
+        pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
+        return super().load_state_dict(pruned, strict, model_cfg, args)
+
+
+@register_model("diverse_transformer")
+class DiverseTransformerModel(DiverseModel, TransformerModel):
+    """fairseq's ``transformer`` with mechanisms at any attention and layer; with all off, it is fairseq's model."""
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "DiverseTransformerModel":
@@ -318,21 +338,10 @@ class DiverseTransformerModel(TransformerModel):
                 raise UserError(
                     f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
                 )
-        if not isinstance(args, Namespace):
-            exit_with("fairseq-hydra-train ignores misspelt flags of diverse_transformer; use fairseq-train")
-        check_heads(args)
-        keep_layers(args)
+        cls.prepare(args, "diverse_transformer", ("encoder", "decoder"))
         model = super().build_model(args, task)
         model.decoder.criterion_reads_map = getattr(args, "criterion", None) not in CRITERIONS_WITHOUT_MAPS
         return model
-
-    def __prepare_scriptable__(self) -> None:
-        raise UserError("diverse_transformer: TorchScript is not supported; use the model without it")
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
-        """As in fairseq, but layers are pruned before a warm start compares their names."""
-        pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
-        return super().load_state_dict(pruned, strict, model_cfg, args)
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:

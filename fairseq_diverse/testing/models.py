@@ -2,6 +2,7 @@
 
 import dataclasses
 from argparse import Namespace
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,8 @@ from fairseq_diverse.attention.request import TERMS
 
 fairseq_diverse.register()
 
-Flags = dict[str, Any]  # attributes of parsed arguments
+Flags = dict[str, Any]  # attributes of parsed arguments, and the architecture if it is not diverse_transformer
+ROBERTA = "roberta"  # a place of mechanisms beside the components: the encoder of a language model
 
 TINY = {
     "encoder_embed_dim": 24,
@@ -30,6 +32,7 @@ TINY = {
     "decoder_ffn_embed_dim": 28,
     "share_all_embeddings": True,
     "dropout": 0.0,
+    "attention_dropout": 0.0,
     "max_source_positions": 64,
     "max_target_positions": 64,
 }
@@ -62,9 +65,18 @@ def components(flags: Flags) -> tuple[str, ...]:
     return tuple(c for c in COMPONENTS if all(c in MECHANISMS[name].components for name in names))
 
 
-def at(flags: Flags, component: str) -> Flags:
-    """``flags`` on one component."""
-    return {name: component if value == "{on}" else value for name, value in flags.items()}
+def places(flags: Flags) -> tuple[str, ...]:
+    """``components``, and ``ROBERTA`` where the mechanisms are defined on the encoder and need no trees."""
+    found, on_encoder = components(flags), at(flags, "encoder")
+    trees = any(read_settings(Namespace(**on_encoder), name).trees for name in placed(on_encoder))
+    return (*found, ROBERTA) if "encoder" in found and not trees else found
+
+
+def at(flags: Flags, place: str) -> Flags:
+    """``flags`` at one place: a component, or ``ROBERTA``."""
+    if place == ROBERTA:
+        return {**at(flags, "encoder"), "arch": "diverse_roberta"}
+    return {name: place if value == "{on}" else value for name, value in flags.items()}
 
 
 def settings_by_name(flags: Flags) -> dict[str, dict[str, Any]]:
@@ -79,13 +91,15 @@ def terms(flags: Flags) -> tuple[str, ...]:
     return tuple(term for term in TERMS if term != "position" or not whole)
 
 
-def cases(names: list[str] | None = None) -> list[tuple[str, Flags]]:
-    """Every example of the mechanisms on every component, with a name."""
+def cases(
+    names: list[str] | None = None, where: Callable[[Flags], tuple[str, ...]] = components
+) -> list[tuple[str, Flags]]:
+    """Every example of the mechanisms on every component, or at the places that ``where`` gives, with a name."""
     found = []
     for name in names or MECHANISMS:
         for number, flags in enumerate(all_examples := examples(name), 1):
             label = f"{name}-{number}" if len(all_examples) > 1 else name
-            found += [(f"{label}-{component}", at(flags, component)) for component in components(flags)]
+            found += [(f"{label}-{place}", at(flags, place)) for place in where(flags)]
     return found
 
 
@@ -100,15 +114,15 @@ def dictionary(words: int = 30) -> Dictionary:
 def task(words: int = 30) -> Any:
     """The part of a task that a model needs."""
     made = dictionary(words)
-    return SimpleNamespace(source_dictionary=made, target_dictionary=made)
+    return SimpleNamespace(source_dictionary=made, target_dictionary=made, max_positions=lambda: 64)
 
 
 def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:
     """A tiny model of an architecture, with ``flags``."""
     torch.manual_seed(seed)
-    args = Namespace(arch=arch, **{**TINY, **(flags or {})})
-    ARCH_CONFIG_REGISTRY[arch](args)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, task())
+    args = Namespace(**{**TINY, "arch": arch, **(flags or {})})
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task())
 
 
 def trees(subwords: int, generator: torch.Generator) -> Tensor:

@@ -17,7 +17,17 @@ from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.testing.models import Flags, at, batch, build_model, components, dictionary, examples, terms
+from fairseq_diverse.testing.models import (
+    ROBERTA,
+    Flags,
+    at,
+    batch,
+    build_model,
+    dictionary,
+    examples,
+    places,
+    terms,
+)
 
 EVERYWHERE = "encoder,cross,decoder"
 SIDES = (("left", "right"), ("right", "right"), ("left", "left"))  # where source and target are padded
@@ -47,6 +57,16 @@ def attention_at(model: Any, component: str) -> StagedAttention:
     return layer.encoder_attn if component == "cross" else layer.self_attn
 
 
+def architecture(flags: Flags) -> Flags:
+    """Of ``flags``, only the architecture, if it is given."""
+    return {name: value for name, value in flags.items() if name == "arch"}
+
+
+def everywhere(flags: Flags) -> str:
+    """The placement of all attentions of a model."""
+    return "encoder" if "arch" in flags else EVERYWHERE
+
+
 def where_placed(flags: Flags) -> str:
     """A component on which ``flags`` put a mechanism."""
     names = [attribute_name(name, "on") for name in MECHANISMS]
@@ -65,10 +85,11 @@ def trained_model(flags: Flags) -> Any:
 
 
 def off_is_absent(flags: Flags) -> None:
-    """With every mechanism off, the model has the keys and outputs of fairseq's ``transformer``."""
+    """With every mechanism off, the model has the keys and outputs of fairseq's ``transformer`` or ``roberta``."""
     switches = {attribute_name(name, MECHANISMS[name].Settings(on="").switch) for name in MECHANISMS}
     settings = {name: value for name, value in flags.items() if name not in switches}
-    theirs, ours = build_model({}, "transformer"), build_model(settings)
+    plain = flags.get("arch", "diverse_transformer").removeprefix("diverse_")
+    theirs, ours = build_model({}, plain), build_model(settings)
     require(
         list(theirs.state_dict()) == list(ours.state_dict()), "with the mechanism off, the model has other parameters"
     )
@@ -99,11 +120,12 @@ def declared(name: str) -> None:
     options.parse_args_and_arch(options.get_training_parser(), required)
 
 
-def neutral_is_the_baseline(name: str, component: str) -> None:
+def neutral_is_the_baseline(name: str, place: str) -> None:
     """At its neutral setting the mechanism changes nothing."""
     mechanism = MECHANISMS[name]
     flags = examples(name)[0] if mechanism.neutral is None else dict(mechanism.neutral)
-    baseline, model = build_model().eval(), build_model(at(flags, component)).eval()
+    flags = at(flags, place)
+    baseline, model = build_model(architecture(flags)).eval(), build_model(flags).eval()
     model.load_state_dict(baseline.state_dict(), strict=False)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -124,7 +146,7 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
 
 def gradients(flags: Flags, disagreement: bool = False) -> None:
     """Every parameter has a finite, non-zero gradient, equal with activation checkpointing."""
-    request = AttentionRequest(terms(flags), EVERYWHERE) if disagreement else None
+    request = AttentionRequest(terms(flags), everywhere(flags)) if disagreement else None
     plain = _gradients(flags, request)
     for parameter, gradient in plain.items():
         require(gradient is not None, f"{parameter}: no gradient")
@@ -166,7 +188,7 @@ def layerdrop(flags: Flags) -> None:
     model = trained_model({**flags, "encoder_layerdrop": 0.6, "decoder_layerdrop": 0.6})
     for seed in range(8):
         torch.manual_seed(seed)
-        output, extra = model(**batch(), attention_request=AttentionRequest(terms(flags), EVERYWHERE))
+        output, extra = model(**batch(), attention_request=AttentionRequest(terms(flags), everywhere(flags)))
         (output.float().mean() + extra["agreement"].sum()).backward()
         require(bool(output.isfinite().all()), "an output is not finite")
         require(bool(((extra["agreement"] >= 0) & (extra["agreement"] <= 1)).all()), "an agreement is outside [0, 1]")
@@ -199,9 +221,10 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
             for row in range(3):
                 src, tgt = sample["src_tokens"][row], sample["prev_output_tokens"][row]
                 trees = sample["source_trees"][row][src != pad][None]
-                real = tgt != pad
-                src, tgt = src[src != pad][None], tgt[real][None]
-                alone, _ = model(src, torch.tensor([src.size(1)]), tgt, source_trees=trees)
+                real = (src if "arch" in flags else tgt) != pad
+                src, tgt = src[src != pad][None], tgt[tgt != pad][None]
+                lengths = torch.tensor([src.size(1)])
+                alone, _ = model(src_tokens=src, src_lengths=lengths, prev_output_tokens=tgt, source_trees=trees)
                 where = " and ".join(padded_on)
                 require_close(together[row, real], alone[0], f"a sentence alone, compared with a batch padded {where}")
 
@@ -285,14 +308,14 @@ def routes_agree(flags: Flags) -> None:
         return output, extra, [p.grad.clone() for p in model.parameters()]
 
     model = trained_model(flags).double()
-    explicit, extra, gradients = run(AttentionRequest(weights=EVERYWHERE))
-    for request in (AttentionRequest(("output",), EVERYWHERE), None):
+    explicit, extra, gradients = run(AttentionRequest(weights=everywhere(flags)))
+    for request in (AttentionRequest(("output",), everywhere(flags)), None):
         output, _, others = run(request)
         # fairseq's plain cross-attention computes its softmax in float32 even in a float64 model
         require_close(output, explicit, "outputs without maps, compared with those with maps")
         for other, gradient in zip(others, gradients, strict=True):
             require_close(other, gradient, "gradients without maps, compared with those with maps")
-    require(len(extra["maps"]) == 2 + 3 + 3, "maps are missing")
+    require(len(extra["maps"]) == (2 if "arch" in flags else 2 + 3 + 3), "maps are missing")
     for (component, _), weights in extra["maps"].items():
         queries, keys = (8, 8) if component == "encoder" else (7, 7) if component == "decoder" else (7, 8)
         require(tuple(weights.shape) == (4, 3, queries, keys), f"{component}: a map of {tuple(weights.shape)}")
@@ -303,7 +326,8 @@ WIDTHS = {"share_all_embeddings": False, "decoder_embed_dim": 48, "decoder_outpu
 
 def warm_start(flags: Flags) -> None:
     """A model with the mechanism loads a plain model's parameters; new parameters keep their initial values."""
-    plain, model = (build_model({**WIDTHS, **more}, seed=seed).state_dict() for more, seed in (({}, 1), (flags, 2)))
+    both = ((architecture(flags), 1), (flags, 2))
+    plain, model = (build_model({**WIDTHS, **more}, seed=seed).state_dict() for more, seed in both)
     started = build_model({**WIDTHS, **flags}, seed=2)
     started.load_state_dict(dict(plain))
     for key, value in started.state_dict().items():
@@ -381,6 +405,14 @@ PROPERTIES: dict[str, Property] = {
 }
 
 
+OF_DECODERS = ("causality", "step by step", "finished sentences")  # their titles' first words
+
+
+def applies(title: str, place: str) -> bool:
+    """Whether a property of ``PROPERTIES`` can be checked at a place."""
+    return place != ROBERTA or not title.startswith(OF_DECODERS)
+
+
 def defined_at(name: str) -> tuple[str, ...]:
-    """The components on which a mechanism can be checked."""
-    return tuple(dict.fromkeys(component for flags in examples(name) for component in components(flags)))
+    """The places at which a mechanism can be checked: components, and ``ROBERTA``."""
+    return tuple(dict.fromkeys(place for flags in examples(name) for place in places(flags)))
