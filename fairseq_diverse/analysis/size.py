@@ -17,24 +17,31 @@ from fairseq_diverse.attention.registry import fill_defaults
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.support.errors import UserError
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
 PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul")
 
 
-def measure_size(args: Namespace, vocabulary: int, source_length: int, target_length: int) -> dict[str, Any]:
+def measure_size(
+    args: Namespace, vocabulary: int, source_length: int, target_length: int | None = None
+) -> dict[str, Any]:
     """Parameters and FLOPs of the model that ``args`` describe, by side and in total, and those of its mechanisms.
+
+    The parameters of a language model also have ``classifier``, the total with BERT's pooler in place of the head that
+    predicts words (the figure in the literature for BERT and RoBERTa).
 
     Args:
         args: ``arch`` and the model flags that were given, without defaults.
         vocabulary: symbols on each side, including fairseq's four.
-        source_length, target_length: tokens, including the end-of-sentence symbol.
+        source_length, target_length: tokens, including the end-of-sentence symbol; a language model has one sentence.
 
     Raises:
         UserError: an unknown architecture, flags that do not fit the model, or a number out of range.
     """
-    architectures = [name for name, kind in ARCH_MODEL_REGISTRY.items() if kind is DiverseTransformerModel]
+    kinds = (DiverseTransformerModel, DiverseRobertaModel)
+    architectures = [name for name, kind in ARCH_MODEL_REGISTRY.items() if kind in kinds]
     if args.arch not in architectures:
         raise UserError(f"--arch {args.arch}: unknown; known are {', '.join(architectures)}")
     if vocabulary < 5:
@@ -46,18 +53,28 @@ def measure_size(args: Namespace, vocabulary: int, source_length: int, target_le
     off = Namespace(**{**vars(args), **vars(off)})
 
     model = build_model(args, vocabulary)
-    lengths = {"source": source_length, "target": target_length}
-    for (side, length), limit in zip(lengths.items(), model.max_positions(), strict=True):
+    translates = isinstance(model, DiverseTransformerModel)
+    lengths = {"source": source_length} | ({"target": target_length or 30} if translates else {})
+    if target_length is not None and not translates:
+        raise UserError(f"--target-length {target_length}: {args.arch} reads one sentence; leave the flag out")
+    limits = model.max_positions() if translates else [model.max_positions()]
+    for (side, length), limit in zip(lengths.items(), limits, strict=True):
         if not 1 <= length <= limit:
-            raise UserError(f"--{side}-length {length}: from 1 to {limit} (--max-{side}-positions)")
-    parameters, flops = count_parameters(model), count_flops(model, source_length, target_length)
-    embeddings = parameters.pop("embeddings")
-    own, work = sum(parameters.values()), sum(flops.values())
+            flag = f"--max-{side}-positions" if translates else "--max-positions"
+            raise UserError(f"--{side}-length {length}: from 1 to {limit} ({flag})")
+    parameters, flops = count_parameters(model), count_flops(model, *lengths.values())
+    outside = {name: parameters.pop(name) for name in ("embeddings", "lm_head") if name in parameters}
+    own, work, total = sum(parameters.values()), sum(flops.values()), sum([*parameters.values(), *outside.values()])
     added, added_work = 0, 0
     if off != args:
         plain = build_model(off, vocabulary)
-        added = own + embeddings - sum(count_parameters(plain).values())
-        added_work = work - sum(count_flops(plain, source_length, target_length).values())
+        added = total - sum(count_parameters(plain).values())
+        added_work = work - sum(count_flops(plain, *lengths.values()).values())
+    figures = {**parameters, "without_embeddings": own, "added": added, "total": total}
+    if not translates:
+        model.register_classification_head("any", num_classes=1)
+        pooler = sum(parameter.numel() for parameter in model.classification_heads["any"].dense.parameters())
+        figures["classifier"] = total - outside["lm_head"] + pooler
     return {
         "arch": args.arch,
         "interacting": {
@@ -65,16 +82,15 @@ def measure_size(args: Namespace, vocabulary: int, source_length: int, target_le
             for name, part in model.encoder.plan.components.items()
             if model.encoder.plan.anywhere("interacting", name)
         },
-        "widths": {"encoder": args.encoder_embed_dim, "decoder": args.decoder_embed_dim},
+        "widths": {side: getattr(args, f"{side}_embed_dim") for side in flops},
         "vocabulary": vocabulary,
-        "source_length": source_length,
-        "target_length": target_length,
-        "parameters": {**parameters, "without_embeddings": own, "added": added, "total": own + embeddings},
+        **{f"{side}_length": length for side, length in lengths.items()},
+        "parameters": figures,
         "flops": {**flops, "total": work, "added": added_work},
     }
 
 
-def build_model(args: Namespace, vocabulary: int) -> DiverseTransformerModel:
+def build_model(args: Namespace, vocabulary: int) -> Any:
     """The model for complete arguments, with ``vocabulary`` symbols on each side.
 
     Raises:
@@ -82,9 +98,9 @@ def build_model(args: Namespace, vocabulary: int) -> DiverseTransformerModel:
     """
     dictionary = Dictionary()
     dictionary.pad_to_multiple_(vocabulary)
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary, max_positions=lambda: 512)
     try:
-        return DiverseTransformerModel.build_model(args, task).eval()
+        return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task).eval()
     except UserError:
         raise
     except (AssertionError, ValueError, RuntimeError, ArithmeticError) as error:  # fairseq's ways to refuse flags
@@ -92,19 +108,26 @@ def build_model(args: Namespace, vocabulary: int) -> DiverseTransformerModel:
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Number of parameters of ``encoder``, ``decoder``, and ``embeddings`` (with the softmax layer).
+    """Number of parameters of ``encoder``, ``decoder``, and ``embeddings`` (with the softmax layer); of a language
+    model ``encoder``, ``embeddings`` and ``lm_head``.
 
     A shared parameter counts once.
     """
-    counts = Counter(encoder=0, decoder=0, embeddings=0)
+    counts = Counter(dict.fromkeys([*_sides(model), "embeddings"], 0))
     for name, parameter in model.named_parameters():
         path = name.split(".")
-        counts["embeddings" if EMBEDDINGS & set(path) else path[0]] += parameter.numel()
+        part = "embeddings" if EMBEDDINGS & set(path) else "lm_head" if "lm_head" in path else path[0]
+        counts[part] += parameter.numel()
     return dict(counts)
 
 
-def count_flops(model: nn.Module, source_length: int, target_length: int) -> dict[str, int]:
-    """FLOPs of ``encoder`` and ``decoder`` for one sentence pair, without the embeddings and the softmax layer.
+def _sides(model: nn.Module) -> list[str]:
+    return [side for side in ("encoder", "decoder") if hasattr(model, side)]
+
+
+def count_flops(model: nn.Module, source_length: int, target_length: int = 0) -> dict[str, int]:
+    """FLOPs of ``encoder`` and ``decoder`` for one sentence pair, without the embeddings and the softmax layer; of a
+    language model those of ``encoder`` for one sentence.
 
     Counted while the model runs without fused attention (every attention computes its maps), since torch counts 0 for
     its fused kernel on a CPU. A multiply-add is 2 FLOPs. Counted are
@@ -130,27 +153,26 @@ def count_flops(model: nn.Module, source_length: int, target_length: int) -> dic
             **elementwise,
         },
     )
-    source, target = torch.full((1, source_length), 4), torch.full((1, target_length), 4)
-    related = torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1)  # ignored if no trees are needed
     with cpu.disabled(), counter, torch.no_grad():  # torch cannot count the work of our kernels
         model(
-            source,
-            torch.tensor([source_length]),
-            target,
+            src_tokens=torch.full((1, source_length), 4),
+            src_lengths=torch.tensor([source_length]),
+            prev_output_tokens=torch.full((1, target_length), 4),  # ignored by a language model
             features_only=True,
-            source_trees=related,
+            source_trees=torch.tensor(EVERYTHING_RELATED).repeat(1, source_length, 1),  # ignored if none are needed
             attention_request=AttentionRequest(weights=_with_own_maps(model), alignment=False),
         )
     flops = counter.get_flop_counts()
     name = type(model).__name__
-    return {side: sum(flops[f"{name}.{side}"].values()) for side in ("encoder", "decoder")}
+    return {side: sum(flops[f"{name}.{side}"].values()) for side in _sides(model)}
 
 
 def _with_own_maps(model: Any) -> str:
     """The placement of the attentions with one map per head."""
     own = {"encoder": [layer.self_attn for layer in model.encoder.layers]}
-    own |= {"decoder": [layer.self_attn for layer in model.decoder.layers]}
-    own |= {"cross": [layer.encoder_attn for layer in model.decoder.layers]}
+    if hasattr(model, "decoder"):
+        own |= {"decoder": [layer.self_attn for layer in model.decoder.layers]}
+        own |= {"cross": [layer.encoder_attn for layer in model.decoder.layers]}
     layers = {
         component: [str(n) for n, attention in enumerate(of, 1) if attention is not None and attention.has_maps]
         for component, of in own.items()

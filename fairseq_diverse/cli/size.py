@@ -2,7 +2,8 @@
 
 Takes every model flag of fairseq-train (--encoder-embed-dim, --share-all-embeddings, --routing, ...). FLOPs are those
 of one sentence pair in a full pass, 2 a multiply-add, on the route that makes every attention map: matrix products,
-convolutions, layer normalization and elementwise products; without embeddings and softmax layer. With --data also how
+convolutions, layer normalization and elementwise products; without embeddings and softmax layer. A language model
+(diverse_roberta, wang2021_evolving_roberta) reads one sentence of --source-length tokens. With --data also how
 many heads interacting heads should have at most (Li and Luo, 2022, Eq. 13), and where the source has constituency trees
 the mean of the sentences' largest phrase layers, which --phrase-limit should cover (Zhang et al., 2021, section 5.3.3).
 """
@@ -19,28 +20,34 @@ EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routin
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fairseq_diverse import register
     from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+    from fairseq_diverse.models.roberta import DiverseRobertaModel
 
     register()
     parser.usage = "fairseq-diverse size --arch ARCH [any model flag] [--source-length N] [--target-length N] ..."
     parser.allow_abbrev = False
     parser.add_argument("--arch", required=True, help="diverse_transformer, diverse_transformer_lite, ...")
     parser.add_argument("--source-length", type=int, default=30, metavar="N", help="tokens (default: 30)")
-    parser.add_argument("--target-length", type=int, default=30, metavar="N", help="tokens (default: 30)")
+    parser.add_argument("--target-length", type=int, metavar="N", help="tokens (default: 30)")
     parser.add_argument("--vocabulary", type=int, default=32000, metavar="N", help="symbols a side (default: 32000)")
     parser.add_argument("--data", metavar="DATA_BIN", help="measure the sentences of this training set, too")
     parser.add_argument("--source-lang", metavar="SOURCE", help="of --data, with --target-lang (default: the files')")
     parser.add_argument("--target-lang", metavar="TARGET", help="of --data, with --source-lang")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    flags = parser.add_argument_group("model flags", argument_default=argparse.SUPPRESS)
-    DiverseTransformerModel.add_args(flags)
+    flags: Any = parser.add_argument_group(
+        "model flags", argument_default=argparse.SUPPRESS, conflict_handler="resolve"
+    )
+    for model in (DiverseRobertaModel, DiverseTransformerModel):  # they share most flags
+        model.add_args(flags)
 
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.analysis.size import measure_size
     from fairseq_diverse.data.lengths import most_heads, phrase_layers, training_lengths
 
-    lengths = training_lengths(args.data, args.source_lang, args.target_lang) if args.data else None
     size = measure_size(args, args.vocabulary, args.source_length, args.target_length)
+    if args.data and "decoder" not in size["widths"]:
+        raise ValueError(f"--data: sentence pairs are for translation, not for {args.arch}; leave the flag out")
+    lengths = training_lengths(args.data, args.source_lang, args.target_lang) if args.data else None
     if lengths is not None:
         most = {side: most_heads(width, lengths.source) for side, width in size["widths"].items()}
         admissible = {
@@ -63,13 +70,20 @@ def main(args: argparse.Namespace) -> None:
 
 def _table(size: dict[str, Any]) -> str:
     parameters, flops = size["parameters"], size["flops"]
+    tokens = " + ".join(str(size[f"{side}_length"]) for side in ("source", "target") if f"{side}_length" in size)
     rows = [
-        ("", "parameters", f"FLOPs ({size['source_length']} + {size['target_length']} tokens)"),
-        *((side, f"{parameters[side]:,}", _short(flops[side])) for side in ("encoder", "decoder")),
+        ("", "parameters", f"FLOPs ({tokens} tokens)"),
+        *((side, f"{parameters[side]:,}", _short(flops[side])) for side in size["widths"]),
         ("without embeddings and softmax", f"{parameters['without_embeddings']:,}", _short(flops["total"])),
         ("  added by mechanisms", f"{parameters['added']:,}", _short(flops["added"])),
-        (f"total, {size['vocabulary']:,} symbols a side", f"{parameters['total']:,}", ""),
     ]
+    if "classifier" in parameters:
+        rows += [
+            (f"total, {size['vocabulary']:,} symbols", f"{parameters['total']:,}", ""),
+            ("  with BERT's pooler for LM head", f"{parameters['classifier']:,}", ""),
+        ]
+    else:
+        rows.append((f"total, {size['vocabulary']:,} symbols a side", f"{parameters['total']:,}", ""))
     lines = [size["arch"], *(f"{name:<32}{first:>14}{second:>26}".rstrip() for name, first, second in rows)]
     if data := size.get("data"):
         lines += [

@@ -93,6 +93,59 @@ def test_evolving_sizes_of_wang_2021_table_5(arch, count, flops):
     assert size["flops"]["added"] == size["flops"]["total"] - plain["flops"]["total"] == convolutions + shares
 
 
+@pytest.mark.parametrize(
+    ("size", "symbols", "published", "added"),
+    [
+        ("", 30_522, 109.5, 12 * (144 * 9 + 12)),  # BERT-Base
+        ("_large", 30_522, 335.0, 24 * (256 * 9 + 16)),  # BERT-Large
+        ("_large", 50_265, 355.0, 24 * (256 * 9 + 16)),  # RoBERTa-Large
+    ],
+)
+def test_plain_parameters_of_wang_2021_table_3(monkeypatch, size, symbols, published, added):
+    """What evolving attention adds is not what the table has; docs/deviations.md says so."""
+    monkeypatch.setattr("fairseq_diverse.analysis.size.count_flops", lambda *_: {"encoder": 0})
+    for module in ("fairseq_diverse.models.roberta", "fairseq.models.roberta.model"):
+        monkeypatch.setattr(f"{module}.init_bert_params", lambda _: None)  # it needs values
+    with torch.device("meta"):
+        found = measure_size(Namespace(arch=f"wang2021_evolving_roberta{size}"), symbols, 30)["parameters"]
+    assert (found["classifier"] - found["added"]) / 1e6 == pytest.approx(published, abs=0.4) and found["added"] == added
+    width = 1024 if size else 768
+    words = width * width + width + 2 * width + symbols  # the layer before the softmax, its norm, one bias a symbol
+    assert found["total"] - words == found["classifier"] - (width * width + width)
+    assert found["encoder"] == found["without_embeddings"]
+    assert found["total"] - words == found["encoder"] + width * (symbols + 514)  # 512 positions after the padding's
+
+
+def test_size_of_a_language_model(capsys):
+    flags = "--encoder-embed-dim 24 --encoder-ffn-embed-dim 20 --encoder-attention-heads 4 --pooler-dropout 0.1"
+    command = ["size", "--arch", "wang2021_evolving_roberta_tiny", *flags.split(), "--source-length", "7"]
+    assert main([*command, "--vocabulary", "9", "--json"]) == 0
+    size = json.loads(capsys.readouterr().out)
+    s, d, layers, heads = 7, 24, 2, 4
+    layer = 4 * s * d * d + 2 * s * s * d + 2 * s * d * 20 + 2 * s * d + s * d  # ..., 2 norms, scaled queries
+    # beside the layers: embeddings (times 1), their norm, zeroed padding, position numbers
+    plain = 2 * (layers * layer + 2 * s * d + (s + s * d) + s)
+    convolutions, shares = layers * s * s * heads * 2 * heads * 9, (2 * layers - 1) * s * s * heads * 4
+    assert size["flops"] == {
+        "encoder": plain + convolutions + shares,
+        "total": plain + convolutions + shares,
+        "added": convolutions + shares,
+    }
+    assert "target_length" not in size and size["widths"] == {"encoder": d}
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "FLOPs (7 tokens)" in shown and "decoder" not in shown and "  with BERT's pooler for LM head" in shown
+    for wrong, message in (
+        (["--target-length", "3"], "--target-length 3: wang2021_evolving_roberta_tiny reads one sentence"),
+        (["--data", "d"], "--data: sentence pairs are for translation, not for wang2021_evolving_roberta_tiny"),
+        (["--max-positions", "6"], "--source-length 7: from 1 to 6 (--max-positions)"),
+        (["--evolving-on", "decoder"], "--evolving-on 'decoder': this model has no decoder attention"),
+    ):
+        assert main([*command, *wrong]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+
 def test_parameters_of_heads():
     """Li and Luo (2022): concatenated pairs of heads at Base, and nothing when they are summed."""
     added = {heads: 18 * (heads - 1) * 512**2 for heads in (8, 16)}
