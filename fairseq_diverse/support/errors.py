@@ -20,13 +20,25 @@ FAIRSEQ = {
     ),
     r"Exception: Size of sample #(\d+) is invalid .*since max_positions=(.*), skip this example.*": (
         r"sentence \1 (counted from 0) is longer than the \2 positions of model and task: raise --max-source-positions "
-        "and --max-target-positions in training, or skip long sentences with --skip-invalid-size-inputs-valid-test"
+        "and --max-target-positions (--max-positions of a language model) in training, or skip long sentences with "
+        "--skip-invalid-size-inputs-valid-test"
     ),
     r"Exception: The dataset is empty\..*": (
-        "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-tokens), or "
-        "fewer sentences remain than --required-batch-size-multiple"
+        "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-positions, "
+        "--max-tokens), or fewer sentences remain than --required-batch-size-multiple"
     ),
     r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
+    r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",
+    r"AssertionError: could not find dataset: (.*)": r"\1: no such split; see --train-subset and --valid-subset",
+    r"IndexError: Target (-?\d+) is out of bounds\.": (
+        r"--num-classes: too few, or a label that is not in label/dict.txt: a sentence is in class \1, counted from 0"
+    ),
+    r"AttributeError: '(\w+)' object has no attribute 'register_classification_head'": (
+        r"--arch: \1 is no classifier of sentences; use diverse_roberta or one derived from it"
+    ),
+    r"AttributeError: 'MaskedLMTask' object has no attribute 'args'": (
+        "--mask-whole-words: broken in fairseq 0.12.3.1, whose task does not know --bpe; leave the flag out"
+    ),
 }
 
 
@@ -84,7 +96,8 @@ def _within_positions(forward: Any) -> Any:
             if longest > self.max_positions:
                 raise UserError(
                     f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}: "
-                    "leave out longer sentences, or train with more --max-source-positions and --max-target-positions"
+                    "leave out longer sentences, or train with more --max-source-positions and --max-target-positions "
+                    "(--max-positions of a language model)"
                 )
         return forward(self, input, incremental_state, positions)
 

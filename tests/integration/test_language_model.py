@@ -1,0 +1,196 @@
+"""Masked language models as a user trains them: pre-training, fine-tuning from fairseq's checkpoint, evaluation."""
+
+import random
+import re
+import shutil
+from argparse import Namespace
+
+import pytest
+import torch
+
+from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.models.roberta import DiverseRobertaModel
+from tests.integration.commands import run, train_in_two_processes
+
+pytestmark = pytest.mark.integration
+
+COMMON = (
+    "--optimizer adam --lr 0.002 --dropout 0.1 --attention-dropout 0.1 --max-positions 32 --cpu --num-workers 0 "
+    "--log-format json --log-interval 1 --no-epoch-checkpoints --seed 1"
+)
+WORDS = "--task masked_lm --sample-break-mode complete --tokens-per-sample 24 --batch-size 8"
+SENTENCES = (
+    "--task sentence_prediction --init-token 0 --separator-token 2 --batch-size 8 --required-batch-size-multiple 1"
+)
+TINY = "--encoder-layers 2 --encoder-embed-dim 64 --encoder-ffn-embed-dim 64 --encoder-attention-heads 2"
+EVOLVING = "--arch wang2021_evolving_roberta_tiny"
+CLASSES = f"{SENTENCES} --num-classes 2 --report-mcc --best-checkpoint-metric mcc --maximize-best-checkpoint-metric"
+SCORES = f"{SENTENCES} --num-classes 1 --regression-target --report-pearson-and-spearman"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Folders ``text``, ``pairs`` (whether a word of the first sentence is in the second) and ``scores``."""
+    folder, numbers = tmp_path_factory.mktemp("data"), random.Random(0)
+
+    def sentence():
+        return [f"w{numbers.randrange(12)}" for _ in range(numbers.randint(3, 6))]
+
+    for split, count in (("train", 40), ("valid", 14)):
+        pairs = [(sentence(), sentence()) for _ in range(count)]
+        shared = [len({*first} & {*second}) for first, second in pairs]
+        columns = {
+            "text": [" ".join(words) for pair in pairs for words in pair],
+            "input0": [" ".join(first) for first, _ in pairs],
+            "input1": [" ".join(second) for _, second in pairs],
+            "label": [str(int(same > 1)) for same in shared],
+            "score": [str(same / 6) for same in shared],
+        }
+        for name, lines in columns.items():
+            (folder / f"{split}.{name}").write_text("\n".join(lines) + "\n")
+
+    def preprocess(name, out, *flags):
+        splits = [f"--{split}pref={folder}/{split}.{name}" for split in ("train", "valid")]
+        run("preprocess", "--only-source", *splits, "--destdir", folder / out, *flags)
+
+    preprocess("text", "text")
+    for name in ("input0", "input1"):
+        preprocess(name, f"pairs/{name}", "--srcdict", folder / "text/dict.txt")
+    shutil.copytree(folder / "pairs", folder / "scores")
+    preprocess("label", "pairs/label")
+    (folder / "scores/label").mkdir()
+    for split in ("train", "valid"):
+        shutil.copy(folder / f"{split}.score", folder / f"scores/label/{split}.label")
+    return folder
+
+
+def train(data, out, *flags, check=True):
+    """The values logged in training and validation, by name, and the whole log."""
+    words = [word for flag in (COMMON, *flags) for word in flag.split()]
+    done = run("train", data, *words, "--save-dir", out, check=check)
+    return figures(done.stdout + done.stderr), done.stdout + done.stderr
+
+
+def figures(log):
+    found = {}
+    for name, value in re.findall(r'"(\w+)": "(-?[\d.e-]+)"', log):
+        found.setdefault(name, []).append(float(value))
+    return found
+
+
+@pytest.fixture(scope="module")
+def pretrained(data, tmp_path_factory):
+    """Checkpoints of fairseq's RoBERTa, of ours with everything off, and with evolving attention and disagreement."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    for name, flags in {
+        "roberta": f"--arch roberta {TINY} --criterion masked_lm",
+        "off": "--arch diverse_roberta_tiny --criterion masked_lm",
+        "evolving": f"{EVOLVING} --criterion masked_lm_with_disagreement --checkpoint-activations",
+    }.items():
+        _, log = train(data / "text", folder / name, WORDS, flags, "--max-update 2")
+        (folder / f"{name}.txt").write_text(log)
+    return folder
+
+
+def test_pretraining_with_everything_off_is_fairseqs(pretrained):
+    logs = {name: figures((pretrained / f"{name}.txt").read_text()) for name in ("roberta", "off", "evolving")}
+    for name in ("loss", "gnorm", "valid_loss"):
+        assert logs["roberta"][name] == logs["off"][name] != logs["evolving"][name]
+    assert -1 <= logs["evolving"]["valid_disagreement_output"][-1] < 0
+    states = [load_checkpoint(pretrained / name / "checkpoint_last.pt")["model"] for name in ("roberta", "off")]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def as_in_2019(path, out):
+    """A checkpoint like the published roberta.base: arguments, other names, half precision."""
+    state = load_checkpoint(path)
+    model = {re.sub("^encoder", "decoder", name): value.half() for name, value in state["model"].items()}
+    model = {name.replace("layernorm_embedding", "emb_layer_norm"): value for name, value in model.items()}
+    sizes = {"encoder_layers": 2, "encoder_embed_dim": 64, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
+    args = Namespace(arch="roberta_base", task="masked_lm", criterion="masked_lm", tokens_per_sample=32, **sizes)
+    rest = {"optimizer_history": state["optimizer_history"], "extra_state": {"epoch": 1, "val_loss": 1.0}}
+    torch.save({"args": args, "model": model, **rest}, out)
+
+
+@pytest.mark.parametrize("start", ["roberta", "old", "evolving"])
+def test_fine_tuning_and_evaluation(data, pretrained, tmp_path, start):
+    """fairseq's README: --restore-file with resets; validation and prediction give the figures of training."""
+    path = pretrained / start / "checkpoint_last.pt"
+    if start == "old":
+        path = tmp_path / "model.pt"
+        as_in_2019(pretrained / "roberta/checkpoint_last.pt", path)
+    reset = f"--restore-file {path} --reset-optimizer --reset-dataloader --reset-meters --reset-lr-scheduler"
+    flags = f"{EVOLVING} --criterion sentence_prediction{'_with_disagreement' * (start == 'evolving')} --max-update 2"
+    values, log = train(data / "pairs", tmp_path, CLASSES, flags, reset)
+    new = "warm start: new in this model: encoder.sentence_encoder.layers.1.self_attn.evolving.conv.weight"
+    assert (new in log) == (start != "evolving") and len(values["valid_loss"]) == 1
+    best = tmp_path / "checkpoint_best.pt"
+    asked = f"{SENTENCES} --num-classes 2 --criterion sentence_prediction --path {best} --cpu --num-workers 0"
+    done = run("validate", data / "pairs", *asked.split(), "--log-format", "json")
+    again = figures(done.stdout + done.stderr)
+    for name in ("loss", "accuracy", "mcc"):
+        assert again[f"valid_{name}"][-1] == pytest.approx(values[f"valid_{name}"][0], abs=2e-3)
+
+    hub = DiverseRobertaModel.from_pretrained(str(tmp_path), "checkpoint_best.pt", str(data / "pairs"), bpe=None).eval()
+    right = 0
+    columns = [(data / f"valid.{name}").read_text().splitlines() for name in ("input0", "input1", "label")]
+    for first, second, label in zip(*columns, strict=True):
+        line = f"<s> {first} </s> </s> {second} </s>"
+        tokens = hub.task.source_dictionary.encode_line(line, append_eos=False, add_if_not_exist=False).long()
+        best_class = hub.predict("sentence_classification_head", tokens).argmax() + hub.task.label_dictionary.nspecial
+        right += hub.task.label_dictionary[int(best_class)] == label
+    assert 100 * right / len(columns[0]) == pytest.approx(values["valid_accuracy"][0], abs=0.06)
+
+
+def test_regression(data, pretrained, tmp_path):
+    start = f"--finetune-from-model {pretrained}/evolving/checkpoint_last.pt"
+    flags = f"{EVOLVING} --criterion sentence_prediction_with_disagreement --max-epoch 2"
+    values, _ = train(data / "scores", tmp_path, SCORES, flags, start)
+    assert len(values["valid_pearson"]) == len(values["valid_spearman"]) == 2
+    assert values["valid_loss"][1] < values["valid_loss"][0] and "valid_accuracy" not in values
+
+
+def test_resumed_fine_tuning_equals_the_uninterrupted(data, pretrained, tmp_path):
+    start = f"--finetune-from-model {pretrained}/roberta/checkpoint_last.pt"
+    flags = f"{EVOLVING} --criterion sentence_prediction --encoder-layerdrop 0.3"
+    whole, _ = train(data / "pairs", tmp_path / "whole", CLASSES, flags, start, "--max-update 6")
+    train(data / "pairs", tmp_path / "part", CLASSES, flags, start, "--max-update 3")
+    rest, log = train(data / "pairs", tmp_path / "part", CLASSES, flags, start, "--max-update 6")
+    assert rest["loss"][-3:] == whole["loss"][-3:] and rest["valid_loss"][-1] == whole["valid_loss"][-1]
+    assert "warm start" not in log
+
+
+def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path):
+    flags = f"{COMMON} {CLASSES} {EVOLVING} --criterion sentence_prediction --max-update 3 --dropout 0"
+    flags += " --attention-dropout 0 --optimizer sgd --lr 0.05 --find-unused-parameters"
+    words = [data / "pairs", *flags.split()]
+    one = run("train", *words, "--update-freq", 2, "--save-dir", tmp_path / "one")
+    two = train_in_two_processes(*words, "--save-dir", tmp_path / "two")[0]
+    expected, got = figures(one.stdout + one.stderr), figures(two)
+    for name in ("loss", "gnorm", "valid_loss", "valid_mcc"):
+        assert got[name] == pytest.approx(expected[name], abs=2e-3), name
+
+
+def test_training_in_bf16(data, tmp_path):
+    flags = f"{EVOLVING} --criterion masked_lm_with_disagreement --max-update 3"
+    exact, rounded = (train(data / "text", tmp_path / kind, WORDS, flags, kind)[0] for kind in ("", "--bf16"))
+    assert rounded["loss"] == pytest.approx(exact["loss"], rel=0.02) and rounded["loss"] != exact["loss"]
+
+
+@pytest.mark.parametrize(
+    ("task", "flags", "message"),
+    [
+        ("words", "--evolving-on cross", "--evolving-on 'cross': this model has no cross attention"),
+        ("words", "--mask-whole-words", "--mask-whole-words: broken in fairseq 0.12.3.1"),
+        ("sentences", "--num-classes 1", "--num-classes: too few, or a label that is not in label/dict.txt"),
+        ("sentences", "--num-classes -1", "--num-classes: give their number"),
+        ("sentences", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
+        ("sentences", "--max-positions 9", "no batches: every sentence is too long ("),
+        ("sentences", "--train-subset absent", "pairs/input0/absent: no such split; see --train-subset"),
+    ],
+)
+def test_user_errors_are_one_line(data, tmp_path, task, flags, message):
+    part, folder = (WORDS, "text") if task == "words" else (CLASSES, "pairs")
+    criterion = "--criterion masked_lm" if task == "words" else "--criterion sentence_prediction"
+    _, log = train(data / folder, tmp_path, part, EVOLVING, criterion, "--max-update 1", flags, check=False)
+    assert "Traceback" not in log and message in log.splitlines()[-1] and log.splitlines()[-1].startswith("error: ")
