@@ -10,7 +10,7 @@ import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.models.roberta import DiverseRobertaModel
-from tests.integration.commands import run, train_in_two_processes
+from tests.integration.commands import ON_A_GPU, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
 
@@ -64,10 +64,12 @@ def data(tmp_path_factory):
     return folder
 
 
-def train(data, out, *flags, check=True):
+def train(data, out, *flags, check=True, device="cpu"):
     """The values logged in training and validation, by name, and the whole log."""
     words = [word for flag in (COMMON, *flags) for word in flag.split()]
-    done = run("train", data, *words, "--save-dir", out, check=check)
+    on = {"new_process": True} if device == "cuda" else {}  # where torch has used CUDA, a fork cannot
+    words = [word for word in words if word != "--cpu" or device == "cpu"]
+    done = run("train", data, *words, "--save-dir", out, check=check, **on)
     return figures(done.stdout + done.stderr), done.stdout + done.stderr
 
 
@@ -124,6 +126,8 @@ def test_fine_tuning_and_evaluation(data, pretrained, tmp_path, start):
     values, log = train(data / "pairs", tmp_path, CLASSES, flags, reset)
     new = "warm start: new in this model: encoder.sentence_encoder.layers.1.self_attn.evolving.conv.weight"
     assert (new in log) == (start != "evolving") and len(values["valid_loss"]) == 1
+    if start != "evolving":
+        return
     best = tmp_path / "checkpoint_best.pt"
     asked = f"{SENTENCES} --num-classes 2 --criterion sentence_prediction --path {best} --cpu --num-workers 0"
     done = run("validate", data / "pairs", *asked.split(), "--log-format", "json")
@@ -150,6 +154,24 @@ def test_regression(data, pretrained, tmp_path):
     assert values["valid_loss"][1] < values["valid_loss"][0] and "valid_accuracy" not in values
 
 
+def test_ranking_saves_predictions(data, pretrained, tmp_path):
+    """fairseq's task of choosing one of several sentences, with its flag --save-predictions."""
+    shutil.copytree(data / "scores", tmp_path / "choices")
+    shutil.copytree(data / "pairs/input0", tmp_path / "choices/input2")
+    for split in ("train", "valid"):
+        shutil.copy(data / f"{split}.label", tmp_path / f"choices/label/{split}.label")
+    task = SENTENCES.replace("sentence_prediction", "sentence_ranking")
+    flags = f"{EVOLVING} --criterion sentence_ranking --num-classes 2 --max-update 1"
+    start = f"--finetune-from-model {pretrained}/roberta/checkpoint_last.pt --save-predictions {tmp_path}/predictions"
+    values, _ = train(tmp_path / "choices", tmp_path / "out", task, flags, start)
+    labels = (data / "valid.label").read_text().split()
+    saved = (tmp_path / "predictions").read_text().splitlines()[-len(labels) :]  # before it fairseq tries one batch
+    lines = [line.split() for line in saved]
+    assert sorted((int(number), label) for number, _, label in lines) == [*enumerate(labels)]
+    right = sum(prediction == label for _, prediction, label in lines)
+    assert values["valid_accuracy"][-1] == pytest.approx(100 * right / len(labels), abs=0.06)
+
+
 def test_resumed_fine_tuning_equals_the_uninterrupted(data, pretrained, tmp_path):
     start = f"--finetune-from-model {pretrained}/roberta/checkpoint_last.pt"
     flags = f"{EVOLVING} --criterion sentence_prediction --encoder-layerdrop 0.3"
@@ -171,16 +193,23 @@ def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path):
         assert got[name] == pytest.approx(expected[name], abs=2e-3), name
 
 
-def test_training_in_bf16(data, tmp_path):
-    flags = f"{EVOLVING} --criterion masked_lm_with_disagreement --max-update 3"
-    exact, rounded = (train(data / "text", tmp_path / kind, WORDS, flags, kind)[0] for kind in ("", "--bf16"))
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [
+        ("cpu", "--bf16"),
+        *(pytest.param("cuda", kind, marks=ON_A_GPU) for kind in ("--bf16", "--fp16", "--amp")),
+    ],
+)
+def test_training_in_half_types(data, tmp_path, device, kind):
+    flags = f"{EVOLVING} --criterion masked_lm_with_disagreement --max-update 3 --fp16-init-scale 4"
+    runs = [(tmp_path / "single", flags), (tmp_path / "half", f"{flags} {kind}")]
+    exact, rounded = (train(data / "text", out, WORDS, line, device=device)[0] for out, line in runs)
     assert rounded["loss"] == pytest.approx(exact["loss"], rel=0.02) and rounded["loss"] != exact["loss"]
 
 
 @pytest.mark.parametrize(
     ("task", "flags", "message"),
     [
-        ("words", "--evolving-on cross", "--evolving-on 'cross': this model has no cross attention"),
         ("words", "--mask-whole-words", "--mask-whole-words: broken in fairseq 0.12.3.1"),
         ("sentences", "--num-classes 1", "--num-classes: too few, or a label that is not in label/dict.txt"),
         ("sentences", "--num-classes -1", "--num-classes: give their number"),
