@@ -94,7 +94,7 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
             module.add_arguments(subparser)
             if name in user_dir.COMMANDS:
                 user_dir.add_user_dir(subparser)
-            subparser.set_defaults(main=module.main, parser=subparser, paths=getattr(module, "PATHS", ()))
+            subparser.set_defaults(main=module.main, subparser=subparser, read_paths=getattr(module, "PATHS", ()))
         else:
             subparsers.add_parser(name, help=summary)
     return parser
@@ -113,7 +113,7 @@ def _check_paths(args: argparse.Namespace) -> None:
     Raises:
         ValueError: a file or folder does not exist.
     """
-    for name in args.paths:
+    for name in args.read_paths:
         given = getattr(args, name, None)
         for text in map(str, given if isinstance(given, list) else [given] if given is not None else []):
             named = text.partition("=")[2]
@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         parser = build_parser(argv)
         args, unknown = parser.parse_known_args(argv)
         if unknown:
-            getattr(args, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+            getattr(args, "subparser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
         args.user_dir, args.words = folder, argv
         _check_paths(args)
         with stopped_by_signals():

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layer.add_argument("--layer", type=int, help="counted from 1 at the bottom")
     layer.add_argument("--layers", metavar="all|1-3|1,4", help="several, a row of panels each, the heads side by side")
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
-    attention.set_defaults(paths=("path", "data"), parser=attention)
+    attention.set_defaults(read_paths=("path", "data"), subparser=attention)
     attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
     heads = kinds.add_parser(
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     heads.add_argument("--data", required=True, help="binarized data that they were trained on")
     heads.add_argument("--split", default="valid", help="default: valid")
     heads.add_argument("--seed", type=int, default=1, help="of t-SNE (default: 1)")
-    heads.set_defaults(paths=("checkpoints", "data"), parser=heads)
+    heads.set_defaults(read_paths=("checkpoints", "data"), subparser=heads)
     heads.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
     logs = kinds.add_parser(
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "logs", nargs="+", metavar="NAME=LOG", help="a log of fairseq-train --log-format json, or the folder of a run"
     )
     logs.add_argument("--metric", choices=("loss", "nll_loss"), default="loss")
-    logs.set_defaults(parser=logs)
+    logs.set_defaults(subparser=logs)
     logs.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
     table = kinds.add_parser(
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--x", metavar="FLAG", help="the flag, those that go with it after a comma (default: the table's)"
     )
     table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
-    table.set_defaults(parser=table)
+    table.set_defaults(subparser=table)
     table.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
     lengths = kinds.add_parser(
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="example: fairseq-diverse plot lengths --data data/multi30k_en_de --out lengths.png",
     )
     lengths.add_argument("--data", required=True, nargs="+", metavar="DATA", help="binarized data")
-    lengths.set_defaults(paths=("data",), parser=lengths)
+    lengths.set_defaults(read_paths=("data",), subparser=lengths)
     lengths.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
 

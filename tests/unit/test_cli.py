@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 import fairseq_diverse
-from fairseq_diverse.cli import COMMANDS, SHELLS, main
+from fairseq_diverse.cli import COMMANDS, SHELLS, build_parser, main
 from fairseq_diverse.support import installed
 from fairseq_diverse.support.paths import PACKAGE
 
@@ -103,3 +103,9 @@ def test_extras_are_those_of_the_metadata(monkeypatch):
     ]
     monkeypatch.setattr(metadata, "requires", lambda name: lines)
     assert installed.extras() == {"syntax": ["spacy", "nltk"], "dev": ["triton"]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_kept_of_a_command_is_no_flag_of_it(command):
+    subparser = build_parser([command])._subparsers._group_actions[0].choices[command]
+    assert not {action.dest for action in subparser._actions} & {"main", "subparser", "read_paths", "words"}
