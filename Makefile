@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 setup: .venv/.done
 
 # fairseq-fixed needs torch while it is built; in an isolated build it would download a second one.
-.venv/.done: constraints.txt setup.py
+.venv/.done: constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
