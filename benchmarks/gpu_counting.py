@@ -106,13 +106,13 @@ class Count:
         return phases | {"kept": self.kept, "peak": self.peak, "syncs": len(self.syncs)}
 
 
-def kernel_flops() -> dict[str, Callable[..., int]]:
-    """``FLOPS`` of every module in ``attention/kernels``, joined: an operator of ours, such as ``em_forward``, and a
-    function of its arguments."""
+def kernel_flops(name: str) -> dict[str, Callable[..., int]]:
+    """``FLOPS`` or ``PRODUCTS`` of every module in ``attention/kernels``, joined: an operator of ours, such as
+    ``em_forward``, and a function of its arguments."""
     found: dict[str, Callable[..., int]] = {}
     for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
         if not module.name.endswith("_triton") or find_spec("triton"):
-            found |= getattr(importlib.import_module(module.name), "FLOPS", {})
+            found |= getattr(importlib.import_module(module.name), name, {})
     return found
 
 
@@ -125,15 +125,16 @@ class Counting(TorchDispatchMode):
       nothing were read twice in an operator, and nothing stayed in the cache from one operator to the next.
     - An operator of ours (``kernels.gpu.operator``) is as many launches as it makes Triton kernels run; each reads or
       writes every tensor that it is given once.
-    - Its FLOPs are those of torch's counter for products, convolutions and fused attention, those of ``FLOPS`` for an
-      operator of ours, else one an element.
+    - Its FLOPs are those of torch's counter for products, convolutions and fused attention, those of ``PRODUCTS`` (on
+      tensor cores) or ``FLOPS`` for an operator of ours, else one an element.
     - A value that the host reads is a synchronization. The host is told that the batch has padding and that no
       gradient overflows.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.count, self.phase, self.flops = Count(), "forward", kernel_flops()
+        self.count, self.phase = Count(), "forward"
+        self.flops, self.products = kernel_flops("FLOPS"), kernel_flops("PRODUCTS")
         self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def reach(self, phase: str) -> None:
@@ -187,7 +188,11 @@ class Counting(TorchDispatchMode):
         name, flops, peak = func._schema.name, max(x.numel() for x in (*given, *made)), "single"
         if func.namespace == "fairseq_diverse":
             moved = sum(_moved(launch.arguments) for launch in seen)
-            flops = self.flops[operator.__name__](*args, **kwargs) if operator.__name__ in self.flops else flops
+            for counts in (self.flops, self.products):
+                if operator.__name__ in counts:
+                    flops = counts[operator.__name__](*args, **kwargs)
+            if operator.__name__ in self.products and made[0].element_size() == 2:
+                peak = "half"
             self.count.kernels.append(Kernel(name, self.phase, len(seen), moved, flops, peak))
             return
         written = [x for x in made if _address(x) in new] + changed

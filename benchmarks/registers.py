@@ -20,19 +20,23 @@ from triton.compiler import ASTSource
 
 from fairseq_diverse.attention.kernels.agreement_triton import agreement_backward, agreement_forward
 from fairseq_diverse.attention.kernels.gpu import OPTIONS, Launch, launches
+from fairseq_diverse.attention.kernels.interacting import GPU_HEAD_WIDTH
+from fairseq_diverse.attention.kernels.interacting_triton import interacting_backward, interacting_forward
 from fairseq_diverse.attention.kernels.routing import GPU_CAPSULES, GPU_HEADS
 from fairseq_diverse.attention.kernels.routing_em_triton import em_backward, em_forward
 from fairseq_diverse.attention.kernels.routing_simple_triton import simple_backward, simple_forward
 
 GPUS = {"A100": 80, "H100": 90}
 SIZES = {"base": (8, 512), "big": (16, 1024), "largest": (GPU_HEADS, GPU_CAPSULES)}  # heads, capsules
-TYPES = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "bool": "*i1"}
+TYPES = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "bool": "*i1", "int64": "*i64"}
 TOKENS, LENGTH = 4096, 32
 MOST = 128
 TITLE = f"""# Registers of the Triton kernels
 
 Written by `python -m benchmarks.registers` with Triton {triton.__version__}: compiled for each GPU, not run. {TOKENS:,}
-tokens, three iterations of routing, heads of 64 channels; `largest` is the largest size that the kernels take. A kernel
+tokens, three iterations of routing, heads of 64 channels; `largest` is the largest size that the kernels take, of
+interacting heads 128 channels, or 32 in float32 (torch does the wider ones). Interacting heads have a mask for each
+query and dropout: `sum` in sentences of 512 tokens at Base and `largest`, `concat` in sentences of 32 at Big. A kernel
 that spills registers, or takes more than {MOST} of them a thread, fails `make test`.
 
 | kernel | size | numbers | programs | warps | A100: registers, bytes spilled | H100: registers, bytes spilled |
@@ -61,6 +65,21 @@ def agreement_launches(heads: int, dtype: torch.dtype) -> list[Launch]:
     return seen
 
 
+def interacting_launches(size: str, heads: int, dtype: torch.dtype) -> list[Launch]:
+    """What one attention of interacting heads launches, forward and backward, where the kernels take it."""
+    width = GPU_HEAD_WIDTH[dtype] if size == "largest" else 64
+    if width > GPU_HEAD_WIDTH[dtype]:
+        return []
+    length, summed = (LENGTH, False) if size == "big" else (512, True)
+    with torch.device("meta"), launches() as seen:
+        q = torch.empty(TOKENS // length, length, heads, width, dtype=dtype).transpose(1, 2)
+        allowed, seed = torch.empty(len(q), 1, length, length, dtype=torch.bool), torch.empty(1, dtype=torch.int64)
+        given = q, q, q, allowed, seed, summed, 1.0, 0.1
+        out, normals = interacting_forward(*given)
+        interacting_backward(*given, normals, out)
+    return seen
+
+
 def used(launch: Launch, capability: int) -> tuple[int, int]:
     """Registers of a thread, and bytes that it keeps in local memory."""
     signature, constants, aligned = {}, {}, {}
@@ -70,12 +89,16 @@ def used(launch: Launch, capability: int) -> tuple[int, int]:
         elif isinstance(value, torch.Tensor):
             signature[parameter.name] = TYPES[str(value.dtype).removeprefix("torch.")]
             aligned[(i,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
         else:
             signature[parameter.name] = "i32"
+            if value % 16 == 0 and not parameter.do_not_specialize:
+                aligned[(i,)] = [["tt.divisibility", 16]]
     compiled = triton.compile(
         ASTSource(launch.kernel, signature, constants, aligned),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": launch.warps, **OPTIONS},
+        options={"num_warps": launch.warps, **OPTIONS, **launch.options},
     )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
         Path(f.name).write_bytes(compiled.asm["cubin"])
@@ -97,6 +120,7 @@ def main(argv: list[str] | None = None) -> None:
         for size in arguments.sizes:
             heads, capsules = SIZES[size]
             seen = routing_launches(heads, capsules, getattr(torch, dtype))
+            seen += interacting_launches(size, heads, getattr(torch, dtype))
             if size == "base":  # the others give the same kernels
                 seen += agreement_launches(heads, getattr(torch, dtype))
             for launch in seen:

@@ -32,7 +32,8 @@ def interacting_attention(
 
     The queries of all heads are stacked along the query axis and attend to the keys of one head at a time, with torch's
     fused attention. At most H of the H^2 maps, and one of the H outputs that ``sum`` adds up, exist at a time, also in
-    backward, which recomputes them. On a CPU, a C kernel that holds a few rows of one map is used where it is faster.
+    backward, which recomputes them. On a GPU a Triton kernel holds a tile of one map (heads of width 128 at most, in
+    float32 of 32); on a CPU, a C kernel that holds a few rows of one map is used where it is faster.
 
     Args:
         q: (B, H, T, Dk)
@@ -49,6 +50,10 @@ def interacting_attention(
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
     seen = None if allowed is None else attend_somewhere(allowed)
+    if kernel.on_gpu(q, k, v):
+        from fairseq_diverse.attention.kernels import interacting_triton as triton
+
+        return triton.attend(q, k, v, seen, combine == "sum", scale, dropout)
     if kernel.usable(q, k, v, combine == "sum", dropout):
         plain = functools.partial(_in_torch, combine=combine, scale=1.0)
         return kernel.Pairs.apply(q, k, v, seen, combine == "sum", scale, dropout, plain)

@@ -39,7 +39,9 @@ def _works(device: torch.device) -> bool:
     if torch.cuda.get_device_capability(device) < (8, 0):  # older ones lack bfloat16; nothing is compiled for them
         return False
     if importlib.util.find_spec("triton") is None:
-        logger.warning("triton is not installed: routing and disagreement run on torch, many times slower")
+        logger.warning(
+            "triton is not installed: routing, interacting heads and disagreement run on torch, many times slower"
+        )
         return False
     try:
         from fairseq_diverse.attention.kernels.routing_simple_triton import simple_forward
@@ -58,6 +60,7 @@ class Launch(NamedTuple):
     programs: int
     warps: int
     arguments: tuple[Any, ...]
+    options: dict[str, Any]  # of Triton's compiler, besides ``OPTIONS``
 
 
 _library = torch.library.Library("fairseq_diverse", "FRAGMENT")
@@ -75,15 +78,15 @@ def launches() -> Iterator[list[Launch]]:
         _watching.remove(seen)
 
 
-def launch(kernel: Any, programs: int, warps: int, *arguments: Any) -> None:
+def launch(kernel: Any, programs: int, warps: int, *arguments: Any, **options: Any) -> None:
     """Run ``programs`` programs of a kernel on the device of its arguments."""
     for seen in _watching:
-        seen.append(Launch(kernel, programs, warps, arguments))
+        seen.append(Launch(kernel, programs, warps, arguments, options))
     first = next(x for x in arguments if isinstance(x, Tensor))
     if isinstance(first, FakeTensor) or first.is_meta or programs == 0:
         return
     with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
-        kernel[(programs,)](*arguments, num_warps=warps, **OPTIONS)
+        kernel[(programs,)](*arguments, num_warps=warps, **OPTIONS, **options)
 
 
 def operator(function: Callable[..., Any]) -> Any:

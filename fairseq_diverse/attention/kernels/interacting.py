@@ -1,4 +1,7 @@
-"""Interacting heads in C (``interacting.c``) for narrow heads on a CPU; formula: ``functional/interacting.py``."""
+"""Interacting heads in C (``interacting.c``) for narrow heads on a CPU; formula: ``functional/interacting.py``.
+
+On a GPU ``interacting_triton.py`` does the work.
+"""
 
 import ctypes
 from collections.abc import Callable
@@ -8,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_diverse.attention.kernels import cpu
+from fairseq_diverse.attention.kernels import cpu, gpu
 
 Plain = Callable[..., Tensor]  # the torch version, of scaled queries, keys, values, allowed and dropout
 
 MAX_HEAD_WIDTH = 32  # for wider heads torch's fused kernel is as fast, and faster in long sentences
+GPU_HEAD_WIDTH = {torch.float16: 128, torch.bfloat16: 128, torch.float32: 32}  # at most, for the Triton kernels
 
 
 class _Sizes(ctypes.Structure):
@@ -27,6 +31,13 @@ def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> boo
     """Whether the kernel supports these (float32 on a CPU) and is faster than torch."""
     fast = summed or dropout > 0 or q.size(-1) != v.size(-1) or q.size(-1) <= MAX_HEAD_WIDTH
     return fast and cpu.available("interacting", q, k, v)
+
+
+def on_gpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the Triton kernels take these."""
+    numbers = max(x.numel() for x in (q, k, v)) * q.size(1)  # of the outputs of all pairs, at most
+    fit = q.dtype == k.dtype == v.dtype and max(q.size(-1), v.size(-1)) <= GPU_HEAD_WIDTH.get(q.dtype, 0)
+    return fit and 0 < numbers < 2**31 and gpu.available(q, k, v)
 
 
 class Pairs(torch.autograd.Function):
