@@ -205,6 +205,18 @@ def test_interacting_drops_weights_and_its_backward_drops_the_same(combine):
     torch.testing.assert_close(draws.mean(0), interacting_attention(q, k, v, PADDED, combine), rtol=0, atol=0.12)
 
 
+def test_interacting_in_torch_compiles_as_one_graph():
+    """Forward and backward, with masks and dropout."""
+    q, k, v = qkv()
+    compiled = torch.compile(interacting_attention, backend="aot_eager", fullgraph=True)
+    results = []
+    for function in (interacting_attention, compiled):
+        torch.manual_seed(1)
+        out = function(q, k, v, PADDED & CAUSAL, "sum", 0.5)
+        results.append([out, *torch.autograd.grad(out.square().sum(), (q, k, v))])
+    torch.testing.assert_close(*results)
+
+
 class Largest(TorchDispatchMode):
     """The largest tensor that any operation returns."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fairseq_diverse.attention.functional.masking import attend_somewhere, masked_softmax
 from fairseq_diverse.attention.kernels import interacting as kernel
@@ -91,7 +92,8 @@ def _in_torch(
         mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
     stacked = q.reshape(batch, 1, heads * queries, -1)
     keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
-    attend: Any = _Recomputed.apply if summed or keeps_maps else _attend
+    recomputed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=dropout > 0)
+    attend: Any = functools.partial(recomputed, _attend) if summed or keeps_maps else _attend
     outputs = (
         attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, -1).transpose(1, 2)
         for key, value in zip(k.split(1, 1), v.split(1, 1), strict=True)
@@ -103,32 +105,3 @@ def _in_torch(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
-
-
-class _Recomputed(torch.autograd.Function):
-    """torch's fused attention that saves only its arguments and is recomputed in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float) -> Tensor:
-        ctx.save_for_backward(q, k, v, mask)
-        ctx.options = dropout, scale
-        ctx.random = _generator(q).get_state() if dropout else None
-        return _attend(q, k, v, mask, dropout, scale)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, mask = ctx.saved_tensors
-        q, k, v = inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-        generator, now = _generator(q), None
-        if ctx.random is not None:
-            now = generator.get_state()
-            generator.set_state(ctx.random)
-        with torch.enable_grad():
-            out = _attend(q, k, v, mask, *ctx.options)
-        if now is not None:
-            generator.set_state(now)
-        return *torch.autograd.grad(out, inputs, gradients), None, None, None
-
-
-def _generator(x: Tensor) -> torch.Generator:
-    return torch.cuda.default_generators[x.device.index] if x.is_cuda else torch.default_generator
