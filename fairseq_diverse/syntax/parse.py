@@ -83,9 +83,9 @@ def parse_file(
         ValueError: the text cannot be read, there are parts of another job, another process is writing them, or a
             process died.
     """
-    lines = list(iterate_lines(text))
-    first, last = (len(lines) * i // shard[1] for i in (shard[0] - 1, shard[0]))
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    count, digest = _measure(text)
+    first, last = (count * i // shard[1] for i in (shard[0] - 1, shard[0]))
+    lines = list(itertools.islice(iterate_lines(text), first, last))
     job = Job(kind, parser, model, language, digest, first, last)
     parts = out.with_name(f"{out.name}.parts")
     with locked(parts):
@@ -98,6 +98,15 @@ def parse_file(
         unparsed = _join(paths, out, record)
         shutil.rmtree(parts)
     return last - first, unparsed
+
+
+def _measure(text: Path) -> tuple[int, str]:
+    """The number of lines of a text, and the hash of these lines."""
+    digest, count = hashlib.sha256(), 0
+    for line in iterate_lines(text):
+        digest.update(f"\n{line}".encode() if count else line.encode())
+        count += 1
+    return count, digest.hexdigest()
 
 
 def shard_path(out: Path, number: int, count: int) -> Path:
@@ -147,7 +156,7 @@ def join_shards(out: Path, count: int) -> list[Path]:
 def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int, gpus: Sequence[str]) -> dict[int, Path]:
     """Parse the missing parts; returns the paths of all, by first line."""
     first, last = job.first, job.last
-    chunks = {start: lines[start : min(start + CHUNK, last)] for start in range(first, last, CHUNK)}
+    chunks = {start: lines[start - first : start - first + CHUNK] for start in range(first, last, CHUNK)}
     paths = {start: parts / f"{start:010d}.json" for start in chunks}
     words = {start: sum(len(line.split()) for line in chunk) for start, chunk in chunks.items()}
     left = {start: chunk for start, chunk in chunks.items() if not paths[start].exists()}

@@ -1,5 +1,6 @@
 """Parsing keeps every sentence on its line, even if the parser fails."""
 
+import hashlib
 import io
 import json
 import os
@@ -94,6 +95,13 @@ def test_parts_of_another_job_are_refused(tmp_path):
     (tmp_path / "parts/0000000000.json").write_text("[]")
     with pytest.raises(UserError, match=r"parts: holds parts of another text, parser or shard; delete it"):
         parse._take_over(tmp_path / "parts", other)
+
+
+def test_a_text_is_measured_as_if_it_were_in_memory(tmp_path):
+    for lines in ([], ["a b"], ["", "ä", "c\u2028d", ""]):
+        (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        expected = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        assert parse._measure(tmp_path / "text") == (len(lines), expected)
 
 
 def write_shards(tmp_path, **other):
