@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from fairseq import options
 
 import fairseq_diverse
@@ -16,7 +17,8 @@ from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
-FURTHER = [ROOT / folder / "README.md" for folder in ("benchmarks", "examples/images")]
+PAGES = ("benchmarks/README.md", "examples/images/README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
+FURTHER = [ROOT / page for page in PAGES]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *FURTHER]
 
 
@@ -100,6 +102,14 @@ def test_the_worked_example_is_the_file():
     text = (ROOT / "docs/adding-a-mechanism.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(@register_mechanism.*?)```", text, re.DOTALL)[1]
     assert (ROOT / "examples/temperature/__init__.py").read_text(encoding="utf-8").endswith(block)
+
+
+def test_what_github_runs_is_in_the_makefile():
+    for path in (ROOT / ".github").rglob("*.yml"):
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert set(read) >= ({"jobs"} if path.parent.name == "workflows" else {"name", "description", "body"}), path
+        for target in re.findall(r"run: make (\w+)", path.read_text(encoding="utf-8")):
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
 
 
 @pytest.mark.parametrize("name", ["docs/results.md"])
