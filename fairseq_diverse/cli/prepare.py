@@ -11,6 +11,11 @@ done), and text/ with the same splits as text: cleaned, tokenized (tok.*) and se
 complete. Training pairs with an empty side are dropped; line separators inside a line (U+2028, U+0085, ...) and NUL
 become a space; both are counted. Lines of valid and test are never dropped.
 propositional_logic (Bowman et al., 2015) and probing (SentEval) are files that are checked and copied as they are.
+
+--monolingual prepares one language for masked language models: training and validation text, where empty lines stay,
+and dict.txt. glue-TASK is a task of GLUE from its own files, in DIR or DIR/TASK, for --task sentence_prediction.
+glue-TASK@DATA takes dictionary and subwords of DATA, a data set prepared before, so that a model pre-trained on DATA
+reads the task. --gpt2-bpe takes those of fairseq's RoBERTa.
 """
 
 import argparse
@@ -21,18 +26,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.cli.queueing import add_slurm, queue
+from fairseq_diverse.data import glue
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
 from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
 if TYPE_CHECKING:
     from fairseq_diverse.preparation import DataConfig
+    from fairseq_diverse.preparation.encoding import Encoding
 
 EXAMPLE = "fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join((*config_names("data"), *PLAIN_DATA))
+    names = ", ".join((*config_names("data"), *PLAIN_DATA, *glue.NAMES))
     parser.add_argument("configs", nargs="+", metavar="NAME", help=f"{names}, or a YAML file")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--raw", metavar="DIR", type=Path, help="directory of the raw files")
@@ -46,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     counts.add_argument("--accept-counts", action="store_true", help="warn of such counts, as is the default")
     parser.add_argument("--out", type=Path, help="directory to make (default: data/NAME in the directory of runs)")
+    parser.add_argument(
+        "--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)"
+    )
+    parser.add_argument(
+        "--gpt2-bpe", metavar="DIR", type=Path, help="subwords of GPT-2: folder of encoder.json, vocab.bpe and dict.txt"
+    )
     parser.add_argument("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set that was prepared otherwise")
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
@@ -53,8 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation import DataConfig
-
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
     if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
@@ -63,9 +74,7 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
     if args.archives and args.archives.exists() and not args.archives.is_dir():
         raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
-    configs = {
-        name: None if name in PLAIN_DATA else DataConfig.load(config_path("data", name)) for name in args.configs
-    }
+    configs = {name: _config(name, args) for name in args.configs}
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
     if args.slurm is not None:
@@ -73,12 +82,68 @@ def main(args: argparse.Namespace) -> None:
         return
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
-        if config is None:
+        if task := glue.split_name(name):
+            _prepare_glue(*task, out, args)
+        elif config is None:
             _copy(name, out, args)
         elif args.raw:
             _prepare(config, args.raw, out, args)
         else:
             _prepare_from_archives(config, out, args)
+
+
+def _config(name: str, args: argparse.Namespace) -> "DataConfig | None":
+    """The configuration that a name means; None where there is none.
+
+    Raises:
+        ValueError: also for flags that do not go with it.
+    """
+    from dataclasses import replace
+
+    from fairseq_diverse.preparation import DataConfig
+    from fairseq_diverse.preparation.encoding import of_gpt2
+
+    if task := glue.split_name(name):
+        if args.archives or args.monolingual is not None:
+            raise ValueError(f"{name}: give the folder of GLUE's files as --raw, without --archives and --monolingual")
+        if task[1] and args.gpt2_bpe:
+            raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out --gpt2-bpe")
+        return None
+    if name in PLAIN_DATA:
+        return None
+    config = DataConfig.load(config_path("data", name))
+    if args.monolingual is not None:
+        if args.archives:
+            text = args.archives / name
+            raise ValueError(f"--monolingual: goes with --raw; {text} has the text once {name} is prepared without it")
+        config = config.monolingual(args.monolingual)
+    if args.gpt2_bpe:
+        if config.translates:
+            raise ValueError(f"--gpt2-bpe: for text of one language and GLUE; {name} has two, add --monolingual")
+        encoding = of_gpt2(args.gpt2_bpe)
+        side = {"language": config.languages[0], **encoding.steps}
+        config = replace(config, sides={"source": side}, bpe=encoding.bpe)
+    return config
+
+
+def _encoding(name: str, args: argparse.Namespace) -> "Encoding | None":
+    """The subwords that are taken: GPT-2's, or those of a data set or folder."""
+    from fairseq_diverse.preparation.encoding import of_data, of_gpt2
+
+    if args.gpt2_bpe:
+        return of_gpt2(args.gpt2_bpe)
+    if not name:
+        return None
+    by_name = runs_dir() / "data" / name
+    return of_data(by_name if by_name.is_dir() else Path(name))
+
+
+def _prepare_glue(task: glue.GlueTask, encoding: str, out: Path, args: argparse.Namespace) -> None:
+    from fairseq_diverse.preparation.glue import prepare_glue
+
+    given = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    if not prepare_glue(task, args.raw, out, _encoding(encoding, args), **given):
+        print(f"already prepared: {out}")
 
 
 def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -> None:
@@ -113,6 +178,7 @@ def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespac
     from fairseq_diverse.preparation import prepare
 
     given = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    given |= {"encoding": _encoding("", args)} if not config.translates else {}
     if not prepare(config, raw, out, **given, **options):
         print(f"already prepared: {out}")
 

@@ -355,4 +355,5 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
             f"data set {name} is not prepared; run: fairseq-diverse prepare {name} --raw RAW_DIR --out {by_name}"
         )
     config = DataConfig.load(config_path("data", name))
-    return DataSet(name, by_name, *config.languages, hash=None, tests=dict.fromkeys(config.tests))
+    source, target = config.languages if config.translates else (config.languages[0], "")
+    return DataSet(name, by_name, source, target, hash=None, tests=dict.fromkeys(config.tests))

@@ -1,7 +1,7 @@
 """The keys of ``configs/data/*.yaml``; ``docs/configs.md`` explains them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ class DataConfig:
     ``sides``: for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``; ``files``: the prefix of the
     raw files of each split, for ``test`` a list where the test sets have names; ``filter`` and ``bpe``: the keys of
     ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``; ``sources``: the archives of the raw files, None if the user provides the
-    raw files.
+    raw files. ``glue``: the task of GLUE that it is, whose sides are "input0" and "input1", each with such a ``suffix``
+    instead of the language in the names of files. With "source" alone it is text for masked language models.
     """
 
     name: str
@@ -43,20 +44,39 @@ class DataConfig:
     bpe: dict[str, Any]
     joined_dictionary: bool
     sources: Sources | None = None
+    glue: str = ""
 
     @property
-    def languages(self) -> tuple[str, str]:
-        return self.sides["source"]["language"], self.sides["target"]["language"]
+    def languages(self) -> tuple[str, ...]:
+        """The ends of the names of files, one a side."""
+        return tuple(side.get("suffix", side["language"]) for side in self.sides.values())
 
     @property
     def tests(self) -> tuple[str, ...]:
         """Names of the test sets; a single one without a list is called test."""
-        return _test_names(self.files["test"])
+        return _test_names(self.files["test"]) if "test" in self.files else ()
+
+    @property
+    def translates(self) -> bool:
+        return len(self.sides) == 2 and not self.glue
+
+    def monolingual(self, language: str = "") -> "DataConfig":
+        """The training and validation text of one side, by default the source, for masked language models.
+
+        Raises:
+            ValueError: no side has this language.
+        """
+        found = [side for side in self.sides.values() if language in ("", side["language"])]
+        if not found:
+            raise ValueError(f"--monolingual {language}: {self.name} has {', '.join(self.languages)}")
+        name = f"{self.name}.{found[0]['language']}" if self.translates else self.name
+        files = {split: self.files[split] for split in ("train", "valid")}
+        return replace(self, name=name, sides={"source": found[0]}, files=files, sources=None)
 
     @property
     def named(self) -> bool:
         """Whether the test sets have names of their own."""
-        return isinstance(self.files["test"], list)
+        return isinstance(self.files.get("test"), list)
 
     @property
     def splits(self) -> dict[str, str]:
@@ -82,12 +102,12 @@ class DataConfig:
     def from_mapping(cls, name: str, given: Any) -> "DataConfig":
         known_keys(given, TOP_KEYS, "")
         sides: dict[str, dict[str, Any]] = {}
-        for side in ("source", "target"):
+        for side in ("source", "target") if "target" in given else ("source",):
             language = given.get(side)
             if not isinstance(language, str) or not language.isidentifier():  # YAML 1.1 reads an unquoted `no` as false
                 raise ValueError(f'{side}: must be a language code such as "en", not {language!r}')
             sides[side] = {"language": language}
-        if given["source"] == given["target"]:
+        if given["source"] == given.get("target"):
             raise ValueError(f"source and target are both {given['source']}; give two languages")
         for key, default in SIDE_DEFAULTS.items():
             value = given.get(key, default)
@@ -111,6 +131,10 @@ class DataConfig:
         if bpe["threshold"] and bpe["kind"] != "subword-nmt":
             raise ValueError("bpe: threshold needs the kind subword-nmt")
         joined = _typed("joined-dictionary", given.get("joined-dictionary", bpe["joint"]), True)
+        if "target" not in given:
+            if "sources" in given:
+                raise ValueError("sources: archives are for two languages; name a target")
+            return cls(name, sides, files, limits, bpe, joined).monolingual()
         languages = (given["source"], given["target"])
         sources = Sources.from_mapping(given["sources"], languages, _splits(files)) if "sources" in given else None
         return cls(name, sides, files, limits, bpe, joined, sources)
@@ -123,6 +147,7 @@ class DataConfig:
             "filter": self.filter,
             "bpe": self.bpe,
             "joined-dictionary": self.joined_dictionary,
+            **({"glue": self.glue} if self.glue else {}),
         }
 
 
@@ -151,6 +176,8 @@ def _test_names(tests: str | list[str]) -> tuple[str, ...]:
 
 
 def _splits(files: dict[str, Any]) -> dict[str, str]:
+    if "test" not in files:
+        return files
     tests = files["test"] if isinstance(files["test"], list) else [files["test"]]
     return {**files, "test": tests[0]} | {f"test{number}": prefix for number, prefix in enumerate(tests) if number}
 

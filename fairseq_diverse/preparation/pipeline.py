@@ -63,6 +63,23 @@ def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:
     return record
 
 
+def languages(data_dir: str | Path, record: Any) -> tuple[str, str]:
+    """Source and target language of a prepared directory; the target is empty where there is one language.
+
+    Raises:
+        ValueError: as ``entry``.
+    """
+    target = "" if isinstance(record, dict) and record.get("target") == "" else entry(data_dir, record, "target")
+    return entry(data_dir, record, "source"), target
+
+
+def glue_task(record: Any) -> str | None:
+    """The task of GLUE of a prepared directory, None for other data."""
+    config = record.get("config") if isinstance(record, dict) else None
+    task = config.get("glue") if isinstance(config, dict) else None
+    return task if isinstance(task, str) else None
+
+
 def test_sets(data_dir: str | Path, record: Any) -> dict[str, str | None]:
     """Names of a prepared directory's test sets, in the order of test, test1, ..., with the hashes that the record has.
 
@@ -79,7 +96,8 @@ def test_sets(data_dir: str | Path, record: Any) -> dict[str, str | None]:
 class Preprocessing:
     """The preparation steps of a data set, for new lines.
 
-    ``hash`` identifies the prepared text and the models; ``record`` is the contents of ``preprocess.json``.
+    ``target`` is empty where there is one language. ``hash`` identifies the prepared text and the models; ``record`` is
+    the contents of ``preprocess.json``.
     """
 
     source: str
@@ -98,17 +116,17 @@ class Preprocessing:
         """
         data_dir = Path(data_dir)
         record = read_record(data_dir)
-        source, target = (entry(data_dir, record, side) for side in ("source", "target"))
+        source, target = languages(data_dir, record)
         try:
             config, bpe = record["config"], record["bpe"]
             tokens, subwords = {}, {}
-            for side in ("source", "target"):
+            for side in config["sides"]:
                 truecaser, vocabulary = record["truecaser"][side], bpe["vocabulary"][side]
-                tokens[side] = Tokens(config["sides"][side], truecaser and _inside(data_dir, truecaser))
+                tokens[side] = Tokens(config["sides"][side], truecaser and inside(data_dir, truecaser))
                 subwords[side] = Subwords(
                     bpe["kind"],
-                    _inside(data_dir, bpe["model"][side]),
-                    vocabulary and _inside(data_dir, vocabulary),
+                    inside(data_dir, bpe["model"][side]),
+                    vocabulary and inside(data_dir, vocabulary),
                     bpe["threshold"],
                 )
             return cls(source, target, record["hash"], record, tokens, subwords)
@@ -126,7 +144,7 @@ class Preprocessing:
         return self.tokens[side].detokenize(self.subwords[side].join(line.strip()))
 
 
-def _inside(data_dir: Path, name: str) -> Path:
+def inside(data_dir: Path, name: str) -> Path:
     """A file named in the record; it must be in the record's directory."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{data_dir / FILE}: {name!r} is outside the directory; {AGAIN}")

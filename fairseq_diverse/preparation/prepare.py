@@ -1,4 +1,4 @@
-"""From a raw parallel corpus to a directory for ``fairseq-train``, written completely or not at all."""
+"""From raw text to a directory for ``fairseq-train``, written completely or not at all."""
 
 import hashlib
 import io
@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from fairseq_diverse.preparation import subwords
-from fairseq_diverse.preparation.config import DataConfig
+from fairseq_diverse.preparation.config import SPLITS, DataConfig
+from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_record
 from fairseq_diverse.preparation.progress import INTERVAL
@@ -42,6 +43,7 @@ def prepare(
     overwrite: bool = False,
     hold_out: int = 0,
     work: Path | None = None,
+    encoding: Encoding | None = None,
     say: Say = print,
 ) -> bool:
     """Clean, filter, tokenize, segment and binarize ``raw`` into ``out``.
@@ -57,6 +59,7 @@ def prepare(
         overwrite: replace a data set that was prepared differently.
         hold_out: use every N-th training pair after filtering for validation, which then has no raw files; 0 = off.
         work: directory next to ``out`` for an interrupted preparation, to be resumed; by default nothing is kept.
+        encoding: subwords and dictionary to take, with whose settings ``config`` agrees; by default they are learned.
         say: called with one line per split and one at the end.
 
     Returns:
@@ -73,14 +76,17 @@ def prepare(
         if not (hold_out and split == "valid")
     }
     raw_hashes = {name: _file_hash(raw / name) for pair in names.values() for name in pair}
+    labels = [f"{split}.label" for split in names if config.glue and not split.startswith("test")]
+    raw_hashes |= {name: _file_hash(raw / name) for name in labels}
     wanted: dict[str, Any] = {"config": config.as_dict(), "raw": raw_hashes}
+    wanted |= {"encoding": {path.name: _file_hash(path) for path in encoding.files}} if encoding else {}
     wanted |= {"hold-out": hold_out} if hold_out else {}
     if _existing(out, wanted, strict, overwrite):
         return False
     if _is_mount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
-    pairs = {split: (raw / source, raw / target) for split, (source, target) in names.items()}
-    tokens = tuple(Tokens(config.sides[side]) for side in ("source", "target"))
+    pairs = {split: tuple(raw / name for name in of_split) for split, of_split in names.items()}
+    tokens = tuple(map(Tokens, config.sides.values()))
     totals = {split: _equal_lengths(*paths) for split, paths in pairs.items()}
     versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
     keep, work = work is not None, work or temporary
@@ -92,17 +98,21 @@ def prepare(
         for split, paths in pairs.items():
             arguments = (config, tokens, split, paths, totals[split], text, strict, workers, hold_out)
             counts |= steps(f"tokenize {split}", _tokenize, *arguments)
-        truecaser = _truecase(config, work, workers, steps)
-        bpe = _segment(config, work, workers, steps)
-        _binarize(config, work, workers)
+        for path in [raw / name for name in labels] + (encoding.files if encoding else []):
+            shutil.copyfile(path, text / path.name)
+        truecaser = _truecase(config, work, workers, steps, encoding)
+        bpe = _segment(config, work, workers, steps, encoding)
+        _binarize(config, work, workers, encoding)
         of_tests = [_texts(text, config, split) for split in config.splits if split not in ("train", "valid")]
-        shared = set(text.iterdir()).difference(*of_tests[1:])  # a further test set leaves runs what they are
+        shared = set(text.iterdir())
+        if config.translates:  # a further test set leaves runs what they are
+            shared = shared.difference(*of_tests[1:])
         record: dict[str, Any] = {
             "format": FORMAT,
             "schema": SCHEMA,
             "name": os.fsencode(config.name).decode(errors="replace"),  # a file name, in any locale
-            "source": config.languages[0],
-            "target": config.languages[1],
+            "source": next(iter(config.sides.values()))["language"],
+            "target": config.languages[1] if config.translates else "",
             **wanted,
             "truecaser": truecaser,
             "bpe": bpe,
@@ -121,8 +131,8 @@ def prepare(
             shutil.rmtree(work, ignore_errors=True)
     called = {f"test{number or ''}": f" ({name})" for number, name in enumerate(config.tests) if config.named}
     for split, count in counts.items():
-        say(_summary(split, count, called.get(split, "")))
-    sizes = ", ".join(f"{language} {_dictionary_size(out, language):,}" for language in config.languages)
+        say(_summary(config, split, count, called.get(split, "")))
+    sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
     return True
 
@@ -148,7 +158,8 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
         return False
     record = read_record(out)
     if record["schema"] == SCHEMA and {key: record.get(key) for key in wanted} == wanted:
-        unclean = record["splits"]["train"]["empty"] or any(count["replaced"] for count in record["splits"].values())
+        empty = record["splits"]["train"]["empty"] and record["target"]  # only pairs are dropped
+        unclean = empty or any(count["replaced"] for count in record["splits"].values())
         return not (strict and unclean)  # if unclean, preparing again refuses the line before replacing anything
     raise ValueError(
         f"{out}: prepared from another configuration or other raw files; choose another --out or add --overwrite"
@@ -185,7 +196,7 @@ def _tokenize(
     config: DataConfig,
     tokens: tuple[Tokens, ...],
     split: str,
-    paths: tuple[Path, Path],
+    paths: tuple[Path, ...],
     total: int,
     text: Path,
     strict: bool,
@@ -197,6 +208,7 @@ def _tokenize(
     made_splits = [split, "valid"] if hold_out else [split]
     counts = {name: dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0) for name in made_splits}
     count = counts[split]
+    drops = split == "train" and config.translates  # in text of one language an empty line ends a document
     with ExitStack() as stack:
         files = {
             name: [
@@ -214,10 +226,10 @@ def _tokenize(
             count["replaced"] += sum(changed)
             empty = [not line for line in tokenized]
             if strict:
-                _refuse_unclean(paths, count["read"], changed, empty if split == "train" else [False, False])
+                _refuse_unclean(paths, count["read"], changed, empty if drops else [False] * len(empty))
             count["empty"] += any(empty)
             if split == "train":
-                if any(empty):
+                if drops and any(empty):
                     continue
                 if not _within(tokenized, config.filter):
                     count["filtered"] += 1
@@ -229,31 +241,37 @@ def _tokenize(
                 file.write(line + "\n")
     for name in made_splits:
         if not counts[name]["kept"]:
-            raise ValueError(f"{paths[0]} and {paths[1]}: no pairs remain for {name}")
+            raise ValueError(f"{' and '.join(map(str, paths))}: no {_unit(config)} remain for {name}")
     if hold_out:
         counts["valid"]["read"] = counts["valid"]["kept"]
     return counts
 
 
-def _refuse_unclean(paths: tuple[Path, Path], number: int, changed: list[bool], empty: list[bool]) -> None:
+def _refuse_unclean(paths: tuple[Path, ...], number: int, changed: list[bool], empty: list[bool]) -> None:
     for path, has_special, is_empty in zip(paths, changed, empty, strict=True):
         if has_special or is_empty:
             what = "a line separator or NUL inside the line" if has_special else "empty"
             raise ValueError(f"{path}, line {number}: {what}; fix the file or leave out --strict")
 
 
-def _summary(split: str, counts: dict[str, int], called: str) -> str:
-    dropped = "dropped" if split == "train" else "kept"
+def _unit(config: DataConfig) -> str:
+    """What a line of each side is."""
+    return "pairs" if config.translates else "examples" if config.glue else "lines"
+
+
+def _summary(config: DataConfig, split: str, counts: dict[str, int], called: str) -> str:
+    dropped = "dropped" if split == "train" and config.translates else "kept"
     parts = [
-        f"{split}{called}: {counts['kept']:,} of {counts['read']:,} pairs kept",
+        f"{split}{called}: {counts['kept']:,} of {counts['read']:,} {_unit(config)} kept",
         f"{counts['empty']:,} empty {dropped}",
     ]
-    parts += [f"{counts['filtered']:,} dropped by length"] if split == "train" else []
+    parts += [f"{counts['filtered']:,} dropped by length"] if split == "train" and not config.glue else []
     return ", ".join([*parts, f"line separators or NUL replaced in {counts['replaced']:,} lines"])
 
 
 def _within(tok: list[str], limits: dict[str, Any]) -> bool:
-    short, long = sorted(text.count(" ") + 1 for text in tok)
+    lengths = sorted(text.count(" ") + 1 for text in tok)
+    short, long = lengths[0], lengths[-1]
     if short < limits["min-length"] or (limits["max-length"] and long > limits["max-length"]):
         return False
     return not limits["max-ratio"] or long <= limits["max-ratio"] * short
@@ -272,11 +290,12 @@ def _bar(lines: Iterable[T], what: str, total: int | None = None) -> Iterable[T]
         return tqdm(lines, what, total, unit="line", mininterval=INTERVAL)
 
 
-def _equal_lengths(source: Path, target: Path) -> int:
-    lines = [sum(1 for _ in iterate_lines(path)) for path in (source, target)]
-    if lines[0] != lines[1]:
+def _equal_lengths(*paths: Path) -> int:
+    """The number of lines of one file, or of two that are sides of one text."""
+    lines = [sum(1 for _ in iterate_lines(path)) for path in paths]
+    if lines[0] != lines[-1]:
         raise ValueError(
-            f"{source} has {lines[0]:,} lines and {target} {lines[1]:,}; they are not two sides of one text"
+            f"{paths[0]} has {lines[0]:,} lines and {paths[1]} {lines[1]:,}; they are not two sides of one text"
         )
     return lines[0]
 
@@ -284,15 +303,18 @@ def _equal_lengths(source: Path, target: Path) -> int:
 # --- truecaser, subwords, binarization ---
 
 
-def _truecase(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict[str, str | None]:
+def _truecase(
+    config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None
+) -> dict[str, str | None]:
     """Train truecasers on the training text and apply them to ``text/tok.*``, if configured."""
     names: dict[str, str | None] = dict.fromkeys(config.sides)
-    for side, side_steps in config.sides.items():
+    for (side, side_steps), language in zip(config.sides.items(), config.languages, strict=True):
         if side_steps["truecase"]:
-            language = side_steps["language"]
-            names[side] = f"text/truecase.{language}"
-            model = work / f"text/truecase.{language}"
-            steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
+            given = encoding and encoding.truecaser
+            names[side] = f"text/{given.name if given else f'truecase.{language}'}"
+            model = work / f"{names[side]}"
+            if not given:
+                steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
             for split in config.splits:
                 path = work / f"text/tok.{split}.{language}"
                 steps(f"truecase {path.name}", _apply_truecaser, path, Tokens(side_steps, model), workers)
@@ -314,26 +336,34 @@ def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
     os.replace(path.with_name("cased"), path)
 
 
-def _segment(config: DataConfig, work: Path, workers: int, steps: Steps) -> dict[str, Any]:
-    """Learn subwords on the training text and write ``text/bpe.SPLIT.LANG``; returns ``bpe`` for the record."""
+def _segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None) -> dict[str, Any]:
+    """Learn subwords on the training text, or take those of ``encoding``, and write ``text/bpe.SPLIT.LANG``; returns
+    ``bpe`` for the record."""
     text, languages, bpe = work / "text", config.languages, config.bpe
     end = "sentencepiece.model" if bpe["kind"] == "sentencepiece" else "bpe.codes"
     models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}
-    for model in sorted(set(models.values())):
-        paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
-        steps(f"learn {model}", _learn, bpe, paths, text / model)
     vocabulary: dict[str, str | None] = dict.fromkeys(languages)
+    if encoding:
+        models = dict.fromkeys(languages, encoding.model.name)
+        vocabulary = dict.fromkeys(languages, f"text/{encoding.vocabulary.name}" if encoding.vocabulary else None)
+    else:
+        for model in sorted(set(models.values())):
+            paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
+            steps(f"learn {model}", _learn, bpe, paths, text / model)
     for language in languages:
-        segmenter = subwords.Subwords(bpe["kind"], text / models[language])
-        if bpe["threshold"]:
+        if bpe["threshold"] and not encoding:
+            segmenter = subwords.Subwords(bpe["kind"], text / models[language])
             vocabulary[language] = f"text/bpe.vocab.{language}"
             counted = text / f"bpe.vocab.{language}"
             steps(f"count {counted.name}", _count, text / f"tok.train.{language}", segmenter, counted, workers)
-            segmenter = subwords.Subwords(bpe["kind"], text / models[language], counted, bpe["threshold"])
+        allowed = vocabulary[language]
+        segmenter = subwords.Subwords(
+            bpe["kind"], text / models[language], work / allowed if allowed else None, bpe["threshold"]
+        )
         for split in config.splits:
             made = text / f"bpe.{split}.{language}"
             steps(f"segment {made.name}", _apply, text / f"tok.{split}.{language}", segmenter, made, workers)
-    sides = dict(zip(("source", "target"), languages, strict=True))
+    sides = dict(zip(config.sides, languages, strict=True))
     return {
         **bpe,
         "model": {side: f"text/{models[language]}" for side, language in sides.items()},
@@ -357,16 +387,63 @@ def _apply(path: Path, segmenter: subwords.Subwords, made: Path, workers: int) -
         _write(made, segmented)
 
 
-def _binarize(config: DataConfig, work: Path, workers: int) -> None:
+def _binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
     print("fairseq-preprocess", file=sys.stderr)
-    for dictionary in work.glob("dict.*.txt"):  # from an interrupted run; fairseq-preprocess does not replace them
+    for dictionary in work.glob("dict.*"):  # from an interrupted run; fairseq-preprocess does not replace them
         dictionary.unlink()
+    if config.glue:
+        _binarize_glue(config, work, workers, encoding)
+        return
+    if not config.translates:
+        given = ["--srcdict", "text/dict.txt"] if encoding else []
+        _preprocess(work, workers, _one_side(config, config.languages[0]), ".", given)
+        return
     source, target = config.languages
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", source, "--target-lang", target]
     tests = ",".join(f"text/bpe.{split}" for split in config.splits if split.startswith("test"))
-    command += ["--trainpref", "text/bpe.train", "--validpref", "text/bpe.valid", "--testpref", tests]
-    command += ["--destdir", ".", "--workers", str(workers)]
-    command += ["--joined-dictionary"] if config.joined_dictionary else []
+    files = ["--trainpref", "text/bpe.train", "--validpref", "text/bpe.valid", "--testpref", tests]
+    joined = ["--joined-dictionary"] if config.joined_dictionary else []
+    _preprocess(work, workers, ["--source-lang", source, "--target-lang", target, *files], ".", joined)
+
+
+def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
+    """``input0``, ``input1`` and ``label`` as ``sentence_prediction`` reads them, the inputs with one dictionary."""
+    from fairseq_diverse.data.glue import TASKS
+
+    if not encoding:
+        from fairseq.data import Dictionary
+        from fairseq.tokenizer import tokenize_line
+
+        dictionary = Dictionary()
+        for suffix in config.languages:
+            Dictionary.add_file_to_dictionary(str(work / f"text/bpe.train.{suffix}"), dictionary, tokenize_line, 1)
+        dictionary.finalize(padding_factor=8)
+        dictionary.save(str(work / "text/dict.txt"))
+    for suffix in config.languages:
+        _preprocess(work, workers, _one_side(config, suffix), suffix, ["--srcdict", "text/dict.txt"])
+    labels = [split for split in config.splits if not split.startswith("test")]
+    if TASKS[config.glue].regression:
+        (work / "label").mkdir(exist_ok=True)
+        for split in labels:
+            shutil.copyfile(work / f"text/{split}.label", work / f"label/{split}.label")
+        return
+    _write(work / "text/label.txt", (f"{label} 1" for label in TASKS[config.glue].labels))  # in the order of classes
+    files = _prefixes({split: f"text/{split}.label" for split in labels})
+    _preprocess(work, workers, ["--only-source", *files], "label", ["--srcdict", "text/label.txt"])
+
+
+def _one_side(config: DataConfig, suffix: str) -> list[str]:
+    return ["--only-source", *_prefixes({split: f"text/bpe.{split}.{suffix}" for split in config.splits})]
+
+
+def _prefixes(files: dict[str, str]) -> list[str]:
+    """Flags of fairseq-preprocess for files by split."""
+    kinds = {kind: [path for split, path in files.items() if split.startswith(kind)] for kind in SPLITS}
+    return [word for kind, paths in kinds.items() if paths for word in (f"--{kind}pref", ",".join(paths))]
+
+
+def _preprocess(work: Path, workers: int, files: list[str], out: str, dictionary: list[str]) -> None:
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", *files]
+    command += ["--destdir", out, "--workers", str(workers), *dictionary]
     done = run_to_end(
         command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
     )
@@ -380,8 +457,12 @@ def _write(path: Path, lines: Iterable[str]) -> None:
         f.writelines(line + "\n" for line in lines)
 
 
-def _dictionary_size(out: Path, language: str) -> int:
-    return sum(1 for _ in iterate_lines(out / f"dict.{language}.txt"))
+def _dictionary_sizes(config: DataConfig, out: Path) -> dict[str, int]:
+    """Entries of each dictionary, by language."""
+    files = {language: f"dict.{language}.txt" for language in config.languages}
+    if not config.translates:
+        files = {"": f"{config.languages[0]}/dict.txt" if config.glue else "dict.txt"}
+    return {language: sum(1 for _ in iterate_lines(out / name)) for language, name in files.items()}
 
 
 def _file_hash(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""One interface for subword segmentation with subword-nmt and sentencepiece."""
+"""One interface for subword segmentation with subword-nmt, sentencepiece and GPT-2's byte-level BPE."""
 
 import io
 import re
@@ -15,9 +15,9 @@ class Subwords:
     """Tokens to subwords and back.
 
     Args:
-        kind: "subword-nmt" or "sentencepiece".
-        model: the file of merges or the model.
-        vocabulary: allowed subwords (subword-nmt); others are split further. None = all.
+        kind: "subword-nmt", "sentencepiece" or "gpt2", whose subwords are numbers.
+        model: the file of merges or the model; of GPT-2 encoder.json.
+        vocabulary: allowed subwords (subword-nmt); others are split further. None = all. Of GPT-2 vocab.bpe.
         threshold: smallest count in ``vocabulary`` of an allowed subword.
 
     Raises:
@@ -32,6 +32,14 @@ class Subwords:
 
             with readable(model, "model of sentencepiece"):
                 self.pieces = SentencePieceProcessor(model_proto=model.read_bytes())
+        elif kind == "gpt2":
+            from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+
+            with readable(model, f"encoder.json of GPT-2, or {vocabulary} is not its vocab.bpe"):
+                self.gpt2 = get_encoder(str(model), str(vocabulary))
+                made = {*self.gpt2.byte_encoder.values(), *map("".join, self.gpt2.bpe_ranks)}
+                if not made <= set(self.gpt2.encoder):
+                    raise ValueError("subwords without a number")
         else:
             from subword_nmt.apply_bpe import BPE, read_vocabulary
 
@@ -47,12 +55,16 @@ class Subwords:
     def segment(self, line: str) -> str:
         if self.kind == "sentencepiece":
             return " ".join(self.pieces.encode(line, out_type=str))
+        if self.kind == "gpt2":
+            return " ".join(map(str, self.gpt2.encode(line)))
         return self.bpe.segment(line)
 
     def join(self, line: str) -> str:
         """Subwords to words; a line without marks (``--remove-bpe``) does not change."""
         if self.kind == "sentencepiece":
             return line.replace(" ", "").replace(SPACE_MARK, " ").strip() if SPACE_MARK in line else line
+        if self.kind == "gpt2":
+            return self.gpt2.decode([int(word) if word.isdecimal() else word for word in line.split()])
         return re.sub("@@( |$)", "", line)
 
 
@@ -70,7 +82,7 @@ def readable(path: Path, what: str) -> Iterator[None]:
     try:
         with redirect_stderr(io.StringIO()):  # subword-nmt prints the reason and exits
             yield
-    except (ValueError, RuntimeError, SystemExit):
+    except (ValueError, RuntimeError, AttributeError, SystemExit):
         raise ValueError(f"{path}: damaged, or not a {what}") from None
 
 

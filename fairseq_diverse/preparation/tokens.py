@@ -43,6 +43,8 @@ class Tokens:
     def tokenize(self, line: str) -> str:
         """Normalized, tokenized, cased text; tokens joined by single spaces."""
         line = clean(line)[0]
+        if self.steps["tokenizer"] == "raw":  # for subwords that hold the spaces
+            return line.strip()
         if self.normalizer:
             line = self.normalizer.normalize(line)
         if self.moses:

@@ -1,0 +1,163 @@
+"""The tasks of GLUE (Wang et al., 2018) in Wang et al. (2021), Table 3, and their files."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_diverse.preparation.tokens import clean
+from fairseq_diverse.support.files import iterate_lines
+
+ORIGIN = "https://gluebenchmark.com/tasks"
+PREFIX = "glue-"  # of the name of a prepared task
+HIGHEST = 5.0  # score of STS-B
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """A task and the columns of its files.
+
+    ``inputs``: the columns of one or two sentences; ``label``: the column of the label; ``labels``: its values, in the
+    order of their numbers, none for a score; ``metrics``: of ``fairseq_diverse.metrics.glue``, the first one counts in
+    GLUE's average; ``examples``: training examples; ``dev`` and ``test``: files by the name of their figures;
+    ``unnamed``: names of the columns of training and dev files that have no header; ``skips``: whether training and dev
+    files have lines that are not examples, which fairseq's recipe for GLUE leaves out.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    examples: int
+    dev: tuple[tuple[str, str], ...] = (("", "dev"),)
+    test: tuple[tuple[str, str], ...] = (("", "test"),)
+    unnamed: tuple[str, ...] = ()
+    skips: bool = False
+
+    @property
+    def regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Name of the file of each split: train, valid, valid1, test, test1, as fairseq calls them."""
+        splits = {"train": "train"}
+        for split, found in (("valid", self.dev), ("test", self.test)):
+            splits |= {f"{split}{number or ''}": name for number, (_, name) in enumerate(found)}
+        return {split: f"{name}.tsv" for split, name in splits.items()}
+
+    def named(self, kind: str) -> dict[str, str]:
+        """Splits of a kind, ``valid`` or ``test``, by the names of their figures: ``MNLI-m`` for the first of MNLI."""
+        found = self.dev if kind == "valid" else self.test
+        return {f"{self.name}{end}": f"{kind}{number or ''}" for number, (end, _) in enumerate(found)}
+
+
+YES_NO = ("0", "1")
+ENTAILED = ("entailment", "not_entailment")
+F1 = ("f1", "accuracy")
+TASKS = {
+    task.name: task
+    for task in (
+        GlueTask(
+            "CoLA", ("sentence",), "label", YES_NO, ("matthews",), 8551, unnamed=("source", "label", "note", "sentence")
+        ),
+        GlueTask("SST-2", ("sentence",), "label", YES_NO, ("accuracy",), 67349),
+        GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", YES_NO, F1, 3668),
+        GlueTask("STS-B", ("sentence1", "sentence2"), "score", (), ("pearson", "spearman"), 5749),
+        GlueTask("QQP", ("question1", "question2"), "is_duplicate", YES_NO, F1, 363846, skips=True),
+        GlueTask(
+            "MNLI",
+            ("sentence1", "sentence2"),
+            "gold_label",
+            ("contradiction", "neutral", "entailment"),
+            ("accuracy",),
+            392702,
+            dev=(("-m", "dev_matched"), ("-mm", "dev_mismatched")),
+            test=(("-m", "test_matched"), ("-mm", "test_mismatched")),
+        ),
+        GlueTask("QNLI", ("question", "sentence"), "label", ENTAILED, ("accuracy",), 104743),
+        GlueTask("RTE", ("sentence1", "sentence2"), "label", ENTAILED, ("accuracy",), 2490),
+    )
+}
+NAMES = tuple(f"{PREFIX}{name}" for name in TASKS)
+
+
+class Example(NamedTuple):
+    """``label`` is None in a test file."""
+
+    inputs: tuple[str, ...]
+    label: str | None
+
+
+def split_name(name: str) -> tuple[GlueTask, str] | None:
+    """The task that the name of a data set means and the data set whose dictionary it has, "" for none.
+
+    ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME; None for other names.
+
+    Raises:
+        ValueError: no such task.
+    """
+    if not name.startswith(PREFIX):
+        return None
+    task, at, encoding = name.removeprefix(PREFIX).partition("@")
+    if task not in TASKS:
+        raise ValueError(f"{name}: no task of GLUE; known: {', '.join(NAMES)}")
+    if at and not encoding:
+        raise ValueError(f"{name}: the name of a data set is missing behind @")
+    return TASKS[task], encoding
+
+
+def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = False) -> Iterator[Example | None]:
+    """The examples of a file in GLUE's own format: tab-separated, quotes are ordinary characters.
+
+    Where ``task.skips``, None stands for a line of training or dev data with a wrong number of columns, unless
+    ``strict``. A score becomes a share of the highest one, 0 to 1, as in fairseq's recipe.
+
+    Raises:
+        ValueError: a column, a label or a sentence is missing or unknown; names file and line.
+    """
+    columns = task.unnamed if labelled else ()
+    wanted = (*task.inputs, task.label) if labelled else task.inputs
+    empty = True
+    for number, line in enumerate(iterate_lines(path), start=1):
+        cells = line.split("\t")
+        if not columns:
+            columns = tuple(cells)
+            if missing := [name for name in wanted if name not in columns]:
+                raise ValueError(
+                    f"{path}, line 1: no column {', '.join(missing)}; files of {task.name} start with the names of "
+                    f"their columns, {', '.join(wanted)} among them"
+                )
+            continue
+        where = f"{path}, line {number}"
+        if len(cells) != len(columns):
+            if task.skips and labelled and not strict:
+                yield None
+                continue
+            raise ValueError(f"{where}: {len(columns)} columns separated by tabs expected, got {len(cells)}")
+        row = dict(zip(columns, cells, strict=True))
+        inputs = tuple(row[name] for name in task.inputs)
+        if strict and not all(sentence.strip() for sentence in inputs):
+            raise ValueError(f"{where}: a sentence is empty; fix the file or leave out --strict")
+        if strict and any(clean(sentence)[1] for sentence in inputs):
+            raise ValueError(f"{where}: a line separator or NUL inside the line; fix the file or leave out --strict")
+        empty = False
+        yield Example(inputs, _label(row[task.label], task, where) if labelled else None)
+    if empty:
+        raise ValueError(f"{path}: no examples")
+
+
+def _label(text: str, task: GlueTask, where: str) -> str:
+    if task.labels:
+        if text not in task.labels:
+            raise ValueError(f"{where}: label {text!r} is not one of {', '.join(task.labels)}")
+        return text
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not 0 <= score <= HIGHEST:
+        raise ValueError(f"{where}: {text!r} is not a score from 0 to {HIGHEST:g}")
+    return repr(score / HIGHEST)

@@ -1,0 +1,61 @@
+"""Subwords and dictionary that a data set takes over, so that a model trained on other data reads it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.preparation.config import SIDE_DEFAULTS
+from fairseq_diverse.preparation.pipeline import AGAIN, FILE, glue_task, inside, languages, read_record
+
+GPT2 = ("encoder.json", "vocab.bpe", "dict.txt")
+GPT2_ORIGIN = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
+RAW = {**SIDE_DEFAULTS, "normalize": False, "tokenizer": "raw"}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """``steps``: the keys of ``SIDE_DEFAULTS``; ``bpe``: those of ``BPE_DEFAULTS``; the others are files."""
+
+    steps: dict[str, Any]
+    bpe: dict[str, Any]
+    dictionary: Path
+    model: Path
+    vocabulary: Path | None = None
+    truecaser: Path | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        return [path for path in (self.dictionary, self.model, self.vocabulary, self.truecaser) if path]
+
+
+def of_gpt2(folder: Path) -> Encoding:
+    """GPT-2's byte-level BPE, which fairseq's RoBERTa checkpoints read, from a folder of its three files.
+
+    Raises:
+        ValueError: a file is missing.
+    """
+    if missing := [name for name in GPT2 if not (folder / name).is_file()]:
+        raise ValueError(f"--gpt2-bpe {folder}: lacks {', '.join(missing)}, from {GPT2_ORIGIN}")
+    model, vocabulary, dictionary = (folder / name for name in GPT2)
+    return Encoding(RAW, {"kind": "gpt2", "size": 0, "joint": True, "threshold": 0}, dictionary, model, vocabulary)
+
+
+def of_data(folder: Path) -> Encoding:
+    """Those of a prepared data set of one language.
+
+    Raises:
+        ValueError: it is not prepared, damaged, or of two languages.
+    """
+    record = read_record(folder)
+    if languages(folder, record)[1]:
+        raise ValueError(f"{folder}: of two languages; take one prepared with --monolingual")
+    try:
+        side = next(iter(record["config"]["sides"]))
+        bpe, truecaser = record["bpe"], record["truecaser"][side]
+        files = [name and inside(folder, name) for name in (bpe["model"][side], bpe["vocabulary"][side], truecaser)]
+        steps = {key: record["config"]["sides"][side][key] for key in ("language", *SIDE_DEFAULTS)}
+        settings = {key: value for key, value in bpe.items() if key not in ("model", "vocabulary")}
+        dictionary = folder / (f"{side}/dict.txt" if glue_task(record) else "dict.txt")
+        return Encoding(steps, settings, dictionary, *files)
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise ValueError(f"{folder / FILE}: incomplete ({error}); {AGAIN}") from None
