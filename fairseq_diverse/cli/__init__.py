@@ -24,7 +24,7 @@ COMMANDS = {
     "doctor": "check the installation",
     "user-dir": "print the folder for --user-dir of fairseq's commands",
     "toy": "write the embedded corpus",
-    "prepare": "clean, tokenize, segment and binarize a parallel corpus",
+    "prepare": "clean, tokenize, segment and binarize a corpus or a task of GLUE",
     "parse": "parse tokenized text with spaCy or benepar",
     "binarize-syntax": "add the trees of the source to binarized data",
     "translate": "translate raw text",
@@ -38,6 +38,7 @@ COMMANDS = {
     "check": "check every property of a mechanism",
     "logic": "write data for logical inference",
     "accuracy": "accuracy of classifiers",
+    "glue": "scores of fine-tuned models on tasks of GLUE",
 }
 
 

@@ -1,0 +1,63 @@
+"""Scores of a fine-tuned model on the dev sets of a task of GLUE, and predictions for its test sets.
+
+The data are a folder made by `fairseq-diverse prepare glue-TASK`. Scores are times 100, with those of always predicting
+the most frequent label. GLUE's test sets have no labels: --predictions writes the files that its site scores.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write
+
+EXAMPLE = "fairseq-diverse glue --checkpoint checkpoints/checkpoint_last.pt --data data/glue-CoLA --predictions send"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", required=True, metavar="CKPT", help="trained with --task sentence_prediction")
+    parser.add_argument("--data", required=True, metavar="DIR", help="the prepared task")
+    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="per batch (default: 8000)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the scores as JSON")
+    parser.add_argument("--predictions", type=Path, metavar="DIR", help="write TASK.tsv of every test set there")
+
+
+def main(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from fairseq_diverse import register
+    from fairseq_diverse.analysis.glue import predict, scores, write_predictions
+    from fairseq_diverse.data.glue import TASKS
+    from fairseq_diverse.metrics.glue import HEADINGS
+    from fairseq_diverse.models.loading import load_models
+    from fairseq_diverse.preparation.pipeline import glue_task, read_record
+
+    register()
+    record = read_record(args.data)
+    if (task := TASKS.get(glue_task(record) or "")) is None:
+        raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
+    if not Path(args.checkpoint).is_file():
+        raise UserError(f"{args.checkpoint}: no such checkpoint")
+    (model,), config, trained = load_models([args.checkpoint], args.data)
+    classes = getattr(trained.cfg, "num_classes", None)
+    if config.task._name != "sentence_prediction" or classes != (len(task.labels) or 1):
+        raise UserError(f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction")
+    wanted = [*task.named("valid").items(), *(task.named("test").items() if args.predictions else ())]
+    found = {}
+    for name, split in wanted:
+        if split not in record["splits"]:  # a test set that was not brought
+            continue
+        trained.load_dataset(split)
+        with tqdm(total=len(trained.dataset(split)), desc=f"{name}, {split}", disable=None) as bar:
+            predictions, targets = predict(model, trained, split, args.max_tokens, bar.update)
+        if split.startswith("test"):
+            write_predictions(task, predictions, args.predictions / f"{name}.tsv")
+        else:
+            found[name] = scores(task, predictions, targets)
+    if args.save is not None:
+        with atomic_write(args.save) as file:
+            json.dump(found, file)
+    for name, part in found.items():
+        for metric, score in part["metrics"].items():
+            most = f" (most frequent label: {part['majority'][metric]:.2f})" if "majority" in part else ""
+            print(f"{name} {HEADINGS[metric]} {score:.2f}{most}, {part['examples']:,} examples")
