@@ -114,7 +114,6 @@ def refresh(path: Path) -> None:
 def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
     from fairseq_diverse.experiments import formats, report, saved
-    from fairseq_diverse.experiments.runs import classifies
     from fairseq_diverse.experiments.tables import select_rows
 
     table = read_table(args)
@@ -133,13 +132,13 @@ def show(args: argparse.Namespace) -> str:
         rows = [row for row in rows if summaries[row.name]]
         if not rows:
             raise UserError(f"--finished: no row of {table.name} has a finished run")
-    classifiers = {classifies(row) for row in rows}
-    if len(classifiers) > 1:
+    kinds = {row.kind for row in rows}
+    if len({"glue" if kind == "pretraining" else kind for kind in kinds}) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
-    if True in classifiers:
+    if "translation" not in kinds:
         if args.test or args.verdict:
             raise UserError(f"--{'test' if args.test else 'verdict'}: is for translations; {table.name} classifies")
-        blocks, content = _classification(args, table, rows, summaries)
+        blocks, content = (_classification if "classification" in kinds else _glue)(args, table, rows, summaries)
     else:
         blocks, content = _translation(args, table, rows, summaries)
     if args.save and not saved.save(args.save, summaries):
@@ -168,6 +167,29 @@ def _classification(
     if more := accuracy_report.length_cells(lines):
         blocks.append((more, "Accuracy by number of operators", []))
     return blocks, {"rows": lines, "notes": notes}
+
+
+def _glue(
+    args: argparse.Namespace, table: "Table", rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
+) -> "tuple[list[Block], dict[str, Any]]":
+    """The tables of a report of GLUE, that of pre-training last, and what JSON has of it."""
+    from fairseq_diverse.experiments import glue_report, report
+
+    tuned, pretrained = ([row for row in rows if row.kind == kind] for kind in ("glue", "pretraining"))
+    lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned})
+    before = glue_report.compare_pretraining(pretrained, {row.name: summaries[row.name] for row in pretrained})
+    notes = glue_report.glue_notes(lines) + report.published_note(tuned)
+    content = {"rows": lines, "notes": notes, **({"pretraining": before} if before else {})}
+    tables = {
+        table.title: (glue_report.glue_cells(lines) if lines else [], [*filter(None, [table.note]), *notes]),
+        "Pre-training": (
+            glue_report.pretraining_cells(before) if before else [],
+            glue_report.pretraining_notes(before),
+        ),
+    }
+    shown = {title: found for title, found in tables.items() if found[0]}
+    cells = _columns([found[0] for found in shown.values()], args.columns)
+    return [(c, title, found[1]) for c, (title, found) in zip(cells, shown.items(), strict=True)], content
 
 
 def _translation(
@@ -228,14 +250,16 @@ def _figures(
     from fairseq_diverse.experiments.report import of_test, test_names
     from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
     from fairseq_diverse.experiments.row_dots import draw_rows
-    from fairseq_diverse.experiments.runs import classifies, find_runs
+    from fairseq_diverse.experiments.runs import find_runs
 
     if not any(summaries.values()):
         return {}
     figures: dict[str, Figure] = {}
     if "probe" in rows[0].train:
         return {}
-    if classifies(rows[0]):
+    if rows[0].kind in ("glue", "pretraining"):
+        rows = [row for row in rows if row.kind == "pretraining"]
+    elif rows[0].kind == "classification":
         figures["Accuracy by number of operators"] = draw_lengths(rows, summaries)
     else:
         rows, summaries = of_test(rows, summaries, args.test or test_names(rows, summaries)[0])
@@ -243,7 +267,7 @@ def _figures(
         if table.x:
             drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))
             figures[f"Against --{table.x[0]}"] = drawn
-    if not args.results:
+    if not args.results and rows:
         logs = {
             run.row.name: sorted(run.directory.parent.glob("seed*/train.log"))
             for run in find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None, cpu=True)

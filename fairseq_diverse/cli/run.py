@@ -123,6 +123,7 @@ def main(args: argparse.Namespace) -> int:
         use_model(args.yisi_model)
     table = read_table(args)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
+    found = [each for run in found for each in (run.first, run) if each]
     runs = list({run.directory: run for run in found}.values())  # equal rows: once
     lacking = {
         f"data set {run.data.name} has no {', '.join(names)}: left out"
@@ -156,6 +157,8 @@ def main(args: argparse.Namespace) -> int:
         from fairseq_diverse.support.slurm import submit
 
         unfinished = [run for run in runs if not run.finished]
+        waiting = [run for run in unfinished if run.first and not run.first.finished]
+        unfinished = [run for run in unfinished if run not in waiting]
         folder = runs_dir() / "slurm"
         queued = (
             submit([Job(run, args.same_arithmetic) for run in unfinished], args.jobs, args.slurm, folder)
@@ -164,7 +167,10 @@ def main(args: argparse.Namespace) -> int:
         )
         for run, job in zip(unfinished, queued, strict=True):
             print(f"{run.name}: job {job}, {run.directory}")
-        print(f"{len(unfinished)} runs queued, {len(runs) - len(unfinished)} done before; logs of jobs: {folder}")
+        done = len(runs) - len(unfinished) - len(waiting)
+        print(f"{len(unfinished)} runs queued, {done} done before; logs of jobs: {folder}")
+        if waiting:
+            print(f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again")
         return 0
     from fairseq_diverse.experiments.schedule import run_all
 

@@ -46,6 +46,9 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
     with locked(run.directory) as lock:
         if run.finished:
             return
+        if run.first and not (run.first.finished and run.first.checkpoint.is_file()):
+            why = f"its checkpoint {run.first.checkpoint} is missing" if run.first.finished else "it is not finished"
+            raise RunFailed(f"pre-training, {run.first.name}: {why}")
         with atomic_write(run.directory / "environment.txt") as f:
             f.write(provenance.environment(environment))
         for step in run.commands():

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fairseq_diverse.data.glue import GlueTask
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.support.paths import PACKAGE
 
@@ -50,6 +51,16 @@ def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
 def defaults(cpu: bool) -> Flags:
     """Flags of training that a row may set otherwise."""
     return {"task": "translation", **({"num-workers": "0"} if cpu else {})}
+
+
+def of_glue(task: GlueTask) -> Flags:
+    """Flags of fine-tuning that a task of GLUE decides on; <s> and </s> are where fairseq's RoBERTa has them."""
+    return {
+        "num-classes": str(len(task.labels) or 1),
+        "regression-target": task.regression,
+        "init-token": "0",
+        "separator-token": "2",
+    }
 
 
 def averaging(row: Row) -> Flags:

@@ -40,8 +40,8 @@ def measure(step: str, path: Path) -> dict[str, Any]:
 
     Training: ``parameters``, ``words_per_second`` (target tokens) and ``updates_per_second``, medians over the logged
     intervals, ``epoch_minutes`` (all updates of an epoch at that speed, without validation and saving), ``valid_nll``
-    (last and best, nats per token) and ``gb_free`` (the least, where a GPU was used). Translation and scoring of the
-    reference: ``sentences``, ``tokens``, ``seconds``, ``words_per_second``.
+    (last and best, nats per token; of a masked language model per masked token) and ``gb_free`` (the least, where a GPU
+    was used). Translation and scoring of the reference: ``sentences``, ``tokens``, ``seconds``, ``words_per_second``.
     """
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if step == "train":
@@ -49,8 +49,8 @@ def measure(step: str, path: Path) -> dict[str, Any]:
         speeds, updates, valid, free = [], [], [], []
         epoch = 0.0  # its updates: those done by the epochs done, "update" in the log
         for kind, stats in statistics(text.splitlines()):
-            if kind == "valid" and "valid_nll_loss" in stats:
-                valid.append(float(stats["valid_nll_loss"]) * math.log(2))
+            if kind == "valid" and (loss := stats.get("valid_nll_loss", "valid_ppl" in stats and stats["valid_loss"])):
+                valid.append(float(loss) * math.log(2))
             elif kind == "train_inner":
                 words, of_update = (float(stats.get(key, 0)) for key in ("wps", "wpb"))
                 speeds += [words] if words > 0 else []

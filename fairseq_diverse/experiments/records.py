@@ -63,7 +63,13 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
             figures += [summary["chosen"]["lenpen"], *summary["chosen"]["valid_bleu"].values()]
         wrong += [] if isinstance(summary.get("machine", {}), dict) else ["machine"]
         wrong += [] if isinstance(summary.get("test", ""), str) else ["test"]
-        if "accuracy" in summary:
+        if "glue" in summary:
+            for part in summary["glue"].values():
+                figures += [*part["metrics"].values(), *part.get("majority", {}).values(), part["examples"]]
+            wrong += [] if summary["glue"] and all(p["metrics"] for p in summary["glue"].values()) else ["glue"]
+        elif "pretraining" in summary:
+            figures.append(summary["valid_nll"]["last"])
+        elif "accuracy" in summary:
             for name, part in summary["accuracy"].items():
                 count = len(part["hits"])
                 wrong += [] if count and sum(part["classes"]) == count and not part["hits"].strip("01") else [name]

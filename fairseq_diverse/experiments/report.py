@@ -44,19 +44,23 @@ SCALES = {"": ("BLEU", 2), "nll_": ("NLL", 3)}  # what is compared and its digit
 
 
 def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[Row]:
-    """Of the rows that a grid made of one row, that with the lowest validation NLL where training ended, the mean over
-    its seeds; of a grid without a finished run, the first. Baselines are the best of theirs.
+    """Of the rows that a grid made of one row, for each data set that with the lowest validation NLL where training
+    ended, of GLUE with the highest score on the dev set, the mean over its seeds; of a grid without a finished run, the
+    first. Baselines are the best of theirs.
     """
+    from fairseq_diverse.experiments.glue_report import main_score
 
     def loss(row: Row) -> float:
+        if row.kind == "glue":
+            return -_mean(map(main_score, summaries[row.name])) if summaries[row.name] else np.inf
         found = [s["valid_nll"]["last"] for s in summaries[row.name] if s.get("valid_nll")]
         return _mean(found) if found else np.inf
 
-    families: dict[str, list[Row]] = {}
+    families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        families.setdefault(row.family, []).append(row)
+        families.setdefault((row.family, row.data), []).append(row)
     best = {family: min(members, key=loss) for family, members in families.items()}
-    of_name = {row.name: row.family for row in rows}
+    of_name = {row.name: (row.family, row.data) for row in rows}
     return [dataclasses.replace(row, baseline=best[of_name[row.baseline]].name) for row in best.values()]
 
 

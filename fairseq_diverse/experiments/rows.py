@@ -9,6 +9,10 @@ from fairseq_diverse.syntax.makers import other_makers
 
 ENCODER = ("from-checkpoint", "checkpoint-data")  # where an encoder lies that is probed
 TREES = "translation_with_syntax"  # the task of rows that read trees
+KINDS = {  # what a row does, by its task
+    **dict.fromkeys(("logical_inference", "sentence_probing"), "classification"),
+    **{"masked_lm": "pretraining", "sentence_prediction": "glue"},
+}
 EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which a row ends training before max-update
 
 
@@ -25,7 +29,9 @@ class Row:
     that translations are scored by besides BLEU, chrF and TER. ``tests`` are the sets that it is evaluated on besides
     the first test set: names of the data's test sets, or valid. ``user_dir`` is a folder of mechanisms of the user's
     own. ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree
-    the parser that must have made the trees of a row that reads some; empty where any will do.
+    the parser that must have made the trees of a row that reads some; empty where any will do. ``pretrained`` is what
+    its training starts from: a row of the same table, whose run of the same seed is done before, or the path of a
+    checkpoint; empty for nothing.
     """
 
     name: str
@@ -44,6 +50,7 @@ class Row:
     tests: tuple[str, ...] = ()
     gpus: int = 0
     parser: dict[str, str] = field(default_factory=dict)
+    pretrained: "Row | str" = ""
 
     @property
     def max_update(self) -> int:
@@ -55,9 +62,9 @@ class Row:
         return [flag for flag in EARLY if flag in self.train]
 
     @property
-    def classifies(self) -> bool:
-        """Whether it classifies sentences; the others translate."""
-        return self.train.get("task") in ("logical_inference", "sentence_probing")
+    def kind(self) -> str:
+        """``translation``, ``classification``, ``pretraining`` of a masked language model, or ``glue``."""
+        return KINDS.get(str(self.train.get("task")), "translation")
 
     def with_batch_of_paper(self, gpus: int) -> "Row":
         """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's.
@@ -76,7 +83,9 @@ class Row:
                 f"{where}: its batch is for {self.gpus} GPUs, which {gpus} cannot share evenly; choose among them with "
                 "CUDA_VISIBLE_DEVICES"
             )
-        return self if needed == int(frequency) else replace(self, train=self.train | {"update-freq": str(needed)})
+        first = self.pretrained.with_batch_of_paper(gpus) if isinstance(self.pretrained, Row) else self.pretrained
+        row = replace(self, pretrained=first) if first is not self.pretrained else self
+        return row if needed == int(frequency) else replace(row, train=self.train | {"update-freq": str(needed)})
 
     def key(self, data_hash: str) -> str:
         """Ten hexadecimal digits that equal runs share: data, flags and averaging, but not the seed.
@@ -84,10 +93,11 @@ class Row:
         It contains the parsers, except those of ``fairseq-diverse parse``, which rows without ``parser`` usually use.
 
         Args:
-            data_hash: of all that is read, a probed encoder too: where that lies is not in the key.
+            data_hash: of all that is read, a probed encoder or a checkpoint too: where they lie is not in the key.
         """
         train = {flag: value for flag, value in self.train.items() if flag not in ENCODER}
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}
         content |= {"parser": others} if (others := other_makers(self.parser)) else {}
+        content |= {"pretrained": self.pretrained.key("")} if isinstance(self.pretrained, Row) else {}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.data import glue
 from fairseq_diverse.data.plain import PLAIN_DATA
-from fairseq_diverse.experiments.flags import Flags, averaging, common, defaults, machinery, translation
+from fairseq_diverse.experiments.flags import Flags, averaging, common, defaults, machinery, of_glue, translation
 from fairseq_diverse.experiments.records import AGAIN, read_json, read_summary
 from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
 from fairseq_diverse.experiments.tables import NAME_BYTES, to_arguments
@@ -25,7 +26,8 @@ from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 class DataSet:
     """A prepared data set; ``hash`` is None while it is not prepared (for ``--dry-run``).
 
-    ``tests`` are its test sets by name, the first one first, each with its own hash where it has one.
+    ``tests`` are its test sets by name, the first one first, each with its own hash where it has one. ``glue`` is the
+    task of GLUE that it is, empty for other data.
     """
 
     name: str
@@ -34,6 +36,7 @@ class DataSet:
     target: str
     hash: str | None
     tests: Mapping[str, str | None] = field(default_factory=lambda: {"test": None})
+    glue: str = ""
 
     @property
     def subsets(self) -> dict[str, str]:
@@ -43,21 +46,30 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Run:
-    """A row, a data set and a seed. ``directory`` is shared by all tables that hold an equal row."""
+    """A row, a data set and a seed. ``directory`` is shared by all tables that hold an equal row. ``first`` is the run
+    of the row that it is pre-trained by, which is to be finished before."""
 
     row: Row
     seed: int
     data: DataSet
     cpu: bool
     directory: Path
+    first: "Run | None" = None
 
     @property
     def name(self) -> str:
         return f"{self.row.name} seed {self.seed}"
 
     @property
-    def classifies(self) -> bool:
-        return classifies(self.row)
+    def kind(self) -> str:
+        return self.row.kind
+
+    @property
+    def pretrained(self) -> Path | None:
+        """The checkpoint that its training starts from."""
+        if self.first:
+            return self.first.checkpoint
+        return Path(str(self.row.pretrained)).absolute() if self.row.pretrained else None
 
     @property
     def checkpoints(self) -> Path:
@@ -126,7 +138,7 @@ class Run:
     @property
     def _tried(self) -> dict[str, str]:
         """The step of each length penalty that is tried on the validation split."""
-        return {} if self.classifies else {value: f"lenpen-{value}" for value in self.row.lenpen}
+        return {value: f"lenpen-{value}" for value in self.row.lenpen} if self.kind == "translation" else {}
 
     @property
     def chosen(self) -> dict[str, Any] | None:
@@ -169,9 +181,11 @@ class Run:
     def commands(self) -> dict[str, list[str]]:
         """The command line of every step, in their order."""
         row = self.row
-        languages = ("", "") if self.classifies else (self.data.source, self.data.target)
+        languages = (self.data.source, self.data.target) if self.kind == "translation" else ("", "")
         shared = common(*languages, self.cpu, row.user_dir)
-        flags = shared | machinery(row, self.seed, self.checkpoints) | defaults(self.cpu) | row.train
+        flags = shared | machinery(row, self.seed, self.checkpoints) | defaults(self.cpu)
+        flags |= of_glue(glue.TASKS[self.data.glue]) if self.kind == "glue" and self.data.glue else {}
+        flags |= row.train | ({"finetune-from-model": str(self.pretrained)} if self.pretrained else {})
         train = ["-m", "fairseq_cli.train", str(self.data.path), *to_arguments(flags)]
         batch = {} if {"batch-size", "max-tokens"} & set(row.generate) else {"batch-size": "64"}
 
@@ -183,12 +197,16 @@ class Run:
         if row.average:
             which = ["--checkpoints", str(self.checkpoints), *to_arguments(averaging(row))]
             steps["average"] = ["-m", "fairseq_diverse.cli", "average", *which, "--out", str(self.checkpoint)]
-        if self.classifies:
+        own = ["--user-dir", row.user_dir] if row.user_dir else []
+        if self.kind == "classification":
             scored = [f"model={self.checkpoint}", "--data", str(self.data.path)]
             saved = ["--save", str(self.directory / "accuracy.json")]
-            own = ["--user-dir", row.user_dir] if row.user_dir else []
             steps["accuracy"] = ["-m", "fairseq_diverse.cli", "accuracy", *scored, *saved, *own]
-        else:
+        elif self.kind == "glue":
+            scored = ["--checkpoint", str(self.checkpoint), "--data", str(self.data.path)]
+            saved = ["--save", str(self.directory / "glue.json"), "--predictions", str(self.directory / "predictions")]
+            steps["glue"] = ["-m", "fairseq_diverse.cli", "glue", *scored, *saved, *own]
+        elif self.kind == "translation":
             for value, step in self._tried.items():
                 steps[step] = generate(row.generate | {"lenpen": value}, "valid")
             chosen = self.chosen
@@ -237,43 +255,77 @@ def find_runs(
         import torch
 
         cpu = not torch.cuda.is_available()
-    runs: list[Run] = []
     root = root or runs_dir()
-    found = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in rows)}
-    for row in rows:
+    every = [*rows, *(first for row in rows if (first := _first(row)))]
+    found = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
+    for row in every:
         _refuse_unknown_tests(row, found[row.data])
+        _refuse_other_kind(row, found, dry)
     encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
-    for row in rows:
-        data = found[row.data]
+    checkpoints = {row.pretrained: _digest(row.pretrained) for row in rows if isinstance(row.pretrained, str)}
+
+    def runs_of(row: Row) -> list[Run]:
+        data, first = found[row.data], _first(row)
         trees = _digest_of_trees(data.path) if row.train.get("task") == TREES else ""
         own = _digest_of_code(row.user_dir)
-        key = row.key(data.hash + trees + encoders[_encoder(row)] + own) if data.hash else "unprepared"
+        pretrained = (found[first.data].hash or "") if first else checkpoints.get(str(row.pretrained), "")
+        read = f"{data.hash}{trees}{encoders.get(_encoder(row), '')}{own}{pretrained}"
+        key = row.key(read) if data.hash else "unprepared"
         existing = sorted(root.glob(f"*-{key}")) if data.hash else []
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
         parent = existing[0] if existing else root / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
         for path in (data.path, parent):
             if os.pathsep in str(path) or "${" in str(path):
                 raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
-        runs += [Run(row, seed, data, cpu, parent / f"seed{seed}") for seed in seeds]
+        firsts = runs_of(first) if first else [None] * len(seeds)
+        return [Run(row, s, data, cpu, parent / f"seed{s}", f) for s, f in zip(seeds, firsts, strict=True)]
+
+    runs: list[Run] = []
+    for row in rows:
+        runs += runs_of(row)
         if runs[-1].refused and not dry:
             raise ValueError(f"row {row.name}: {runs[-1].refused}")
     return runs
 
 
+def _first(row: Row) -> Row | None:
+    """The row of its table that a row is pre-trained by."""
+    return row.pretrained if isinstance(row.pretrained, Row) else None
+
+
+def _refuse_other_kind(row: Row, found: Mapping[str, DataSet], dry: bool) -> None:
+    """Raise ``ValueError`` where a row's task does not read its data, or what it is pre-trained by is missing."""
+    data, where = found[row.data], f"row {row.name}: data set {row.data}"
+    if row.kind == "glue" and not data.glue:
+        raise ValueError(f"{where}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
+    if row.kind == "pretraining" and (data.glue or (data.source and data.target)):
+        raise ValueError(f"{where}: not text of one language (`fairseq-diverse prepare NAME --monolingual`)")
+    if row.kind == "translation" and data.source and not data.target:
+        raise ValueError(f"{where}: of one language; its row has no --task masked_lm or sentence_prediction")
+    if dry or not row.pretrained:
+        return
+    if (first := _first(row)) is None:
+        if not Path(str(row.pretrained)).is_file():
+            raise ValueError(
+                f"row {row.name}: pretrained: {row.pretrained}: neither a row of this table nor a checkpoint; give one "
+                "with --set pretrained=FILE"
+            )
+    elif (data.path / "input0/dict.txt").read_bytes() != (found[first.data].path / "dict.txt").read_bytes():
+        raise ValueError(
+            f"{where}: has another dictionary than {first.data}, on which row {first.name} pre-trains; prepare and "
+            f"name {glue.PREFIX}{data.glue}@{Path(first.data).name}"
+        )
+
+
 def _refuse_unknown_tests(row: Row, data: DataSet) -> None:
     """Raise ``ValueError`` where the data that a table names lack a test set; other data, given for them, may."""
-    if row.tests and classifies(row):
+    if row.tests and row.kind != "translation":
         raise ValueError(f"row {row.name}: tests: it classifies, and its data have one test set")
     if row.data == row.published_on and (unknown := [name for name in row.tests if name not in data.subsets]):
         raise ValueError(
             f"row {row.name}: tests: data set {data.name} has no {', '.join(unknown)}; known: "
             f"{', '.join(data.subsets)}; if its configuration has more, prepare it again with --overwrite: runs stay"
         )
-
-
-def classifies(row: Row) -> bool:
-    """Whether a row classifies sentences; the others translate."""
-    return row.classifies
 
 
 def _digest_of_trees(folder: Path) -> str:
@@ -308,10 +360,16 @@ def _digest_of_encoder(checkpoint: str, data: str) -> str:
     """Of a checkpoint that is probed and of its data; another one makes another run."""
     from fairseq_diverse.preparation.pipeline import read_record
 
+    digest = _digest(checkpoint)
+    return digest if digest == checkpoint else digest + read_record(data)["hash"]
+
+
+def _digest(checkpoint: str) -> str:
+    """Of a checkpoint; its path where there is none, or training says that it is missing."""
     try:
         with open(checkpoint, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() + read_record(data)["hash"]
-    except OSError:  # there is none, or training says that it is missing
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
         return checkpoint
 
 
@@ -322,14 +380,16 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
         ValueError: it is not prepared (unless ``dry``), or unknown; says what to do.
     """
     from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record, test_sets
+    from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, languages, read_record, test_sets
 
     by_name = (root or runs_dir()) / "data" / name
     for path in (by_name, Path(name).resolve()):
         if (path / FILE).is_file():
             record = read_record(path)
-            source, target, text_hash = (entry(path, record, key) for key in ("source", "target", "hash"))
-            return DataSet(path.name, path, source, target, text_hash, test_sets(path, record))
+            text_hash, task = entry(path, record, "hash"), glue_task(record) or ""
+            if task and task not in glue.TASKS:
+                raise ValueError(f"{path / FILE}: {task!r} is no task of GLUE that this version knows")
+            return DataSet(path.name, path, *languages(path, record), text_hash, test_sets(path, record), task)
         for plain in PLAIN_DATA.values():
             found = [file for file in plain.files if (path / file).is_file()]
             if found and len(found) < len(plain.files):
@@ -344,6 +404,13 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
         raise ValueError(
             f"data set {name} is not prepared; run: fairseq-diverse prepare {name} --archives DIR --out {by_name} "
             f"(downloads {len(PLAIN_DATA[name].files)} files), or give their folder as --data"
+        )
+    if of_glue := glue.split_name(name):
+        if dry:
+            return DataSet(name, by_name, "en", "", hash=None, glue=of_glue[0].name)
+        raise ValueError(
+            f"data set {name} is not prepared; run: fairseq-diverse prepare {name} --raw DIR --out {by_name} "
+            f"(DIR has GLUE's files, {glue.ORIGIN})"
         )
     if name not in config_names("data"):
         raise ValueError(

@@ -9,7 +9,8 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, translation
+from fairseq_diverse.data.glue import TASKS
+from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, of_glue, translation
 from fairseq_diverse.experiments.records import AGAIN, read_summary, write_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import find_runs
@@ -64,10 +65,13 @@ def _difference(summary: Summary, row: Row) -> str:
         return f"its data are {summary['data']}, not {Path(row.data).name}"
     commands = [shlex.split(_portable(line)) for line in summary["commands"]]
     trained, own = _flags(commands[0]), machinery(row, 0, Path())
-    if other := _other_flag(
-        trained, row.train, {**common("", "", True), **own, **defaults(cpu=True), "best-checkpoint-metric": ""}
-    ):
+    others = {**common("", "", True), **own, **defaults(cpu=True), "best-checkpoint-metric": ""}
+    if row.kind == "glue":
+        others |= {**of_glue(next(iter(TASKS.values()))), **({"finetune-from-model": ""} if row.pretrained else {})}
+    if other := _other_flag(trained, row.train, others):
         return f"it was trained with {other}"
+    if isinstance(row.pretrained, Row) and summary.get("pretrained") != row.pretrained.key(""):
+        return f"it was not pre-trained as row {row.pretrained.name}"
     averaged = next((_flags(words) for words in commands if words[:2] == ["fairseq-diverse", "average"]), {})
     before, after = _evaluated(averaged, trained), _evaluated(averaging(row), own)
     if before != after:

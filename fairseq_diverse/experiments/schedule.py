@@ -30,7 +30,9 @@ def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
         while waiting or working:
             for slot in range(jobs):
                 if slot not in working and waiting:
-                    run = waiting.pop(0)
+                    if not (ready := _ready(waiting, [run for run, _ in working.values()])):
+                        continue
+                    run = waiting.pop(waiting.index(ready))
                     working[slot] = run, start(run, environment, display.say)
                 if slot not in working:
                     continue
@@ -64,6 +66,12 @@ def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
     return unfinished
 
 
+def _ready(waiting: Sequence[Run], working: Sequence[Run]) -> Run | None:
+    """The first run that waits for no pre-training that is to be done here; None where all wait for those at work."""
+    to_do = {run.directory for run in (*waiting, *working)}
+    return next((run for run in waiting if not (run.first and run.first.directory in to_do)), None)
+
+
 def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> Iterator[Progress]:
     """Work on one run where it is not finished, and say how it ended."""
     if run.finished:
@@ -77,7 +85,18 @@ def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> 
 def outcome(run: Run) -> str:
     """The figures of a finished run in one line."""
     summary = run.summary or {}
-    if run.classifies:
+    if run.kind == "pretraining":
+        return f"validation NLL {summary['valid_nll']['last']:.4f} a masked token"
+    if run.kind == "glue":
+        from fairseq_diverse.metrics.glue import HEADINGS
+
+        figures = summary["glue"].items()
+        return "; ".join(
+            f"{name} {HEADINGS[metric]} {score:.2f}"
+            for name, part in figures
+            for metric, score in part["metrics"].items()
+        )
+    if run.kind == "classification":
         from fairseq_diverse.analysis.accuracy import Accuracy, pooled
 
         return f"accuracy {pooled(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"

@@ -5,6 +5,7 @@ from typing import Any
 
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.records import ORDERS, read_json
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.preparation.pipeline import lowercased
 from fairseq_diverse.support.files import atomic_write, read_lines
@@ -15,6 +16,9 @@ def summarize(run: Run) -> dict[str, Any]:
 
     A classifier: ``accuracy``, by number of operators or by probing task, ``classes``, how many examples there are of
     each class, and ``hits``, 1 or 0 for each example.
+
+    A task of GLUE: ``glue``, by dev set ``examples``, ``metrics`` (times 100) and ``majority``, those of always
+    predicting the most frequent label. A masked language model: ``valid_nll`` only, nats a masked token.
 
     A translation (also written to ``test.hyp``): scores are detokenized, against the raw reference, and cased unless
     the data's target is lower-cased.
@@ -28,8 +32,8 @@ def summarize(run: Run) -> dict[str, Any]:
         ValueError: translations or scores of test sentences are missing.
     """
     state = run.state
-    evaluation = "accuracy" if run.classifies else "generate"
-    peaks = {step: state[step]["peak_memory"] for step in ("train", evaluation)}
+    evaluated = {"translation": ("generate",), "classification": ("accuracy",), "glue": ("glue",)}.get(run.kind, ())
+    peaks = {step: state[step]["peak_memory"] for step in ("train", *evaluated)}
     if state["train"]["gb_free"] is not None:
         import torch
 
@@ -43,17 +47,18 @@ def summarize(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "parameters": state["train"]["parameters"],
         "updates": state["train"].get("updates", run.row.max_update),
-        "valid_nll": state["train"]["valid_nll"],
+        "valid_nll": state["train"]["valid_nll"] if run.kind != "glue" else None,
+        **({"pretrained": run.row.pretrained.key("")} if isinstance(run.row.pretrained, Row) else {}),
         "average": run.row.average,
         **({"chosen": run.chosen} if run.chosen else {}),
-        "words_per_second": {step: state[step].get("words_per_second") for step in ("train", evaluation)},
+        "words_per_second": {step: state[step].get("words_per_second") for step in ("train", *evaluated)},
         "updates_per_second": {"train": state["train"].get("updates_per_second")},
         "epoch_minutes": state["train"].get("epoch_minutes"),
         "peak_memory": peaks,
         **state.get("starts", [{}])[-1],
         **({"parsers": run.parsers} if run.parsers else {}),
         "commands": run.shell_lines({"OMP_NUM_THREADS": "1"}),
-        **(_classification(run) if run.classifies else _translation(run)),
+        **_measured(run),
     }
 
 
@@ -118,8 +123,14 @@ def validation_bleu(run: Run, log: Path) -> float:
     return round(sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercased(run.data.path)).score, 4)
 
 
-def _classification(run: Run) -> dict[str, Any]:
-    return {"accuracy": (read_json(run.directory / "accuracy.json") or {})["model"]}
+def _measured(run: Run) -> dict[str, Any]:
+    if run.kind == "pretraining":
+        return {"pretraining": {}}
+    if run.kind == "glue":
+        return {"glue": read_json(run.directory / "glue.json") or {}}
+    if run.kind == "classification":
+        return {"accuracy": (read_json(run.directory / "accuracy.json") or {})["model"]}
+    return _translation(run)
 
 
 def _translation(run: Run, test: str = "") -> dict[str, Any]:

@@ -10,28 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.checkpoints.settings import unsafe_setting
+from fairseq_diverse.data import glue
 from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.flags import refuse_own
-from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
-from fairseq_diverse.support.paths import config_path
+from fairseq_diverse.experiments.rows import ENCODER, KINDS, TREES, Row
+from fairseq_diverse.support.paths import config_path, runs_dir
 from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yaml, shown
 from fairseq_diverse.syntax.makers import named_makers
 
 TABLE_KEYS = (
-    *("title", "note", "data", "size", "user-dir", "parser", "flags", "generate", "average"),
+    *("title", "note", "data", "size", "user-dir", "parser", "pretrained", "flags", "generate", "average"),
     *("baseline", "grid", "metrics", "tests", "gpus", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average", "gpus")
-ROW_KEYS = ("data", "size", "parser", "generate", "average", "baseline", "grid", "metrics", "published", "tests")
+ROW_KEYS = (
+    *("data", "size", "parser", "pretrained", "generate", "average", "baseline", "grid", "metrics", "published"),
+    "tests",
+)
 PUBLISHED_KEYS = (
     *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
     *TASKS,
+    *(*glue.TASKS, "average"),
     *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
 )
 AVERAGE_KEYS = ("last", "best", "every", "by")
 MOST_ROWS = 10_000  # that a grid may make
 NAME_BYTES = 200  # with a seed and a temporary file's marks, what a file system takes
 NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\xa0\u2028\u2029]")
+EPOCHS = re.compile(r"([1-9][0-9]{,3}) epochs?")
+PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
 FLAG = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 
 Flags = dict[str, Any]
@@ -71,6 +78,8 @@ def load_table(
     content = _read(path, TABLE_KEYS)
     overrides = _parse_settings(settings or [])
     content |= {"parser": overrides["train"].pop("parser")} if (everywhere := "parser" in overrides["train"]) else {}
+    checkpoint = _text(overrides["train"], "pretrained", path)
+    overrides["train"].pop("pretrained", None)
     if user_dir is None and "user-dir" in content:
         user_dir = str(path.parent / _text(content, "user-dir", path))
         if not Path(user_dir, "__init__.py").is_file():
@@ -92,6 +101,7 @@ def load_table(
             raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
         base = _read(size_path, SIZE_KEYS)
         train = _section(base, "train", size_path) | _section(content, "flags", path) | flags | overrides["train"]
+        train = _in_updates(train, chosen_data, where)
         generate: Flags = {}
         for source, source_path in ((base, size_path), (content, path), (row, path)):
             generate |= _section(source, "generate", source_path)
@@ -115,6 +125,9 @@ def load_table(
             tests=tests,
             gpus=_gpus(base, size_path) if size else _gpus(content, path) or _gpus(base, size_path),
             parser=_parser(content, {} if everywhere else row, path, train.get("task")),
+            pretrained=(checkpoint or _text({**content, **row}, "pretrained", path))
+            if KINDS.get(str(train.get("task"))) == "glue"
+            else "",
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -122,8 +135,12 @@ def load_table(
         if not re.fullmatch("[1-9][0-9]{,11}", str(resolved.train["max-update"])):
             raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
         _refuse_too_few_updates(resolved, path)
-        if resolved.classifies and resolved.average.get("by") == "nll_loss":
+        if resolved.kind != "translation" and resolved.average.get("by") == "nll_loss":
             raise ValueError(f"{where}: average: by: nll_loss: classifiers have loss only")
+        if "pretrained" in row and resolved.kind != "glue":
+            raise ValueError(f"{where}: pretrained: its task is not sentence_prediction")
+        if resolved.pretrained and "finetune-from-model" in resolved.train:
+            raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
         try:
             refuse_own(resolved)
         except ValueError as error:
@@ -135,6 +152,11 @@ def load_table(
             raise ValueError(
                 f"{path}: row {name}: baseline {shown(resolved.baseline)} is not a row; rows: {', '.join(rows)}"
             )
+    for name, resolved in rows.items():
+        if isinstance(resolved.pretrained, str) and (first := rows.get(resolved.pretrained)):
+            if first.kind != "pretraining":
+                raise ValueError(f"{path}: row {name}: pretrained: row {first.name} does not have the task masked_lm")
+            rows[name] = replace(resolved, pretrained=first)
     if data:
         rows = _different(rows)
     x = tuple(flag.strip() for flag in _text(content, "x", path).split(",")) if "x" in content else ()
@@ -145,8 +167,44 @@ def load_table(
 def _different(rows: dict[str, Row]) -> dict[str, Row]:
     """The rows without those that train and translate as an earlier one."""
     first: dict[str, str] = {}
-    same = {name: first.setdefault(row.key(row.data), name) for name, row in rows.items()}
+    same = {}
+    for name, row in rows.items():
+        checkpoint = row.pretrained if isinstance(row.pretrained, str) else ""
+        same[name] = first.setdefault(row.key(row.data + checkpoint), name)
     return {name: replace(row, baseline=same[row.baseline]) for name, row in rows.items() if same[name] == name}
+
+
+def _in_updates(train: Flags, data: str, where: str) -> Flags:
+    """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` (of
+    max-update) as numbers of updates.
+
+    An epoch of a task of GLUE has as many updates as its training examples have batches.
+    """
+    if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
+        examples, batch = _examples(data), [train.get("batch-size"), train.get("update-freq", 1)]
+        if not examples:
+            raise ValueError(f"{where}: max-update: {epochs[0]}: data set {data} is no task of GLUE; give updates")
+        if not all(type(number) is int and number > 0 for number in batch):
+            raise ValueError(f"{where}: max-update: {epochs[0]}: needs batch-size, and update-freq as one number")
+        sentences, batches = map(int, batch)
+        train = train | {"max-update": math.ceil(int(epochs[1]) * math.ceil(examples / sentences) / batches)}
+    for flag in ("warmup-updates", "total-num-update"):
+        if percent := PERCENT.fullmatch(str(train.get(flag))):
+            if not str(train.get("max-update")).isdecimal():
+                raise ValueError(f"{where}: {flag}: {percent[0]}: needs max-update")
+            train = train | {flag: round(float(percent[1]) / 100 * int(train["max-update"]))}
+    return train
+
+
+def _examples(data: str) -> int | None:
+    """Training examples of a task of GLUE: of the prepared data, else as GLUE has them; None of other data."""
+    from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, read_record
+
+    for folder in (runs_dir() / "data" / data, Path(data)):
+        if (folder / FILE).is_file() and glue_task(record := read_record(folder)):
+            return int(entry(folder, record, "splits", "train", "kept"))
+    found = glue.split_name(Path(data).name)
+    return found[0].examples if found else None
 
 
 def _refuse_too_few_updates(row: Row, path: Path) -> None:
@@ -201,8 +259,8 @@ def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
     """The file's row that each row comes from, and its keys, ``baseline`` among them.
 
     Without a grid a row comes from itself; with one, the table's or its own, it becomes a row for each combination of
-    the grid's values, named ``row-flag=value-...`` and compared with its baseline at the same values, or with the
-    baseline itself where that has no such grid.
+    the grid's values, named ``row-flag=value-...`` and compared with its baseline at the same values of the flags that
+    the baseline's grid has, too.
     """
     rows, grids = _section(content, "rows", path), {}
     for name, row in rows.items():
@@ -218,14 +276,18 @@ def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
         baseline = _text({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
         for values in itertools.product(*grid.values()):
             chosen = dict(zip(grid, values, strict=True))
-            suffix = NOT_IN_NAMES.sub("_", "".join(f"-{flag}={value}" for flag, value in chosen.items()))
-            point = f"{name}{suffix}"
+            point = f"{name}{_suffix(chosen)}"
             _refuse_name(point, path)
             if point in points:
                 raise ValueError(f"{path}: two rows would be called {point}")
-            same_grid = grids.get(baseline, grid) == grid
-            points[point] = str(name), {**row, **chosen, "baseline": f"{baseline}{suffix}" if same_grid else baseline}
+            shared = {flag: chosen[flag] for flag in grids.get(baseline, grid) if flag in chosen}
+            points[point] = str(name), {**row, **chosen, "baseline": f"{baseline}{_suffix(shared)}"}
     return points
+
+
+def _suffix(values: Flags) -> str:
+    """What a grid's values add to the name of a row."""
+    return NOT_IN_NAMES.sub("_", "".join(f"-{flag}={value}" for flag, value in values.items()))
 
 
 def _grid(content: Flags, path: Path) -> dict[str, list[Any]]:

@@ -680,7 +680,8 @@ class FakeRun(SimpleNamespace):
 
     def __init__(self, name, folder, error=None):
         row = SimpleNamespace(max_update=10)
-        super().__init__(name=name, directory=folder, row=row, error=error, summary=None, classifies=False)
+        kind = {"kind": "translation", "first": None}
+        super().__init__(name=name, directory=folder, row=row, error=error, summary=None, **kind)
         self.closed = False
 
     @property

@@ -1,0 +1,205 @@
+"""Masked language models and GLUE as a user runs them: data, pre-training, fine-tuning, scores, report."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from fairseq.data import Dictionary, data_utils
+
+from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.preparation import Preprocessing
+from tests.integration.commands import cli
+from tests.integration.glue_files import gpt2_files, write_task
+from tests.integration.test_prepare import lines_of, write_raw
+
+pytestmark = pytest.mark.integration
+
+SIZE = """
+train:
+  task: {task}
+  arch: roberta
+  encoder-layers: 1
+  encoder-embed-dim: 8
+  encoder-ffn-embed-dim: 8
+  encoder-attention-heads: 2
+  max-positions: 64
+  criterion: {task}
+  optimizer: adam
+  lr: 0.01
+  batch-size: 8
+  required-batch-size-multiple: 1
+  max-update: 3
+  {more}
+average: none
+"""
+TABLE = """
+title: Tiny
+size: {folder}/sentence_prediction.yaml
+grid: {{data: [glue-MRPC@text.en, glue-STS-B@text.en]}}
+rows:
+  first: {{size: {folder}/masked_lm.yaml, data: text.en, grid: {{}}, baseline: first}}
+  plain: {{pretrained: first, baseline: plain}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("glue")
+    write_raw(folder / "raw")
+    (folder / "text.yaml").write_text(json.dumps({"source": "en", "target": "de", "bpe": {"size": 30}}))
+    for task in ("MRPC", "STS-B", "MNLI"):
+        write_task(folder / "raw", task)
+    return folder
+
+
+@pytest.fixture
+def call(folder):
+    def run(*arguments, fails=0):
+        environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
+        done = cli(*arguments, env=environment)
+        assert done.returncode == fails, done.stderr[-3000:]
+        return done.stderr.splitlines()[-1] if fails else done.stdout
+
+    return run
+
+
+def binarized(path, dictionary):
+    return [*map(dictionary.string, data_utils.load_indexed_dataset(str(path), dictionary))]
+
+
+def test_a_task_is_prepared_with_the_subwords_of_text(folder, call):
+    said = call("prepare", folder / "text.yaml", "--monolingual", "--raw", folder / "raw")
+    assert "train: 40 of 40 lines kept" in said
+    text = folder / "runs/data/text.en"
+    dictionary = Dictionary.load(str(text / "dict.txt"))
+    prepared = Preprocessing.load(text)
+    assert (prepared.source, prepared.target) == ("en", "")
+    raw = lines_of(folder / "raw/train.en")
+    assert binarized(text / "train", dictionary) == [prepared.encode(line) for line in raw]
+    said = call("prepare", "glue-MNLI@text.en", "glue-STS-B@text.en", "glue-MRPC@text.en", "--raw", folder / "raw")
+    assert said.count("train: 12 of 12 examples kept") == 3
+    for task, inputs in {"MNLI": 2, "STS-B": 2, "MRPC": 2}.items():
+        out = folder / f"runs/data/glue-{task}@text.en"
+        splits = ("train", "valid", "test", *(("valid1", "test1") if task == "MNLI" else ()))
+        for number in range(inputs):
+            assert (out / f"input{number}/dict.txt").read_bytes() == (text / "dict.txt").read_bytes()
+            for split in splits:
+                lines = lines_of(out / f"text/{split}.input{number}")
+                encoded = [dictionary.encode_line(prepared.encode(line), add_if_not_exist=False) for line in lines]
+                assert binarized(out / f"input{number}/{split}", dictionary) == [*map(dictionary.string, encoded)]
+    mnli = folder / "runs/data/glue-MNLI@text.en/label"
+    labels = Dictionary.load(str(mnli / "dict.txt"))
+    assert labels.symbols[labels.nspecial :] == ["contradiction", "neutral", "entailment"]
+    assert binarized(mnli / "valid1", labels)[:3] == ["contradiction", "neutral", "entailment"]
+    assert lines_of(folder / "runs/data/glue-STS-B@text.en/label/valid.label")[:3] == ["0.0", "0.2", "0.4"]
+    assert "already prepared" in call("prepare", "glue-MRPC@text.en", "--raw", folder / "raw/MRPC")
+
+
+def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
+    write_task(folder / "raw", "RTE", tests=False)
+    call("prepare", "glue-RTE", "--raw", folder / "raw")
+    out = folder / "runs/data/glue-RTE"
+    dictionary = Dictionary.load(str(out / "input0/dict.txt"))
+    assert (out / "input0/dict.txt").read_bytes() == (out / "input1/dict.txt").read_bytes() and len(dictionary) % 8 == 0
+    found = [binarized(out / f"input{side}/{split}", dictionary) for side in "01" for split in ("train", "valid")]
+    assert not any(dictionary.unk_word in line.split() for lines in found for line in lines)
+    (folder / "gpt2").mkdir()
+    said = call("prepare", "glue-RTE", "--raw", folder / "raw", "--gpt2-bpe", folder / "gpt2", fails=2)
+    assert "lacks encoder.json, vocab.bpe, dict.txt" in said
+    gpt2_files(folder / "gpt2")
+    taken = ("--gpt2-bpe", folder / "gpt2", "--raw", folder / "raw")
+    call("prepare", "glue-RTE", *taken, "--overwrite")
+    call("prepare", folder / "text.yaml", "--monolingual", "de", *taken, "--out", folder / "de")
+    assert "already prepared" in call("prepare", "glue-RTE", *taken)
+    for data, side, name in ((out, "input0", "input0"), (folder / "de", "source", "de")):
+        prepared, path = Preprocessing.load(data), data / name if side == "input0" else data
+        lines = lines_of(data / f"text/train.{name}")
+        found = binarized(path / "train", Dictionary.load(str(path / "dict.txt")))
+        assert found == [prepared.encode(line, side) for line in lines]
+        assert [prepared.decode(line, side) for line in found] == lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ["glue-CoLA", "--raw", "{folder}/raw"],
+            "raw: lacks train.tsv, dev.tsv, GLUE's own files (https://gluebenchmark.com/tasks)",
+        ),
+        (["glue-RTE@nowhere", "--raw", "{folder}/raw"], "nowhere/preprocess.json: cannot be read"),
+        (
+            ["glue-RTE@text.en", "--raw", "{folder}/raw", "--gpt2-bpe", "x"],
+            "takes the subwords of text.en; leave out --gpt2-bpe",
+        ),
+        (["glue-RTE", "--archives", "{folder}/raw"], "give the folder of GLUE's files as --raw"),
+        (["{folder}/text.yaml", "--raw", "{folder}/raw", "--monolingual", "fr"], "--monolingual fr: text has en, de"),
+        (["{folder}/text.yaml", "--raw", "{folder}/raw", "--gpt2-bpe", "x"], "has two, add --monolingual"),
+        (["multi30k_en_de", "--archives", "x", "--monolingual"], "--monolingual: goes with --raw"),
+    ],
+)
+def test_wrong_requests_are_refused_in_one_line(arguments, problem, folder, call):
+    assert problem in call("prepare", *(a.format(folder=folder) for a in arguments), fails=2)
+
+
+def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path):
+    data = folder / "runs/data"
+    call("prepare", folder / "text.yaml", "--monolingual", "--raw", folder / "raw")
+    call("prepare", "glue-MRPC@text.en", "glue-STS-B@text.en", "--raw", folder / "raw")
+    (folder / "masked_lm.yaml").write_text(
+        SIZE.format(task="masked_lm", more="sample-break-mode: complete\n  tokens-per-sample: 32")
+    )
+    (folder / "sentence_prediction.yaml").write_text(
+        SIZE.format(task="sentence_prediction", more="disable-validation: true")
+    )
+    (folder / "table.yaml").write_text(TABLE.format(folder=folder))
+    call("run", folder / "table.yaml", "--rows", "plain", "--jobs", 2)
+    (first,) = (folder / "runs").glob("text.en-masked_lm-first-*/seed1")
+    (mrpc,) = (folder / "runs").glob("glue-MRPC_text.en-*/seed1")
+    before, after = (load_checkpoint(path / "checkpoints/checkpoint_last.pt")["model"] for path in (first, mrpc))
+    name = "encoder.sentence_encoder.embed_tokens.weight"
+    assert before[name].shape == after[name].shape
+    assert f"loading pretrained model from {first}/checkpoints/checkpoint_last.pt" in (mrpc / "train.log").read_text()
+    summary = json.loads((mrpc / "summary.json").read_text())
+    metrics = summary["glue"]["MRPC"]["metrics"]
+    assert list(metrics) == ["f1", "accuracy"] and summary["glue"]["MRPC"]["examples"] == 12
+    predicted = lines_of(mrpc / "predictions/MRPC.tsv")
+    assert predicted[0] == "index\tprediction" and [line.split("\t")[0] for line in predicted[1:]] == [
+        *map(str, range(12))
+    ]
+    again = call("glue", "--checkpoint", mrpc / "checkpoints/checkpoint_last.pt", "--data", data / "glue-MRPC@text.en")
+    assert f"MRPC accuracy {metrics['accuracy']:.2f} (most frequent label: 50.00), 12 examples" in again
+    shown = call("report", folder / "table.yaml", "--save", tmp_path / "saved")
+    stsb = json.loads(next((folder / "runs").glob("glue-STS-B_text.en-*/seed1/summary.json")).read_text())["glue"][
+        "STS-B"
+    ]
+    average = np.mean([metrics["f1"], stsb["metrics"]["pearson"]])
+    rows = {line.split("  ")[0]: line.split()[-1] for line in shown.splitlines() if line}
+    assert rows["MRPC F1"] == f"{metrics['f1']:.2f}" and rows["average"] == f"{average:.2f}"
+    nll = json.loads((first / "summary.json").read_text())["valid_nll"]["last"]
+    assert f"  {nll:.4f}  " in shown and "Pre-training" in shown
+    assert call("report", folder / "table.yaml", "--results", tmp_path / "saved") == shown
+    page = call("report", folder / "table.yaml", "--format", "html")
+    assert page.count("<table>") == 2 and "Training loss" in page
+    assert (
+        "done before"
+        in cli("run", folder / "table.yaml", env=os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs")}).stderr
+    )
+
+
+def test_data_with_another_dictionary_are_refused(folder, call):
+    for task in ("masked_lm", "sentence_prediction"):
+        (folder / f"{task}.yaml").write_text(SIZE.format(task=task, more=""))
+    call("prepare", folder / "text.yaml", "--monolingual", "--raw", folder / "raw")
+    write_task(folder / "raw", "QNLI")
+    call("prepare", "glue-QNLI", "--raw", folder / "raw")
+    table = TABLE.format(folder=folder).replace("glue-MRPC@text.en, glue-STS-B@text.en", "glue-QNLI")
+    (folder / "other.yaml").write_text(table)
+    said = call("run", folder / "other.yaml", fails=2)
+    assert "glue-QNLI: has another dictionary than text.en, on which row first pre-trains" in said
+    (folder / "other.yaml").write_text(table.replace("pretrained: first", "pretrained: nothing.pt"))
+    said = call("run", folder / "other.yaml", fails=2)
+    assert (
+        "pretrained: nothing.pt: neither a row of this table nor a checkpoint; give one with --set pretrained=FILE"
+        in said
+    )

@@ -1,0 +1,342 @@
+"""Tasks of GLUE: their files, scores, rows of tables and reports."""
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+from scipy.stats import dunnett
+
+from fairseq_diverse.analysis.glue import scores, write_predictions
+from fairseq_diverse.data.glue import TASKS, read_examples, split_name
+from fairseq_diverse.experiments import glue_report, report, schedule
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs import DataSet, Run
+from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.metrics.glue import glue_scores
+from fairseq_diverse.preparation.subwords import Subwords
+from tests.integration.glue_files import gpt2_files, write_task
+from tests.reference import glue as reference
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_task_is_read_from_its_own_format(name, tmp_path):
+    task = TASKS[name]
+    written = write_task(tmp_path, name, examples=7)
+    for split, file in task.files.items():
+        labelled = not split.startswith("test")
+        found = list(read_examples(tmp_path / name / file, task, labelled))
+        assert [example.inputs for example in found] == [row[:-1] for row in written[split]]
+        labels = [row[-1] if task.labels else str(float(row[-1]) / 5) for row in written[split]]
+        assert [example.label for example in found] == (labels if labelled else [None] * 7)
+    assert all(text.count('"') == 1 for text, *_ in written["train"])  # quotes are not those of CSV
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "problem"),
+    [
+        ("CoLA", "gj04\t1\t\tIt\tis.", "4 columns separated by tabs expected, got 5"),
+        ("CoLA", "gj04\t2\t\tIt is.", "label '2' is not one of 0, 1"),
+        ("RTE", "0\tA\tB", "4 columns separated by tabs expected, got 3"),
+        ("RTE", "0\tA\tB\tneutral", "label 'neutral' is not one of entailment, not_entailment"),
+        ("STS-B", "0\tg\tf\ty\t0\ts\ts\tA\tB\tmany", "'many' is not a score from 0 to 5"),
+        ("STS-B", "0\tg\tf\ty\t0\ts\ts\tA\tB\t5.5", "'5.5' is not a score from 0 to 5"),
+        ("STS-B", "0\tg\tf\ty\t0\ts\ts\tA\tB\tnan", "'nan' is not a score from 0 to 5"),
+    ],
+)
+def test_a_misshapen_line_is_named(task, line, problem, tmp_path):
+    write_task(tmp_path, task, examples=3)
+    path = tmp_path / task / "train.tsv"
+    number = len(path.read_text().splitlines()) + 1
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{path}, line {number}: {problem}')}"):
+        list(read_examples(path, TASKS[task], labelled=True))
+
+
+def test_a_wrong_header_is_named(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("sentence,label\nIt is.,1\n")
+    with pytest.raises(ValueError, match=r"train\.tsv, line 1: no column sentence, label; files of SST-2 start with"):
+        list(read_examples(path, TASKS["SST-2"], labelled=True))
+    path.write_text("sentence\tlabel\n")
+    with pytest.raises(ValueError, match=r"train\.tsv: no examples"):
+        list(read_examples(path, TASKS["SST-2"], labelled=True))
+
+
+def test_broken_lines_of_qqp_are_skipped_unless_strict(tmp_path):
+    write_task(tmp_path, "QQP", examples=3)
+    path = tmp_path / "QQP/train.tsv"
+    path.write_text(f"{path.read_text()}7\t1\t2\tWhat is\nthis?\tWhat?\t1\n")
+    found = list(read_examples(path, TASKS["QQP"], labelled=True))
+    assert found.count(None) == 2 and len(found) == 5
+    with pytest.raises(ValueError, match="line 5: 6 columns separated by tabs expected, got 4"):
+        list(read_examples(path, TASKS["QQP"], labelled=True, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"), [("A\x85B\t1", "a line separator or NUL"), (" \t1", "a sentence is empty")]
+)
+def test_strict_refuses_unclean_lines(line, problem, tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text(f"sentence\tlabel\n{line}\n")
+    assert len(list(read_examples(path, TASKS["SST-2"], labelled=True))) == 1
+    with pytest.raises(ValueError, match=f"line 2: {problem}"):
+        list(read_examples(path, TASKS["SST-2"], labelled=True, strict=True))
+
+
+def test_names_of_data_sets():
+    assert split_name("toy") is None and split_name("glue-MRPC") == (TASKS["MRPC"], "")
+    assert split_name("glue-SST-2@nlu_small") == (TASKS["SST-2"], "nlu_small")
+    for name, problem in {"glue-WNLI": "no task of GLUE; known: glue-CoLA", "glue-RTE@": "missing behind @"}.items():
+        with pytest.raises(ValueError, match=problem):
+            split_name(name)
+
+
+def test_scores_equal_the_formulas():
+    numbers = random.Random(3)
+    targets = [numbers.randrange(2) for _ in range(50)]
+    predictions = [t if numbers.random() < 0.7 else 1 - t for t in targets]
+    values, truth = ([numbers.randrange(6) / 5 for _ in range(50)] for _ in range(2))
+    for names, pair in {
+        ("matthews", "f1", "accuracy"): (predictions, targets),
+        ("pearson", "spearman"): (values, truth),
+    }.items():
+        found = glue_scores(names, *pair)
+        assert list(found) == list(names)
+        for name in names:
+            assert found[name] == pytest.approx(100 * getattr(reference, name)(*pair)), name
+
+
+def test_scores_of_equal_predictions_are_numbers():
+    targets = [1, 0, 1, 1]
+    assert glue_scores(("matthews", "f1", "pearson", "spearman"), [0] * 4, targets) == dict.fromkeys(
+        ("matthews", "f1", "pearson", "spearman"), 0.0
+    )
+    assert scores(TASKS["MRPC"], [0] * 4, targets)["majority"] == {"f1": pytest.approx(600 / 7), "accuracy": 75.0}
+    assert "majority" not in scores(TASKS["STS-B"], [0.5, 0.2], [0.1, 0.4])
+    for wrong in ([], [float("nan")] * 4):
+        with pytest.raises(ValueError, match=r"equal numbers are needed|training has diverged"):
+            glue_scores(("accuracy",), wrong, targets)
+
+
+def test_predictions_have_the_form_of_glue(tmp_path):
+    write_predictions(TASKS["RTE"], [1, 0], tmp_path / "RTE.tsv")
+    assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
+    write_predictions(TASKS["STS-B"], [0.5, 1.2, -1], tmp_path / "S.tsv")
+    assert (tmp_path / "S.tsv").read_text().split("\n")[1:4] == ["0\t2.500", "1\t5.000", "2\t0.000"]
+
+
+def test_subwords_of_gpt2_keep_the_spaces(tmp_path):
+    gpt2_files(tmp_path)
+    segmenter = Subwords("gpt2", tmp_path / "encoder.json", tmp_path / "vocab.bpe")
+    text = "in  the\tinn é"
+    assert segmenter.join(segmenter.segment(text)) == text
+    assert segmenter.segment("inn") == "256 " + str(ord("n") - ord("!"))  # the merge i n, and n by itself
+    (tmp_path / "vocab.bpe").write_text("#version\nz z\n")
+    with pytest.raises(ValueError, match=r"encoder\.json: damaged, or not an? encoder\.json of GPT-2, or .*vocab\.bpe"):
+        Subwords("gpt2", tmp_path / "encoder.json", tmp_path / "vocab.bpe")
+
+
+SIZE = """
+train: {{task: {task}, arch: roberta, criterion: {task}, batch-size: 16, warmup-updates: 10%, max-update: 100}}
+average: none
+"""
+TABLE = """
+size: {folder}/sentence_prediction.yaml
+grid: {{data: [glue-RTE, glue-CoLA]}}
+flags: {{max-update: 3 epochs, total-num-update: 100%}}
+rows:
+  first: {{size: {folder}/masked_lm.yaml, data: text, grid: {{}}, baseline: first, max-update: 20}}
+  plain: {{pretrained: first, baseline: plain}}
+  more: {{pretrained: first, baseline: plain, grid: {{data: [glue-RTE], dropout: [0.1, 0.2]}}}}
+"""
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Loads the table with a change and settings."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    for task in ("masked_lm", "sentence_prediction"):
+        (tmp_path / f"{task}.yaml").write_text(SIZE.format(task=task))
+
+    def load(*settings, old="", new=""):
+        (tmp_path / "table.yaml").write_text(TABLE.format(folder=tmp_path).replace(old, new))
+        return load_table(str(tmp_path / "table.yaml"), settings=list(settings)).rows
+
+    return load
+
+
+def test_epochs_and_shares_are_numbers_of_updates(table):
+    row = table()["plain-data=glue-RTE"]
+    assert row.train["max-update"] == "468"  # 3 epochs of 156 batches of 2,490 examples
+    assert (row.train["warmup-updates"], row.train["total-num-update"]) == ("47", "468")
+    assert table("update-freq=4")["plain-data=glue-CoLA"].train["max-update"] == "402"  # 3 * 535 / 4
+    assert table()["first"].train["warmup-updates"] == "2"
+    assert table("max-update=5")["first"].max_update == 5
+    with pytest.raises(ValueError, match="row first: max-update: 3 epochs: data set text is no task of GLUE"):
+        table(old=", max-update: 20}", new="}")
+    with pytest.raises(ValueError, match="max-update: 3 epochs: needs batch-size"):
+        table("batch-size=null")
+
+
+def test_rows_name_what_they_are_pretrained_by(table, tmp_path):
+    rows = table()
+    assert rows["plain-data=glue-RTE"].pretrained is rows["first"]
+    assert rows["more-data=glue-RTE-dropout=0.2"].baseline == "plain-data=glue-RTE"
+    key = rows["plain-data=glue-RTE"].key("h")
+    assert (
+        table(old="pretrained: first, baseline: plain}", new="baseline: plain}")["plain-data=glue-RTE"].key("h") != key
+    )
+    assert table("pretrained=some.pt")["plain-data=glue-RTE"].pretrained == "some.pt"
+    for old, new, problem in (
+        ("{size:", "{pretrained: plain, size:", "row first: pretrained: its task is not sentence_prediction"),
+        (
+            "pretrained: first, baseline: plain}",
+            "pretrained: more-data=glue-RTE-dropout=0.1}",
+            "does not have the task masked_lm",
+        ),
+        ("pretrained: first,", "pretrained: first, finetune-from-model: x.pt,", "one of them only"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            table(old=old, new=new)
+
+
+def test_commands_of_a_task_know_its_classes_and_checkpoint(table, tmp_path):
+    rows = table()
+    first = Run(rows["first"], 1, DataSet("text", tmp_path, "en", "", "h"), True, tmp_path / "first")
+    assert list(first.commands()) == ["train"]
+    for task, classes in {"RTE": 2, "MNLI": 3, "STS-B": 1}.items():
+        data = DataSet(task, tmp_path, "en", "", "h", glue=task)
+        commands = Run(rows["plain-data=glue-RTE"], 1, data, True, tmp_path / "run", first).commands()
+        line = " ".join(commands["train"])
+        assert f"--num-classes {classes} " in line and ("--regression-target" in line) == (task == "STS-B")
+        assert f"--finetune-from-model {tmp_path}/first/checkpoints/checkpoint_last.pt" in line
+        assert commands["glue"][3:5] == ["glue", "--checkpoint"]
+
+
+def test_runs_wait_for_their_pretraining(table, tmp_path, monkeypatch):
+    rows, order = table(), []
+    data = DataSet("d", tmp_path, "en", "", "h", glue="RTE")
+    first = Run(rows["first"], 1, data, True, tmp_path / "first")
+    later = Run(rows["plain-data=glue-RTE"], 1, data, True, tmp_path / "later", first)
+    other = Run(rows["plain-data=glue-CoLA"], 1, data, True, tmp_path / "other")
+
+    def start(run, environment, say):
+        for _ in range(3):
+            order.append(run.directory.name)
+            yield schedule.Progress("train")
+
+    monkeypatch.setattr(schedule, "start", start)
+    monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
+    assert schedule.run_all([later, first, other], jobs=3, environment={}) == 0
+    assert order.index("later") > max(n for n, name in enumerate(order) if name == "first") > order.index("other")
+
+
+def row(name: str, task: str, baseline: str = "plain", **fields) -> Row:
+    train = {"task": "sentence_prediction", "max-update": "9"}
+    named = f"{name}-data=glue-{task}"
+    return Row(
+        named,
+        f"glue-{task}",
+        "s",
+        train,
+        {},
+        {},
+        f"{baseline}-data=glue-{task}",
+        fields.pop("published", {}),
+        f"glue-{task}",
+        name,
+        **fields,
+    )
+
+
+def summary(seed: int, **figures) -> dict:
+    parts = {
+        name: {"examples": 9, "metrics": metrics, "majority": dict.fromkeys(metrics, 50.0)}
+        for name, metrics in figures.items()
+    }
+    return {"seed": seed, "glue": parts, "parameters": 7, "commit": "c" * 12, "dirty": False, "data_hash": "h"}
+
+
+COLA = {"plain": [50.0, 51.0, 52.5], "ours": [58.0, 57.0, 58.5], "other": [50.5, 52.0, 51.0]}
+MRPC = {"plain": [80.0, 81.0, 80.5], "ours": [80.5, 80.0, 81.5], "other": [79.0, 78.0, 80.0]}
+
+
+@pytest.fixture
+def tables():
+    """Rows and summaries of three systems on two tasks, three seeds."""
+    rows = [
+        row(name, task, published={"CoLA": 56.3, "MRPC": "89.9/85.6", "average": 83.1})
+        for task in ("CoLA", "MRPC")
+        for name in COLA
+    ]
+    found = {}
+    for name in COLA:
+        found[f"{name}-data=glue-CoLA"] = [summary(n, CoLA={"matthews": v}) for n, v in enumerate(COLA[name])]
+        found[f"{name}-data=glue-MRPC"] = [
+            summary(n, MRPC={"f1": v, "accuracy": v - 5}) for n, v in enumerate(MRPC[name])
+        ]
+    return rows, found
+
+
+def test_a_report_tests_tasks_and_average_over_seeds(tables):
+    lines = glue_report.compare_glue(*tables)
+    found = {(line["system"], line["figure"]): line for line in lines}
+    p = {}
+    for figure, values in {"CoLA Matthews": COLA, "MRPC F1": MRPC}.items():
+        tested = dunnett(values["ours"], values["other"], control=values["plain"])
+        p |= {("ours", figure): tested.pvalue[0], ("other", figure): tested.pvalue[1]}
+    for place, (key, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        assert found[key]["seed_p"] == pytest.approx(value, abs=2e-3)
+        adjusted = max(min(1, (4 - n) * v) for n, v in enumerate(sorted(p.values())[: place + 1]))
+        assert found[key]["holm_p"] == pytest.approx(adjusted, abs=8e-3)
+    average = found["ours", "average"]
+    means = {name: [(a + b) / 2 for a, b in zip(COLA[name], MRPC[name], strict=True)] for name in COLA}
+    assert average["score"] == pytest.approx(sum(means["ours"]) / 3)
+    tested = dunnett(means["ours"], means["other"], control=means["plain"])
+    assert average["holm_p"] == pytest.approx(tested.pvalue[0], abs=2e-3)
+    second = found["ours", "MRPC accuracy"]
+    assert "seed_p" not in second and second["score"] == pytest.approx(80.67 - 5, abs=0.01)
+    cells = glue_report.glue_cells(lines)
+    assert cells[0] == ["dev set", "most frequent label", *(n + e for n in COLA for e in ("", ", published"))]
+    assert cells[1][:4] == ["CoLA Matthews", "50.00", "51.17 ± 1.26", "56.3"] and cells[1][4].endswith("*")
+    assert cells[3][3] == "85.6" and not cells[4][3]  # the published average is that of all tasks
+    assert any("Holm's correction over these 4 p-values" in note for note in glue_report.glue_notes(lines))
+
+
+def test_nothing_is_tested_between_different_checkpoints(tables):
+    rows, found = tables
+    rows = [replace(r, pretrained="a.pt" if r.family != "ours" else "b.pt") for r in rows]
+    lines = glue_report.compare_glue(rows, found)
+    tested = {line["system"] for line in lines if "holm_p" in line}
+    assert tested == {"other"} and all(
+        line.get("other_start") for line in lines if line["system"] == "ours" and "delta" in line
+    )
+    assert any(note.startswith("ours: starts from another checkpoint") for note in glue_report.glue_notes(lines))
+
+
+def test_the_best_point_of_a_grid_is_chosen_by_the_dev_set_of_each_task(tables):
+    rows, found = tables
+    points = [replace(r, family="ours" if r.family == "other" else r.family) for r in rows]
+    best = report.best_of_grids(points, found)
+    assert [r.name for r in best] == [f"{n}-data=glue-{t}" for t in ("CoLA", "MRPC") for n in ("plain", "ours")]
+    found["other-data=glue-MRPC"] = [summary(0, MRPC={"f1": 90.0, "accuracy": 1.0})]
+    best = report.best_of_grids(points, found)
+    assert [r.name for r in best][3] == "other-data=glue-MRPC" and best[3].baseline == "plain-data=glue-MRPC"
+    lines = glue_report.compare_glue(best, {r.name: found[r.name] for r in best})
+    assert {line["system"] for line in lines} == {"plain", "ours"}
+    assert "other-data=glue-MRPC" in next(note for note in glue_report.glue_notes(lines) if note.startswith("the best"))
+
+
+def test_pretraining_is_compared_by_its_validation_loss():
+    train = {"task": "masked_lm", "max-update": "9"}
+    rows = [replace(row(n, "CoLA"), name=n, baseline="plain", train=train) for n in ("plain", "ours")]
+    found = {
+        name: [{**summary(n), "valid_nll": {"last": value, "best": 0}, "updates": 9} for n, value in enumerate(values)]
+        for name, values in {"plain": [3.0, 3.1], "ours": [2.5, 2.6]}.items()
+    }
+    lines = glue_report.compare_pretraining(rows, found)
+    cells = glue_report.pretraining_cells(lines)
+    assert cells[0] == ["row", "parameters", "updates", "validation NLL", "Δ NLL", "seeds"]
+    assert cells[2][3] == "2.5500 ± 0.0707" and cells[2][4].startswith("-0.5000 ± 0.0707* (p = 0.0")
+    assert any("nats a masked token" in note for note in glue_report.pretraining_notes(lines))
