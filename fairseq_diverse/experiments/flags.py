@@ -112,7 +112,14 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
     from fairseq_diverse import register
 
     register()
+    taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
     for row, program, arguments, own in commands:
+        following = zip(arguments, [*arguments[1:], ""], strict=True)
+        given = [pair for pair in following if pair[0].startswith("--") and pair[0][2:] not in own]
+        pairs = {(program, _choices(arguments), *pair) for pair in given}
+        if pairs <= taken_before:
+            continue
+        taken_before |= pairs
         where = f"{row}: fairseq-{program}"
         said = io.StringIO()
         try:

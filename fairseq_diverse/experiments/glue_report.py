@@ -64,6 +64,7 @@ def compare_glue(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) ->
             line: dict[str, Any] = {"row": row.name, "system": systems[row.name], "seeds": len(of_row)}
             line |= {"task": task, "figure": f"{name} {HEADINGS[metric]}"}
             line["published"] = published[number] if number < len(published) else ""
+            line["published_parameters"] = str(row.published.get("parameters", ""))
             lines.append(line)
             if not of_row:
                 continue
@@ -104,7 +105,12 @@ def glue_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         rows.append([figure, "" if majority is None else f"{majority:.2f}"])
         for line in (of_system.get(name, {}) for name in systems):
             rows[-1] += ["not run" if line.get("seeds") == 0 else _score(line), str(line.get("published", ""))]
-    return without_empty_columns(rows)
+    rows.append(["parameters", ""])
+    for name in systems:
+        own = [line for line in lines if line["system"] == name]
+        count = next((f"{line['parameters']:,}" for line in own if line.get("parameters")), "")
+        rows[-1] += [count, next((line["published_parameters"] for line in own if "published_parameters" in line), "")]
+    return without_empty_columns([row for row in rows if any(row[1:])])
 
 
 def glue_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -113,8 +119,6 @@ def glue_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     if not done:
         return []
     text = ["scores on GLUE's dev sets, times 100; ±: standard deviation over seeds"]
-    counts = {line["system"]: f"{line['parameters']:,}" for line in done if line.get("parameters")}
-    text += [f"parameters: {', '.join(f'{name} {count}' for name, count in counts.items())}"] if counts else []
     judged = [line for line in done if "delta" in line]
     tested = [line for line in judged if "holm_p" in line]
     if tested:

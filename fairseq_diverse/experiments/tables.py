@@ -86,6 +86,7 @@ def load_table(
             raise ValueError(f"{path}: user-dir: {user_dir} is not a folder of a Python package")
     user_dir = os.path.abspath(user_dir) if user_dir else ""
     rows: dict[str, Row] = {}
+    sizes: dict[Path, Flags] = {}
     for row_name, (family, row) in _points(content, path).items():
         where = f"{path}: row {row_name}"
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
@@ -99,7 +100,7 @@ def load_table(
             size_path = config_path("size", chosen_size)
         except ValueError as error:
             raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
-        base = _read(size_path, SIZE_KEYS)
+        base = sizes[size_path] if size_path in sizes else sizes.setdefault(size_path, _read(size_path, SIZE_KEYS))
         train = _section(base, "train", size_path) | _section(content, "flags", path) | flags | overrides["train"]
         train = _in_updates(train, chosen_data, where)
         generate: Flags = {}
