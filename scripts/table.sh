@@ -5,10 +5,10 @@ set -euo pipefail
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: $0 PAPER N [--archives DIR | --raw DIR] [FLAG...]" >&2
     echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3, figure4, search or talking. FLAG is any of fairseq-diverse run," >&2
-    echo "such as --rows a,b, --size small, --seeds 1,2,3 and --slurm (last). Data go to data/ in the folder of runs" >&2
+    echo "such as --rows a,b, --size small, --seeds 1,2,3 and --slurm (last); --best is of its report. Data go to data/ in the folder of runs" >&2
     echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they exist: made from the archives in DIR (missing ones are downloaded), or" >&2
     echo "with --data NAME from the raw files in DIR; --no-download and --strict-counts are as in fairseq-diverse" >&2
-    echo "prepare. What must be brought by hand is listed before anything else. A NAME without languages means English to German. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
+    echo "prepare, and so is --gpt2-bpe DIR for GLUE. What must be brought by hand is listed before anything else. A NAME without languages means English to German. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
     exit 2
 fi
 table=$1-table$2
@@ -18,7 +18,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 runs=${FAIRSEQ_DIVERSE_RUNS:-runs}
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$runs
 
-checks=() from=(--archives "$runs/archives") shared=() running=()
+checks=() from=(--archives "$runs/archives") shared=() running=() reporting=()
 while [[ $# -gt 0 ]]; do
     case $1 in
         --archives | --raw) from=("$1" "${2:?$1: a folder is missing}") && shift ;;
@@ -33,6 +33,8 @@ while [[ $# -gt 0 ]]; do
             ;;
         --rows | --size | --set) shared+=("$1" "${2:?$1: a value is missing}") && shift ;;
         --no-download | --accept-counts | --strict-counts) checks+=("$1") ;;
+        --gpt2-bpe) checks+=("$1" "${2:?$1: a folder is missing}") && shift ;;
+        --best) reporting+=("$1") ;;
         --slurm) running+=("$@") && break ;;
         *) running+=("$1") ;;
     esac
@@ -52,7 +54,7 @@ failed=0
 fairseq-diverse run "$table" "${shared[@]}" "${running[@]}" || failed=$?
 
 echo
-fairseq-diverse report "$table" "${shared[@]}" --format markdown
-fairseq-diverse report "$table" "${shared[@]}" --format html --out "$runs/reports/$table.html"
+fairseq-diverse report "$table" "${shared[@]}" "${reporting[@]}" --format markdown
+fairseq-diverse report "$table" "${shared[@]}" "${reporting[@]}" --format html --out "$runs/reports/$table.html"
 echo "with pictures: $runs/reports/$table.html"
 exit "$failed"

@@ -11,6 +11,7 @@ import pytest
 
 from fairseq_diverse.toy.probing import write_probing
 from tests.integration.commands import TINY, cli, programs_as_forks, run
+from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
 from tests.integration.test_run import SIZE, UPDATES
@@ -172,6 +173,41 @@ def test_a_table_says_first_what_must_be_brought_by_hand(tmp_path, asked, first,
     said = done.stderr.splitlines()
     assert done.returncode == 2 and said[0].startswith(f"fairseq-diverse prepare: {first.format(tmp_path)}")
     assert set(names) <= {line.split()[0] for line in said[1:]} and not list(tmp_path.iterdir())
+
+
+def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
+    write_task(tmp_path / "glue", "CoLA")
+    (tmp_path / "gpt2").mkdir()
+    gpt2_files(tmp_path / "gpt2")
+    write_raw(tmp_path / "raw")
+    (tmp_path / "text.yaml").write_text("{source: en}")
+    text = ["--raw", tmp_path / "raw", "--gpt2-bpe", tmp_path / "gpt2", "--out", tmp_path / "text"]
+    assert cli("prepare", tmp_path / "text.yaml", *text).returncode == 0
+    tiny = {"arch": "diverse_roberta_tiny", "max-positions": 64, "optimizer": "adam", "batch-size": 8}
+    flags = [word for name, value in tiny.items() for word in (f"--{name}", value)]
+    flags += ["--task", "masked_lm", "--criterion", "masked_lm", "--tokens-per-sample", 64, "--max-update", 1, "--cpu"]
+    run("train", tmp_path / "text", *flags, "--required-batch-size-multiple", 1, "--save-dir", tmp_path)
+    train = {**tiny, "task": "sentence_prediction", "criterion": "sentence_prediction", "max-update": 1}
+    (tmp_path / "size.yaml").write_text(json.dumps({"train": train}))
+    row = "bert-base-data=glue-CoLA-lr=1e-05-batch-size=8-max-update=2 epochs"
+    asked = [
+        "--raw",
+        tmp_path / "glue",
+        "--gpt2-bpe",
+        tmp_path / "gpt2",
+        "--size",
+        tmp_path / "size.yaml",
+        "--rows",
+        row,
+    ]
+    asked += ["--rows", row, "--set", f"pretrained={tmp_path}/checkpoint_last.pt"]
+    asked += ["--set", "required-batch-size-multiple=1", "--best"]
+    shown = call("table.sh", "wang2021", 4, *asked, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
+    assert re.search(r"^\| CoLA Matthews \| 0.00 \| -?[\d.]+ \| 58.4 \|$", shown, re.MULTILINE)
+    assert f"chosen by the dev sets shown here: {row}" in shown
+    (log,) = (tmp_path / "runs").glob("glue-CoLA-*/seed1/train.log")
+    assert f"loading pretrained model from {tmp_path}/checkpoint_last.pt" in log.read_text()
+    assert '"num_updates": "4"' in log.read_text()  # of 12 examples, not of GLUE's 8,551
 
 
 def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
