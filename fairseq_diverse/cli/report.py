@@ -118,13 +118,17 @@ def show(args: argparse.Namespace) -> str:
 
     table = read_table(args)
     rows = select_rows(table, args.rows)
-    if args.baseline and args.baseline not in table.rows:
+    same = {row.data: row.name for row in table.rows.values() if row.family == args.baseline}  # of a grid over data
+    if args.baseline and args.baseline not in table.rows and not same:
         raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")
     shown = {row.name for row in rows}
-    baselines = [args.baseline] if args.baseline else dict.fromkeys(row.baseline for row in rows)
-    rows = [table.rows[name] for name in baselines if name not in shown] + rows
-    if args.baseline:
+    if args.baseline in table.rows:
         rows = [dataclasses.replace(row, baseline=args.baseline) for row in rows]
+    elif args.baseline:
+        rows = [dataclasses.replace(row, baseline=same.get(row.data, row.baseline)) for row in rows]
+    baselines = dict.fromkeys(row.baseline for row in rows)
+    further = [table.rows[name] for name in baselines if name not in shown]
+    rows = [dataclasses.replace(row, baseline=row.name) if args.baseline else row for row in further] + rows
     summaries = read_summaries(args, rows)
     if args.best:
         rows = report.best_of_grids(rows, summaries)
@@ -175,6 +179,8 @@ def _glue(
     """The tables of a report of GLUE, that of pre-training last, and what JSON has of it."""
     from fairseq_diverse.experiments import glue_report, report
 
+    kinds = {row.name: row.kind for row in rows}
+    rows = [row if kinds[row.baseline] == row.kind else dataclasses.replace(row, baseline=row.name) for row in rows]
     tuned, pretrained = ([row for row in rows if row.kind == kind] for kind in ("glue", "pretraining"))
     lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned})
     before = glue_report.compare_pretraining(pretrained, {row.name: summaries[row.name] for row in pretrained})

@@ -274,7 +274,7 @@ def find_runs(
         existing = sorted(root.glob(f"*-{key}")) if data.hash else []
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
         parent = existing[0] if existing else root / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
-        for path in (data.path, parent):
+        for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
             if os.pathsep in str(path) or "${" in str(path):
                 raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
         firsts = runs_of(first) if first else [None] * len(seeds)

@@ -179,6 +179,7 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     nll = json.loads((first / "summary.json").read_text())["valid_nll"]["last"]
     assert f"  {nll:.4f}  " in shown and "Pre-training" in shown
     assert call("report", folder / "table.yaml", "--results", tmp_path / "saved") == shown
+    assert call("report", folder / "table.yaml", "--baseline", "plain") == shown
     page = call("report", folder / "table.yaml", "--format", "html")
     assert page.count("<table>") == 2 and "Training loss" in page
     assert (
