@@ -20,12 +20,12 @@ setup: .venv/.done
 demo: setup
 	scripts/demo.sh
 
-# Everything but the tests that need a GPU.
+# Everything but the tests that need a GPU or are marked slow (`pytest -m slow`).
 test: setup
-	$(BIN)/python -m pytest -q -m 'not gpu' -n 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(BIN)/python -m pytest -q -m 'not gpu and not slow' -n 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 test-fast: setup
-	$(BIN)/python -m pytest -q tests/unit tests/model -n 2
+	$(BIN)/python -m pytest -q -m 'not slow' tests/unit tests/model -n 2
 
 # The fuzz tests of `make test` for TIMES as long (20 minutes), or for SECONDS each with input guided by coverage.
 TIMES ?= 20

@@ -20,6 +20,7 @@ from fairseq_diverse.models.diverse_transformer import (
     layer_counts,
     mean_agreement,
 )
+from fairseq_diverse.models.layers import add_layer_flags, compile_layers
 from fairseq_diverse.support.errors import UserError
 
 
@@ -83,6 +84,7 @@ class DiverseClassifier(BaseFairseqModel):
     def add_args(cls, parser: Any) -> None:
         TransformerModel.add_args(parser)
         add_flags(parser)
+        add_layer_flags(parser)
         parser.add_argument("--pooling", choices=("mean", "queries"), help="of a sentence's vectors (default: mean)")
         parser.add_argument("--pooling-queries", type=int, help="trainable queries of --pooling queries (default: 2)")
         parser.add_argument("--classifier-layers", type=int, help="linear layers of the classifier (default: 2)")
@@ -108,6 +110,7 @@ class DiverseClassifier(BaseFairseqModel):
             cfg, dictionary = TransformerConfig.from_namespace(shape), task.source_dictionary
             embedding = Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad())
             encoder = DiverseEncoder(cfg, dictionary, embedding)
+        compile_layers(encoder, args)
         if encoder.plan.trees:
             raise UserError("--syntax, --enliven: the sentences of this task have no trees")
         width = encoder.cfg.encoder.embed_dim

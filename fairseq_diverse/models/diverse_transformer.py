@@ -20,6 +20,8 @@ from fairseq_diverse.models.layers import (
     DiverseDecoderLayer,
     DiverseEncoderLayer,
     EncoderLayerOutput,
+    add_layer_flags,
+    compile_layers,
     wrap_layer,
 )
 from fairseq_diverse.support.errors import UserError, exit_with
@@ -262,7 +264,7 @@ class DiverseDecoder(TransformerDecoderBase):
                     x,
                     encoded,
                     padding,
-                    incremental_state,
+                    incremental_state=incremental_state,
                     self_attn_mask=future,
                     self_attn_padding_mask=target_padding,
                     need_attn=aligned,
@@ -308,6 +310,7 @@ class DiverseModel(BaseFairseqModel):
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
         add_flags(parser)
+        add_layer_flags(parser)
 
     @classmethod
     def prepare(cls, args: Namespace, model: str, sides: Sequence[str]) -> None:
@@ -340,6 +343,7 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
                 )
         cls.prepare(args, "diverse_transformer", ("encoder", "decoder"))
         model = super().build_model(args, task)
+        compile_layers(model, args)
         model.decoder.criterion_reads_map = getattr(args, "criterion", None) not in CRITERIONS_WITHOUT_MAPS
         return model
 

@@ -1,7 +1,10 @@
 """fairseq's Transformer layers with ``StagedAttention``; every value that passes between layers is returned."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
@@ -10,6 +13,9 @@ from torch import Tensor, nn
 from fairseq_diverse.attention.fairseq_attention import IncrementalState, StagedAttention
 from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.relations import Relations
+from fairseq_diverse.support.errors import UserError
+
+RECOMPILE_LIMIT = 64  # of one kind of layer: by mechanisms, mode, padding, what is asked for
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
@@ -17,6 +23,71 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+def add_layer_flags(parser: Any) -> None:
+    """Add the flags of both kinds of layers."""
+    parser.add_argument(
+        "--compile-layers",
+        action="store_true",
+        help="compile every layer with torch.compile in training and validation, not in decoding (default: no)",
+    )
+
+
+# On a CPU, inductor's layouts of convolutions (torch 2.13) fail on lengths that vary: "cannot determine truth value".
+OPTIONS = {"layout_optimization": False}
+
+
+@functools.cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` through torch.compile, for tensors of any length; equal layers share what is compiled."""
+    options: dict[str, Any] = {"dynamic": True, "recompile_limit": RECOMPILE_LIMIT, "options": OPTIONS}
+    return torch.compile(function, **options)
+
+
+def _contiguous(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, Tensor) else value
+
+
+class CompiledLayer:
+    """A layer whose ``run`` is compiled while ``compiles`` is set: with --compile-layers, until the model decodes.
+
+    The module is not wrapped: its ``state_dict`` is the same, and activation checkpointing is around what is compiled.
+    """
+
+    compiles = False
+    run: Callable[..., Any]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``run``; a step of incremental decoding is not compiled."""
+        if not self.compiles or kwargs.get("incremental_state") is not None:
+            return self.run(*args, **kwargs)
+        # views, such as the first layer's transposed input, would be compiled for themselves
+        named = {name: _contiguous(value) for name, value in kwargs.items()}
+        return compiled(type(self).run)(self, *map(_contiguous, args), **named)
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """As in fairseq, before translating."""
+        self.compiles = False
+        getattr(super(), "make_generation_fast_", lambda **kwargs: None)(**kwargs)
+
+
+def compile_layers(model: nn.Module, args: Any) -> None:
+    """Let the layers compile if ``args`` have --compile-layers, and stop them if not.
+
+    Raises:
+        UserError: another flag does not work with it.
+    """
+    on = getattr(args, "compile_layers", False)
+    for flag in ("quant_noise_pq", "quant_noise_scalar"):
+        if on and getattr(args, flag, 0):
+            name = flag.replace("_", "-")
+            raise UserError(f"--compile-layers: does not work with --{name}, which changes weights in a forward pass")
+    if on and getattr(args, "ddp_backend", "") == "fully_sharded":
+        raise UserError("--compile-layers: does not work with --ddp-backend fully_sharded; use legacy_ddp")
+    for layer in model.modules():
+        if isinstance(layer, CompiledLayer):
+            layer.compiles = on
 
 
 def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:
@@ -67,7 +138,7 @@ class EncoderLayerOutput(NamedTuple):
     plain_weights: Tensor | None  # (B, H, T, T) weights without any mechanism, on request
 
 
-class DiverseEncoderLayer(TransformerEncoderLayerBase):
+class DiverseEncoderLayer(CompiledLayer, TransformerEncoderLayerBase):
     """fairseq's encoder layer with a staged self-attention.
 
     Args:
@@ -85,7 +156,7 @@ class DiverseEncoderLayer(TransformerEncoderLayerBase):
     def build_self_attention(self, embed_dim: int, cfg: Any) -> StagedAttention:
         return build_attention(cfg, self.plan, "encoder", self.number)
 
-    def forward(
+    def run(
         self,
         x: Tensor,
         encoder_padding_mask: Tensor | None,
@@ -133,7 +204,7 @@ class DecoderLayerOutput(NamedTuple):
     decoder_plain_weights: Tensor | None
 
 
-class DiverseDecoderLayer(TransformerDecoderLayerBase):
+class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer with staged self- and cross-attention.
 
     Args:
@@ -153,7 +224,7 @@ class DiverseDecoderLayer(TransformerDecoderLayerBase):
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> StagedAttention:
         return build_attention(cfg, self.plan, "cross", self.number)
 
-    def forward(
+    def run(
         self,
         x: Tensor,
         encoder_out: Tensor | None,

@@ -9,6 +9,7 @@ from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.models.layers import compile_layers
 from fairseq_diverse.support.errors import UserError
 
 
@@ -21,7 +22,12 @@ def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) 
     Raises:
         UserError: a file is missing or not a checkpoint, or dictionaries are missing or do not fit.
     """
-    return checkpoint_utils.load_model_ensemble_and_task([*map(str, paths)], {"data": str(data), **settings})
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [*map(str, paths)], {"data": str(data), **settings}
+    )
+    for model in models:
+        compile_layers(model, None)  # a few batches are faster without
+    return models, cfg, task
 
 
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:

@@ -27,6 +27,10 @@ FAIRSEQ = {
         "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-positions, "
         "--max-tokens), or fewer sentences remain than --required-batch-size-multiple"
     ),
+    r"InductorError: (InvalidCxxCompiler|CppCompileError|TritonMissing|GPUTooOldForTriton): (.*)": (
+        r"--compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave "
+        "the flag out"
+    ),
     r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
     r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",
     r"AssertionError: could not find dataset: (.*)": r"\1: no such split; see --train-subset and --valid-subset",

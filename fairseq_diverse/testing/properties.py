@@ -298,6 +298,55 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
     require(finite, f"{dtype}: a gradient is not finite")
 
 
+def one_graph(flags: Flags, evaluation: bool = True) -> None:
+    """torch.compile traces the attention as one graph for any lengths, which gives its outputs and gradients.
+
+    Args:
+        evaluation: trace it in evaluation too.
+    """
+    component = where_placed(flags)
+    attention = attention_at(trained_model(flags), component)
+    traced: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        traced.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(attention.attend, fullgraph=True, dynamic=True, backend=backend)
+    for training in (True, False) if evaluation else (True,):
+        attention.train(training)
+        traced.clear()
+        for length in (6, 9):
+            sample = batch((length - 1, length - 4, length - 2), sides=("right", "right"))
+            pads = sample["src_tokens"] == dictionary().pad()
+            options: dict[str, Any] = {"query_padding_mask": pads, "key_padding_mask": pads, "need_weights": False}
+            x = source = torch.randn(length, 3, 24)
+            if component == "cross":
+                source = torch.randn(length + 2, 3, 24)
+                options |= {"key_padding_mask": torch.nn.functional.pad(pads, (2, 0)), "static_kv": True}
+            if component == "decoder":
+                options["attn_mask"] = torch.full((length, length), -torch.inf).triu(1)
+            if component == "encoder":
+                options["relations"] = relate(sample["source_trees"], ("dependency", "constituency"))
+            results = []
+            for run in (attention.attend, compiled):
+                attention.zero_grad()
+                try:
+                    out = run(x, source, source, terms=("output",), **options)
+                except torch._dynamo.exc.Unsupported as error:
+                    raise PropertyFailed(f"torch.compile: {str(error).strip().splitlines()[0]}") from None
+                assert out.agreement is not None
+                (out.value.square().mean() + out.agreement.sum()).backward()
+                results.append((out.value, {name: p.grad for name, p in attention.named_parameters()}))
+            (expected, gradients), (got, others) = results
+            require_close(got, expected, "compiled outputs")
+            for name, gradient in gradients.items():
+                if gradient is not None:
+                    require_close(others[name], gradient, f"{name}: compiled gradient")
+        require(len(traced) == 1, f"{len(traced)} graphs for two lengths, not one")
+
+
 def routes_agree(flags: Flags) -> None:
     """Outputs and gradients are the same with and without maps."""
 
@@ -400,6 +449,7 @@ PROPERTIES: dict[str, Property] = {
     "bfloat16 finite, with maps": lambda flags: half_types(flags, need_weights=True),
     "float16 finite, with maps": lambda flags: half_types(flags, torch.float16, need_weights=True),
     "with maps = without": routes_agree,
+    "one graph of torch.compile": one_graph,
     "LayerDrop": layerdrop,
     "warm start from a plain model": warm_start,
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint, register_safe_globals
 from fairseq_diverse.checkpoints.settings import EVALUATED, literal
@@ -461,6 +462,10 @@ def test_resumed_half_precision_has_the_trained_weights():
                 "\n-- Process 0 terminated:\nTraceback\nfairseq_diverse.support.errors.UserError: --flag: wrong\n"
             ),
             "--flag: wrong",
+        ),
+        (
+            InductorError(InvalidCxxCompiler("g++"), None),
+            "--compile-layers: torch.compile cannot compile here (InvalidCxxCompiler: Compiler: g++ is not found.)",
         ),
         (AssertionError("--path required for generation!"), "--path required for generation!"),
         (AssertionError("shapes differ"), None),

@@ -31,7 +31,9 @@ def enabled() -> bool:
 
 
 def available(name: str, *inputs: Tensor) -> bool:
-    """Whether the kernel exists and supports these tensors: float32 on a CPU."""
+    """Whether the kernel exists and supports these tensors: float32 on a CPU. torch's compilers cannot trace one."""
+    if torch.compiler.is_compiling():
+        return False
     return _enabled and all(x.is_cpu and x.dtype == torch.float32 for x in inputs) and library(name) is not None
 
 

@@ -89,10 +89,29 @@ def launch(kernel: Any, programs: int, warps: int, *arguments: Any, **options: A
         kernel[(programs,)](*arguments, num_warps=warps, **OPTIONS, **options)
 
 
-def operator(function: Callable[..., Any]) -> Any:
-    """``function``, which launches kernels, as one operator: what torch's tracers and compilers see."""
+def operator(function: Callable[..., Any], fake: Callable[..., Any] | None = None) -> Any:
+    """``function``, which launches kernels, as one operator: what torch's tracers and compilers see.
+
+    Args:
+        fake: makes its results without values; by default ``function`` itself, on fake tensors.
+    """
     name = function.__name__
     _library.define(name + torch.library.infer_schema(function, mutates_args=()))
     _library.impl(name, function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"fairseq_diverse::{name}", function, lib=_library)
+    torch.library.register_fake(f"fairseq_diverse::{name}", fake or function, lib=_library)
     return getattr(torch.ops.fairseq_diverse, name)
+
+
+def opaque(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: an operator while torch compiles what calls it, the function itself otherwise."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = operator(function, fake)
+
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            return compiled(*arguments) if torch.compiler.is_compiling() else function(*arguments)
+
+        return call
+
+    return decorate

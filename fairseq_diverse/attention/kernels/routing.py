@@ -73,32 +73,53 @@ def _sum_width(x: Tensor) -> Tensor:
     return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
 
 
+def _capsules(votes: Tensor, *others: Any) -> Tensor:
+    """Memory for the capsules (..., N D) of votes (..., H, N, D)."""
+    return votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
+
+
+def _gradient(votes: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(votes, memory_format=torch.contiguous_format)
+
+
+@gpu.opaque(_capsules)
+def simple_capsules(votes: Tensor, iterations: int) -> Tensor:
+    """(..., N D) capsules of votes (..., H, N, D), in C or torch."""
+    if usable(votes) and (made := _c_simple_forward(_rows(votes), iterations)) is not None:
+        return made.view(*votes.shape[:-3], votes.size(-2))
+    out = _capsules(votes)
+    rows = out.view(-1, out.size(-1))
+    for part, v in _chunks(votes):
+        rows[part] = _simple_steps(v, iterations)[-1][-1].flatten(-2)
+    return out
+
+
+@gpu.opaque(_gradient)
+def simple_gradient(votes: Tensor, grad: Tensor, iterations: int) -> Tensor:
+    """The gradient of the votes, given that of the capsules."""
+    if usable(votes):
+        made = _c_simple_backward(_rows(votes), iterations, _rows(grad, votes.size(-2)))
+        if made is not None:
+            return made.view(votes.shape)
+    grad_votes = _gradient(votes)
+    rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
+    for part, v in _chunks(votes):
+        rows[part] = _simple_backward(v, _simple_steps(v, iterations), at_least_float32(grad_rows[part]))
+    return grad_votes
+
+
 class SimpleRouting(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, votes: Tensor, iterations: int) -> Tensor:
         ctx.save_for_backward(votes)
         ctx.iterations = iterations
-        if usable(votes) and (made := _c_simple_forward(_rows(votes), iterations)) is not None:
-            return made.view(*votes.shape[:-3], votes.size(-2))
-        out = votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
-        rows = out.view(-1, out.size(-1))
-        for part, v in _chunks(votes):
-            rows[part] = _simple_steps(v, iterations)[-1][-1].flatten(-2)
-        return out
+        return simple_capsules(votes, iterations)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (votes,) = ctx.saved_tensors
-        if usable(votes):
-            made = _c_simple_backward(_rows(votes), ctx.iterations, _rows(grad, votes.size(-2)))
-            if made is not None:
-                return made.view(votes.shape), None
-        grad_votes = torch.empty_like(votes, memory_format=torch.contiguous_format)
-        rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
-        for part, v in _chunks(votes):
-            rows[part] = _simple_backward(v, _simple_steps(v, ctx.iterations), at_least_float32(grad_rows[part]))
-        return grad_votes, None
+        return simple_gradient(votes, grad, ctx.iterations), None
 
 
 SimpleStep = tuple[Tensor | None, Tensor, Tensor, Tensor]  # softmax of B, shares of the heads, S, Omega
@@ -143,46 +164,69 @@ def _simple_backward(v: Tensor, steps: list[SimpleStep], grad: Tensor) -> Tensor
     return grad_v
 
 
+@gpu.opaque(_capsules)
+def em_capsules(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int) -> Tensor:
+    """(..., N D) capsules of votes (..., H, N, D), in C or torch."""
+    betas = _betas(votes, beta_a, beta_u)
+    if usable(votes) and (made := _c_em_forward(_rows(votes), betas, iterations)) is not None:
+        return made.view(*votes.shape[:-3], votes.size(-2))
+    out = _capsules(votes)
+    rows = out.view(-1, out.size(-1))
+    for part, v in _chunks(votes):
+        first, relative = _relative(v)
+        last = _em_steps(first, relative, betas, iterations)[-1]
+        mean = last.mean + first
+        capsules = mean if last.log_a is None else mean * last.log_a.exp().unsqueeze(-1)
+        rows[part] = capsules.flatten(-2)
+    return out
+
+
+def _em_gradients(
+    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, *others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for the gradients of votes and betas; empty for betas that there are not."""
+    like_betas = (votes.new_empty(0) if beta is None else beta.new_empty(votes.size(-2)) for beta in (beta_a, beta_u))
+    return _gradient(votes), *like_betas  # type: ignore[return-value]
+
+
+@gpu.opaque(_em_gradients)
+def em_gradients(
+    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, grad: Tensor, iterations: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of votes and betas (empty without betas), given that of the capsules."""
+    betas = _betas(votes, beta_a, beta_u)
+    grad_betas: Betas
+    made = None
+    if usable(votes):
+        made = _c_em_backward(_rows(votes), betas, iterations, _rows(grad, votes.size(-2)))
+    if made is not None:
+        grad_votes, grad_betas = made[0].view(votes.shape), made[1:]
+    else:
+        grad_votes = _gradient(votes)
+        rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
+        grad_betas = None if betas is None else (torch.zeros_like(betas[0]), torch.zeros_like(betas[1]))
+        for part, v in _chunks(votes):
+            first, relative = _relative(v)
+            steps = _em_steps(first, relative, betas, iterations)
+            rows[part] = _em_backward(first, relative, steps, betas, grad_betas, at_least_float32(grad_rows[part]))
+    if beta_a is None or beta_u is None or grad_betas is None:
+        return grad_votes, votes.new_empty(0), votes.new_empty(0)
+    return grad_votes, grad_betas[0].type_as(beta_a), grad_betas[1].type_as(beta_u)
+
+
 class EMRouting(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int) -> Tensor:
         ctx.save_for_backward(votes, beta_a, beta_u)
         ctx.iterations = iterations
-        betas = _betas(votes, beta_a, beta_u)
-        if usable(votes) and (made := _c_em_forward(_rows(votes), betas, iterations)) is not None:
-            return made.view(*votes.shape[:-3], votes.size(-2))
-        out = votes.new_empty(*votes.shape[:-3], votes.size(-2) * votes.size(-1))
-        rows = out.view(-1, out.size(-1))
-        for part, v in _chunks(votes):
-            first, relative = _relative(v)
-            last = _em_steps(first, relative, betas, iterations)[-1]
-            mean = last.mean + first
-            capsules = mean if last.log_a is None else mean * last.log_a.exp().unsqueeze(-1)
-            rows[part] = capsules.flatten(-2)
-        return out
+        return em_capsules(votes, beta_a, beta_u, iterations)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         votes, beta_a, beta_u = ctx.saved_tensors
-        betas = _betas(votes, beta_a, beta_u)
-        grad_betas: Betas
-        made = None
-        if usable(votes):
-            made = _c_em_backward(_rows(votes), betas, ctx.iterations, _rows(grad, votes.size(-2)))
-        if made is not None:
-            grad_votes, grad_betas = made[0].view(votes.shape), made[1:]
-        else:
-            grad_votes = torch.empty_like(votes, memory_format=torch.contiguous_format)
-            rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
-            grad_betas = None if betas is None else (torch.zeros_like(betas[0]), torch.zeros_like(betas[1]))
-            for part, v in _chunks(votes):
-                first, relative = _relative(v)
-                steps = _em_steps(first, relative, betas, ctx.iterations)
-                rows[part] = _em_backward(first, relative, steps, betas, grad_betas, at_least_float32(grad_rows[part]))
-        if betas is None or grad_betas is None:
-            return grad_votes, None, None, None
-        return grad_votes, grad_betas[0].type_as(beta_a), grad_betas[1].type_as(beta_u), None
+        grads = em_gradients(votes, beta_a, beta_u, grad, ctx.iterations)
+        return (grads[0], None, None, None) if beta_a is None else (*grads, None)
 
 
 class _EMStep(NamedTuple):

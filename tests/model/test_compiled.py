@@ -1,0 +1,141 @@
+"""--compile-layers: every attention is one graph of torch.compile, and compiled layers give the numbers of others."""
+
+import copy
+import shutil
+
+import pytest
+import torch
+
+from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.models import layers
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.testing import properties
+from tests.cases import ALL_ON, CASES, batch, build_model
+
+# recomputed by torch.autograd.grad inside a torch.autograd.Function, which Dynamo does not trace
+BREAKS = ("interacting-2-encoder", "interacting-2-decoder", "interacting-2-cross")
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Layers are traced, but run by torch as it is; the list grows by a layer's input with each graph."""
+    graphs: list = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layers.DiverseEncoderLayer.run, dynamic=True, backend=backend, recompile_limit=64)
+    others = torch.compile(layers.DiverseDecoderLayer.run, dynamic=True, backend=backend, recompile_limit=64)
+    functions = {layers.DiverseEncoderLayer.run: compiled, layers.DiverseDecoderLayer.run: others}
+    monkeypatch.setattr(layers, "compiled", functions.__getitem__)
+    return graphs
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        pytest.param(*case, marks=pytest.mark.xfail(strict=True, raises=properties.PropertyFailed))
+        if case[0] in BREAKS
+        else case
+        for case in [("off", {}), *CASES, ALL_ON]
+    ],
+)
+def test_every_attention_is_one_graph(name, flags):
+    """In evaluation too; of a mechanism on several components, at the first of them."""
+    properties.one_graph(flags, evaluation=name.endswith("encoder") or name in ("off", ALL_ON[0]))
+
+
+SOME = {"evolving_on": "encoder", "evolving_conv": "0.4", "routing": "em", "routing_on": "decoder:1,cross:2"}
+SIZES = {"encoder_layers": 2, "decoder_layers": 2}
+
+
+def run(model, request, sample):
+    """Outputs, agreement and gradients of one pass."""
+    torch.manual_seed(5)
+    model.zero_grad()
+    output, extra = model(**sample, attention_request=request)
+    if model.training:
+        (output.square().mean() + extra["agreement"].sum()).backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"outputs": output, "agreement": extra["agreement"], **gradients}
+
+
+@pytest.mark.parametrize("more", [{}, {"checkpoint_activations": True, "encoder_layerdrop": 0.4}], ids=["", "wrapped"])
+def test_compiled_layers_give_the_numbers_of_others(traced, more):
+    """Carry and agreement pass between layers; with activation checkpointing and LayerDrop too; a copy compiles."""
+    flags = {**SOME, **SIZES, **more, "dropout": 0.1}
+    plain, model = (properties.trained_model({**flags, "compile_layers": on}) for on in (False, True))
+    assert list(plain.state_dict()) == list(model.state_dict())
+    request = AttentionRequest(("position", "output"), properties.EVERYWHERE)
+    for training, compiling in ((True, model), (False, copy.deepcopy(model))):
+        plain.train(training)
+        compiling.train(training)
+        for lengths in ((7, 4, 5), (9, 3, 6)):
+            sample = batch(lengths, lengths[::-1])
+            with torch.set_grad_enabled(training):
+                expected, got = (run(which, request, sample) for which in (plain, compiling))
+            assert expected.keys() == got.keys()
+            for name, value in expected.items():
+                torch.testing.assert_close(got[name], value, msg=lambda text, name=name: f"{name}: {text}")
+    assert 4 <= len(traced) <= 14  # two kinds of layer, each with and without carry or map, and in evaluation
+
+
+def test_decoding_is_not_compiled(traced):
+    model = build_model({"compile_layers": True, **SIZES}).eval()
+    sample = batch()
+    with torch.no_grad():
+        encoded = model.encoder(sample["src_tokens"], sample["src_lengths"])
+        before = len(traced)
+        model.decoder(sample["prev_output_tokens"][:, :1], encoded, incremental_state={})
+        assert before == len(traced) > 0
+        model.make_generation_fast_(beamable_mm_beam_size=2, need_attn=False)
+        model(**batch((3, 4, 5), (9, 9, 9)))
+    assert before == len(traced)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("quant_noise_pq", 0.1), ("quant_noise_scalar", 0.5), ("ddp_backend", "fully_sharded")]
+)
+def test_what_does_not_work_is_refused(flag, value):
+    build_model({flag: value, "compile_layers": False, "quant_noise_pq_block_size": 1})
+    with pytest.raises(UserError, match=f"^--compile-layers: does not work with --{flag.replace('_', '-')}"):
+        build_model({flag: value, "compile_layers": True, "quant_noise_pq_block_size": 1})
+
+
+def numbers(layer, length):
+    """Outputs of an encoder layer, and gradients of its input and parameters."""
+    torch.manual_seed(length)
+    x = torch.randn(length, 3, 24, requires_grad=True)
+    pads = torch.arange(length).expand(3, -1) >= torch.tensor([[length], [4], [3]])
+    out = layer(x, encoder_padding_mask=pads)[0]
+    return [out, *torch.autograd.grad(out.square().mean(), [x, *layer.parameters()])]
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "aot_eager",  # all that inductor does before it writes code
+        pytest.param(
+            "inductor",
+            marks=[pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++")],
+        ),
+    ],
+)
+def test_compiled_code_gives_the_numbers_of_torch(monkeypatch, backend):
+    """With routing's C kernel and a convolution inside."""
+    mechanisms = {"talking": "both", "talking_on": "encoder", "evolving_on": "encoder", "evolving_conv": "0.4"}
+    flags = {**mechanisms, "routing": "em", "routing_on": "encoder", "compile_layers": True}
+    layer = properties.trained_model(flags).encoder.layers[0]
+    plain = copy.deepcopy(layer)
+    plain.compiles = False
+    if backend != "inductor":
+        compiled = torch.compile(type(layer).run, dynamic=True, fullgraph=True, backend=backend)
+        monkeypatch.setattr(layers, "compiled", lambda function: compiled)
+    torch._dynamo.reset()
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for length in (6, 9):
+        for expected, got in zip(numbers(plain, length), numbers(layer, length), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1
