@@ -9,9 +9,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from benchmarks import gpu_check, gpu_model, scaling
 from benchmarks import gpu_rows as rows
-from benchmarks.fake_cuda import fake_cuda
+from benchmarks.fake_cuda import fake_cuda, move
 from benchmarks.gpu_counting import Counting, count_attention, count_generation
 from fairseq_diverse.attention.kernels import cpu, gpu
+from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.testing.properties import where_placed
+from tests.cases import ALL_ON, CASES, build_model, terms
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -90,6 +93,35 @@ def test_the_limits_see_a_loop_over_chunks(counted):
 
 def test_nothing_in_an_attention_waits_for_the_gpu(counted):
     assert {name: its["syncs"] for name, its in counted.items() if its["syncs"]} == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
+def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
+    """A whole layer with each setting of each mechanism, in training, and with maps in evaluation."""
+    model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
+    encoder, decoder = model.encoder.layers[0], model.decoder.layers[0]
+    placed = where_placed(flags)
+    with fake_cuda(), Counting() as mode:
+        x, encoded = (torch.empty(length, 3, 24, dtype=dtype, device="cuda", requires_grad=True) for length in (5, 7))
+        pads, source_pads = (torch.empty(3, length, dtype=torch.bool, device="cuda") for length in (5, 7))
+        related = relate(torch.empty(3, 5, 5, dtype=torch.long, device="cuda"), ("dependency", "constituency"))
+        future = torch.empty(5, 5, dtype=dtype, device="cuda")
+        both = {"cross_terms": terms(flags), "decoder_terms": terms(flags)}
+        for training in (True, False):
+            outputs = []
+            if placed == "encoder":
+                given = {"terms": terms(flags), "need_head_weights": not training, "relations": related}
+                outputs.append(move(encoder, dtype).train(training)(x, pads, **given)[0])
+            if placed != "encoder" or name in ("off", ALL_ON[0]):
+                given = {"self_attn_mask": future, "self_attn_padding_mask": pads, "need_attn": not training, **both}
+                inputs = (x, encoded, source_pads)
+                outputs.append(move(decoder, dtype).train(training)(*inputs, incremental_state=None, **given)[0])
+            for out in outputs:
+                assert out.dtype == dtype and out.is_cuda
+                if training:
+                    out.sum().backward()
+    assert mode.count.syncs == []
 
 
 def test_bfloat16_costs_what_float16_does(counted):
