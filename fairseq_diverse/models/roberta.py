@@ -25,6 +25,7 @@ from fairseq_diverse.models.diverse_transformer import (
     layer_counts,
     mean_agreement,
 )
+from fairseq_diverse.models.layers import compile_layers
 from fairseq_diverse.support.errors import UserError
 
 
@@ -130,7 +131,9 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
         args.checkpoint_activations = any(getattr(args, f"{x}_activations", False) for x in ("checkpoint", "offload"))
         if getattr(args, "max_positions", None) is None:
             args.max_positions = getattr(args, "tokens_per_sample", None) or task.max_positions()
-        return cls(args, DiverseRobertaEncoder(args, task.source_dictionary))
+        model = cls(args, DiverseRobertaEncoder(args, task.source_dictionary))
+        compile_layers(model, args)
+        return model
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
         """As in fairseq, from its older names too, whose encoder is a decoder."""

@@ -95,6 +95,13 @@ def test_decoding_is_not_compiled(traced):
     assert before == len(traced)
 
 
+@pytest.mark.parametrize("arch", ["diverse_transformer", "diverse_roberta"])
+def test_every_model_has_the_flag(arch):
+    for on in (False, True):
+        of = build_model({"compile_layers": on}, arch).modules()
+        assert {layer.compiles for layer in of if isinstance(layer, layers.CompiledLayer)} == {on}
+
+
 @pytest.mark.parametrize(
     ("flag", "value"), [("quant_noise_pq", 0.1), ("quant_noise_scalar", 0.5), ("ddp_backend", "fully_sharded")]
 )

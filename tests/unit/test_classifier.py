@@ -195,6 +195,11 @@ def test_criterion_with_disagreement(task):
     torch.testing.assert_close(log["loss"], plain.detach())
 
 
+def test_layers_compile_with_the_flag(task):
+    for on in (False, True):
+        assert all(layer.compiles is on for layer in build(task, compile_layers=on).encoder.layers)
+
+
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("flags", [{"pooling": "mean"}, *PLACED], ids=str)
 def test_half_types(task, flags, half):
