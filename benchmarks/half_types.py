@@ -89,13 +89,14 @@ def _train(command: list[str], log: str) -> None:
 
 
 def rows(trained: dict[str, dict[str, float]]) -> Iterator[list[str]]:
-    """The table's rows: mean in float32 and the largest difference between its seeds; bfloat16 less float32, mean and
-    by seed; whether the mean is within that difference."""
+    """The table's rows: mean in float32 and the largest difference between its seeds; bfloat16 less float32 by seed;
+    whether their mean is within that difference. Empty where trainings are missing."""
     for name, its in trained.items():
         full = [value for key, value in its.items() if key.startswith("float32")]
         apart, spread = differences(its), max(full) - min(full)
-        cells = [f"{mean(full):.3f}", f"{spread:.3f}", f"{mean(apart):+.3f}", ", ".join(f"{x:+.3f}" for x in apart)]
-        yield [name, *cells, "yes" if abs(mean(apart)) <= spread else "no"]
+        cells = [f"{mean(full):.3f}", f"{spread:.3f}" if len(full) > 1 else "", ", ".join(f"{x:+.3f}" for x in apart)]
+        judged = len(full) > 1 and len(apart) > 0
+        yield [name, *cells, ("yes" if abs(mean(apart)) <= spread else "no") if judged else ""]
 
 
 def differences(its: dict[str, float]) -> list[float]:
@@ -129,7 +130,7 @@ def main(given: Sequence[str] | None = None) -> int:
             its[f"{kind} {seed}"] = nll(arguments(flags, seed, kind == "bfloat16", args.data, args.updates))
             with atomic_write(args.results) as file:
                 json.dump(report, file, indent=1)
-    heads = ["nats a token", "float32", "between its seeds", "bfloat16 less float32", "by seed", "within"]
+    heads = ["nats a token", "float32", "between its seeds", "bfloat16 less float32, by seed", "within"]
     print("\n".join(table(heads, rows({name: trained[name] for name, _ in chosen}))))
     apart = [x for name, _ in chosen for x in differences(trained[name])]
     error = stdev(apart) / math.sqrt(len(apart))
