@@ -6,14 +6,12 @@ import shutil
 import pytest
 import torch
 
+from fairseq_diverse.attention.kernels import gpu
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models import layers
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, CASES, batch, build_model
-
-# recomputed by torch.autograd.grad inside a torch.autograd.Function, which Dynamo does not trace
-BREAKS = ("interacting-2-encoder", "interacting-2-decoder", "interacting-2-cross")
 
 
 @pytest.fixture
@@ -33,18 +31,17 @@ def traced(monkeypatch):
     return graphs
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        pytest.param(*case, marks=pytest.mark.xfail(strict=True, raises=properties.PropertyFailed))
-        if case[0] in BREAKS
-        else case
-        for case in [("off", {}), *CASES, ALL_ON]
-    ],
-)
+@pytest.mark.parametrize(("name", "flags"), [*CASES, ALL_ON])
 def test_every_attention_is_one_graph(name, flags):
     """In evaluation too; of a mechanism on several components, at the first of them."""
-    properties.one_graph(flags, evaluation=name.endswith("encoder") or name in ("off", ALL_ON[0]))
+    properties.one_graph(flags, evaluation=name.endswith("encoder") or name == ALL_ON[0])
+
+
+def test_whether_kernels_work_is_asked_once_and_not_traced(monkeypatch):
+    asked = []
+    monkeypatch.setattr(gpu, "_works", lambda device: asked.append(open(__file__).close()) is None)
+    compiled = torch.compile(lambda x: x + gpu._works_here(x.device), fullgraph=True, backend="eager")
+    assert [compiled(torch.zeros(2)).tolist() for _ in range(2)] == [[1, 1], [1, 1]] and len(asked) == 1
 
 
 SOME = {"evolving_on": "encoder", "evolving_conv": "0.4", "routing": "em", "routing_on": "decoder:1,cross:2"}

@@ -27,7 +27,15 @@ def available(*inputs: Tensor) -> bool:
     """Whether Triton kernels run here and take these: float16, bfloat16 or float32, all on one NVIDIA GPU."""
     device = inputs[0].device
     types = all(x.dtype in TYPES and x.device == device for x in inputs)
-    return device.type == "cuda" and types and cpu.enabled() and _works(device)
+    return device.type == "cuda" and types and cpu.enabled() and _works_here(device)
+
+
+def _works_here(device: torch.device) -> bool:
+    return _works(device)
+
+
+# torch.compile asks once and does not trace it; what torch.compiler.assume_constant_result does, which imports Dynamo
+_works_here._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
