@@ -138,8 +138,6 @@ def test_compiled_code_gives_the_numbers_of_torch(monkeypatch, backend):
         compiled = torch.compile(type(layer).run, dynamic=True, fullgraph=True, backend=backend)
         monkeypatch.setattr(layers, "compiled", lambda function: compiled)
     torch._dynamo.reset()
-    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for length in (6, 9):
         for expected, got in zip(numbers(plain, length), numbers(layer, length), strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1
