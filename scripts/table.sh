@@ -20,6 +20,7 @@ export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$runs
 
 checks=() from=(--archives "$runs/archives") shared=() running=() reporting=()
 while [[ $# -gt 0 ]]; do
+    [[ $1 != --*=* ]] || set -- "${1%%=*}" "${1#*=}" "${@:2}"
     case $1 in
         --archives | --raw) from=("$1" "${2:?$1: a folder is missing}") && shift ;;
         --data)
@@ -40,6 +41,13 @@ while [[ $# -gt 0 ]]; do
     esac
     shift
 done
+
+if [[ " ${shared[*]} " == *" --gpus-of-paper "* && ! " ${shared[*]} " =~ " --gpus-of-paper "[0-9] ]]; then # the report needs their number, too
+    for option in "${running[@]}"; do
+        [[ ! $option =~ ^gpus[_-]per[_-]node=(.*:)?([0-9]+)$ ]] ||
+            shared=("${shared[@]/%--gpus-of-paper/--gpus-of-paper=${BASH_REMATCH[2]}}")
+    done
+fi
 
 plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run "${running[@]}")
 refused=$(sed -n 's/^# \(.*\) seed [0-9]*: refused: \(.*\), [^,]*$/row \1: \2/p' <<<"$plan" | sort -u)

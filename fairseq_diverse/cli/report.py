@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import re
 import shlex
@@ -118,8 +119,10 @@ def show(args: argparse.Namespace) -> str:
 
     table = read_table(args)
     rows = select_rows(table, args.rows)
+    if table.changed:  # figures that are not those of the file's settings say so in the title
+        table = dataclasses.replace(table, title=f"{table.title} [{' '.join(table.changed)}]")
     same = {row.data: row.name for row in table.rows.values() if row.family == args.baseline}  # of a grid over data
-    if args.baseline and args.baseline not in table.rows and not same:
+    if args.baseline is not None and args.baseline not in table.rows and not same:
         raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")
     shown = {row.name for row in rows}
     if args.baseline in table.rows:
@@ -203,7 +206,7 @@ def _translation(
 ) -> "tuple[list[Block], dict[str, Any]]":
     """A table for each test set, what all their notes have in common below the last one, and what JSON has of it."""
     from fairseq_diverse.experiments import report
-    from fairseq_diverse.experiments.verdict import verdict_cells, verdict_notes
+    from fairseq_diverse.experiments.verdict import verdict, verdict_cells, verdict_notes
 
     names = report.test_names(rows, summaries)
     if args.test and args.test not in names:
@@ -211,6 +214,9 @@ def _translation(
     chosen = [args.test] if args.test else names
     views = [report.of_test(rows, summaries, name) for name in chosen]
     lines = [report.compare(*view) for view in views]
+    if args.verdict:
+        for line in itertools.chain(*lines):
+            line["verdict"] = verdict(line) if "nll_delta" in line else None
     cells = [
         verdict_cells(view[0], found) if args.verdict else report.to_cells(found)
         for view, found in zip(views, lines, strict=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fairseq_diverse.experiments.runs import Run
     from fairseq_diverse.experiments.tables import Table
 
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
@@ -124,7 +125,11 @@ def main(args: argparse.Namespace) -> int:
     table = read_table(args)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     found = [each for run in found for each in (run.first, run) if each]
-    runs = list({run.directory: run for run in found}.values())  # equal rows: once
+    once: dict[Path, Run] = {}  # of equal rows one run, scored as all of them ask for
+    for run in found:
+        same = once.get(run.directory, run)
+        once[run.directory] = replace(run, row=run.row.with_scores_of(same.row))
+    runs = list(once.values())
     lacking = {
         f"data set {run.data.name} has no {', '.join(names)}: left out"
         for run in runs

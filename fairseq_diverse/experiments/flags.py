@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import io
 import re
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -130,7 +131,8 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
             problem = said.getvalue().strip().splitlines()[-1].partition(": error: ")[2] or "would show its help only"
             raise ValueError(f"{where}: {_shortened(problem)}") from None
         except Exception as error:  # of fairseq's own types of values
-            raise ValueError(f"{where}: {type(error).__name__}: {_shortened(str(error))}") from None
+            flag = _unreadable(error)
+            raise ValueError(f"{where}: {flag}{type(error).__name__}: {_shortened(str(error))}") from None
         if unknown:
             raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
         actions = parser._option_string_actions
@@ -138,6 +140,14 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
         for word in arguments:
             if word in actions and actions[word].dest in taken and word.removeprefix("--") not in own:
                 raise ValueError(f"{where}: {word}: `fairseq-diverse run` sets this flag by itself, under another name")
+
+
+def _unreadable(error: Exception) -> str:
+    """The flag and value that argparse was reading, and a colon; empty if it was not."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "_get_value" and "action" in frame.f_locals:
+            return f"{frame.f_locals['action'].option_strings[0]} {_shortened(frame.f_locals['arg_string'])}: "
+    return ""
 
 
 def _choices(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -65,10 +65,10 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
 
 
 def test_names(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]]) -> list[str]:
-    """The test sets that runs were scored on or that have published figures, the first ones first."""
-    found = [summary for of_row in summaries.values() for summary in of_row]
-    names = [_first_test(summary) for summary in found] or ["test"]
-    names += [name for summary in found for name in summary.get("tests", {})]
+    """The test sets on which runs were scored for these rows or that have published figures, the first ones first."""
+    found = [(row, summary) for row in rows for summary in summaries.get(row.name, ())]
+    names = [_first_test(summary) for _, summary in found] or ["test"]
+    names += [name for row, summary in found for name in summary.get("tests", {}) if name in row.tests]
     return list(dict.fromkeys(names + [name for row in rows for name in _by_test(row) if name != "test"]))
 
 

@@ -66,6 +66,13 @@ class Row:
         """``translation``, ``classification``, ``pretraining`` of a masked language model, or ``glue``."""
         return KINDS.get(str(self.train.get("task")), "translation")
 
+    def with_scores_of(self, other: "Row") -> "Row":
+        """The row, also scored by the metrics and on the test sets of an equal one."""
+        metrics, tests = (
+            tuple(dict.fromkeys(pair)) for pair in (self.metrics + other.metrics, self.tests + other.tests)
+        )
+        return replace(self, metrics=metrics, tests=tests)
+
     def with_batch_of_paper(self, gpus: int) -> "Row":
         """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's.
 

@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ ROW_KEYS = (
     *("data", "size", "parser", "pretrained", "generate", "average", "baseline", "grid", "metrics", "published"),
     "tests",
 )
+IN_GRIDS = ("data", "size", "parser", "pretrained")  # of these
 PUBLISHED_KEYS = (
     *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
     *TASKS,
@@ -46,13 +47,15 @@ Flags = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A file's rows. ``x`` are the flags against which its figures are drawn: the first, and those that go with it."""
+    """A file's rows. ``x`` are the flags against which its figures are drawn: the first, and those that go with it.
+    ``changed`` are the flags of the command line that change the file's rows."""
 
     name: str
     title: str
     note: str
     x: tuple[str, ...]
     rows: dict[str, Row]
+    changed: tuple[str, ...] = ()
 
 
 def load_table(
@@ -68,7 +71,8 @@ def load_table(
         name: a table's name in ``configs/tables``, or the path of a YAML file.
         data: the data set of every row instead of the file's; of rows that it makes equal, the first remains.
         size: the size of every row instead of the file's.
-        settings: ``flag=value`` for every row; ``generate.flag=value`` and ``average.last=N`` reach those sections.
+        settings: ``flag=value`` for every row, in place of a grid's values of that flag; ``generate.flag=value`` and
+            ``average.last=N`` reach those sections.
         user_dir: a folder of mechanisms instead of the file's ``user-dir``, which is relative to the file.
 
     Raises:
@@ -87,7 +91,8 @@ def load_table(
     user_dir = os.path.abspath(user_dir) if user_dir else ""
     rows: dict[str, Row] = {}
     sizes: dict[Path, Flags] = {}
-    for row_name, (family, row) in _points(content, path).items():
+    fixed = {*overrides["train"], *(key for key, value in (("data", data), ("size", size)) if value)}
+    for row_name, (family, row) in _points(content, path, fixed).items():
         where = f"{path}: row {row_name}"
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
         chosen_data, chosen_size = (
@@ -138,6 +143,8 @@ def load_table(
         _refuse_too_few_updates(resolved, path)
         if resolved.kind != "translation" and resolved.average.get("by") == "nll_loss":
             raise ValueError(f"{where}: average: by: nll_loss: classifiers have loss only")
+        if resolved.kind != "translation" and resolved.metrics:
+            raise ValueError(f"{where}: metrics: {', '.join(resolved.metrics)}: are of translations; it has none")
         if "pretrained" in row and resolved.kind != "glue":
             raise ValueError(f"{where}: pretrained: its task is not sentence_prediction")
         if resolved.pretrained and "finetune-from-model" in resolved.train:
@@ -162,17 +169,23 @@ def load_table(
         rows = _different(rows)
     x = tuple(flag.strip() for flag in _text(content, "x", path).split(",")) if "x" in content else ()
     title, note = (" ".join(_text(content, key, path).split()) for key in ("title", "note"))
-    return Table(path.stem, title or path.stem, note, x, rows)
+    changed = tuple(f"--{name} {value}" for name, value in (("data", data), ("size", size)) if value)
+    changed += tuple(f"--set {setting}" for setting in settings or [])
+    return Table(path.stem, title or path.stem, note, x, rows, changed)
 
 
 def _different(rows: dict[str, Row]) -> dict[str, Row]:
-    """The rows without those that train and translate as an earlier one."""
+    """The rows without those that train and translate as an earlier one, which gets their metrics and test sets."""
     first: dict[str, str] = {}
     same = {}
     for name, row in rows.items():
         checkpoint = row.pretrained if isinstance(row.pretrained, str) else ""
         same[name] = first.setdefault(row.key(row.data + checkpoint), name)
-    return {name: replace(row, baseline=same[row.baseline]) for name, row in rows.items() if same[name] == name}
+    joined: dict[str, Row] = {}
+    for name, row in rows.items():
+        kept = joined.get(same[name])
+        joined[same[name]] = kept.with_scores_of(row) if kept else replace(row, baseline=same[row.baseline])
+    return joined
 
 
 def _in_updates(train: Flags, data: str, where: str) -> Flags:
@@ -243,8 +256,9 @@ def to_arguments(flags: dict[str, str | bool]) -> list[str]:
 def _metrics(content: Flags, path: Path) -> tuple[str, ...]:
     from fairseq_diverse.metrics.catalogue import chosen
 
+    text = _text(content, "metrics", path)
     try:
-        return tuple(chosen(_text(content, "metrics", path))) if "metrics" in content else ()
+        return tuple(chosen(text)) if "metrics" in content else ()
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
 
@@ -256,18 +270,19 @@ def _parser(content: Flags, row: Flags, path: Path, task: Any) -> dict[str, str]
     return makers if task == TREES else {}
 
 
-def _points(content: Flags, path: Path) -> dict[str, tuple[str, Flags]]:
+def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tuple[str, Flags]]:
     """The file's row that each row comes from, and its keys, ``baseline`` among them.
 
     Without a grid a row comes from itself; with one, the table's or its own, it becomes a row for each combination of
     the grid's values, named ``row-flag=value-...`` and compared with its baseline at the same values of the flags that
-    the baseline's grid has, too.
+    the baseline's grid has, too. Grids have no flag that is ``fixed``.
     """
     rows, grids = _section(content, "rows", path), {}
     for name, row in rows.items():
         if not isinstance(row, dict | None):
             raise ValueError(f"{path}: row {shown(name)} is not a list of `flag: value`")
-        grids[str(name)] = _grid(row if row and "grid" in row else content, path)
+        grid = _grid(row if row and "grid" in row else content, path)
+        grids[str(name)] = {flag: values for flag, values in grid.items() if flag not in fixed}
     if (count := sum(math.prod(map(len, grid.values())) for grid in grids.values())) > MOST_ROWS:
         raise ValueError(f"{path}: grid: makes {count:,} rows; at most {MOST_ROWS:,}")
     points: dict[str, tuple[str, Flags]] = {}
@@ -296,6 +311,8 @@ def _grid(content: Flags, path: Path) -> dict[str, list[Any]]:
     for flag, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{path}: grid: {shown(flag)}: a list of values expected, such as [0.1, 0.2]")
+        if flag in ROW_KEYS and flag not in IN_GRIDS:
+            raise ValueError(f"{path}: grid: {flag}: not a flag of a program; write rows for it")
         if any(isinstance(value, list | dict) for value in values):
             raise ValueError(f"{path}: grid: {shown(flag)}: its values are single ones; write lists as text: 'a,b'")
     return grid

@@ -50,6 +50,27 @@ def test_a_row_has_a_grid_of_its_own_and_is_compared_with_one_without(table):
         load_table(table(("  second: {", "  second: {grid: {lr: [1]}, "), ("  first:", "  first: {baseline: second}")))
 
 
+def test_what_is_set_for_every_row_is_not_in_the_names_of_a_grid(table):
+    """A name never says another value than that which is trained."""
+    file = table(("rows:", "grid: {lr: [1, 2], data: [a, b]}\nrows:"))
+    made = load_table(file, settings=["lr=5"])
+    assert list(made.rows) == [f"{name}-data={data}" for name in ("first", "second") for data in "ab"]
+    assert {row.train["lr"] for row in made.rows.values()} == {"5"} and made.changed == ("--set lr=5",)
+    made = load_table(file, data="c", size="tiny")
+    assert list(made.rows) == [f"{name}-lr={lr}" for name in ("first", "second") for lr in (1, 2)]
+    assert made.changed == ("--data c", "--size tiny")
+
+
+def test_equal_rows_are_scored_as_all_of_them_ask_for(table):
+    file = table(
+        ("rows:", "metrics: wer\ntests: [valid]\nrows:"),
+        ("  first:", "  zero: {metrics: ter, tests: [test]}\n  first:"),
+    )
+    rows = load_table(file, data="other").rows
+    assert "first" not in rows and rows["zero"].baseline == "zero"
+    assert set(rows["zero"].metrics) == {"wer", "ter"} and rows["zero"].tests == ("test", "valid")
+
+
 def test_a_grid_shows_the_point_with_the_lowest_validation_loss(table):
     rows = list(load_table(table(("rows:", "grid: {lr: [1, 2, 3]}\nrows:"))).rows.values())
     losses = {"first-lr=2": [3.0], "first-lr=3": [2.0, 5.0], "second-lr=1": [1.0], "second-lr=3": [0.5]}
@@ -271,6 +292,8 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("size: ", "size: [a]\nx: "), "table.yaml: size: text expected, not"),
         (("data: multi30k_en_de", f"data: {'d' * 400}"), "table.yaml: data: d+...: longer than a file's name can be"),
         (("rows:", f"grid: {{lr: {list(range(101))}, dropout: {list(range(100))}}}\nrows:"), "makes 20,200 rows"),
+        (("rows:", "grid: {metrics: [wer, ter]}\nrows:"), "grid: metrics: not a flag of a program; write rows for it"),
+        (("fp16: true", "task: sentence_probing, metrics: wer"), "row second: metrics: wer: are of translations"),
         (("rows:", "grid: {from-checkpoint: [a/b, a_b]}\nrows:"), "two rows would be called first-from-checkpoint=a_b"),
     ],
 )

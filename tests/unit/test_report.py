@@ -565,7 +565,7 @@ def test_report_in_every_format(results, capsys, tmp_path):
 
 
 def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, capsys):
-    name = table(THIRD, ("dropout: 0.3, fp16: true, ", ""))
+    name = table(THIRD, ("dropout: 0.3, fp16: true, ", ""), ("rows:", "tests: [newstest2015]\nrows:"))
     rows = list(load_table(name).rows.values())
     further = {row: [summary(seed, n, nll) for seed in (1, 2)] for row, n, nll in (("first", 9, 5), ("second", 3, 4))}
     runs = {row: [summary(s, 15, 6.0 + 0.1 * s) for s in (1, 2)] for row in ("first", "third", "second")} | {
@@ -577,6 +577,8 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
             part["test_nll"] = [value + 0.1 * run["seed"] for value in part["test_nll"]]
             run |= {"test": "newstest2014", "tests": {"newstest2015": part}}
     assert report.test_names(rows, runs) == ["newstest2014", "test", "newstest2015"]
+    without = [dataclasses.replace(row, tests=()) for row in rows]
+    assert report.test_names(without, runs) == ["newstest2014", "test"]  # another table asked for the other
     runs["third"] = [run | {"test": "newstest2014"} for run in runs["third"]]
     assert report.test_names(rows, runs) == ["newstest2014", "newstest2015"]
     figures = {"bleu": 27.3, "speed": 1.2, "newstest2015": {"bleu": 24.1}}
@@ -653,6 +655,9 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict"])
     shown = capsys.readouterr().out
     assert re.search(r"^third .* helps +0.75 +\+234$", shown, re.MULTILINE)
+    assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict", "--format", "json"])
+    verdicts = {line["row"]: line.get("verdict") for line in json.loads(capsys.readouterr().out)["rows"]}
+    assert verdicts == {"first": None, "third": "helps", "fourth": None, "second": None}
     assert re.search(r"^fourth .* not run$", shown, re.MULTILINE)
     (tmp_path / "probing.yaml").write_text(PROBING)
     assert main(["report", str(tmp_path / "probing.yaml"), "--verdict"]) == 2
