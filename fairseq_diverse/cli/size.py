@@ -13,7 +13,6 @@ import json
 import sys
 from typing import Any
 
-PATHS = ("data",)
 EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routing-on encoder:1-2"
 
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import multiprocessing
 import os
 import random
 import select
@@ -212,6 +213,9 @@ def _work(
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        for worker in multiprocessing.active_children():  # of data loaders, as at the end of a program
+            worker.terminate()
+            worker.join()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -249,14 +249,17 @@ def test_errors_of_translate_are_one_line(data, checkpoint, tmp_path):
         ("--lenpen=1e300", "--lenpen 1e+300: from -100 to 100"),
     ],
 )
-def test_lengths_and_penalties_out_of_range_are_one_line(flags, message, capsys):
-    assert main(["translate", "--checkpoint", "x", "--data", "y", flags]) == 2
+def test_lengths_and_penalties_out_of_range_are_one_line(flags, message, tmp_path, capsys):
+    assert main(["translate", "--checkpoint", str(tmp_path), "--data", str(tmp_path), flags]) == 2
     assert capsys.readouterr().err == f"fairseq-diverse translate: {message}\n"
 
 
-def test_flags_without_a_match_are_one_line(capsys):
+def test_flags_without_a_match_are_one_line(tmp_path, capsys):
     for arguments, message in (
-        ("heads --checkpoint x --data y --sentences 0", "heads: --sentences 0: at least 1 is needed"),
+        (
+            f"heads --checkpoint {tmp_path} --data {tmp_path} --sentences 0",
+            "heads: --sentences 0: at least 1 is needed",
+        ),
         ("parse --kind dependency --input x{split} --out y{split} --splits ,", "parse: --splits ',': names none"),
     ):
         assert main(arguments.split()) == 2

@@ -123,7 +123,7 @@ def test_labels_do_not_overlap():
 
 def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install 'fairseq-diverse\[plots\]'"):
+    with pytest.raises(UserError, match=r"pip install .*\[plots\]'"):
         draw_panels(head_panels(torch.rand(1, 2, 2), [1]), ["a", "b"], ["a", "b"], "")
 
 
