@@ -41,7 +41,7 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
         "device": device,
         "machine": {
             "cpu": processor(),
-            "cores": os.cpu_count(),
+            "cores": os.cpu_count() or 1,
             "threads": int(variables.get("OMP_NUM_THREADS", torch.get_num_threads())),
             "capability": variables.get("ATEN_CPU_CAPABILITY", torch.backends.cpu.get_cpu_capability()).upper(),
             "device": device,

@@ -1,6 +1,7 @@
 """The files that a run leaves: JSON objects, its summary above all."""
 
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fairseq_diverse.support.yaml_files import shown
 
 AGAIN = "delete this file and start the run again, which keeps what its other files hold"
 ORDERS = 4  # BLEU's n-grams
+MACHINE = {"cpu": str, "cores": int, "threads": int, "capability": str, "device": str}  # what one is equal in
 
 
 def read_json(path: Path, hint: str = AGAIN) -> dict[str, Any] | None:
@@ -41,54 +43,85 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_summary(path: Path, hint: str) -> dict[str, Any]:
-    """A finished run's summary, or a copy of it, with all that reports need.
+    """A finished run's summary, or a copy of it, with all that reports need: figures are finite, counts whole.
 
     Raises:
         ValueError: it is damaged or something else; names the file, and ``hint`` says what to do.
     """
     summary = read_json(path, hint) or {}
     kinds: dict[str, Any] = {"system": str, "data": str, "seed": int, "commands": list, "words_per_second": dict}
-    kinds |= {"parameters": int | None, "commit": str | None, "dirty": bool | None, "data_hash": str | None}
-    number, figures = int | float, []
+    kinds |= {"parameters": int | None, "data_hash": str | None}
+    figures: dict[str, list[Any]] = {}
     try:
-        wrong = [key for key, kind in kinds.items() if not isinstance(summary[key], kind)]
+        wrong = [key for key, kind in kinds.items() if not _is(summary[key], kind)]
         commands = [shlex.split(line) for line in summary["commands"] if isinstance(line, str)]
         wrong += [] if commands and len(commands) == len(summary["commands"]) else ["commands"]
-        wrong += [] if isinstance(summary.get("updates", 0), int) else ["updates"]
-        figures += [speed for speed in summary["words_per_second"].values() if speed is not None]
-        figures += [speed for speed in summary.get("updates_per_second", {}).values() if speed is not None]
-        figures += [] if summary.get("epoch_minutes") is None else [summary["epoch_minutes"]]
-        figures += [] if summary.get("valid_nll") is None else [summary["valid_nll"]["last"]]
+        wrong += [] if _is(summary.get("updates", 0), int) else ["updates"]
+        for key in ("words_per_second", "updates_per_second"):
+            figures[key] = [speed for speed in summary.get(key, {}).values() if speed is not None]
+        figures["epoch_minutes"] = [] if summary.get("epoch_minutes") is None else [summary["epoch_minutes"]]
+        figures["valid_nll"] = [] if summary.get("valid_nll") is None else [summary["valid_nll"]["last"]]
         if "chosen" in summary:
-            figures += [summary["chosen"]["lenpen"], *summary["chosen"]["valid_bleu"].values()]
-        wrong += [] if isinstance(summary.get("machine", {}), dict) else ["machine"]
+            figures["chosen"] = [summary["chosen"]["lenpen"], *summary["chosen"]["valid_bleu"].values()]
+        wrong += [key for start in (summary, *summary.get("starts", [])) for key in _wrong_start(start)]
         wrong += [] if isinstance(summary.get("test", ""), str) else ["test"]
         if "glue" in summary:
-            for part in summary["glue"].values():
-                figures += [*part["metrics"].values(), *part.get("majority", {}).values(), part["examples"]]
+            for name, part in summary["glue"].items():
+                figures[name] = [*part["metrics"].values(), *part.get("majority", {}).values(), part["examples"]]
             wrong += [] if summary["glue"] and all(p["metrics"] for p in summary["glue"].values()) else ["glue"]
         elif "pretraining" in summary:
-            figures.append(summary["valid_nll"]["last"])
+            figures["valid_nll"] = [summary["valid_nll"]["last"]]
         elif "accuracy" in summary:
             for name, part in summary["accuracy"].items():
-                count = len(part["hits"])
-                wrong += [] if count and sum(part["classes"]) == count and not part["hits"].strip("01") else [name]
+                count, classes = len(part["hits"]), part["classes"]
+                whole = all(map(_is_count, classes)) and sum(classes) == count and not part["hits"].strip("01")
+                wrong += [] if count and whole else [name]
         else:
-            for part in (summary, *summary.get("tests", {}).values()):
-                metrics, nll = part["metrics"], part["test_nll"]
-                figures += [
-                    *nll,
-                    *(metrics[name] for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter"}),
-                ]
-                wrong += [] if bleu_statistics(part["bleu_counts"]).shape == (len(nll), 2 + 2 * ORDERS) else ["counts"]
-                wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else ["signatures"]
-                wrong += [] if "length_ratio" in metrics and isinstance(part["language"], str) else ["language"]
-        wrong += [str(figure) for figure in figures if not isinstance(figure, number)]
+            for test, part in {"": summary, **summary.get("tests", {})}.items():
+                metrics, nll, counts = part["metrics"], part["test_nll"], part["bleu_counts"]
+                before = f"{test}: " * bool(test)
+                figures[f"{before}test_nll"] = nll
+                for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter", "length_ratio"}:
+                    figures[f"{before}{name}"] = [metrics[name]]
+                whole = all(_is_count(count) for sentence in counts for count in sentence)
+                shaped = whole and bleu_statistics(counts).shape == (len(nll), 2 + 2 * ORDERS)
+                wrong += [] if shaped else [f"{before}bleu_counts"]
+                wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else [f"{before}signatures"]
+                wrong += [] if isinstance(part["language"], str) else [f"{before}language"]
+                wrong += [] if all(isinstance(why, str) for why in part.get("missing", {}).values()) else ["missing"]
+        wrong += [f"{name}: {value}" for name, values in figures.items() for value in values if not _is_figure(value)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{path}: not a summary of a run ({shown(error)}); {hint}") from None
     if wrong:
         raise ValueError(f"{path}: not a summary of a run ({shown(wrong[0])}); {hint}")
     return summary
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind; JSON's true and false are no numbers."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_figure(value: Any) -> bool:
+    return _is(value, int | float) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _is(value, int) and value >= 0
+
+
+def _wrong_start(start: dict[str, Any]) -> list[str]:
+    """Of what ``provenance.collect`` wrote, the first entry of another type; summaries of old have no machine."""
+    if not isinstance(start["commit"], str | None) or not isinstance(start["dirty"], bool | None):
+        return ["commit"]
+    machine = start.get("machine", {})
+    if not isinstance(machine, dict):
+        return ["machine"]
+    variables = machine.get("variables", {})
+    wrong = [key for key, kind in MACHINE.items() if machine and not _is(machine.get(key), kind)]
+    if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
+        wrong.append("variables")
+    return [f"machine: {key}" for key in wrong]
 
 
 def bleu_statistics(counts: list[list[int]]) -> np.ndarray:

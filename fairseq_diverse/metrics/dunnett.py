@@ -48,7 +48,7 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
         baseline, systems: scores, one a seed.
 
     Raises:
-        ValueError: a side has fewer than two seeds.
+        ValueError: a side has fewer than two seeds, or a score that is no finite number.
     """
     if not systems:
         return []
@@ -56,6 +56,8 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
     sizes = [len(group) for group in groups]
     if min(sizes) < 2:
         raise ValueError(f"two seeds of each system, or more, are needed; got {', '.join(map(str, sizes))}")
+    if wrong := [score for group in groups for score in group if not np.isfinite(score)]:
+        raise ValueError(f"scores are finite numbers; got {wrong[0]}")
     freedom = sum(sizes) - len(sizes)
     deviation = np.sqrt(sum(((group - group.mean()) ** 2).sum() for group in groups) / freedom)
     if deviation <= 1e-12 * max(np.abs(group).max() for group in groups):  # equal up to rounding

@@ -94,6 +94,13 @@ def test_what_cannot_be_tested():
         dunnett([1.0, 2.0], [[1.0, 2.0, 3.0], [1.0]])
 
 
+@pytest.mark.parametrize("damaged", [np.nan, np.inf])
+def test_a_score_that_is_no_number_is_no_star(damaged):
+    for baseline, system in (([1.0, 2.0], [3.0, damaged]), ([1.0, damaged], [3.0, 4.0])):
+        with pytest.raises(ValueError, match=f"scores are finite numbers; got {damaged}"):
+            dunnett(baseline, [system])
+
+
 def test_holm_rejects_what_his_steps_reject():
     """Holm (1979): compare the smallest p with 5% / m, the next with 5% / (m - 1), and stop at the first larger one."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])

@@ -1,4 +1,4 @@
-"""A damaged or hostile record of prepared data, or its models: one line that names the file."""
+"""A damaged or hostile record of prepared data, its models, or a run's summary: one line that names the file."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_diverse.cli import main
+from fairseq_diverse.experiments.records import read_summary
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
@@ -116,3 +117,73 @@ def test_binarize_syntax_checks_the_record(record, flags, words, data, capsys):
     assert main([*common, *flags]) == 2
     said = capsys.readouterr().err
     assert words in said and said.count("\n") == 1
+
+
+NAN, INFINITY = float("nan"), float("inf")
+START = {"commit": "c", "dirty": False, "machine": {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2"}}
+START["machine"] |= {"device": "cpu", "variables": {"OMP_NUM_THREADS": "1"}}
+SUMMARY = {
+    "system": "first",
+    "data": "d",
+    "seed": 1,
+    "commands": ["fairseq-train d"],
+    "words_per_second": {"train": 100.0, "generate": None},
+    "parameters": 5,
+    "data_hash": "h",
+    "valid_nll": {"last": 1.5},
+    **START,
+    "starts": [START, START],
+    "metrics": {"bleu": 20.0, "chrf": 40.0, "ter": 60.0, "length_ratio": 1.0, "signatures": {"bleu": "s"}},
+    "language": "de",
+    "test_nll": [1.0, 2.0],
+    "bleu_counts": [[3, 3, 2, 1, 0, 0], [4, 3, 2, 1, 0, 0]],
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (("metrics", "bleu"), NAN, "bleu: nan"),
+        (("metrics", "chrf"), INFINITY, "chrf: inf"),
+        (("metrics", "length_ratio"), True, "length_ratio: True"),
+        (("metrics", "ter"), 10**400, "int too large to convert to float"),
+        (("test_nll",), [1.0, NAN], "test_nll: nan"),
+        (("test_nll",), [1.0, -INFINITY], "test_nll: -inf"),
+        (("test_nll",), [1.0], "bleu_counts"),
+        (("valid_nll", "last"), NAN, "valid_nll: nan"),
+        (("words_per_second", "train"), NAN, "words_per_second: nan"),
+        (("bleu_counts", 0, 2), -5, "bleu_counts"),
+        (("bleu_counts", 0, 2), 1.5, "bleu_counts"),
+        (("bleu_counts", 0, 2), True, "bleu_counts"),
+        (("seed",), True, "seed"),
+        (("dirty",), 1, "commit"),
+        (("machine", "cpu"), ["a"], "machine: cpu"),
+        (("machine", "cores"), None, "machine: cores"),
+        (("machine", "threads"), True, "machine: threads"),
+        (("machine", "variables"), ["OMP_NUM_THREADS"], "machine: variables"),
+        (("machine", "variables", "OMP_NUM_THREADS"), 1, "machine: variables"),
+        (("starts", 1, "machine", "cpu"), 3, "machine: cpu"),
+        (("starts", 0), {}, "commit"),
+        (("starts",), [3], "int"),
+        (("tests",), {"valid": SUMMARY | {"test_nll": [NAN, 1.0]}}, "valid: test_nll: nan"),
+    ],
+)
+def test_a_damaged_summary_names_the_file_and_the_figure(keys, value, words, tmp_path):
+    path = tmp_path / "first-seed1.json"
+    path.write_text(json.dumps(SUMMARY))
+    assert read_summary(path, "save it again") == SUMMARY
+    damaged = inner = json.loads(path.read_text())
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(ValueError) as caught:
+        read_summary(path, "save it again")
+    said = str(caught.value)
+    assert said.startswith(f"{path}: not a summary of a run (") and words in said and said.endswith("; save it again")
+
+
+def test_a_summary_from_before_machines_were_recorded_is_read(tmp_path):
+    path = tmp_path / "first-seed1.json"
+    path.write_text(json.dumps({key: value for key, value in SUMMARY.items() if key not in ("machine", "starts")}))
+    assert "machine" not in read_summary(path, "")
