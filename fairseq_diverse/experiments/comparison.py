@@ -30,13 +30,43 @@ def commits_note(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def refuse_other_data(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]]) -> None:
-    """Raise ``ValueError`` where a row was run on other data than its baseline."""
+    """Raise ``ValueError`` where not all seeds of a row and its baseline were run on the same data."""
     for row in rows:
-        of_row, first = summaries[row.name], summaries[row.baseline]
-        if row.name != row.baseline and of_row and first and of_row[0]["data_hash"] != first[0]["data_hash"]:
-            raise ValueError(
-                f"rows {row.name} and {row.baseline} were run on different data; choose another --baseline"
-            )
+        sides = {name: summaries[name] for name in (row.name, row.baseline)}
+        runs = [(name, summary) for name, of_row in sides.items() for summary in of_row]
+        if (
+            len({_examples(summary) for _, summary in runs if summary.get("data_hash") == runs[0][1].get("data_hash")})
+            > 1
+        ):
+            counts = [f"{name} seed {summary['seed']} {_examples(summary):,}" for name, summary in runs]
+            raise ValueError(f"runs differ in how many test examples they have: {', '.join(counts)}; run them again")
+        found = [_by(of_row, lambda summary: summary.get("data_hash")) for of_row in sides.values()]
+        for name, of_row in zip(sides, found, strict=True):
+            if len(of_row) > 1:
+                seeds = " and ".join(_seeds(group) for group in of_row.values())
+                raise ValueError(f"row {name}: {seeds} were run on different data; run them on the same")
+        if len({digest for of_row in found for digest in of_row}) > 1:
+            of_sides = [f"{name} ({_seeds(of_row)})" for name, of_row in sides.items()]
+            raise ValueError(f"rows {' and '.join(of_sides)} were run on different data; choose another --baseline")
+
+
+def _examples(summary: Summary) -> int:
+    """How many test examples the run has a figure of each of; 0 where it has none."""
+    hits = sum(len(part["hits"]) for part in summary.get("accuracy", {}).values())
+    return len(summary.get("test_nll", ())) or hits
+
+
+def _by(summaries: Sequence[Summary], key: Callable[[Summary], Any]) -> dict[Any, list[Summary]]:
+    """The runs by a property that they may share."""
+    found: dict[Any, list[Summary]] = {}
+    for summary in summaries:
+        found.setdefault(key(summary), []).append(summary)
+    return found
+
+
+def _seeds(summaries: Sequence[Summary]) -> str:
+    """``seed 1`` or ``seeds 1, 2``."""
+    return f"seed{'s' * (len(summaries) > 1)} {', '.join(str(summary['seed']) for summary in summaries)}"
 
 
 def compared(first: Sequence[Summary], other: Sequence[Summary]) -> tuple[list[Summary], list[Summary]]:

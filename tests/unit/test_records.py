@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_diverse.cli import main
+from fairseq_diverse.experiments import comparison
 from fairseq_diverse.experiments.records import read_summary
+from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
@@ -187,3 +189,41 @@ def test_a_summary_from_before_machines_were_recorded_is_read(tmp_path):
     path = tmp_path / "first-seed1.json"
     path.write_text(json.dumps({key: value for key, value in SUMMARY.items() if key not in ("machine", "starts")}))
     assert "machine" not in read_summary(path, "")
+
+
+@pytest.fixture
+def rows(table):
+    return list(load_table(table()).rows.values())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("hh", "hhx", "row second: seeds 1, 2 and seed 3 were run on different data"),
+        ("hx", "h", "row first: seed 1 and seed 2 were run on different data"),
+        ("hx", "", "row first: seed 1 and seed 2 were run on different data"),
+        (
+            "hh",
+            "x",
+            "rows second (seed 1) and first (seeds 1, 2) were run on different data; choose another --baseline",
+        ),
+    ],
+)
+def test_seeds_of_other_data_are_named(first, second, words, rows):
+    runs = {
+        name: [SUMMARY | {"seed": seed, "data_hash": digest} for seed, digest in enumerate(digests, 1)]
+        for name, digests in (("first", first), ("second", second))
+    }
+    with pytest.raises(ValueError) as caught:
+        comparison.refuse_other_data(rows, runs)
+    assert words in str(caught.value)
+    same = {name: [run | {"data_hash": "h"} for run in of_row] for name, of_row in runs.items()}
+    comparison.refuse_other_data(rows, same)
+
+
+def test_seeds_with_fewer_sentences_are_named(rows):
+    short = SUMMARY | {"seed": 2, "test_nll": [1.0], "bleu_counts": SUMMARY["bleu_counts"][:1]}
+    with pytest.raises(
+        ValueError, match="test examples they have: second seed 1 2, second seed 2 1, first seed 1 2; run"
+    ):
+        comparison.refuse_other_data(rows, {"first": [SUMMARY], "second": [SUMMARY, short]})

@@ -225,7 +225,7 @@ def test_rows_that_were_not_run_are_marked(table):
 
 def test_rows_of_different_data_are_not_compared(table):
     rows = list(load_table(table()).rows.values())
-    with pytest.raises(ValueError, match="second and first were run on different data"):
+    with pytest.raises(ValueError, match=r"second \(seed 1\) and first \(seed 1\) were run on different data"):
         report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": [summary(1, 20, 5.0, data="other")]})
 
 
