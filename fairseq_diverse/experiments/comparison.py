@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
+from fairseq_diverse.experiments.records import MACHINE
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
 
-MACHINE = ("cpu", "cores", "threads", "capability", "device")  # in which two runs of one machine are equal
 UNKNOWN = "unknown machine"
 SMALLEST = "smallest true difference that these seeds find (p < 0.05) in 80% of cases"
 
@@ -19,8 +20,15 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def commits_of(summaries: Sequence[Summary]) -> list[str]:
-    """The commits that the runs were made with, a + behind those with changed files."""
-    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in summaries})
+    """The commits that the runs were made with, of all their starts, a + behind those with changed files."""
+    starts = [start for summary in summaries for start in starts_of(summary)]
+    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in starts})
+
+
+def starts_of(summary: Summary) -> Sequence[Mapping[str, Any]]:
+    """Commit, versions and machine of every start of a run that differed; a run that was not resumed, or is of before
+    these were kept, has one, in the summary itself."""
+    return summary.get("starts") or [summary]
 
 
 def commits_note(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -178,28 +186,51 @@ def seeds_that_differ_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def machine(summary: Summary) -> str:
-    """The machine of a run, in words: equal for runs of the same one."""
-    found = summary.get("machine")
+def machine(start: Mapping[str, Any]) -> str:
+    """The machine that a run was started on and its settings of threads, memory and arithmetic, in words: equal for
+    runs with the same."""
+    found = start.get("machine")
     if not found:
         return UNKNOWN
     cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE)
     counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
-    return ", ".join(map(str, [cpu, *counts, capability, *([device] * (device != "cpu"))]))
+    settings = _settings(found)
+    return ", ".join(
+        map(str, [cpu, *counts, capability, *([device] * (device != "cpu")), *([settings] * bool(settings))])
+    )
+
+
+def _settings(found: Mapping[str, Any]) -> str:
+    """The variables that change speed or results, in words; not those that repeat another entry of the machine."""
+    given = dict(found.get("variables", {}))
+    words = []
+    for text, variables in (("keeps freed memory", ALLOCATION), ("--same-arithmetic", AVX2)):
+        if variables.items() <= given.items():
+            words.append(text)
+            given = {name: value for name, value in given.items() if name not in variables}
+    known = {"ATEN_CPU_CAPABILITY": found["capability"].lower()}
+    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(found["threads"]))
+    others = (f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name))
+    return ", ".join([*words, *others])
 
 
 def machines(summaries: Sequence[Summary]) -> dict[str, list[int]]:
-    """The seeds of a row by the machine that they ran on."""
+    """The seeds of a row by the machine that they ran on; a run that was resumed elsewhere is of several."""
     found: dict[str, list[int]] = {}
     for summary in summaries:
-        found.setdefault(machine(summary), []).append(summary["seed"])
+        for place in dict.fromkeys(map(machine, starts_of(summary))):
+            found.setdefault(place, []).append(summary["seed"])
     return found
 
 
 def no_speed(summaries: Sequence[Summary]) -> str:
-    """Why speeds of these runs are not compared; empty where all ran on one known machine."""
-    found = machines(summaries)
-    return UNKNOWN if UNKNOWN in found else "different machines" if len(found) > 1 else ""
+    """Why speeds of these runs are not compared; empty where all ran on one known machine with the same settings."""
+    starts = [start for summary in summaries for start in starts_of(summary)]
+    if UNKNOWN in (places := {machine(start) for start in starts}):
+        return UNKNOWN
+    if len({tuple(start["machine"].get(key) for key in MACHINE) for start in starts}) > 1:
+        return "different machines"
+    return "different settings of one machine" if len(places) > 1 else ""
 
 
 def no_speed_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -209,7 +240,7 @@ def no_speed_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         if line["no_speed"]:
             reasons.setdefault(line["no_speed"], []).append(line["row"])
     found = [f"{why}: {'all rows' if len(rows) == len(lines) else ', '.join(rows)}" for why, rows in reasons.items()]
-    where = "where a row and its baseline did not run on one known machine"
+    where = "where a row and its baseline did not run on one known machine with equal threads, memory and arithmetic"
     return [f"no speed (-) {where}; {'; '.join(found)}"] if found else []
 
 
@@ -223,7 +254,7 @@ def machines_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
             places.setdefault(place, []).append(f"{line['row']}{seed}")
     if len(places) > 1:
         ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in places.items())
-        return [f"runs of different machines, which alone may change a score: {ran}"]
+        return [f"runs of different machines or settings, which alone may change a score: {ran}"]
     return [f"ran on: {place}" for place in places]
 
 

@@ -1,6 +1,7 @@
 """The environment variables that a run's programs get: threads, memory allocation, arithmetic."""
 
-import torch
+from collections.abc import Mapping
+from typing import Any
 
 from fairseq_diverse.support.errors import UserError
 
@@ -33,6 +34,8 @@ def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithme
     Raises:
         UserError: ``same_arithmetic`` on a GPU, with several threads, or on a processor without AVX2.
     """
+    import torch
+
     added = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     if cpu:
         added |= {name: value for name, value in ALLOCATION.items() if name not in inherited}
@@ -45,3 +48,9 @@ def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithme
             raise UserError("--same-arithmetic: this processor has no AVX2")
         added |= AVX2
     return added
+
+
+def of_same_arithmetic(start: Mapping[str, Any]) -> bool:
+    """Whether training was started with ``same_arithmetic``, by what `provenance.collect` wrote."""
+    machine = start.get("machine") or {"threads": 0}
+    return machine["threads"] == 1 and AVX2.items() <= machine.get("variables", {}).items()

@@ -6,6 +6,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
+from fairseq_diverse.experiments.comparison import starts_of
+from fairseq_diverse.experiments.environment import AVX2, of_same_arithmetic
 from fairseq_diverse.experiments.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.support.processes import Busy
@@ -74,12 +76,23 @@ def _ready(waiting: Sequence[Run], working: Sequence[Run]) -> Run | None:
 
 def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> Iterator[Progress]:
     """Work on one run where it is not finished, and say how it ended."""
+    other = _started_with_other_arithmetic(run, environment)
     if run.finished:
-        say(f"{run.name}: {outcome(run)} (done before, {run.directory})")
+        why = "; NOT with --same-arithmetic, by its summary: remove that folder to train it again" * other
+        say(f"{run.name}: {outcome(run)} (done before, {run.directory}{why})")
         return
-    say(f"{run.name}: {run.directory}")
+    why = " (training began without --same-arithmetic and resumes with it: remove that folder to start anew)" * other
+    say(f"{run.name}: {run.directory}{why}")
     yield from execute(run, environment)
     say(f"{run.name}: {outcome(run)}")
+
+
+def _started_with_other_arithmetic(run: Run, environment: dict[str, str]) -> bool:
+    """Whether ``environment`` is that of --same-arithmetic and a start of the run's training was not."""
+    if not AVX2.items() <= environment.items():
+        return False
+    before = starts_of(run.summary or {}) if run.finished else run.state.get("starts", [])
+    return not all(map(of_same_arithmetic, before))
 
 
 def outcome(run: Run) -> str:

@@ -26,6 +26,8 @@ def summarize(run: Run) -> dict[str, Any]:
     reference and the n-grams that match, n = 1 to 4. ``chosen``, where the run chose its length penalty, holds it and
     BLEU on the validation split by length penalty.
 
+    Commit, versions and machine are those of the last start of training; where starts differ, ``starts`` has each.
+
     Speeds are in (target) subwords and in updates per second, memory in bytes.
 
     Raises:
@@ -55,11 +57,19 @@ def summarize(run: Run) -> dict[str, Any]:
         "updates_per_second": {"train": state["train"].get("updates_per_second")},
         "epoch_minutes": state["train"].get("epoch_minutes"),
         "peak_memory": peaks,
-        **state.get("starts", [{}])[-1],
+        **starts(state),
         **({"parsers": run.parsers} if run.parsers else {}),
         "commands": run.shell_lines({"OMP_NUM_THREADS": "1"}),
         **_measured(run),
     }
+
+
+def starts(state: dict[str, Any]) -> dict[str, Any]:
+    """What the last start of training found (`provenance.collect`), and ``starts``, all that differ, if several do."""
+    found: list[dict[str, Any]] = []
+    for start in state.get("starts", []):
+        found += [] if start in found else [start]
+    return {**state.get("starts", [{}])[-1], **({"starts": found} if len(found) > 1 else {})}
 
 
 def complete(run: Run, summary: dict[str, Any]) -> dict[str, Any]:

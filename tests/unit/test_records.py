@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import comparison
+from fairseq_diverse.experiments import comparison, schedule
+from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
 from fairseq_diverse.experiments.records import read_summary
+from fairseq_diverse.experiments.summary import starts
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
@@ -227,3 +230,69 @@ def test_seeds_with_fewer_sentences_are_named(rows):
         ValueError, match="test examples they have: second seed 1 2, second seed 2 1, first seed 1 2; run"
     ):
         comparison.refuse_other_data(rows, {"first": [SUMMARY], "second": [SUMMARY, short]})
+
+
+def started(commit="c", **machine):
+    return START | {"commit": commit, "machine": START["machine"] | machine}
+
+
+def test_every_start_that_differs_is_kept():
+    one, other = started(capability="AVX512"), started(capability="AVX2")
+    assert starts({"starts": [one, other, one, one]}) == one | {"starts": [one, other]}
+    assert starts({"starts": [one, one]}) == one and starts({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"capability": "AVX512"}, "different machines"),
+        ({"cpu": "Xeon"}, "different machines"),
+        ({"threads": 2, "variables": {"OMP_NUM_THREADS": "2"}}, "different machines"),
+        ({"variables": ALLOCATION}, "different settings of one machine"),
+        ({"variables": AVX2}, "different settings of one machine"),
+        ({"variables": {"GLIBC_TUNABLES": "x"}}, "different settings of one machine"),
+        ({"variables": {"MKL_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2"}}, ""),
+    ],
+)
+def test_speeds_of_other_settings_and_of_resumed_runs_are_not_compared(second, reason):
+    """Whether two seeds or the two starts of one differ."""
+    starts_of_one = [started(), started("d" * 40, **second)]
+    runs = [SUMMARY | start | {"seed": seed, "starts": []} for seed, start in enumerate(starts_of_one)]
+    resumed = SUMMARY | starts({"starts": starts_of_one})
+    assert comparison.no_speed(runs) == comparison.no_speed([resumed]) == reason
+    places = comparison.machines([resumed])
+    assert list(places) == list(comparison.machines(runs)) and len(places) == (2 if reason else 1)
+    assert comparison.commits_of([resumed]) == comparison.commits_of(runs) == ["c", "d" * 10]
+    (note,) = comparison.machines_note([{"row": "first", "machines": places}])
+    assert note.startswith(
+        "runs of different machines or settings" if reason else "ran on: EPYC, 2 cores, 1 thread, AVX2"
+    )
+
+
+def test_settings_are_shown_in_words():
+    variables = ALLOCATION | AVX2 | {"OMP_NUM_THREADS": "1", "OMP_PLACES": "cores"}
+    expected = "EPYC, 2 cores, 1 thread, AVX2, keeps freed memory, --same-arithmetic, OMP_PLACES=cores"
+    assert comparison.machine(started(variables=variables)) == expected
+    assert comparison.machine(started()) == "EPYC, 2 cores, 1 thread, AVX2"
+
+
+@pytest.mark.parametrize(
+    ("found", "warned"),
+    [
+        ([started(variables=AVX2)], False),
+        ([started(variables=AVX2), started()], True),
+        ([started(variables=AVX2, threads=2)], True),
+        ([started()], True),
+        ([{}], True),
+    ],
+)
+def test_runs_of_other_arithmetic_are_named(found, warned, monkeypatch):
+    monkeypatch.setattr(schedule, "outcome", lambda run: "BLEU 1")
+    monkeypatch.setattr(schedule, "execute", lambda run, environment: iter(()))
+    done = SimpleNamespace(name="first", directory="a", finished=True, summary=found[-1] | {"starts": found})
+    open_ = SimpleNamespace(name="first", directory="a", finished=False, summary=None, state={"starts": found})
+    for run, words in ((done, "NOT with --same-arithmetic"), (open_, "training began without --same-arithmetic")):
+        for environment, expected in ((AVX2, warned), ({}, False)):
+            said = []
+            list(schedule.start(run, environment, said.append))
+            assert (words in said[0]) == expected
