@@ -26,6 +26,7 @@ from fairseq_diverse.support.files import atomic_write, read_lines
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fairseq_diverse.experiments.comparison import Others
     from fairseq_diverse.experiments.formats import Block
     from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.saved import Summary
@@ -63,13 +64,13 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--results", type=Path, metavar="DIR", help="folder of saved summaries, instead of runs")
 
 
-def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]") -> "dict[str, list[Summary]]":
-    """The rows' summaries from the place that the arguments name."""
+def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]", asked: bool = True) -> "dict[str, list[Summary]]":
+    """The rows' summaries from the place that the arguments name; rows that were not ``asked`` for raise no error."""
     from fairseq_diverse.experiments import saved
 
     if args.results:
-        return saved.from_results(args.results, rows)
-    return saved.from_runs(rows, Path(args.runs).resolve() if args.runs else None)
+        return saved.from_results(args.results, rows, asked)
+    return saved.from_runs(rows, Path(args.runs).resolve() if args.runs else None, asked)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -118,23 +119,31 @@ def show(args: argparse.Namespace) -> str:
     from fairseq_diverse.experiments.tables import select_rows
 
     table = read_table(args)
-    rows = select_rows(table, args.rows)
+    shown = [row.name for row in select_rows(table, args.rows)]
     if table.changed:  # figures that are not those of the file's settings say so in the title
         table = dataclasses.replace(table, title=f"{table.title} [{' '.join(table.changed)}]")
+    every = list(table.rows.values())
     same = {row.data: row.name for row in table.rows.values() if row.family == args.baseline}  # of a grid over data
     if args.baseline is not None and args.baseline not in table.rows and not same:
         raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")
-    shown = {row.name for row in rows}
     if args.baseline in table.rows:
-        rows = [dataclasses.replace(row, baseline=args.baseline) for row in rows]
+        every = [dataclasses.replace(row, baseline=args.baseline) for row in every]
     elif args.baseline:
-        rows = [dataclasses.replace(row, baseline=same.get(row.data, row.baseline)) for row in rows]
+        every = [dataclasses.replace(row, baseline=same.get(row.data, row.baseline)) for row in every]
+    of_name = {row.name: row for row in every}
+    rows = [of_name[name] for name in shown]
     baselines = dict.fromkeys(row.baseline for row in rows)
     further = [table.rows[name] for name in baselines if name not in shown]
-    rows = [dataclasses.replace(row, baseline=row.name) if args.baseline else row for row in further] + rows
-    summaries = read_summaries(args, rows)
+    alone = [bool(args.baseline) or row.baseline not in (*shown, *baselines) for row in further]
+    further = [dataclasses.replace(r, baseline=r.name) if own else r for r, own in zip(further, alone, strict=True)]
+    rows = further + rows
+    others = [row for row in every if row.name not in {row.name for row in rows}]
+    summaries, of_others = read_summaries(args, rows), read_summaries(args, others, asked=False) if others else {}
     if args.best:
-        rows = report.best_of_grids(rows, summaries)
+        families = {(row.family, row.data) for row in rows}
+        others = [row for row in others if (row.family, row.data) not in families]
+        best = report.best_of_grids([*rows, *others], summaries | of_others)
+        rows, others = ([row for row in best if ((row.family, row.data) in families) == own] for own in (True, False))
     if args.finished:
         rows = [row for row in rows if summaries[row.name]]
         if not rows:
@@ -145,9 +154,10 @@ def show(args: argparse.Namespace) -> str:
     if "translation" not in kinds:
         if args.test or args.verdict:
             raise UserError(f"--{'test' if args.test else 'verdict'}: is for translations; {table.name} classifies")
-        blocks, content = (_classification if "classification" in kinds else _glue)(args, table, rows, summaries)
+        of_kind = _classification if "classification" in kinds else _glue
+        blocks, content = of_kind(args, table, rows, summaries, (others, of_others))
     else:
-        blocks, content = _translation(args, table, rows, summaries)
+        blocks, content = _translation(args, table, rows, summaries, (others, of_others))
     if args.save and not saved.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":
@@ -160,12 +170,16 @@ def show(args: argparse.Namespace) -> str:
 
 
 def _classification(
-    args: argparse.Namespace, table: "Table", rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
+    args: argparse.Namespace,
+    table: "Table",
+    rows: "Sequence[Row]",
+    summaries: "dict[str, list[Summary]]",
+    others: "Others",
 ) -> "tuple[list[Block], dict[str, Any]]":
     """The tables of a report of classifiers, and what JSON has of it."""
     from fairseq_diverse.experiments import accuracy_report, report
 
-    lines = accuracy_report.compare_accuracy(rows, summaries)
+    lines = accuracy_report.compare_accuracy(rows, summaries, others)
     probes = all("probe" in line for line in lines)
     cells = (accuracy_report.probe_cells if probes else accuracy_report.accuracy_cells)(lines)
     notes = accuracy_report.accuracy_notes(lines) + report.published_note(rows)
@@ -177,7 +191,11 @@ def _classification(
 
 
 def _glue(
-    args: argparse.Namespace, table: "Table", rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
+    args: argparse.Namespace,
+    table: "Table",
+    rows: "Sequence[Row]",
+    summaries: "dict[str, list[Summary]]",
+    others: "Others",
 ) -> "tuple[list[Block], dict[str, Any]]":
     """The tables of a report of GLUE, that of pre-training last, and what JSON has of it."""
     from fairseq_diverse.experiments import glue_report, report
@@ -185,8 +203,8 @@ def _glue(
     kinds = {row.name: row.kind for row in rows}
     rows = [row if kinds[row.baseline] == row.kind else dataclasses.replace(row, baseline=row.name) for row in rows]
     tuned, pretrained = ([row for row in rows if row.kind == kind] for kind in ("glue", "pretraining"))
-    lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned})
-    before = glue_report.compare_pretraining(pretrained, {row.name: summaries[row.name] for row in pretrained})
+    lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned}, others)
+    before = glue_report.compare_pretraining(pretrained, {row.name: summaries[row.name] for row in pretrained}, others)
     notes = glue_report.glue_notes(lines) + report.published_note(tuned)
     content = {"rows": lines, "notes": notes, **({"pretraining": before} if before else {})}
     tables = {
@@ -202,7 +220,11 @@ def _glue(
 
 
 def _translation(
-    args: argparse.Namespace, table: "Table", rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
+    args: argparse.Namespace,
+    table: "Table",
+    rows: "Sequence[Row]",
+    summaries: "dict[str, list[Summary]]",
+    others: "Others",
 ) -> "tuple[list[Block], dict[str, Any]]":
     """A table for each test set, what all their notes have in common below the last one, and what JSON has of it."""
     from fairseq_diverse.experiments import report
@@ -213,7 +235,7 @@ def _translation(
         raise UserError(f"--test {args.test}: no run was scored on it; there are: {', '.join(names)}")
     chosen = [args.test] if args.test else names
     views = [report.of_test(rows, summaries, name) for name in chosen]
-    lines = [report.compare(*view) for view in views]
+    lines = [report.compare(*view, report.of_test(*others, name)) for view, name in zip(views, chosen, strict=True)]
     if args.verdict:
         for line in itertools.chain(*lines):
             line["verdict"] = verdict(line) if "nll_delta" in line else None

@@ -8,7 +8,9 @@ import numpy as np
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.probing import GROUPS, group_means
 from fairseq_diverse.experiments.comparison import (
+    NO_OTHERS,
     SMALLEST,
+    Others,
     commits_note,
     commits_of,
     compared,
@@ -22,9 +24,11 @@ from fairseq_diverse.experiments.comparison import (
     mark,
     over_seeds,
     p_number,
+    p_values,
     refuse_other_data,
     seeds_notes,
     seeds_that_differ_note,
+    with_others,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.rows import Row
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
+def compare_accuracy(
+    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], others: Others = NO_OTHERS
+) -> list[dict[str, Any]]:
     """One dictionary a row; rows without a finished run hold only ``row``, ``published``, ``seeds`` (0), and, of
     probes, ``probe`` and ``system``, the row's name without it. Below are means over groups of probes.
 
@@ -43,7 +49,8 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
     in training, with more, and of all (probing has ``all`` only); ``parts`` those of each number of operators or of the
     probe, ``largest`` and ``largest_parts`` the shares of the largest class. ``delta`` and so on compare ``all`` with
     the baseline's over seeds (`over_seeds`); ``holm_p``, of probes, is ``seed_p`` after Holm's correction over all of
-    them. ``p`` is that of a paired t-test over examples, each averaged over seeds first; ``one_encoder`` says that the
+    them, ``holm_of`` tests, the table's ``others`` that are not shown among them. ``p`` is that of a paired t-test over
+    examples, each averaged over seeds first; ``one_encoder`` says that the
     seeds are of a classifier on one trained encoder, which tells nothing about the system: then there is no ``holm_p``.
 
     Raises:
@@ -53,7 +60,8 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
     from fairseq_diverse.metrics.significance import paired_difference
 
     refuse_other_data(rows, summaries)
-    judged = over_seeds(rows, summaries, lambda summary: pooled(_accuracies([summary])[0].values()).share)
+    tested, every = with_others(rows, summaries, others)
+    judged = over_seeds(tested, every, lambda summary: pooled(_accuracies([summary])[0].values()).share)
     lines: list[dict[str, Any]] = []
     for row in rows:
         of_row, first = _accuracies(summaries[row.name]), summaries[row.baseline]
@@ -89,10 +97,11 @@ def compare_accuracy(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]
         line |= {"baseline": row.baseline, "one_encoder": "from-checkpoint" in row.train} | judged[row.name]
         line |= compared_seeds(first, summaries[row.name])
         line["p"] = paired_difference(*(_hits(_accuracies(group)) for group in compared(first, summaries[row.name])))[2]
-    several = [line for line in lines if "probe" in line and not line.get("one_encoder")]
-    tested = [line for line in several if line.get("seed_p") is not None]
-    for line, p in zip(tested, holm([line["seed_p"] for line in tested]), strict=True):
-        line["holm_p"] = p
+    probes = [row.name for row in tested if "probe" in row.train and "from-checkpoint" not in row.train]
+    several = {name: p for name in probes if (p := judged.get(name, {}).get("seed_p")) is not None}
+    adjusted = dict(zip(several, holm(list(several.values())), strict=True))
+    for line in lines:
+        line |= {"holm_p": adjusted[line["row"]], "holm_of": len(several)} if line["row"] in adjusted else {}
     return lines + _averages(lines)
 
 
@@ -172,7 +181,7 @@ def _probing_notes(judged: Sequence[Mapping[str, Any]]) -> list[str]:
     if tested:
         text.append(
             f"against {', '.join(sorted(baselines))}, over seeds: Dunnett's test of all systems in each probe, then "
-            f"Holm's correction over these {len(tested)} p-values; *: p < 0.05, **: p < 0.01"
+            f"Holm's correction over {p_values(tested)}; *: p < 0.05, **: p < 0.01"
         )
         ends = (
             f"{end:.2f}" for end in (min(line["smallest"] for line in tested), max(line["smallest"] for line in tested))

@@ -1,6 +1,6 @@
 """What every comparison of rows needs: differences over seeds, machines, marks, notes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
 
 UNKNOWN = "unknown machine"
+Others = tuple[Sequence[Row], Mapping[str, list[Summary]]]  # rows of a table that are not shown, and their runs
+NO_OTHERS: Others = ((), {})
 SMALLEST = "smallest true difference that these seeds find (p < 0.05) in 80% of cases"
 
 
@@ -88,6 +90,22 @@ def compared(first: Sequence[Summary], other: Sequence[Summary]) -> tuple[list[S
     return [s for s in first if s["seed"] in after], [s for s in other if s["seed"] in before]
 
 
+def with_others(
+    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], others: Others
+) -> tuple[list[Row], dict[str, list[Summary]]]:
+    """The rows that are shown and those of the same table that are not, but are tested with them: which rows are chosen
+    to be shown changes no p. Left out are rows that are not of the shown ones' kind, or were run on other data than
+    their baseline: they cannot be compared with it."""
+    every = {**others[1], **summaries}
+    kinds = {row.kind for row in rows}
+    found = list(rows)
+    for row in others[0]:
+        runs = [*every[row.name], *every.get(row.baseline, ())]
+        same = len({(s.get("data_hash"), _examples(s)) for s in runs}) == 1 and row.baseline in every
+        found += [row] if same and row.kind in kinds else []
+    return found, every
+
+
 def over_seeds(
     rows: Sequence[Row], summaries: Mapping[str, list[Summary]], score: Callable[[Summary], float], prefix: str = ""
 ) -> dict[str, dict[str, Any]]:
@@ -95,7 +113,7 @@ def over_seeds(
 
     ``delta`` is the difference of the mean scores of the runs that are `compared`. ``seed_error``, ``seed_p``,
     ``seed_interval``, ``seed_deviation`` and ``smallest`` are those of `dunnett`, of all rows with the same baseline
-    and several seeds together; where nothing can be tested, ``untested`` says why.
+    and several seeds together, ``seed_rows`` of them; where nothing can be tested, ``untested`` says why.
 
     Args:
         score: of a run.
@@ -114,7 +132,7 @@ def over_seeds(
             entries: dict[str, Any] = {"delta": float(np.mean([*map(score, after)]) - np.mean([*map(score, before)]))}
             if test := tests.get(name):
                 entries |= {"seed_error": test.error, "seed_p": test.p, "seed_interval": list(test.interval)}
-                entries |= {"seed_deviation": test.deviation, "smallest": test.smallest}
+                entries |= {"seed_deviation": test.deviation, "smallest": test.smallest, "seed_rows": len(several)}
                 entries |= {"untested": "no spread over seeds"} if test.p is None else {}
             else:
                 entries["untested"] = "one seed" if len(values[name]) == 1 else "baseline: one seed"
@@ -145,7 +163,7 @@ def seeds_notes(lines: Sequence[Mapping[str, Any]], scales: Mapping[str, tuple[s
         return [f"{against}, of one seed: nothing is tested over seeds, nothing has a star"]
     text = [
         f"{against}: mean over seeds ± standard error over seeds, in brackets p of Dunnett's test over seeds of all "
-        "rows against their baseline; *: p < 0.05, **: p < 0.01"
+        f"rows against their baseline ({tested_rows(shown, scales)}); *: p < 0.05, **: p < 0.01"
     ]
     designs: dict[str, list[str]] = {}
     for line in shown:
@@ -161,6 +179,29 @@ def seeds_notes(lines: Sequence[Mapping[str, Any]], scales: Mapping[str, tuple[s
         named = [f"{', '.join(names)}: {design}" for design, names in designs.items()]
         text.append(f"{SMALLEST}: {'; '.join(named if len(named) > 1 else designs)}")
     return text
+
+
+def tested_rows(lines: Sequence[Mapping[str, Any]], prefixes: Iterable[str]) -> str:
+    """How many rows are tested together, by baseline where it differs."""
+    found = {
+        line["baseline"]: (count, sum(line["baseline"] == other["baseline"] for other in tested))
+        for prefix in prefixes
+        if (tested := [line for line in lines if f"{prefix}seed_rows" in line])
+        for line in tested
+        for count in (line[f"{prefix}seed_rows"],)
+    }
+    words = {
+        name: f"{count} row{'s' * (count != 1)}" + f", {shown} of them shown" * (shown < count)
+        for name, (count, shown) in found.items()
+    }
+    one = len(set(words.values())) < 2
+    return next(iter(words.values()), "") if one else "; ".join(f"{name}: {text}" for name, text in words.items())
+
+
+def p_values(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Over how many p-values Holm's correction of these lines goes, and whether all of them are shown."""
+    count = lines[0]["holm_of"] if lines else 0
+    return f"these {count} p-values" if count == len(lines) else f"{count} p-values, {len(lines)} of them shown"
 
 
 def compared_seeds(first: Sequence[Summary], other: Sequence[Summary]) -> dict[str, list[int]]:

@@ -8,6 +8,8 @@ import numpy as np
 
 from fairseq_diverse.data.glue import TASKS, split_name
 from fairseq_diverse.experiments.comparison import (
+    NO_OTHERS,
+    Others,
     commits_note,
     commits_of,
     compared_seeds,
@@ -19,9 +21,11 @@ from fairseq_diverse.experiments.comparison import (
     machines_note,
     mark,
     over_seeds,
+    p_values,
     refuse_other_data,
     seeds_notes,
     seeds_that_differ_note,
+    with_others,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.rows import Row
@@ -29,19 +33,23 @@ from fairseq_diverse.experiments.saved import Summary
 from fairseq_diverse.metrics.glue import HEADINGS
 
 AVERAGE = "average"
+HIDDEN = "\0"  # before the name of a system that is not shown: no row's name has it
 UNTESTED = {
     "untested": "one seed, or no spread over seeds, so that nothing is tested",
     "other_start": "starts from another checkpoint than its baseline; seeds are of fine-tuning only, nothing is tested",
 }
 
 
-def compare_glue(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
+def compare_glue(
+    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], others: Others = NO_OTHERS
+) -> list[dict[str, Any]]:
     """One dictionary for each row and figure of its task, those of a system's average last; rows without a finished
     run hold only ``row``, ``system``, ``task``, ``figure``, ``published`` and ``seeds`` (0).
 
     ``score`` and ``score_deviation`` are over seeds; ``majority`` is the score of the most frequent label. ``delta``
     and so on compare the task's first figure, and the average, with the baseline's over seeds (`over_seeds`);
-    ``holm_p`` is ``seed_p`` after Holm's correction over all tasks and systems, of averages ``seed_p`` itself.
+    ``holm_p`` is ``seed_p`` after Holm's correction over all tasks and systems, ``holm_of`` tests with those of the
+    table's ``others`` that are not shown; of averages it is ``seed_p`` itself.
     ``other_start`` says that row and baseline start from different checkpoints, whose seeds are not those of the runs:
     then nothing is tested. The average is that of the first figures of all tasks of the table, by seed.
 
@@ -51,8 +59,12 @@ def compare_glue(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) ->
     from fairseq_diverse.metrics.dunnett import holm
 
     refuse_other_data(rows, summaries)
-    judged = over_seeds(rows, summaries, main_score)
-    by_name = {row.name: row for row in rows}
+    tested, every = with_others(rows, summaries, others)
+    by_name = {row.name: row for row in (*rows, *others[0])}
+    judged = {
+        name: _judged(by_name[name], by_name[by_name[name].baseline], entries)
+        for name, entries in over_seeds(tested, every, main_score).items()
+    }
     tasks = {row.name: _task(row, summaries[row.name]) for row in rows}
     one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)  # of each grid
     systems = {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
@@ -79,12 +91,18 @@ def compare_glue(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) ->
             if one_point and row.name not in (row.family, f"{row.family}-data={row.data}"):
                 line["point"] = row.name
             if row.name in judged:
-                line |= _judged(row, by_name[row.baseline], judged[row.name])
+                line |= judged[row.name]
                 line |= {"baseline": systems[row.baseline], **compared_seeds(summaries[row.baseline], of_row)}
-    tested = [line for line in lines if line.get("seed_p") is not None]
-    for line, p in zip(tested, holm([line["seed_p"] for line in tested]), strict=True):
-        line["holm_p"] = p
-    return lines + _averages(rows, summaries, systems, tasks)
+    several = {name: entries["seed_p"] for name, entries in judged.items() if entries.get("seed_p") is not None}
+    adjusted = dict(zip(several, holm(list(several.values())), strict=True))
+    for line in lines:
+        if line.get("seed_p") is not None:
+            line |= {"holm_p": adjusted[line["row"]], "holm_of": len(several)}
+    hidden = [row for row in tested[len(rows) :] if _task(row, every[row.name]) in set(tasks.values())]
+    tasks |= {row.name: _task(row, every[row.name]) for row in hidden}
+    systems |= {row.name: f"{HIDDEN}{row.name.replace(f'-data={row.data}', '')}" for row in hidden}
+    found = _averages([*rows, *hidden], every, systems, tasks)
+    return lines + [line for line in found if not line["system"].startswith(HIDDEN)]
 
 
 def main_score(summary: Summary) -> float:
@@ -122,11 +140,11 @@ def glue_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     judged = [line for line in done if "delta" in line]
     tested = [line for line in judged if "holm_p" in line]
     if tested:
-        count = sum(line["figure"] != AVERAGE for line in tested)
+        of_tasks = [line for line in tested if line["figure"] != AVERAGE]
         against = ", ".join(dict.fromkeys(line["baseline"] for line in tested))
         text.append(
             f"against {against}, over seeds: Dunnett's test of all systems in each task, by its first figure, then "
-            f"Holm's correction over these {count} p-values; of the average Dunnett's test alone; *: p < 0.05, **: "
+            f"Holm's correction over {p_values(of_tasks)}; of the average Dunnett's test alone; *: p < 0.05, **: "
             "p < 0.01"
         )
         spread = [f"{line['system']} {line['figure']} {line['delta']:+.2f} (p {line['seed_p']:.3f})" for line in tested]
@@ -140,11 +158,13 @@ def glue_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*text, *seeds_that_differ_note(done), *ended_early_note(done), *machines_note(done), commits_note(done)]
 
 
-def compare_pretraining(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
+def compare_pretraining(
+    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], others: Others = NO_OTHERS
+) -> list[dict[str, Any]]:
     """One dictionary a row: ``nll``, that of the last validation, nats a masked token, mean over seeds, and how it
     differs from the baseline's (`over_seeds`); rows without a finished run hold only ``row`` and ``seeds`` (0)."""
     refuse_other_data(rows, summaries)
-    judged = over_seeds(rows, summaries, lambda summary: summary["valid_nll"]["last"])
+    judged = over_seeds(*with_others(rows, summaries, others), lambda summary: summary["valid_nll"]["last"])
     lines: list[dict[str, Any]] = []
     for row in rows:
         of_row = summaries[row.name]
@@ -222,7 +242,7 @@ def _averages(
         by_seed = [{summary["seed"]: main_score(summary) for summary in summaries[row.name]} for row in of_system]
         shared = sorted(set.intersection(*map(set, by_seed)))
         averages[name] = [{"seed": s, AVERAGE: float(np.mean([of[s] for of in by_seed]))} for s in shared]
-        baseline = systems[of_system[0].baseline]
+        baseline = systems.get(of_system[0].baseline, name)
         pooled[name] = replace(of_system[0], name=name, baseline=baseline if baseline in found else name)
     judged = over_seeds([*pooled.values()], averages, lambda summary: summary[AVERAGE])
     lines: list[dict[str, Any]] = []

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_diverse.experiments.comparison import (
+    NO_OTHERS,
+    Others,
     commits_note,
     commits_of,
     compared,
@@ -24,6 +26,7 @@ from fairseq_diverse.experiments.comparison import (
     refuse_other_data,
     seeds_notes,
     seeds_that_differ_note,
+    with_others,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.records import bleu_statistics
@@ -60,8 +63,8 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     for row in rows:
         families.setdefault((row.family, row.data), []).append(row)
     best = {family: min(members, key=loss) for family, members in families.items()}
-    of_name = {row.name: (row.family, row.data) for row in rows}
-    return [dataclasses.replace(row, baseline=best[of_name[row.baseline]].name) for row in best.values()]
+    of_name = {row.name: best[row.family, row.data].name for row in rows}
+    return [dataclasses.replace(row, baseline=of_name.get(row.baseline, row.baseline)) for row in best.values()]
 
 
 def test_names(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]]) -> list[str]:
@@ -95,14 +98,17 @@ def of_test(
     return shown, view
 
 
-def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[dict[str, Any]]:
+def compare(
+    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], others: Others = NO_OTHERS
+) -> list[dict[str, Any]]:
     """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
 
     ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds,
     ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
     the mean. NLL is that of the test set, nats a sentence.
 
-    Differences to the baseline: ``delta`` and so on in BLEU, ``nll_delta`` and so on in NLL, are those of `over_seeds`;
+    Differences to the baseline: ``delta`` and so on in BLEU, ``nll_delta`` and so on in NLL, are those of `over_seeds`,
+    tested together with ``others``, the table's other rows;
     ``compared`` or ``other_seeds`` say where the seeds are not the same. ``p`` is about other test sentences: every
     resample draws one set of them and averages each system's BLEU over its seeds. ``nll_p`` and the standard error
     ``nll_error`` are those of a paired t-test of NLL, each sentence averaged over seeds first.
@@ -117,8 +123,9 @@ def compare(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list
 
     refuse_other_data(rows, summaries)
     resamples = {row.name: _resampled(summaries[row.name]) for row in rows}
-    judged = over_seeds(rows, summaries, lambda summary: summary["metrics"]["bleu"])
-    judged_nll = over_seeds(rows, summaries, lambda summary: float(np.mean(summary["test_nll"])), "nll_")
+    tested = with_others(rows, summaries, others)
+    judged = over_seeds(*tested, lambda summary: summary["metrics"]["bleu"])
+    judged_nll = over_seeds(*tested, lambda summary: float(np.mean(summary["test_nll"])), "nll_")
     lines = []
     for row in rows:
         of_row, first = summaries[row.name], summaries[row.baseline]

@@ -13,24 +13,39 @@ from fairseq_diverse.data.glue import TASKS
 from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, of_glue, translation
 from fairseq_diverse.experiments.records import AGAIN, read_summary, write_json
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.runs import find_runs
+from fairseq_diverse.experiments.runs import Run, find_runs
 
 Summary = dict[str, Any]
 
 
-def from_runs(rows: Sequence[Row], root: Path | None = None) -> dict[str, list[Summary]]:
-    """The summaries of every row's finished runs in a folder of runs, all seeds that there are."""
-    found: dict[str, list[Summary]] = {}
-    for run in find_runs(rows, [0], dry=True, root=root, cpu=True):
+def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True) -> dict[str, list[Summary]]:
+    """The summaries of every row's finished runs in a folder of runs, all seeds that there are.
+
+    Args:
+        asked: by the user; of other rows those that cannot be run as configured have no runs, and nothing is said.
+    """
+    found: dict[str, list[Summary]] = {row.name: [] for row in rows}
+    for run in _runs(rows, root) if asked else itertools.chain(*(_runs_or_none(row, root) for row in rows)):
         paths = sorted(run.directory.parent.glob("seed*/summary.json"))
-        if run.refused and paths:
+        if run.refused and paths and asked:
             print(f"row {run.row.name} is left out: {run.refused}", file=sys.stderr)
         found[run.row.name] = [] if run.refused else _by_seed(read_summary(path, AGAIN) for path in paths)
     return found
 
 
-def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
-    """The same from the copies that ``save`` made.
+def _runs(rows: Sequence[Row], root: Path | None) -> list[Run]:
+    return find_runs(rows, [0], dry=True, root=root, cpu=True)
+
+
+def _runs_or_none(row: Row, root: Path | None) -> list[Run]:
+    try:
+        return _runs([row], root)
+    except ValueError:
+        return []
+
+
+def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[str, list[Summary]]:
+    """The same from the copies that ``save`` made; of rows that were not asked for, only runs as configured.
 
     Raises:
         ValueError: the folder has none, a file is not a summary, or one has a row's name and is not of that row.
@@ -50,6 +65,8 @@ def from_results(folder: Path, rows: Sequence[Row]) -> dict[str, list[Summary]]:
         if name not in by_name:
             continue
         if difference := _difference(summary, by_name[name]):
+            if not asked:
+                continue
             raise ValueError(f"{path}: not row {name} of this table as configured: {difference}")
         if seed in found[name]:
             raise ValueError(f"{path}: seed {seed} of row {name} is {found[name][seed]} already")

@@ -10,6 +10,7 @@ from fairseq_diverse.experiments.comparison import (
     no_speed_note,
     seeds_notes,
     seeds_that_differ_note,
+    tested_rows,
 )
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.metrics.dunnett import LEVEL
@@ -54,9 +55,11 @@ def verdict_cells(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> li
 def verdict_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the verdict is about."""
     done = [line for line in lines if line["seeds"]]
+    together = f" ({count})" if (count := tested_rows(done, ["nll_"])) else ""
     text = [
         "Δ NLL: nats a test sentence against the baseline, lower is better",
-        "helps, hurts: p < 0.05 by Dunnett's test over seeds; its intervals hold for all rows of a baseline at once",
+        "helps, hurts: p < 0.05 by Dunnett's test over seeds; its intervals hold for all rows of a baseline at "
+        f"once{together}",
         "not resolved: these seeds show no difference, which does not show that there is none",
     ]
     text += seeds_notes(done, {"nll_": ("NLL", 3)})[1:]

@@ -304,6 +304,28 @@ def test_a_report_tests_tasks_and_average_over_seeds(tables):
     assert any("Holm's correction over these 4 p-values" in note for note in glue_report.glue_notes(lines))
 
 
+def test_systems_and_tasks_that_are_not_shown_are_tested_with_those_that_are(tables):
+    rows, found = tables
+    every = {(line["row"], line["figure"]): line for line in glue_report.compare_glue(rows, found)}
+    shown = [r for r in rows if r.family != "other"]
+    others, of_shown = [r for r in rows if r not in shown], {r.name: found[r.name] for r in shown}
+    lines = glue_report.compare_glue(shown, of_shown, (others, {r.name: found[r.name] for r in others}))
+    assert {line["system"] for line in lines} == {"plain", "ours"} and lines[-1]["figure"] == "average"
+    tested = [line for line in lines if "holm_p" in line]
+    for line in tested:
+        expected = every[line["row"], line["figure"]]
+        for key in ("seed_p", "holm_p", "seed_rows"):
+            assert line[key] == pytest.approx(expected[key])
+        assert line["seed_rows"] == 2
+    assert any("Holm's correction over 4 p-values, 2 of them shown" in note for note in glue_report.glue_notes(lines))
+    alone = glue_report.compare_glue(shown, of_shown)[-1]
+    assert alone["row"] == "ours" and alone["holm_p"] != pytest.approx(lines[-1]["holm_p"])
+    one = [r for r in shown if r.data == "glue-CoLA"]
+    rest = [r for r in rows if r not in one]
+    lines = glue_report.compare_glue(one, found, (rest, found))
+    assert [line["figure"] for line in lines] == ["CoLA Matthews"] * 2 and lines[1]["holm_of"] == 4
+
+
 def test_nothing_is_tested_between_different_checkpoints(tables):
     rows, found = tables
     rows = [replace(r, pretrained="a.pt" if r.family != "ours" else "b.pt") for r in rows]

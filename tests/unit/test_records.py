@@ -296,3 +296,90 @@ def test_runs_of_other_arithmetic_are_named(found, warned, monkeypatch):
             said = []
             list(schedule.start(run, environment, said.append))
             assert (words in said[0]) == expected
+
+
+def results(folder, table_name, scores):
+    """Saved summaries of rows by name, one NLL a seed."""
+    folder.mkdir()
+    flags = {"first": "--dropout 0.2", "second": "--dropout 0.3 --fp16"}
+    for name, values in scores.items():
+        command = "fairseq-train d --arch transformer --max-update 30 --lr 0.005 " + flags.get(name, "--dropout 0.4")
+        for seed, nll in enumerate(values, 1):
+            content = SUMMARY | {"system": name, "data": "multi30k_en_de", "seed": seed, "commands": [command]}
+            content |= {"starts": [], "test_nll": [nll, nll + 1]}
+            (folder / f"{name}-seed{seed}.json").write_text(json.dumps(content))
+    return ["report", table_name, "--results", str(folder), "--format", "json"]
+
+
+NLL = {"first": [5.0, 5.2], "second": [4.8, 4.7], "third": [4.9, 5.5]}
+THIRD = ("  second:", "  third: {dropout: 0.4}\n  second:")
+
+
+def reported(capsys, asked, *flags):
+    assert main([*asked, *flags]) == 0
+    content = json.loads(capsys.readouterr().out)
+    return {line["row"]: line for line in content["rows"]}, content["notes"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--finished"], ["--baseline", "first"], ["--best"]], ids=str)
+def test_rows_that_are_not_shown_are_tested_together_with_those_that_are(flags, table, tmp_path, capsys):
+    asked = results(tmp_path / "results", table(THIRD), NLL)
+    every, notes = reported(capsys, asked, *flags)
+    assert any("(2 rows)" in note for note in notes) and every["second"]["nll_seed_rows"] == 2
+    found, notes = reported(capsys, asked, *flags, "--rows", "second")
+    assert list(found) == ["first", "second"] and any("(2 rows, 1 of them shown)" in note for note in notes)
+    for key in ("nll_seed_p", "nll_seed_interval", "nll_smallest"):
+        assert found["second"][key] == pytest.approx(every["second"][key])
+    for path in (tmp_path / "results").glob("third*"):
+        path.unlink()
+    alone, notes = reported(capsys, asked, *flags, "--rows", "second")
+    assert any("(1 row)" in note for note in notes)
+    assert alone["second"]["nll_seed_p"] != found["second"]["nll_seed_p"]
+
+
+@pytest.mark.parametrize("change", [{"data_hash": "x"}, {"commands": ["fairseq-train d --lr 7"]}], ids=str)
+def test_rows_that_are_not_shown_and_cannot_be_compared_are_left_out(change, table, tmp_path, capsys):
+    asked = results(tmp_path / "results", table(THIRD), NLL)
+    for path in (tmp_path / "results").glob("third*"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    found, notes = reported(capsys, asked, "--rows", "second")
+    assert found["second"]["nll_seed_rows"] == 1 and any("(1 row)" in note for note in notes)
+    assert main(asked) == 2 and "third" in capsys.readouterr().err
+
+
+def test_saved_copies_are_of_the_rows_that_are_shown(table, tmp_path, capsys):
+    asked = results(tmp_path / "results", table(THIRD), NLL)
+    found, _ = reported(capsys, asked, "--rows", "second,first", "--save", str(tmp_path / "copies"))
+    assert list(found) == ["second", "first"]
+    assert {path.name.partition("-")[0] for path in (tmp_path / "copies").iterdir()} == {"first", "second"}
+
+
+def test_a_baseline_with_a_baseline_that_is_not_shown_is_compared_with_nothing(table, tmp_path, capsys):
+    chain = ("  second: {", "  third: {dropout: 0.4, baseline: second}\n  second: {")
+    found, _ = reported(capsys, results(tmp_path / "results", table(chain), NLL), "--rows", "third")
+    assert found["third"]["baseline"] == "second" and list(found) == ["second", "third"]
+    assert "nll_delta" not in found["second"]
+
+
+def test_the_verdict_says_how_many_rows_are_tested_together(table, tmp_path, capsys):
+    asked = results(tmp_path / "results", table(THIRD), NLL)[:-2]
+    assert main([*asked, "--verdict", "--rows", "second"]) == 0
+    assert "all rows of a baseline at once (2 rows, 1 of them shown)" in capsys.readouterr().out
+    for path in (tmp_path / "results").glob("*-seed2.json"):
+        path.unlink()
+    assert main([*asked, "--verdict"]) == 0
+    assert "all rows of a baseline at once\n" in capsys.readouterr().out
+
+
+def test_rows_that_are_not_shown_and_cannot_be_run_do_not_stop_a_report_of_runs(table, tmp_path, capsys):
+    name = table(("  second:", "  third: {data: nowhere}\n  fourth: {dropout: 0.4}\n  second:"))
+    for row, values in {"first": NLL["first"], "second": NLL["second"], "fourth": NLL["third"]}.items():
+        for seed, nll in enumerate(values, 1):
+            folder = tmp_path / f"runs/multi30k_en_de-size-{row}-unprepared/seed{seed}"
+            folder.mkdir(parents=True)
+            content = SUMMARY | {"seed": seed, "test_nll": [nll, nll + 1]}
+            (folder / "summary.json").write_text(json.dumps(content))
+    asked = ["report", name, "--runs", str(tmp_path / "runs"), "--format", "json"]
+    found, _ = reported(capsys, asked, "--rows", "second")
+    assert found["second"]["nll_seed_rows"] == 2 and found["second"]["seeds"] == 2
+    assert main(asked) == 2 and "nowhere" in capsys.readouterr().err

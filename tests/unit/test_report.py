@@ -375,6 +375,11 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
     assert lines[2]["delta"] == 24.5 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
     assert [line["seed_p"] for line in lines[2:4]] == pytest.approx(p) and 0.001 < p[0] < p[1] < 0.05
     assert [line["holm_p"] for line in lines[2:4]] == pytest.approx([2 * p[0], p[1]])
+    runs = {row.name: [summary(row, 1), summary(row, 2)] for row in rows}
+    shown = [row for row in rows if row.train["probe"] == "word_content"]
+    some = compare_accuracy(shown, runs, ([row for row in rows if row not in shown], runs))
+    assert some[1]["holm_p"] == pytest.approx(lines[3]["holm_p"]) and some[1]["holm_of"] == 2
+    assert any("Holm's correction over 2 p-values, 1 of them shown" in note for note in accuracy_notes(some))
     assert length_cells(lines) == []
     assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
     assert probe_cells(lines) == [
