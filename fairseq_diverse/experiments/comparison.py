@@ -314,6 +314,29 @@ def ended_early_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"updates until training ended, by seed: {'; '.join(found)}"] if found else []
 
 
+def missing(row: Row, summaries: Sequence[Summary]) -> dict[str, dict[str, list[int]]]:
+    """By metric of the row that could not be computed, the reasons, and the seeds of each."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for summary in summaries:
+        for name, why in summary.get("missing", {}).items():
+            if name in row.metrics and name not in summary["metrics"]:
+                found.setdefault(name, {}).setdefault(why, []).append(summary["seed"])
+    return found
+
+
+def missing_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which metrics of the table were not measured, of which rows and why; none where all were."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        for name, reasons in line.get("missing", {}).items():
+            for why, seeds in reasons.items():
+                seed = f" seed {', '.join(map(str, seeds))}" * (len(seeds) < line["seeds"])
+                found.setdefault((name, why), []).append(f"{line['row']}{seed}")
+    every = [line["row"] for line in lines]
+    texts = [f"{name} ({why})" + f" of {', '.join(rows)}" * (rows != every) for (name, why), rows in found.items()]
+    return [f"not measured: {'; '.join(texts)}"] if texts else []
+
+
 def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """The columns of a table that have something below their header."""
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]

@@ -19,6 +19,8 @@ from fairseq_diverse.experiments.comparison import (
     ended_early_note,
     machines,
     machines_note,
+    missing,
+    missing_note,
     no_speed,
     no_speed_note,
     over_seeds,
@@ -103,7 +105,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
 
-    ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds,
+    ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds; ``missing`` has
+    those metrics that could not be computed, with reasons and seeds;
     ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
     the mean. NLL is that of the test set, nats a sentence.
 
@@ -146,6 +149,7 @@ def compare(
                 for key in row.metrics
                 if all(key in s["metrics"] for s in of_row)
             },
+            "missing": missing(row, of_row),
             **_speeds(of_row, first or of_row),
             "machines": machines(of_row),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
@@ -210,7 +214,7 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
     text += [note for name, note in of_columns.items() if any(column.startswith(name) for column in columns)]
     if SPEEDS.keys() & set(columns):
         text += no_speed_note(done)
-    text += seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
+    text += missing_note(done) + seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
     if done:
         text.append(
             f"BLEU ±: {'half the 95% bootstrap interval' if _one_seed(lines) else 'standard deviation over seeds'}"

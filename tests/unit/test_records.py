@@ -383,3 +383,25 @@ def test_rows_that_are_not_shown_and_cannot_be_run_do_not_stop_a_report_of_runs(
     found, _ = reported(capsys, asked, "--rows", "second")
     assert found["second"]["nll_seed_rows"] == 2 and found["second"]["seeds"] == 2
     assert main(asked) == 2 and "nowhere" in capsys.readouterr().err
+
+
+def test_a_metric_that_is_missing_is_named_with_its_reason(table, tmp_path, capsys):
+    name = table(("rows:", "metrics: meteor, comet\nrows:"))
+    asked = results(tmp_path / "results", name, {row: NLL[row] for row in ("first", "second")})
+    for path in (tmp_path / "results").iterdir():
+        content = json.loads(path.read_text()) | {
+            "missing": {"comet": "comet-score is missing", "cider": "no one asked"}
+        }
+        content["metrics"]["meteor"] = 30.0
+        path.write_text(json.dumps(content))
+    lines, notes = reported(capsys, asked)
+    assert "not measured: comet (comet-score is missing)" in notes and lines["first"]["metrics"] == {"meteor": 30}
+    content["metrics"] |= {"comet": 80.0}  # measured since
+    path.write_text(json.dumps(content))
+    _, notes = reported(capsys, asked)
+    other = "second" if content["system"] == "first" else "first"
+    seed = 3 - content["seed"]
+    (note,) = (note for note in notes if note.startswith("not measured"))
+    assert f"{content['system']} seed {seed}" in note and other in note
+    text = results(tmp_path / "whole", name, {"first": [5.0]})
+    assert not any(note.startswith("not measured") for note in reported(capsys, text)[1])
