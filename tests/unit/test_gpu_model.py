@@ -1,6 +1,7 @@
 """What a GPU would run, counted on fake CUDA tensors: by hand, within limits, as the pages say."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -310,3 +311,17 @@ def test_bad_flags_are_refused_in_one_line(command, arguments, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         command(arguments)
     assert stopped.value.code == 2 and message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_table_of_speeds_has_the_figures_of_the_model():
+    def rows(page):  # of its first table with as many columns as these
+        text = (DOCS / page).read_text(encoding="utf-8")
+        table = re.search(r"^\| (?:mechanism|modelled) \| (?:CPU|launches \| GB).*\n(?:\|.*\n)+", text, re.MULTILINE)[0]
+        heads, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+        return {line[0]: dict(zip(heads, line, strict=True)) for line in lines}
+
+    modelled = rows("gpu.md")
+    for name, row in rows("speed.md").items():
+        expected = [modelled[name][f"{column} speed"] for column in ("A100", "H100", "launches")]
+        assert [row[f"{column}, modelled"] for column in ("A100", "H100", "launches")] == expected, name
+        assert row["paper"] == modelled[name]["paper"], name
