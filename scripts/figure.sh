@@ -27,6 +27,7 @@ out=$runs/figures/$figure.png
 
 given=() shared=() seeds=() drawing=() from=(--archives "$runs/archives") checks=()
 while [[ $# -gt 0 ]]; do
+    [[ $1 != --*=* ]] || set -- "${1%%=*}" "${1#*=}" "${@:2}"
     case $1 in
         --out) out=${2:?$1: a file is missing} && shift ;;
         --sentence | --heads) drawing+=("$1" "${2:?$1: a number is missing}") && shift ;;

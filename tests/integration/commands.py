@@ -186,6 +186,7 @@ def _work(
 ) -> NoReturn:
     """``python -m MODULE ...`` in a child process just forked."""
     code, module = 1, importlib.import_module(command[2])
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they are the parent's
     try:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
@@ -212,13 +213,15 @@ def _work(
             print(stop.code, file=sys.stderr)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    finally:
-        for worker in multiprocessing.active_children():  # of data loaders, as at the end of a program
-            worker.terminate()
-            worker.join()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    finally:  # never back into pytest
+        try:
+            for worker in multiprocessing.active_children():  # of data loaders, as at the end of a program
+                worker.terminate()
+                worker.join()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
 
 CLIENT = """
