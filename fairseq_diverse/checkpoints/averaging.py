@@ -75,8 +75,8 @@ def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]
 
 
 def last(found: list[Checkpoint], count: int) -> list[Checkpoint]:
-    """The last ``count`` of the numbered checkpoints."""
-    return _enough(found, count)[-count:]
+    """The last ``count`` of the numbered checkpoints, or all where there are fewer."""
+    return found[-_positive(count) :]
 
 
 def in_range(found: Sequence[Checkpoint], first: int, final: int) -> list[Checkpoint]:
@@ -88,14 +88,16 @@ def in_range(found: Sequence[Checkpoint], first: int, final: int) -> list[Checkp
 
 
 def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
-    """The ``count`` checkpoints with the best value of ``metric``, the best first; copies of one model count once.
+    """The ``count`` checkpoints with the best value of ``metric``, or all where there are fewer, the best first.
+
+    Copies of one model count once.
 
     The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of
     validation (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages
     are not candidates.
 
     Raises:
-        ValueError: fewer than ``count`` of them hold the metric.
+        ValueError: none of them holds the metric.
     """
     by_update: dict[Any, Checkpoint] = {}
     higher: bool | None = None
@@ -115,7 +117,7 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
     if not found:
         raise ValueError(f"no checkpoint holds {metric}; found {_names(files)}")
     sign = -1 if higher else 1
-    return sorted(_enough(found, count), key=lambda one: (sign * (one.value or 0.0), -one.number))[:count]
+    return sorted(found, key=lambda one: (sign * (one.value or 0.0), -one.number))[: _positive(count)]
 
 
 def drop_worse(folder: Path, count: int, metric: str) -> None:
@@ -234,12 +236,10 @@ def _updates(state: Mapping[str, Any]) -> int | None:
     return history[-1].get("num_updates")
 
 
-def _enough(found: list[Checkpoint], count: int) -> list[Checkpoint]:
+def _positive(count: int) -> int:
     if count < 1:
         raise ValueError(f"at least 1 checkpoint is needed, not {count}")
-    if len(found) < count:
-        raise ValueError(f"{count} checkpoints are wanted, but there are {len(found)}: {', '.join(map(str, found))}")
-    return found
+    return count
 
 
 def _names(files: Sequence[Path]) -> str:

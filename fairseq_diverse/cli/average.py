@@ -1,11 +1,13 @@
 """Average the parameters of checkpoints: the last ones, those of a range, the best by a metric, or all that are named.
 
 Of a directory, --last and --range take the checkpoints of epochs (checkpoint7.pt) or of updates (checkpoint_2_500.pt);
---best takes any that holds the metric, or with --epochs or --updates those of epochs or updates. The result is for
-fairseq-generate: it holds no optimizer state.
+--best takes any that holds the metric, or with --epochs or --updates those of epochs or updates. Where there are fewer
+than N, all are averaged, with a warning, or with --strict none. The result is for fairseq-generate: it holds no
+optimizer state.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 EXAMPLE = "fairseq-diverse average --checkpoints checkpoints --last 5 --out checkpoints/average.pt"
@@ -21,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     unit = parser.add_mutually_exclusive_group()
     unit.add_argument("--epochs", dest="unit", action="store_const", const="epochs", help="checkpoints of epochs")
     unit.add_argument("--updates", dest="unit", action="store_const", const="updates", help="checkpoints of updates")
+    parser.add_argument("--strict", action="store_true", help="refuse fewer checkpoints than N")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="checkpoint to write")
 
 
@@ -30,6 +33,11 @@ def main(args: argparse.Namespace) -> None:
     chosen = _choose(args)
     if args.out.is_dir():
         raise ValueError(f"--out {args.out}: a directory; name a file")
+    if len(chosen) < (wanted := args.last or args.best or 0):
+        few = f"{wanted} checkpoints are wanted, but there are {len(chosen)}: {', '.join(map(str, chosen))}"
+        if args.strict:
+            raise ValueError(few)
+        print(f"warning: {few}", file=sys.stderr)
     average_checkpoints([checkpoint.path for checkpoint in chosen], args.out)
     print(f"{args.out}: average of {', '.join(map(str, chosen))}")
 

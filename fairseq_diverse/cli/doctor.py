@@ -67,7 +67,8 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(report, indent=2))
     else:
         print("\n".join(_rows(checks)))
-        print(f"\nfairseq's commands need --user-dir {user_dir(Path.cwd())}")
+        flag = '--user-dir "$(fairseq-diverse user-dir)"'
+        print(f"\nfairseq's commands need {flag}, here {user_dir(Path.cwd())}")
         print("  without it: invalid choice: 'diverse_transformer', unrecognized arguments, Weights only load failed")
         print(f"\nnot usable yet: {', '.join(failed)}" if failed else "\neverything required works")
     return 1 if failed else 0

@@ -5,11 +5,13 @@ from them into DIR/NAME. Whatever stops the command, the next one resumes. Count
 those that the configuration names. With --raw, the raw files are yours, and nothing is left of a run that was stopped.
 What must be brought by hand for any NAME is listed before anything is downloaded.
 
-NAME is a configuration of configs/data/ or a YAML file of your own. The result is one directory: dict.*.txt and the
-binarized splits train, valid and test (further test sets: test1, test2, ...), preprocess.json (everything that was
-done), and text/ with the same splits as text: cleaned, tokenized (tok.*) and segmented (bpe.*). It appears when it is
-complete. Training pairs with an empty side are dropped; line separators inside a line (U+2028, U+0085, ...) and NUL
-become a space; both are counted. Lines of valid and test are never dropped.
+NAME is a configuration of configs/data/ or a YAML file of your own. Files of your own need no NAME: --source, --target,
+--train, --valid and --test say what they are, and OUT.yaml beside OUT keeps it, to be changed and used as NAME.
+
+The result is one directory: dict.*.txt and the binarized splits train, valid and test (further test sets: test1, test2,
+...), preprocess.json (everything that was done), and text/ with the same splits as text: cleaned, tokenized (tok.*) and
+segmented (bpe.*). It appears when it is complete. Training pairs with an empty side are dropped; line separators inside
+a line (U+2028, U+0085, ...) and NUL become a space; both are counted. Lines of valid and test are never dropped.
 propositional_logic (Bowman et al., 2015) and probing (SentEval) are files that are checked and copied as they are.
 
 --monolingual prepares one language for masked language models: training and validation text, where empty lines stay,
@@ -34,16 +36,31 @@ from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 if TYPE_CHECKING:
     from fairseq_diverse.preparation import DataConfig
     from fairseq_diverse.preparation.encoding import Encoding
+    from fairseq_diverse.preparation.own_files import OwnFiles
 
-EXAMPLE = "fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de"
+EXAMPLE = """fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de
+  fairseq-diverse prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --bpe-size 8000 \\
+      --out data"""
+BOTH_WAYS = (
+    "write `prepare NAME --raw DIR`, or for files of your own `prepare --source de --target en --train raw/train "
+)
+BOTH_WAYS += "--valid raw/dev --test raw/test --out data`"
+OWN = ("source", "target", "train", "valid", "test", "bpe_size")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join((*config_names("data"), *PLAIN_DATA, *glue.NAMES))
-    parser.add_argument("configs", nargs="+", metavar="NAME", help=f"{names}, or a YAML file")
-    given = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument("configs", nargs="*", metavar="NAME", help=f"{names}, or a YAML file")
+    given = parser.add_mutually_exclusive_group()
     given.add_argument("--raw", metavar="DIR", type=Path, help="directory of the raw files")
     given.add_argument("--archives", metavar="DIR", type=Path, help="directory of the archives that hold them")
+    own = parser.add_argument_group("files of your own, in place of NAME and --raw")
+    own.add_argument("--source", metavar="LANGUAGE", help="of the texts, as at the end of the files' names: de")
+    own.add_argument("--target", metavar="LANGUAGE", help="of the translations; without it the text is monolingual")
+    own.add_argument("--train", metavar="PREFIX", help="training text: raw/train means raw/train.de and raw/train.en")
+    own.add_argument("--valid", metavar="PREFIX", help="validation text")
+    own.add_argument("--test", metavar="PREFIX", nargs="+", help="test text; several are test sets by their names")
+    own.add_argument("--bpe-size", metavar="N", type=int, help="merges of BPE (default: 32000)")
     parser.add_argument("--no-download", action="store_true", help="say which archives are missing, download none")
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument(
@@ -70,6 +87,9 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
     if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
         raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
+    own = _own_files(args)
+    if own is None and not (args.configs and (args.raw or args.archives)):
+        raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
     if args.out and len(args.configs) > 1:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
     if args.archives and args.archives.exists() and not args.archives.is_dir():
@@ -78,8 +98,10 @@ def main(args: argparse.Namespace) -> None:
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
     if args.slurm is not None:
-        queue(args, {", ".join(args.configs): []})
+        queue(args, {", ".join(args.configs) or args.out.name: []})
         return
+    if own:
+        _prepare_own(own, args)
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
@@ -98,10 +120,7 @@ def _config(name: str, args: argparse.Namespace) -> "DataConfig | None":
     Raises:
         ValueError: also for flags that do not go with it.
     """
-    from dataclasses import replace
-
     from fairseq_diverse.preparation import DataConfig
-    from fairseq_diverse.preparation.encoding import of_gpt2
 
     if task := glue.split_name(name):
         if args.archives or args.monolingual is not None:
@@ -111,19 +130,77 @@ def _config(name: str, args: argparse.Namespace) -> "DataConfig | None":
         return None
     if name in PLAIN_DATA:
         return None
-    config = DataConfig.load(config_path("data", name))
+    try:
+        path = config_path("data", name)
+    except ValueError as error:
+        raise ValueError(f"{error}; {BOTH_WAYS}") from None
+    config = DataConfig.load(path)
     if args.monolingual is not None:
         if args.archives:
             text = args.archives / name
             raise ValueError(f"--monolingual: goes with --raw; {text} has the text once {name} is prepared without it")
         config = config.monolingual(args.monolingual)
-    if args.gpt2_bpe:
-        if config.translates:
-            raise ValueError(f"--gpt2-bpe: for text of one language and GLUE; {name} has two, add --monolingual")
-        encoding = of_gpt2(args.gpt2_bpe)
-        side = {"language": config.languages[0], **encoding.steps}
-        config = replace(config, sides={"source": side}, bpe=encoding.bpe)
-    return config
+    return _with_gpt2(config, args)
+
+
+def _with_gpt2(config: "DataConfig", args: argparse.Namespace) -> "DataConfig":
+    """The configuration with the subwords that --gpt2-bpe names.
+
+    Raises:
+        ValueError: it has two languages.
+    """
+    from dataclasses import replace
+
+    from fairseq_diverse.preparation.encoding import of_gpt2
+
+    if not args.gpt2_bpe:
+        return config
+    if config.translates:
+        raise ValueError(f"--gpt2-bpe: for text of one language and GLUE; {config.name} has two, add --monolingual")
+    encoding = of_gpt2(args.gpt2_bpe)
+    side = {"language": config.languages[0], **encoding.steps}
+    return replace(config, sides={"source": side}, bpe=encoding.bpe)
+
+
+def _own_files(args: argparse.Namespace) -> "OwnFiles | None":
+    """The files that flags name; None where NAME does.
+
+    Raises:
+        ValueError: a flag is missing, or does not go with them.
+    """
+    given = [name for name in OWN if getattr(args, name) is not None]
+    if not given:
+        return None
+    if args.configs:
+        raise ValueError(f"{_flag(given[0])}: not with the name {args.configs[0]}; {BOTH_WAYS}")
+    if args.raw or args.archives:
+        raise ValueError("--raw and --archives go with NAME; --train, --valid and --test are whole paths")
+    if args.monolingual is not None:
+        raise ValueError("--monolingual goes with NAME; leave it and --target out for one language")
+    needed = ["source", "train", "valid", *(("test",) if args.target is not None else ()), "out"]
+    if missing := [name for name in needed if getattr(args, name) is None]:
+        raise ValueError(f"{', '.join(map(_flag, missing))}: missing, since {_flag(given[0])} is given; {BOTH_WAYS}")
+    if args.test and args.target is None:
+        raise ValueError("--test: text of one language has no test set; leave it out or add --target")
+    from fairseq_diverse.preparation.own_files import OwnFiles
+
+    prefixes = {"train": [args.train], "valid": [args.valid], **({"test": args.test} if args.test else {})}
+    languages = [args.source] if args.target is None else [args.source, args.target]
+    return OwnFiles.from_flags(args.out.resolve(), languages, prefixes, args.bpe_size)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _prepare_own(own: "OwnFiles", args: argparse.Namespace) -> None:
+    out = args.out.resolve()
+    written = out.with_name(f"{out.name}.yaml")
+    if not args.overwrite:
+        own.refuse_other(written)
+    _prepare(_with_gpt2(own.config, args), own.raw, out, args)
+    own.write(written, out)
+    print(f"configuration: {written}")
 
 
 def _encoding(name: str, args: argparse.Namespace) -> "Encoding | None":

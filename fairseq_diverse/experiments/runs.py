@@ -196,7 +196,15 @@ class Run:
         steps = {"train": train}
         if row.average:
             which = ["--checkpoints", str(self.checkpoints), *to_arguments(averaging(row))]
-            steps["average"] = ["-m", "fairseq_diverse.cli", "average", *which, "--out", str(self.checkpoint)]
+            steps["average"] = [
+                "-m",
+                "fairseq_diverse.cli",
+                "average",
+                *which,
+                "--strict",
+                "--out",
+                str(self.checkpoint),
+            ]
         own = ["--user-dir", row.user_dir] if row.user_dir else []
         if self.kind == "classification":
             scored = [f"model={self.checkpoint}", "--data", str(self.data.path)]

@@ -470,7 +470,7 @@ def _file_hash(path: Path) -> str:
         with open(path, "rb") as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); does --raw have the raw files?") from None
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); are the raw files there?") from None
 
 
 def _texts(text: Path, config: DataConfig, split: str) -> list[Path]:

@@ -87,6 +87,68 @@ def contents(out: Path) -> dict[str, bytes]:
     }
 
 
+def own(out: str = "own", **flags: str) -> list[str]:
+    given = {"source": "en", "target": "de", "train": "raw/train", "valid": "raw/valid", "test": "raw/test"} | flags
+    words = [word for name, value in given.items() if value for word in (f"--{name}", *value.split())]
+    return ["prepare", *words, "--bpe-size", "30", "--out", out]
+
+
+def test_files_of_ones_own_without_a_configuration(tmp_path, raw, prepare):
+    prepare()
+    for language in WORDS:
+        shutil.copyfile(raw / f"test.{language}", raw / f"second.{language}")
+        shutil.move(raw / f"valid.{language}", tmp_path / f"dev.{language}")
+    done = cli(*own("deep/own", valid="dev", test="raw/test raw/second"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = tmp_path / "deep/own.yaml"
+    assert f"configuration: {written}\n" in done.stdout
+    made, named = contents(tmp_path / "deep/own"), contents(tmp_path / "out")
+    assert all(made[file] == content for file, content in named.items() if file != "preprocess.json")
+    assert "test1.en-de.en.bin" in made
+    again = cli("prepare", written, "--raw", tmp_path, "--out", "deep/own", cwd=tmp_path)
+    assert again.stdout == f"already prepared: {tmp_path}/deep/own\n", again.stderr
+
+    written.write_text(written.read_text() + "normalize: false\n")
+    refused = cli(*own("deep/own", valid="dev"), cwd=tmp_path)
+    assert refused.returncode == 2 and "says otherwise than the flags" in refused.stderr
+    assert written.read_text().endswith("normalize: false\n") and contents(tmp_path / "deep/own") == made
+    assert cli(*own("deep/own", valid="dev"), "--overwrite", cwd=tmp_path).returncode == 0
+    assert DataConfig.load(written).tests == ("test",)
+
+
+def test_text_of_ones_own_in_one_language(tmp_path, raw):
+    done = cli(*own(target="", test=""), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "train: 40 of 40 lines kept" in done.stdout and (tmp_path / "own/dict.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["prepare"], "what is to be prepared? Write `prepare NAME --raw DIR`, or for files of your own `prepare "),
+        (["prepare", "toy"], "what is to be prepared?"),
+        (["prepare", "nosuch", "--raw", "."], "toy, wmt14_en_de, wmt14_en_fr, wmt17_en_cs, wmt17_en_de, wmt17_zh_en; "),
+        (["prepare", "--source", "de", "--out", "a"], "--train, --valid: missing, since --source is given; "),
+        ([*own(), "toy"], "--source: not with the name toy; "),
+        ([*own(), "--raw", "raw"], "--raw and --archives go with NAME"),
+        ([*own(), "--monolingual"], "--monolingual goes with NAME"),
+        (own(target=""), "--test: text of one language has no test set"),
+        (own(test=""), "--test: missing, since --source is given; "),
+        (own(train="raw/train.de"), "--train raw/train.de: leave out the language: raw/train means raw/train.en"),
+        (own(target="en"), "source and target are both en"),
+        (own(source="e!"), "source: must be a language code"),
+        (own(valid="raw/dev"), "raw/dev.en: cannot be read"),
+        (own(test="raw/test other/test"), "the names of test sets (a prefix without folders) must differ"),
+        ([*own(), "--bpe-size", "0"], "size must be at least 1"),
+    ],
+)
+def test_wrong_flags_for_files_of_ones_own_are_one_line(tmp_path, raw, words, message):
+    done = cli(*words, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"raw"}
+
+
 def test_fairseq_reads_the_result_and_preprocessing_repeats_it(tmp_path, raw, prepare):
     from fairseq.data import Dictionary, data_utils
 

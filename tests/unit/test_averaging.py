@@ -227,6 +227,17 @@ def test_last_and_range_count_as_numbers(folder, capsys):
     assert chosen(capsys, folder, "--updates", "--range", "50-150") == ["checkpoint_1_50.pt", "checkpoint_2_150.pt"]
 
 
+def test_fewer_than_asked_are_averaged_with_a_warning(folder, capsys):
+    out = str(folder / "average.pt")
+    assert main(["average", "--checkpoints", str(folder), "--out", out, "--updates", "--last", "5"]) == 0
+    said = capsys.readouterr()
+    assert said.err == (
+        "warning: 5 checkpoints are wanted, but there are 3: checkpoint_1_50.pt, checkpoint_2_150.pt, "
+        "checkpoint_11_1050.pt\n"
+    )
+    assert chosen(capsys, folder, "--updates", "--last", "5") == chosen(capsys, folder, "--updates", "--last", "3")
+
+
 def test_best_is_by_value_and_takes_copies_once(folder, capsys):
     best = chosen(capsys, folder, "--best", "3", "--metric", "bleu")
     assert [name.split("(")[1] for name in best] == ["35.5)", "35)", "34)"]
@@ -252,8 +263,7 @@ def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
     (tmp_path / "checkpoint_1_8.pt").unlink()
     for number in (8, 9):
         save(tmp_path / f"checkpoint_1_{number}.pt", model, number)
-    with pytest.raises(ValueError, match="3 checkpoints are wanted, but"):
-        averaging.best([tmp_path / f"checkpoint_1_{n}.pt" for n in (1, 8, 9)], 3, "loss")
+    assert len(averaging.best([tmp_path / f"checkpoint_1_{n}.pt" for n in (1, 8, 9)], 3, "loss")) == 1
 
 
 def test_best_by_the_name_of_a_file(tmp_path, capsys):
@@ -286,13 +296,16 @@ def test_best_of_an_unknown_metric_is_what_training_maximized(tmp_path, capsys):
     [
         ("", "Add --last N, --range A-B or --best N --metric NAME"),
         ("--last 2", "choose with --epochs or --updates"),
-        ("--epochs --last 12", "12 checkpoints are wanted, but there are 11: checkpoint1.pt, checkpoint2.pt, "),
+        (
+            "--strict --epochs --last 12",
+            "12 checkpoints are wanted, but there are 11: checkpoint1.pt, checkpoint2.pt, ",
+        ),
         ("--epochs --last 0", "at least 1 checkpoint is needed, not 0"),
         ("--updates --range 200-300", "no checkpoint from 200 to 300; found checkpoint_1_50.pt, "),
         ("--updates --range 300", "--range 300: write the first and the last number"),
         ("--best 4", "--best and --metric go together"),
         ("--best 4 --metric meteor", "no checkpoint holds meteor; found checkpoint.best_bleu_35.0001.pt, "),
-        ("--best 13 --metric bleu", "13 checkpoints are wanted, but there are 11: "),
+        ("--strict --best 13 --metric bleu", "13 checkpoints are wanted, but there are 11: "),
         (
             "--best 1 --metric bleu --updates",
             "no checkpoint holds bleu; found checkpoint_1_50.pt, checkpoint_2_150.pt, ",
