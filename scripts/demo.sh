@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# All steps on the embedded corpus: data, training, translation, a table, attention maps. A second call resumes.
+# All steps on the embedded corpus: data, training, translation, a table, attention maps, a page. A second call resumes.
 set -euo pipefail
 
 if [[ $# -gt 0 ]]; then
-    echo "usage: [SYSTEMS=baseline,disagreement|all] [SIZE=tiny] [SENTENCES=12000] [DEMO=demo] $0" >&2
+    echo "usage: [SYSTEMS=baseline,evolving,disagreement|all] [SIZE=tiny] [UPDATES=900] [SENTENCES=12000] [DEMO=demo] $0" >&2
     echo "SYSTEMS: rows of configs/tables/toy.yaml; DEMO: the output folder." >&2
     exit 2
 fi
-systems=${SYSTEMS:-baseline,disagreement} size=${SIZE:-tiny}
+systems=${SYSTEMS:-baseline,evolving,disagreement} size=${SIZE:-tiny} updates=${UPDATES:-900}
 out=${DEMO:-demo}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
+table=(toy --size "$size" --set max-update="$updates")
 [[ $systems != all ]] ||
-    systems=$(fairseq-diverse run toy --size "$size" --dry-run | sed -n 's/^# \(.*\) seed .*/\1/p' | paste -sd,)
+    systems=$(fairseq-diverse run "${table[@]}" --dry-run | sed -n 's/^# \(.*\) seed .*/\1/p' | paste -sd,)
 
 echo "== corpus and its word-by-word translation: $out/raw"
 if [[ ! -f $out/word-by-word.txt ]]; then
@@ -31,15 +32,11 @@ if [[ ! -f $out/data/toy/test.en-de.en.syntax.json ]]; then
 fi
 
 echo "== fairseq-train and fairseq-generate, two runs side by side; logs in $out/toy-*/seed1"
-fairseq-diverse run toy --size "$size" --rows "$systems" --jobs 2
-
-echo "== results"
-fairseq-diverse report toy --size "$size" --rows "$systems"
-tail -n 1 "$out/word-by-word.txt"
+fairseq-diverse run "${table[@]}" --rows "$systems" --jobs 2
 
 echo "== attention maps"
 for system in ${systems//,/ }; do
-    run=$(fairseq-diverse run toy --size "$size" --rows "$system" --dry-run | sed -n '1s/.*, //p')
+    run=$(fairseq-diverse run "${table[@]}" --rows "$system" --dry-run | sed -n '1s/.*, //p')
     for component in encoder cross; do
         map=$out/attention/$system-$component-2.png
         if [[ $map -nt $(echo "$run"/checkpoints/checkpoint_*.pt) ]]; then
@@ -50,3 +47,18 @@ for system in ${systems//,/ }; do
             --sentence 3 --component $component --layer 2 --out "$map" | tail -n 1
     done
 done
+
+echo "== results, and five test sentences"
+fairseq-diverse report "${table[@]}" --rows "$systems" --translations 5
+tail -n 1 "$out/word-by-word.txt"
+fairseq-diverse report "${table[@]}" --rows "$systems" --format html --out "$out/report.html"
+
+cat <<END
+
+the same as a page:  $out/report.html
+attention maps:      $out/attention/
+Next, after "source $root/.venv/bin/activate":
+  SYSTEMS=baseline,gated $0    # another mechanism
+  FAIRSEQ_DIVERSE_RUNS=$out fairseq-diverse run ${table[*]} --rows $systems --seeds 1,2,3 --jobs 2    # one seed proves nothing
+  fairseq-diverse prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --out data    # your own
+END

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fairseq_diverse.experiments.formats import Block
     from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.saved import Summary
+    from fairseq_diverse.experiments.side_by_side import Sentence
     from fairseq_diverse.experiments.tables import Table
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
@@ -47,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", metavar="NAME", help="only this test set")
     parser.add_argument(
         "--verdict", action="store_true", help="one line a row: does it help, how sure is that, what does it cost"
+    )
+    parser.add_argument(
+        "--translations",
+        type=int,
+        metavar="N",
+        help="also N sentences, evenly spread over the test set, as each row translates them",
     )
     parser.add_argument("--format", choices=("text", "markdown", "latex", "json", "html"), default="text")
     parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named as in their header")
@@ -158,6 +165,9 @@ def show(args: argparse.Namespace) -> str:
         blocks, content = of_kind(args, table, rows, summaries, (others, of_others))
     else:
         blocks, content = _translation(args, table, rows, summaries, (others, of_others))
+    found = _sentences(args, rows) if args.translations is not None else []
+    if found:
+        content["translations"] = [sentence.as_dict() for sentence in found]
     if args.save and not saved.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":
@@ -166,7 +176,21 @@ def show(args: argparse.Namespace) -> str:
         first, *more = blocks
         return formats.as_html(*first, _figures(args, table, rows, content["rows"], summaries), more)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
-    return "\n\n".join(write(*block).rstrip("\n") for block in blocks)
+    written = [write(*block).rstrip("\n") for block in blocks]
+    if found:
+        text = "\n\n".join(sentence.as_text() for sentence in found)
+        written.append(f"```text\n{text}\n```" if args.format == "markdown" else text)
+    return "\n\n".join(written)
+
+
+def _sentences(args: argparse.Namespace, rows: "Sequence[Row]") -> "list[Sentence]":
+    from fairseq_diverse.experiments.side_by_side import sentences
+
+    if args.results or args.format == "latex" or any(row.kind != "translation" for row in rows):
+        raise UserError("--translations: is for runs that translate, not for --results, --format latex or classifiers")
+    if args.translations < 1:
+        raise UserError(f"--translations {args.translations}: at least 1")
+    return sentences(rows, args.translations, Path(args.runs).resolve() if args.runs else None, args.test or "test")
 
 
 def _classification(

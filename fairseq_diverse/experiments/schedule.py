@@ -1,10 +1,13 @@
 """Several runs side by side, with progress."""
 
 import contextlib
+import heapq
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import mean
 
 from fairseq_diverse.experiments.comparison import starts_of
 from fairseq_diverse.experiments.environment import AVX2, of_same_arithmetic
@@ -27,6 +30,7 @@ def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
     waiting, jobs = list(runs), min(jobs, len(runs))
     display = Bars(jobs) if sys.stderr.isatty() else Lines()
     working: dict[int, tuple[Run, Iterator[Progress]]] = {}
+    pace = Pace(runs)
     unfinished = 0
     try:
         while waiting or working:
@@ -40,7 +44,9 @@ def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
                     continue
                 run, generator = working[slot]
                 try:
-                    display.show(slot, run, next(generator))
+                    progress = next(generator)
+                    pace.follow(run, progress)
+                    display.show(slot, run, progress, pace.left([run for run, _ in working.values()], waiting, jobs))
                     continue
                 except StopIteration:
                     pass
@@ -130,15 +136,54 @@ def outcome(run: Run) -> str:
     )
 
 
+class Pace:
+    """How long all runs still train, from the updates done so far."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.to_do: dict[Path, int] = {}  # updates
+        self.began: dict[Path, tuple[float, int]] = {}
+        self.seconds: dict[Path, float] = {}  # an update
+        for run in runs:
+            with contextlib.suppress(ValueError):  # a damaged summary, which is reported in its turn
+                self.to_do[run.directory] = 0 if run.finished else run.row.max_update
+
+    def follow(self, run: Run, progress: Progress) -> None:
+        key, now = run.directory, time.monotonic()
+        to_do = run.row.max_update - progress.updates if progress.step == "train" else 0
+        if progress.step == "train" and progress.updates and to_do < self.to_do.get(key, 0):
+            when, updates = self.began.setdefault(key, (now, progress.updates))
+            if progress.updates > updates:
+                self.seconds[key] = (now - when) / (progress.updates - updates)
+        self.to_do[key] = to_do
+
+    def left(self, working: Sequence[Run], waiting: Sequence[Run], jobs: int) -> str:
+        """The time until the last training ends, in words; empty where it is not known."""
+        if not self.seconds:
+            return ""
+        usual = mean(self.seconds.values())
+        of_each = [
+            [self.to_do.get(run.directory, 0) * self.seconds.get(run.directory, usual) for run in runs]
+            for runs in (working, waiting)
+        ]
+        ends = [0.0] * (jobs - len(working)) + of_each[0]
+        heapq.heapify(ends)
+        for seconds in of_each[1]:
+            heapq.heapreplace(ends, ends[0] + seconds)
+        minutes = max(ends) / 60
+        amount = f"{minutes / 60:.1f} hours" if minutes >= 100 else f"{max(minutes, 1):.0f} min"
+        return f"all runs: about {amount} of training left"
+
+
 class Bars:
     """One line a working run, in training with a bar; for a terminal."""
 
     def __init__(self, jobs: int):
         from tqdm import tqdm
 
-        self.bars = [tqdm(position=slot, leave=False, unit="update", bar_format="{desc}") for slot in range(jobs)]
+        self.bars = [tqdm(position=slot, leave=False, unit="update", bar_format="{desc}") for slot in range(jobs + 1)]
 
-    def show(self, slot: int, run: Run, progress: Progress) -> None:
+    def show(self, slot: int, run: Run, progress: Progress, left: str) -> None:
+        self.bars[-1].set_description_str(left)
         bar = self.bars[slot]
         if bar.desc != f"{run.name}, {progress.step}":
             bar.reset(total=run.row.max_update)
@@ -170,7 +215,7 @@ class Lines:
     def __init__(self) -> None:
         self.shown: dict[int, tuple[str, float, int]] = {}
 
-    def show(self, slot: int, run: Run, progress: Progress) -> None:
+    def show(self, slot: int, run: Run, progress: Progress, left: str) -> None:
         step, when, updates = self.shown.get(slot, ("", 0.0, 0))
         if progress.step != step:
             self.say(f"{run.name}: {progress.step}")
@@ -181,7 +226,7 @@ class Lines:
         else:
             self.say(
                 f"{run.name}: {progress.step} {progress.updates}/{run.row.max_update} updates, "
-                f"loss {progress.loss}, {progress.words_per_second} words/s"
+                f"loss {progress.loss}, {progress.words_per_second} words/s{left and '; '}{left}"
             )
         self.shown[slot] = progress.step, time.monotonic(), progress.updates
 

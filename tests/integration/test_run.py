@@ -224,6 +224,30 @@ def test_report_and_its_saved_copy(folder, finished):
     assert json.loads(as_json.stdout)["rows"][0]["bleu"] == pytest.approx(bleu)
 
 
+def test_translations_are_shown_beside_their_references(folder, finished):
+    command = ("report", folder / "table.yaml", "--rows", "baseline")
+    shown = json.loads(call(folder / "runs", *command, "--format", "json", "--translations", 3).stdout)["translations"]
+    run = directory(folder / "runs", "baseline")
+    text, lines = folder / "data/text", (run / "test.hyp").read_text().splitlines()
+    assert [sentence["number"] for sentence in shown] == [1 + number * len(lines) // 3 for number in range(3)]
+    for sentence in shown:
+        at = sentence["number"] - 1
+        for key, language in (("source", "en"), ("reference", "de")):
+            assert sentence[key] == (text / f"test.{language}").read_text().splitlines()[at]
+        assert sentence["translations"] == {"baseline": lines[at]}
+    as_text = call(folder / "runs", *command, "--translations", 1).stdout
+    assert as_text.endswith(
+        f"\nsentence 1\n  source     {shown[0]['source']}\n  reference  {shown[0]['reference']}\n"
+        f"  baseline   {lines[0]}\n"
+    )
+    for more, message in (
+        (["--translations", 0], "--translations 0: at least 1"),
+        (["--translations", 2, "--format", "latex"], "--translations: is for runs that translate"),
+    ):
+        refused = call(folder / "runs", *command, *more)
+        assert refused.returncode == 2 and message in refused.stderr
+
+
 def test_equal_runs_are_shared_and_finished_steps_are_not_repeated(folder, finished):
     other = folder / "other.yaml"
     other.write_text((folder / "table.yaml").read_text().replace("baseline:", "plain:"))

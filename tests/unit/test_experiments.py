@@ -746,6 +746,21 @@ def test_a_failing_run_is_shown_and_the_others_continue(tmp_path, capsys, monkey
     assert FakeRun.most == 2 and FakeRun.working == 0
 
 
+def test_the_time_left_is_that_of_all_runs(tmp_path, monkeypatch):
+    clock = iter([0.0, 100.0, 200.0])
+    monkeypatch.setattr(schedule.time, "monotonic", lambda: next(clock))
+    runs = [FakeRun(f"run {number}", tmp_path / str(number)) for number in range(4)]
+    runs[3].summary = {}
+    pace = schedule.Pace(runs)
+    assert pace.left(runs[:2], runs[2:], 2) == ""
+    pace.follow(runs[0], Progress("train", 1, "1.0", "100"))
+    pace.follow(runs[0], Progress("train", 3, "1.0", "100"))  # 50 s an update
+    pace.follow(runs[1], Progress("translate"))
+    # run 0 needs 7 updates, run 1 none, so that run 2 starts beside it and needs 10; run 3 is finished
+    assert pace.left(runs[:2], runs[2:], 2) == f"all runs: about {500 / 60:.0f} min of training left"
+    assert pace.left(runs[:1], runs[1:], 1) == f"all runs: about {850 / 60:.0f} min of training left"
+
+
 def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
     def interrupt(seconds):
         raise KeyboardInterrupt
