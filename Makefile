@@ -46,6 +46,6 @@ lint: setup
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# The tables of docs/results.md, from the summaries in results/
+# The tables of README.md and docs/results.md, from the summaries in results/
 results: setup
-	$(BIN)/fairseq-diverse report --refresh docs/results.md
+	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md

@@ -269,7 +269,7 @@ def _translation(
     ]
     cells = _columns(cells, args.columns)
     notes = [
-        verdict_notes(found) if args.verdict else report.notes(view[0], found, shown[0])
+        verdict_notes(found, shown[0]) if args.verdict else report.notes(view[0], found, shown[0])
         for view, found, shown in zip(views, lines, cells, strict=True)
     ]
     common = [note for note in notes[0] if all(note in others for others in notes)]

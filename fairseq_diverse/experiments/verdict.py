@@ -52,8 +52,8 @@ def verdict_cells(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> li
     return cells
 
 
-def verdict_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the verdict is about."""
+def verdict_notes(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """What the verdict, and the columns that are shown, are about."""
     done = [line for line in lines if line["seeds"]]
     together = f" ({count})" if (count := tested_rows(done, ["nll_"])) else ""
     text = [
@@ -63,9 +63,10 @@ def verdict_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         "not resolved: these seeds show no difference, which does not show that there is none",
     ]
     text += seeds_notes(done, {"nll_": ("NLL", 3)})[1:]
-    text += [
+    speed = [
         "training speed: target subwords a second by the baseline's; no comparison unless the runs had the machine to "
         "themselves alike",
         *no_speed_note([line for line in done if "baseline" in line]),
     ]
+    text += speed if "training speed" in columns else []
     return text + seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
