@@ -157,10 +157,15 @@ def main(args: argparse.Namespace) -> int:
             print("\n".join(run.shell_lines(environment)), end="\n\n")
         return 0
     if args.slurm is not None:
+        from fairseq_diverse.experiments.environment import AVX2
+        from fairseq_diverse.experiments.schedule import other_arithmetic
         from fairseq_diverse.experiments.slurm import Job
         from fairseq_diverse.support.paths import runs_dir
         from fairseq_diverse.support.slurm import submit
 
+        for run in runs:
+            if args.same_arithmetic and (why := other_arithmetic(run, AVX2)):
+                print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
         unfinished = [run for run in runs if not run.finished]
         waiting = [run for run in unfinished if run.first and not run.first.finished]
         unfinished = [run for run in unfinished if run not in waiting]

@@ -61,6 +61,7 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
             if step == "train":
                 yield from _train(run, command, environment, lock)
             else:
+                _record_start(run, environment)
                 peak = yield from _spawn(run, step, command, environment, lock)
                 log = run.directory / f"{step}.log"
                 measured = logs.measure(step, log) | {"peak_memory": peak}
@@ -80,8 +81,7 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
 def _train(run: Run, command: list[str], environment: dict[str, str], lock: int) -> Iterator[Progress]:
     peak = None
     if (updates := repair_last_checkpoint(run.checkpoints)) < run.row.max_update:
-        starts = [*run.state.get("starts", []), provenance.collect(environment)]
-        write_json(run.directory / "state.json", run.state | {"starts": starts})
+        _record_start(run, environment)
         peak = yield from _spawn(run, "train", command, environment, lock)
         updates = repair_last_checkpoint(run.checkpoints)
     log = run.directory / "train.log"
@@ -91,6 +91,13 @@ def _train(run: Run, command: list[str], environment: dict[str, str], lock: int)
         final = run.checkpoints / f"checkpoint_0_{updates}.pt"
         os.link(run.checkpoints / "checkpoint_last.pt", final)  # fairseq leaves it out at the end of an epoch
     _finish(run, "train", logs.measure("train", log) | {"peak_memory": peak, "updates": updates})
+
+
+def _record_start(run: Run, environment: dict[str, str]) -> None:
+    """Keep on which machine and with which code a step starts, where that is not as it was at the last."""
+    starts, start = run.state.get("starts", []), provenance.collect(environment)
+    if starts[-1:] != [start]:
+        write_json(run.directory / "state.json", run.state | {"starts": [*starts, start]})
 
 
 def _finish(run: Run, step: str, measures: dict[str, Any]) -> None:

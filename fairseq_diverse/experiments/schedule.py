@@ -82,23 +82,25 @@ def _ready(waiting: Sequence[Run], working: Sequence[Run]) -> Run | None:
 
 def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> Iterator[Progress]:
     """Work on one run where it is not finished, and say how it ended."""
-    other = _started_with_other_arithmetic(run, environment)
+    why = other_arithmetic(run, environment)
     if run.finished:
-        why = "; NOT with --same-arithmetic, by its summary: remove that folder to train it again" * other
         say(f"{run.name}: {outcome(run)} (done before, {run.directory}{why})")
         return
-    why = " (training began without --same-arithmetic and resumes with it: remove that folder to start anew)" * other
     say(f"{run.name}: {run.directory}{why}")
     yield from execute(run, environment)
     say(f"{run.name}: {outcome(run)}")
 
 
-def _started_with_other_arithmetic(run: Run, environment: dict[str, str]) -> bool:
-    """Whether ``environment`` is that of --same-arithmetic and a start of the run's training was not."""
+def other_arithmetic(run: Run, environment: dict[str, str]) -> str:
+    """What to say of a run where ``environment`` is that of --same-arithmetic and a start of its training was not."""
     if not AVX2.items() <= environment.items():
-        return False
+        return ""
     before = starts_of(run.summary or {}) if run.finished else run.state.get("starts", [])
-    return not all(map(of_same_arithmetic, before))
+    if all(map(of_same_arithmetic, before)):
+        return ""
+    if run.finished:
+        return "; NOT with --same-arithmetic, by its summary: remove that folder to train it again"
+    return " (training began without --same-arithmetic and resumes with it: remove that folder to start anew)"
 
 
 def outcome(run: Run) -> str:

@@ -26,7 +26,7 @@ def summarize(run: Run) -> dict[str, Any]:
     reference and the n-grams that match, n = 1 to 4. ``chosen``, where the run chose its length penalty, holds it and
     BLEU on the validation split by length penalty.
 
-    Commit, versions and machine are those of the last start of training; where starts differ, ``starts`` has each.
+    Commit, versions and machine are those of the last start of a step; where starts differ, ``starts`` has each.
 
     Speeds are in (target) subwords and in updates per second, memory in bytes.
 
@@ -65,7 +65,7 @@ def summarize(run: Run) -> dict[str, Any]:
 
 
 def starts(state: dict[str, Any]) -> dict[str, Any]:
-    """What the last start of training found (`provenance.collect`), and ``starts``, all that differ, if several do."""
+    """What the last start of a step found (`provenance.collect`), and ``starts``, all that differ, if several do."""
     found: list[dict[str, Any]] = []
     for start in state.get("starts", []):
         found += [] if start in found else [start]

@@ -27,6 +27,8 @@ ROW_KEYS = (
     *("data", "size", "parser", "pretrained", "generate", "average", "baseline", "grid", "metrics", "published"),
     "tests",
 )
+TEXT_FIGURE = re.compile(r"[\d.,]+[KMGT]?(/[\d.,]+)*")
+POSITIVE = ("batch-size", "beam", "max-sentences", "max-tokens", "max-update", "nbest", "update-freq")
 IN_GRIDS = ("data", "size", "parser", "pretrained")  # of these
 PUBLISHED_KEYS = (
     *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
@@ -365,6 +367,8 @@ def _published(row: Flags, path: Path, name: str, tests: tuple[str, ...]) -> Fla
     for key, value in plain + [pair for figures in of_tests.values() for pair in figures.items()]:
         if isinstance(value, bool) or not isinstance(value, int | float if key in TASKS else int | float | str):
             raise ValueError(f"{path}: row {name}: published {key}: {shown(value)} is not a figure")
+        if isinstance(value, str) and not TEXT_FIGURE.fullmatch(value):
+            raise ValueError(f"{path}: row {name}: published {key}: {shown(value)}: write 27.3, 12.6M or 90.9/87.0")
     return published
 
 
@@ -472,6 +476,8 @@ def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
             raise ValueError(f"{where}: {flag}: fairseq reads such files through a shell; take mmap or raw")
         if re.match(r"-(?!\.?[0-9])", text):
             raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
+        if flag in POSITIVE and re.fullmatch(r"-.*|[0.]+", text):
+            raise ValueError(f"{where}: {flag}: {text}: a number above 0 expected")
         problem = unsafe_setting(flag.replace("-", "_"), text) or ("is not a plain value" if "**" in text else "")
         if problem and flag not in ENCODER:
             raise ValueError(f"{where}: {flag}: {shown(text)} {problem}; write the value itself")

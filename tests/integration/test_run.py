@@ -274,6 +274,16 @@ def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, 
     assert {name: (run / name).stat().st_mtime_ns for name in logs} == logs
     assert json.loads((run / "summary.json").read_text()) == first
 
+    state = json.loads((run / "state.json").read_text())
+    (run / "state.json").write_text(json.dumps({key: value for key, value in state.items() if key != "reference"}))
+    (run / "summary.json").unlink()
+    elsewhere = environment(folder / "runs") | {"MALLOC_ARENA_MAX": "1"}
+    assert cli("run", folder / "table.yaml", "--rows", "baseline", env=elsewhere).returncode == 0
+    variables = [start["machine"]["variables"] for start in summary(folder / "runs", "baseline")["starts"]]
+    assert ["MALLOC_ARENA_MAX" in of_start for of_start in variables] == [False, True]
+    (run / "summary.json").write_text(json.dumps(first))
+    (run / "state.json").write_text(json.dumps(state))
+
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(folder, finished, how):

@@ -289,6 +289,9 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("fp16: true", "lr: !!python/object/apply:os.getcwd []"), "table.yaml, line 7: not valid YAML"),
         (("fp16: true", 'lr: "a\\0b"'), "table.yaml: rows: second: lr: a.x00b: has a control character"),
         (("{bleu: 27.3}", "{bleu: true}"), "row second: published bleu: True is not a figure"),
+        (("{bleu: 27.3}", '{bleu: "27%"}'), "row second: published bleu: 27%: write 27.3, 12.6M or 90.9/87.0"),
+        (("fp16: true", "max-tokens: -1400"), "row second: max-tokens: -1400: a number above 0 expected"),
+        (("fp16: true", "generate: {beam: 0}"), "row second: generate: beam: 0: a number above 0 expected"),
         (("size: ", "size: [a]\nx: "), "table.yaml: size: text expected, not"),
         (("data: multi30k_en_de", f"data: {'d' * 400}"), "table.yaml: data: d+...: longer than a file's name can be"),
         (("rows:", f"grid: {{lr: {list(range(101))}, dropout: {list(range(100))}}}\nrows:"), "makes 20,200 rows"),
@@ -457,7 +460,7 @@ def test_averages_of_the_best(table):
     shown = " ".join(flags["train"])
     assert "--save-interval-updates 5 --keep-interval-updates -1 --best-checkpoint-metric loss" in shown
     assert " ".join(flags["average"]).endswith(
-        "--updates --best 3 --metric loss --out r/checkpoints/checkpoint_average.pt"
+        "--updates --best 3 --metric loss --strict --out r/checkpoints/checkpoint_average.pt"
     )
     last = ("fp16: true", "average: {last: 2, every: 5}")
     assert load_table(table(last), settings=by_loss).rows["second"].average == row.average
