@@ -99,6 +99,33 @@ ROWS = [
 ]
 
 
+# The systems of configs/tables/comparison-*.yaml by their rows; of each corpus its size, the wider feed-forward layers
+# and half of its heads.
+COMPARED = {
+    "baseline": Row("off"),
+    "wider": Row("off"),
+    "disagreement": Row("off", terms="output", terms_on=EVERYWHERE),
+    "em": Row("em routing", "encoder:1-2"),
+    "lpea-rhe": Row("phrase, enlivened", "encoder:1"),
+    "interacting-sum": Row("interacting sum", EVERYWHERE),
+    "evolving": Row("evolving", EVERYWHERE),
+    "differential": Row("differential", EVERYWHERE),
+    "gated": Row("gated element", EVERYWHERE),
+}
+CORPORA = {"iwslt14": ("iwslt14", 1408, 2), "wmt14": ("base", 2432, 4)}
+
+
+def compared(name: str, corpus: str) -> System:
+    """A system of the comparison on a corpus."""
+    system, (_, width, heads) = COMPARED[name].system, CORPORA[corpus]
+    sides = {
+        "wider": {"ffn_embed_dim": width},
+        "differential": {"attention_heads": heads},
+    }.get(name, {})
+    flags = {f"{side}_{key}": value for key, value in sides.items() for side in ("encoder", "decoder")}
+    return System(system.flags | flags, system.terms, system.terms_on)
+
+
 def placed(variant: str, on: str) -> dict[str, Any]:
     """The flags of a variant there."""
     return {name: on if value == "{on}" else value for name, value in VARIANTS[variant].items()}
@@ -128,6 +155,10 @@ def count(only: str = "") -> dict[str, Any]:
     for size, length in itertools.product(("base", "big"), LENGTHS):
         of = f"{size} {length}"
         work += [(f"{of} training: {row.name}", count_training, (size, row.system, length)) for row in ROWS]
+    for corpus, (size, *_) in CORPORA.items():
+        work += [
+            (f"{corpus} comparison: {name}", count_training, (size, compared(name, corpus), 32)) for name in COMPARED
+        ]
     steps = GENERATION["steps"], GENERATION["sentences"], GENERATION["beam"]
     work += [
         (f"base {steps[0]} generation: {row.name}", count_generation, ("base", row.system.flags, *steps))

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from benchmarks.gpu_counting import DEVICES
-from benchmarks.gpu_rows import LAUNCH, LENGTHS, ROWS, table
+from benchmarks.gpu_rows import COMPARED, LAUNCH, LENGTHS, ROWS, table
 
 UPDATES = {"base": 100_000, "big": 300_000}  # of configs/size, with 8 x 4,096 tokens
+STEPS = {"iwslt14": (50_000, 1), "wmt14": (100_000, 8)}  # of the comparison: updates, batches of 4,096 tokens in each
+SEEDS = {"iwslt14": 5, "wmt14": 3}
 BATCHES = 8  # of TOKENS in an update
 STATE = 18  # bytes a parameter: half 2, float32 copy 4 and gradient 4, Adam 8; the half gradients are in the peak
 GRADIENT = 2  # bytes a parameter that are summed over GPUs, in half types
@@ -98,9 +100,26 @@ def memory_rows(figures: dict[str, Any], size: str) -> Iterator[list[str]]:
         yield [*cells, *(f"{x:,}" if x else "none" for x in fitting), f"{maps:,.0f}" if maps < 1e5 else "never"]
 
 
+def comparison_rows(figures: dict[str, Any], corpus: str) -> Iterator[list[str]]:
+    """Hours of one GPU for a training of every system, and for all seeds."""
+    updates, batches = STEPS[corpus]
+    for name in COMPARED:
+        its = figures[f"{corpus} comparison: {name}"]
+        cells = [name, f"{its['parameters'] / 1e6:.1f}M"]
+        for device in DEVICES:
+            work = batches * seconds(its, device, "forward", "backward") + seconds(its, device, "optimizer")
+            hours = updates * work / 3600
+            cells += [f"{hours:.2g}", f"{hours * SEEDS[corpus]:.2g}"]
+        yield cells
+
+
 def tables(figures: dict[str, Any]) -> dict[str, list[str]]:
     """By name."""
     made = {}
+    for corpus, seeds in SEEDS.items():
+        heads = ["modelled", "parameters"]
+        heads += [head for device in DEVICES for head in (f"{device}: a training, hours", f"{seeds} seeds")]
+        made[f"comparison {corpus}"] = table(heads, comparison_rows(figures, corpus))
     for size in UPDATES:
         heads = ["modelled", "parameters", "gradients MB"]
         for device in DEVICES:

@@ -143,6 +143,24 @@ def test_trained_encoders_are_probed(tmp_path, toy):
     assert len(re.findall(figures, table, re.MULTILINE)) == 3
 
 
+def test_the_comparison_at_the_papers_size(tmp_path):
+    shown = call("comparison.sh", "iwslt14", "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
+    assert len(re.findall(r"^# [\w-]+ seed [1-5]: data iwslt14_de_en not prepared, ", shown, re.MULTILINE)) == 9 * 5
+    chosen = call("comparison.sh", "wmt14", "--rows", "baseline,em", "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
+    assert re.findall(r"^# ([\w-]+) seed (\d): ", chosen, re.MULTILINE) == [
+        (row, seed) for row in ("baseline", "em") for seed in "123"
+    ]
+    for arguments, message in (
+        (["wmt14", "--dry-run"], "fewer than three systems are finished on IWSLT14"),
+        ([], "usage"),
+    ):
+        command = [SCRIPTS / "comparison.sh", *arguments]
+        refused = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {"FAIRSEQ_DIVERSE_RUNS": "."}
+        )
+        assert refused.returncode and message in refused.stderr and "Traceback" not in refused.stderr
+
+
 def test_a_dry_run_of_the_gpu_check(tmp_path):
     """The tests that need a GPU are collected; rows are trained, translated with and predicted."""
     asked = ["--dry-run", "--only", "^(off|em routing encoder:1)$", "--out", tmp_path]

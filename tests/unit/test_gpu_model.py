@@ -11,9 +11,11 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from benchmarks import gpu_check, gpu_model, scaling
 from benchmarks import gpu_rows as rows
 from benchmarks.fake_cuda import fake_cuda, move
-from benchmarks.gpu_counting import Counting, count_attention, count_generation
+from benchmarks.gpu_counting import TOKENS, Counting, count_attention, count_generation
 from fairseq_diverse.attention.kernels import cpu, gpu
 from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.testing.properties import where_placed
 from tests.cases import ALL_ON, CASES, build_model, terms
 
@@ -292,6 +294,24 @@ def test_memory_and_hours_follow_from_the_figures():
     memories = {length: 10**9 + length * 10**7 for length in (32, 512, 1024)}
     assert [scaling.longest(memories, card * 10**9) for card in (1, 2, 7, 20)] == [0, 32, 512, 1024]
     assert scaling.half(memories) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("corpus", rows.CORPORA)
+def test_the_comparison_is_that_of_its_table(corpus, kept):
+    table = load_table(config_path("tables", f"comparison-{corpus}"))
+    assert list(table.rows) == list(rows.COMPARED)
+    for name, row in table.rows.items():
+        system = rows.compared(name, corpus)
+        assert row.size == rows.CORPORA[corpus][0]
+        given = {flag.replace("-", "_"): value for flag, value in row.train.items()}
+        assert {key: given[key] for key in system.flags if key in given} == {
+            key: str(value) for key, value in system.flags.items() if key in given
+        }
+        assert (given.get("disagreement", ""), row.max_update) == (system.terms, scaling.STEPS[corpus][0])
+        assert (int(given["max_tokens"]), row.gpus or 1) == (TOKENS, scaling.STEPS[corpus][1])
+    added = {name: kept[f"{corpus} comparison: {name}"]["parameters"] for name in rows.COMPARED}
+    largest = max(count for name, count in added.items() if name != "wider")
+    assert added["wider"] == pytest.approx(largest, rel=0.01)
 
 
 @pytest.mark.parametrize(
