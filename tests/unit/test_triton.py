@@ -128,6 +128,13 @@ def test_votes_that_nearly_agree_keep_their_digits(heads, shift, device):
     assert max(compare("em", votes, betas=[torch.zeros(64) for _ in range(2)])[:2]) < 1e-4
 
 
+@pytest.mark.parametrize("seed", [20, 35])  # of votes of which one head takes some capsules nearly alone
+def test_many_iterations_keep_the_digits_of_the_gradient(seed, device):
+    torch.manual_seed(seed)
+    votes, betas = torch.randn(1, 3, 7, 1).to(device), [torch.randn(7) for _ in range(2)]
+    assert max(compare("em", votes, 8, betas)) < 1e-3
+
+
 def test_certain_capsules_keep_the_digits_of_their_costs_gradient(device):
     torch.manual_seed(0)
     errors = compare("em", 1e-2 * torch.randn(3, 2, 4, 1, device=device), betas=[5 * torch.ones(4), torch.zeros(4)])

@@ -27,39 +27,55 @@ TOKENS = 8  # of one program of the backward pass, which adds up their gradients
 
 
 @triton.jit
-def _em_share(d, n, normal, mean, precision, offset, N: tl.constexpr, KNOWN: tl.constexpr):
+def _em_share(c, n, normal, precision, offset, N: tl.constexpr, KNOWN: tl.constexpr):
     """C of one head: softmax over n of  log A - log sigma - (d - mean)^2 / (2 variance)."""
-    c = d - mean
     shifted, inverse = softmax(offset - precision * c * c, n, normal, N, False, KNOWN)
     return tl.exp(shifted) * inverse
 
 
 @triton.jit
 def _m_step(
-    votes, first, n, normal, before, H: tl.constexpr, N: tl.constexpr, UNIFORM: tl.constexpr, KNOWN: tl.constexpr
+    votes,
+    first,
+    n,
+    normal,
+    before,
+    H: tl.constexpr,
+    N: tl.constexpr,
+    UNIFORM: tl.constexpr,
+    KNOWN: tl.constexpr,
+    PRECISE: tl.constexpr,
 ):
-    """Sum_h C, mean and variance, with C by the step before, or 1/N.
+    """Sum_h C, base, mean and variance, with C by the step before, or 1/N.
 
-    In one pass: mean and sum of squares are updated head by head (West, 1979), which keeps their digits.
+    In one pass: mean and sum of squares are updated head by head (West, 1979), which keeps their digits. The mean is
+    base + mean: PRECISE takes as base the votes of a head with most of C, if there is one. After many iterations the
+    mean is nearly these, and the rounding of the difference, divided by a variance of about 1e-9, would be large.
     """
-    _, mean_before, _, _, _, precision, offset = before
+    _, base_before, mean_before, _, _, _, precision, offset = before
     total = tl.zeros_like(first)
+    base = tl.zeros_like(first)
     mean = tl.zeros_like(first)
     squares = tl.zeros_like(first)  # sum_h C (d - mean)^2
     for h in range(H):
         d = row(votes + h * N, n, N) - first
-        off = d - mean
+        off = (d - base) - mean
         if UNIFORM:
             share = 1.0 / N
-            mean += off * (1 / (h + 1.0))
+            part = 1 / (h + 1.0)
         else:
-            share = _em_share(d, n, normal + 2 * h, mean_before, precision, offset, N, KNOWN)
-            mean += off * (share / tl.maximum(total + share, TINY))
+            share = _em_share((d - base_before) - mean_before, n, normal + 2 * h, precision, offset, N, KNOWN)
+            part = share / tl.maximum(total + share, TINY)
+        squares += total * part * off * off
+        mean += off * part
+        if PRECISE and not UNIFORM:
+            more = share > total
+            base = tl.where(more, d, base)
+            mean = tl.where(more, -off * (total / tl.maximum(total + share, TINY)), mean)
         total += share
-        squares += share * off * (d - mean)
     inverse = 1 / (total + EPSILON)
-    shift = EPSILON * inverse * (mean + first)  # what the epsilon of its denominator takes from the mean
-    return total, mean - shift, (squares + total * shift * shift) * inverse + EPSILON
+    shift = EPSILON * inverse * (base + mean + first)  # what the epsilon of its denominator takes from the mean
+    return total, base, mean - shift, (squares + total * shift * shift) * inverse + EPSILON
 
 
 @triton.jit
@@ -78,9 +94,12 @@ def _em_steps(
 ):
     """The steps of one token; ``normals`` of its softmaxes are written, or read where they are known."""
     steps = ()
-    before = (first, first, first, first, first, first, first)
+    before = (first, first, first, first, first, first, first, first)
+    PRECISE: tl.constexpr = ITERATIONS > 3
     for t in tl.static_range(ITERATIONS):
-        total, mean, variance = _m_step(votes, first, n, normals + (t - 1) * H * 2, before, H, N, t == 0, KNOWN)
+        total, base, mean, variance = _m_step(
+            votes, first, n, normals + (t - 1) * H * 2, before, H, N, t == 0, KNOWN, PRECISE
+        )
         active = tl.full(first.shape, 1.0, tl.float32)
         inactive = tl.zeros_like(first)
         offset = -0.5 * tl.log(variance)
@@ -91,7 +110,7 @@ def _em_steps(
             active = tl.where(z < 0, small, 1.0) * larger
             inactive = tl.where(z < 0, 1.0, small) * larger  # with all its digits
             offset += tl.minimum(z, 0.0) + tl.log(larger)
-        before = (total, mean, variance, active, inactive, 0.5 / variance, offset)
+        before = (total, base, mean, variance, active, inactive, 0.5 / variance, offset)
         steps = steps + (before,)
     return steps
 
@@ -125,8 +144,8 @@ def _em_forward(
     if LEARNED:
         a = row(beta_a, n, N)
         u = row(beta_u, n, N)
-    _, mean, _, active, _, _, _ = _em_steps(votes, first, n, normals, a, u, H, N, ITERATIONS, LEARNED, False)[-1]
-    tl.store(out + token * N + n, (active * (mean + first)).to(out.dtype.element_ty), n < N)
+    _, base, mean, _, active, _, _, _ = _em_steps(votes, first, n, normals, a, u, H, N, ITERATIONS, LEARNED, False)[-1]
+    tl.store(out + token * N + n, (active * (base + mean + first)).to(out.dtype.element_ty), n < N)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -166,14 +185,14 @@ def _em_backward(
 
         # from the last step to the first: gradients of mean, log A, log sigma and variance become those of sum_h C d,
         # sum_h C and sum_h C (d - mean)^2
-        _, mean, _, active, _, _, _ = steps[ITERATIONS - 1]
+        _, base, mean, _, active, _, _, _ = steps[ITERATIONS - 1]
         g_mean = row(grad + token * N, n, N) * active
-        g_log_active = g_mean * (mean + first)
+        g_log_active = g_mean * (base + mean + first)
         g_log_sigma = zero
         g_variance = zero
         slopes = ()
         for t in tl.static_range(ITERATIONS - 1, -1, -1):
-            total, mean, variance, active, inactive, precision, _ = steps[t]
+            total, base, mean, variance, active, inactive, precision, _ = steps[t]
             inverse = 1 / (total + EPSILON)
             g_total = zero
             if LEARNED:
@@ -184,26 +203,28 @@ def _em_backward(
                 g_log_sigma += g_cost * total
             g_variance = (g_variance + g_log_sigma * precision) * inverse
             # sum_h C (d - mean) = epsilon (mean + first)
-            g_mean = (g_mean - 2 * g_variance * EPSILON * (mean + first)) * inverse
+            g_mean = (g_mean - 2 * g_variance * EPSILON * (base + mean + first)) * inverse
             g_total -= g_variance * (variance - EPSILON)
             dots = tl.zeros((HEADS,), tl.float32)
             if t > 0:  # through the E-step: a head's G_logit = C (G_C - sum_n C G_C)
-                _, mean_before, _, _, _, precision_before, offset_before = steps[t - 1]
+                _, base_before, mean_before, _, _, _, precision_before, offset_before = steps[t - 1]
                 normal = known + (t - 1) * H * 2
                 sum_0 = zero  # over heads of G_logit
                 sum_1 = zero  # ... times its logit's derivative by the mean
                 sum_2 = zero  # ... times that and (d - mean before)
                 for h in range(H):
                     d = row(v + h * N, n, N) - first
-                    share = _em_share(d, n, normal + 2 * h, mean_before, precision_before, offset_before, N, True)
-                    g_share = (g_variance * (d - mean) + g_mean) * (d - mean) + g_total
+                    c_before = (d - base_before) - mean_before
+                    share = _em_share(c_before, n, normal + 2 * h, precision_before, offset_before, N, True)
+                    c = (d - base) - mean
+                    g_share = (g_variance * c + g_mean) * c + g_total
                     dot = tl.sum(share * g_share, 0)
                     dots += tl.where(tl.arange(0, HEADS) == h, dot, 0.0)
                     g_logit = share * (g_share - dot)
                     sum_0 += g_logit
-                    steep = 2 * precision_before * (d - mean_before)
+                    steep = 2 * precision_before * c_before
                     sum_1 += g_logit * steep
-                    sum_2 += g_logit * steep * (d - mean_before)
+                    sum_2 += g_logit * steep * c_before
             slopes = ((g_mean, g_variance, g_total, dots),) + slopes
             if t > 0:
                 g_mean = sum_1
@@ -216,17 +237,18 @@ def _em_backward(
             g_vote = zero
             for t in tl.static_range(ITERATIONS):
                 g_mean, g_variance, g_total, dots = slopes[t]
-                c = d - steps[t][1]
+                c = (d - steps[t][1]) - steps[t][2]
                 g_c = 2 * g_variance * c + g_mean
                 if t == 0:
                     g_vote += g_c * (1.0 / N)
                 else:
-                    _, mean_before, _, _, _, precision_before, offset_before = steps[t - 1]
+                    _, base_before, mean_before, _, _, _, precision_before, offset_before = steps[t - 1]
+                    c_before = (d - base_before) - mean_before
                     normal = known + ((t - 1) * H + h) * 2
-                    share = _em_share(d, n, normal, mean_before, precision_before, offset_before, N, True)
+                    share = _em_share(c_before, n, normal, precision_before, offset_before, N, True)
                     dot = tl.sum(tl.where(tl.arange(0, HEADS) == h, dots, 0.0), 0)
                     g_share = (g_variance * c + g_mean) * c + g_total
-                    g_vote += share * (g_c - (g_share - dot) * 2 * precision_before * (d - mean_before))
+                    g_vote += share * (g_c - (g_share - dot) * 2 * precision_before * c_before)
             tl.store(grad_votes + (token * H + h) * N + n, g_vote.to(grad_votes.dtype.element_ty), n < N)
     if LEARNED:
         tl.store(grad_betas + block * 2 * N + n, g_a, n < N)
