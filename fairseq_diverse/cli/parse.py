@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.support.processes import Busy
     from fairseq_diverse.syntax.parse import join_shards, parse_file, shard_path
     from fairseq_diverse.syntax.parsers import KINDS, MODELS, located
 
@@ -81,8 +82,11 @@ def main(args: argparse.Namespace) -> None:
                 lines = [one.line for one in unparsed if one.reason == reason]
                 print(f"  {times} x {reason}: line {first_lines(lines)}")
         if args.join and existing != whole:
-            missing = join_shards(whole, shard[1])
-            print(f"{whole}: {f'{len(missing)} of {shard[1]} shards are missing' if missing else 'joined'}")
+            try:
+                missing = join_shards(whole, shard[1])
+                print(f"{whole}: {f'{len(missing)} of {shard[1]} shards are missing' if missing else 'joined'}")
+            except Busy as busy:  # the other splits remain to be parsed
+                print(f"{whole}: {busy}")
 
 
 def _gpus() -> list[str]:

@@ -22,12 +22,11 @@ def queue(args: argparse.Namespace, jobs: Mapping[str, Sequence[str]], dropped: 
     from fairseq_diverse.support.paths import runs_dir
     from fairseq_diverse.support.slurm import Command, submit
 
-    line, taken = [], False
-    for word in args.words:
-        if word.startswith("--"):
-            taken = word.partition("=")[0] in ("--slurm", *dropped)
-        if not taken:
-            line.append(word)
+    flags = argparse.ArgumentParser(add_help=False)  # which knows abbreviated flags
+    add_slurm(flags)
+    for flag in dropped:
+        flags.add_argument(flag)
+    line = flags.parse_known_args(args.words)[1]
     folder = runs_dir() / "slurm"
     numbers = submit([Command([*line, *more]) for more in jobs.values()], len(jobs), args.slurm, folder)
     for name, number in zip(jobs, numbers, strict=True):

@@ -128,13 +128,20 @@ def join_shards(out: Path, count: int) -> list[Path]:
     if out.exists() or (missing := [shard for shard in shards if not shard.exists()]):
         return [] if out.exists() else missing
     with locked(parts := out.with_name(f"{out.name}.parts")):
+        if out.exists():  # joined by another process since
+            shutil.rmtree(parts, ignore_errors=True)
+            return []
         records = [_read(record_path(shard)) for shard in shards]
-        ranges = [record.pop("shard") for record in records]
+        ranges = [record.pop("shard", None) for record in records]
+        if None in ranges:
+            shard = shards[ranges.index(None)]
+            raise UserError(f"{record_path(shard)}: not of a shard; delete {shard} and parse it again")
         ends = [0] + [one["lines"][1] for one in ranges]
         for shard, record, one, first in zip(shards, records, ranges, ends[:-1], strict=True):
             if record != records[0] or one["text"] != ranges[0]["text"] or one["lines"][0] != first:
                 raise UserError(
-                    f"{shard}: not of the text, parser and version of {shards[0]}; delete it and parse again"
+                    f"{shard}: not of the text, parser and version of {shards[0]}; delete the wrong one and parse it "
+                    "again"
                 )
         with atomic_write(out, "wb") as file:
             for shard in shards:

@@ -1,5 +1,6 @@
 """Parsing keeps every sentence on its line, even if the parser fails."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -13,6 +14,7 @@ import torch
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli import parse as cli_parse
+from fairseq_diverse.support import slurm
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parse, parsers
@@ -142,6 +144,57 @@ def test_shards_of_different_texts_parsers_or_lines_are_not_joined(other, tmp_pa
     with pytest.raises(UserError, match=r"out\.2-of-3: not of the text, parser and version of .*out\.1-of-3"):
         parse.join_shards(tmp_path / "out", 3)
     assert not (tmp_path / "out").exists() and (tmp_path / "out.1-of-3").exists()
+
+
+def test_a_file_in_the_place_of_a_shard_is_named(tmp_path):
+    write_shards(tmp_path)
+    (tmp_path / "out.2-of-3.json").write_text('{"kind": "constituency", "versions": {}}')
+    with pytest.raises(UserError, match=r"out\.2-of-3\.json: not of a shard; delete .*out\.2-of-3 and"):
+        parse.join_shards(tmp_path / "out", 3)
+
+
+def test_shards_that_another_process_joins_stop_no_other_split(tmp_path, monkeypatch, capsys):
+    """Joined while this one waited for the lock; and being joined, while another split remains."""
+    write_shards(tmp_path)
+    locked = parse.locked
+
+    @contextlib.contextmanager
+    def joined_before(parts):
+        monkeypatch.setattr(parse, "locked", locked)
+        parse.join_shards(tmp_path / "out", 3)
+        with locked(parts):
+            yield
+
+    monkeypatch.setattr(parse, "locked", joined_before)
+    assert parse.join_shards(tmp_path / "out", 3) == [] and not (tmp_path / "out.parts").exists()
+    (tmp_path / "out").unlink()
+    write_shards(tmp_path)
+    command = ["parse", "--kind", "constituency", "--input", f"{tmp_path}/{{split}}", "--out", f"{tmp_path}/{{split}}"]
+    for number in (1, 2, 3):
+        (tmp_path / f"other.{number}-of-3").touch()
+    with locked(tmp_path / "out.parts"), locked(tmp_path / "other.parts"):
+        assert main([*command, "--splits", "out,other", "--shard", "3/3", "--join"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{tmp_path}/{split}: process " in said for split in ("out", "other"))
+
+
+@pytest.mark.parametrize(
+    "flags", [["--slurm", "partition=a", "time=1"], ["--slu", "time=1"], ["--slurm=time=1"], ["--sl"]]
+)
+def test_a_job_is_not_queued_again_by_itself(flags, tmp_path, monkeypatch):
+    """However --slurm is written, and wherever it stands."""
+    queued = []
+    monkeypatch.setattr(slurm, "submit", lambda jobs, *others: [queued.append(job.words) or "1" for job in jobs])
+    asked = ["prepare", "--raw", str(tmp_path), *flags, "--workers", "2"]
+    words = ["prepare", "--raw", str(tmp_path), "--workers", "2"]
+    for line, expected in (
+        ([*asked, "multi30k_en_de"], [*words, "multi30k_en_de"]),
+        ([*asked[:1], "multi30k_en_de", *asked[1:]], ["prepare", "multi30k_en_de", *words[1:]]),
+    ):
+        assert main(line) == 0 and queued.pop() == expected
+    command = ["parse", "--kind", "dependency", "--input", "a", "--out", "b"]
+    assert main([*command, "--shards=2", *flags]) == 0
+    assert queued == [[*command, "--shard", f"{number}/2", "--join"] for number in (1, 2)]
 
 
 def test_each_worker_has_its_place_on_a_gpu(tmp_path, monkeypatch):
