@@ -111,6 +111,8 @@ class StagedBody:
         if replacing:
             if "position" in terms and not replacing[0].has_maps:
                 raise UserError(f"--disagreement position: {replacing[0].name} has no map per head; leave the term out")
+            if context.mask_bias is not None and bool(context.mask_bias.any()):
+                raise UserError(f"attn_mask: {replacing[0].name} adds no numbers to its logits; give a boolean mask")
             heads, weights = replacing[0].attention(context, need_weights)
         elif not explicit:
             mask = context.visible if bias is None else additive_mask(bias, context.visible).type_as(q)

@@ -154,6 +154,16 @@ def test_the_kernel_of_interacting_heads_drops_weights(mask, combine):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("combine", ["sum", "concat"])
+def test_all_weights_may_be_dropped_and_a_mask_may_lack_dimensions(combine):
+    q, k, v = (torch.randn(2, 3, 4, 5, requires_grad=True) for _ in range(3))
+    out = interacting_attention(q, k, v, None, combine, 1.0)
+    assert not out.any() and not torch.autograd.grad(out.sum(), v)[0].any()
+    future = torch.ones(4, 4).tril().bool()
+    expected = interacting_attention(q, k, v, future[None, None], combine)
+    assert interacting_attention(q, k, v, future, combine).equal(expected)
+
+
 def test_dropped_weights_look_random():
     kept = kept_weights(2**61 + 12345, 4, 8, 60, 60, 0.1).double()
     assert abs(kept.mean() - 0.9) < 4 * (0.09 / kept.numel()) ** 0.5

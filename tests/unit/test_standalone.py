@@ -111,6 +111,17 @@ def test_errors_are_one_line(options, message):
         StandaloneAttention(**{"embed_dim": C, "num_heads": H, **options})
 
 
+def test_masks_that_interacting_heads_cannot_use_are_refused():
+    """Not left out: numbers to add, one mask for each head. A mask of 0 and -inf is one of booleans."""
+    attention = StandaloneAttention(12, 4, mechanisms={"interacting": {"kind": "sum"}})
+    x, future = torch.randn(2, 3, 12), torch.full((3, 3), -torch.inf).triu(1)
+    assert attention(x, x, x, attn_mask=future)[0].equal(attention(x, x, x, attn_mask=future < 0)[0])
+    with pytest.raises(UserError, match=r"^attn_mask: interacting adds no numbers to its logits"):
+        attention(x, x, x, attn_mask=future.exp())
+    with pytest.raises(UserError, match=r"^attn_mask: interacting heads share one mask"):
+        attention(x, x, x, attn_mask=future.expand(8, 3, 3) < 0)
+
+
 def test_trees_that_are_missing_are_named():
     x = torch.randn(B, T, C)
     with pytest.raises(UserError, match="this attention needs dependency trees"):

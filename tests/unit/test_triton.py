@@ -378,6 +378,35 @@ def test_dropped_weights_of_interacting_heads_look_random():
 # ---- which version runs ----
 
 
+def test_layers_with_the_kernels_are_one_graph(device):
+    """For all lengths, with dropout, forward and backward."""
+
+    def work(q, k, v, allowed, valid, betas):
+        heads = interacting_attention(q, k, v, allowed, "sum", 0.5).unflatten(2, (2, 3)).transpose(1, 2)
+        figures = formulas.agreement(("subspace", "output"), v, heads, None, valid, ~(~valid))
+        votes = heads.transpose(1, 2).unsqueeze(-1)
+        return em_routing(votes, *betas, 2), simple_routing(votes, 2), figures
+
+    torch._dynamo.reset()
+    traced = []
+    compiled = torch.compile(
+        work, fullgraph=True, dynamic=True, backend=lambda graph, inputs: traced.append(graph) or graph
+    )
+    for length in (4, 5):  # not the number of heads
+        q, k, v, allowed, _ = pairs_of_heads(device, (2, 2, length, length, 3, 3), mask="padding")
+        results = []
+        for run in (work, compiled):
+            torch.manual_seed(7)
+            inputs = [x.detach().requires_grad_() for x in (q, k, v, *torch.ones(2, 3, device=device))]
+            with gpu.launches() as seen:
+                out = run(*inputs[:3], allowed, allowed[:, 0, 0], inputs[3:])
+                results.append([*out, *torch.autograd.grad(sum(x.square().sum() for x in out), inputs)])
+            assert len(seen) >= 10
+        for x, y in zip(*results, strict=True):
+            assert relative(x, y) < ROUNDING[device]
+    assert len(traced) == 1
+
+
 def test_torch_works_on_what_the_kernels_do_not_take(device):
     votes, beta = torch.randn(2, 3, 4, 1, device=device), torch.zeros(4, device=device)
     other = (votes.double(), votes.expand(2, 3, 4, 2), votes.repeat(1, 11, 1, 1), votes.repeat(1, 1, 257, 1))
@@ -392,6 +421,7 @@ def test_torch_works_on_what_the_kernels_do_not_take(device):
         q, k, v = (torch.randn(1, 2, 3, 5, device=device) for _ in range(3))
         for wide in ((q, k, q.repeat(1, 1, 1, 7)), (q.half(), k.half(), q.half().repeat(1, 1, 1, 26)), double(q, k, v)):
             interacting_attention(*wide, combine="sum")
+        interacting_attention(q, k, v, combine="sum", dropout=1.0)
         assert not seen
         simple_routing(votes)
         interacting_attention(q, k, v, combine="sum")

@@ -43,15 +43,15 @@ def interacting_attention(
         allowed: bool, broadcast to (B, 1, T, S), True where a query may see a key; None allows everything. A query
             without an allowed key sees every key: its output is finite and to be ignored.
         combine: concat or sum.
-        dropout: probability of dropping a weight, in [0, 1).
+        dropout: probability of dropping a weight, in [0, 1].
         scale: factor of Q K^T; None for 1 / sqrt(Dk).
 
     Returns:
         (B, T, H H D) for concat, (B, T, H D) for sum.
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
-    seen = None if allowed is None else attend_somewhere(allowed)
-    if kernel.on_gpu(q, k, v):
+    seen = None if allowed is None else attend_somewhere(allowed[(None,) * (4 - allowed.dim())])
+    if kernel.on_gpu(q, k, v, dropout):
         from fairseq_diverse.attention.kernels import interacting_triton as triton
 
         return triton.attend(q, k, v, seen, combine == "sum", scale, dropout)

@@ -15,6 +15,7 @@ from fairseq_diverse.attention.mechanism import (
 )
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.support.errors import UserError
 
 
 @register_mechanism("interacting")
@@ -60,6 +61,8 @@ class InteractingHeads(Mechanism):
     def attention(self, context: AttentionContext, need_weights: bool) -> tuple[Tensor, Tensor | None]:
         """(B, H, T, H D) or (B, H, T, D), and the mean over the keys' heads of the maps (B, H, T, S)."""
         q, k, v = context.q, context.k, context.v
+        if context.allowed is not None and context.allowed.size(1) > 1:
+            raise UserError("attn_mask: interacting heads share one mask; give (T, S) or (B, T, S)")
         heads = q.size(1)
         if self.combine_pairs == "concat":
             v = v / heads
