@@ -142,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="PATTERN", help="the rows in whose name this is found")
     parser.add_argument("--out", type=Path, help="folder for both files (default: benchmarks/results and docs)")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, tiny sizes, one pair: does it run at all?")
+    parser.add_argument("--check", action="store_true", help="only check the flags and that there is a GPU")
     args = parser.parse_args(arguments)
     args.device = "cpu" if args.dry_run else "cuda"
     if args.dry_run:
@@ -160,6 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only {args.only!r}: not a regular expression ({error})")
     if not rows:
         parser.error(f"--only {args.only!r}: no row has that in its name")
+    if args.check:
+        return 0
     name = device_name(args.device)
     slug = re.sub(r"\W+", "-", name.lower()).strip("-") + ("-dry-run" if args.dry_run else "")
     settings = {

@@ -11,6 +11,8 @@ fi
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 
+python -m benchmarks.gpu_check "$@" --check
+
 echo "== tests that need a GPU"
 failed=0
 python -m pytest -q -rs -m gpu -c "$root/pyproject.toml" --rootdir "$root" "${TESTS:-$root/tests}" || failed=$?

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from fairseq_diverse.cli import build_parser
 from fairseq_diverse.toy.probing import write_probing
@@ -177,6 +178,13 @@ def test_a_dry_run_of_the_gpu_check(tmp_path):
     assert all(0 < speed < 1 for speed in routed["predicted"].values()) and min(routed["seconds"]) > 0
     table = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| em routing")]
     assert [cells[1] for cells in table] == [f"{row['speed']:.3f}" for row in report["rows"][2:]]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_the_gpu_check_says_before_its_tests_that_there_is_no_gpu(tmp_path):
+    done = subprocess.run([SCRIPTS / "gpu-check.sh", "--out", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 2 and "== tests" not in done.stdout and not list(tmp_path.iterdir())
+    assert "error: torch sees no CUDA device" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
