@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq.dataclass.configs import GenerationConfig
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 CELL, LETTER = 0.15, 0.07  # inches per row, and per letter of a 7-point label
 MOST_PIXELS = 10_000  # per side; larger plots get a lower resolution
+WEIGHT, FACTOR = "attention weight", "factor of the weights due to syntax"
+COLOURS = {WEIGHT: "viridis", FACTOR: "cividis"}
+QUANTILE, OUTLIER = 0.9, 1.5  # a weight above 1.5 times the 90% quantile of its rows' largest ones is an outlier
 
 
 def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on: str, flag: str) -> AttentionMaps:
@@ -43,26 +46,58 @@ def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on
         return model(**sample, features_only=True, attention_request=request)[1]["maps"]
 
 
+class Labels(NamedTuple):
+    """What is written along one side of a map: words or subwords, and how many subwords each of them has."""
+
+    texts: list[str]
+    sizes: list[int]
+
+    @classmethod
+    def of(cls, subwords: Sequence[str]) -> "Labels":
+        """Every subword for itself."""
+        return cls(list(subwords), [1] * len(subwords))
+
+    def read_before(self) -> "Labels":
+        """What a decoder has read last where these are written next: the end of the sentence is read first."""
+        return Labels(self.texts[-1:] + self.texts[:-1], self.sizes[-1:] + self.sizes[:-1])
+
+
 @dataclass(frozen=True)
 class SentencePair:
-    """Subwords of both sides, with ``</s>``, and the model's ``net_input`` for this pair."""
+    """Subwords of both sides, with ``</s>``, their words, and the model's ``net_input`` for this pair."""
 
     source: list[str]
     target: list[str]
+    source_words: Labels
+    target_words: Labels
     sample: dict[str, Tensor]
 
-    def labels(self, component: str) -> tuple[list[str], list[str]]:
-        """Queries and keys of a component's map.
+    def labels(self, component: str, subwords: bool = False) -> tuple[Labels, Labels]:
+        """Queries and keys of a component's map, as words or as subwords.
 
-        A query of the decoder is the subword that it read last (``</s>`` at the start); a query of the cross-attention
-        is the subword that it writes next.
+        A query of the decoder is the (sub)word that it read last (``</s>`` at the start); a query of the
+        cross-attention is the (sub)word that it writes next.
         """
-        read = self.target[-1:] + self.target[:-1]
-        return {
-            "encoder": (self.source, self.source),
-            "decoder": (read, read),
-            "cross": (self.target, self.source),
-        }[component]
+        source = Labels.of(self.source) if subwords else self.source_words
+        target = Labels.of(self.target) if subwords else self.target_words
+        read = target.read_before()
+        return {"encoder": (source, source), "decoder": (read, read), "cross": (target, source)}[component]
+
+
+def by_words(maps: Tensor, queries: Labels, keys: Labels) -> Tensor:
+    """Weights between words from those between subwords: the sum over a key's subwords, the mean over a query's.
+
+        W[i, j] = 1/|i|  sum_{t in i} sum_{s in j} weights[t, s]
+
+    Args:
+        maps: (..., T, S) weights.
+        queries, keys: of T and S subwords.
+
+    Returns:
+        (..., queries, keys); rows that sum to 1 still do.
+    """
+    rows = torch.stack([row.mean(-2) for row in maps.split(queries.sizes, -2)], -2)
+    return torch.stack([column.sum(-1) for column in rows.split(keys.sizes, -1)], -1)
 
 
 def encode_pair(
@@ -87,23 +122,32 @@ def encode_pair(
     limits = dict(zip(dictionaries, model.max_positions(), strict=True))
 
     def encode(side: str, raw: str) -> tuple[list[str], Tensor]:
-        words = preprocessing.encode(raw, side).split()
-        if not 0 < len(words) < limits[side]:
-            raise UserError(f"--{side}: {len(words)} subwords; the model takes 1 to {limits[side] - 1}")
-        ids = dictionaries[side].encode_line(" ".join(words), add_if_not_exist=False).long()  # ends with </s>
-        return [*words, dictionaries[side].eos_word], ids
+        pieces = preprocessing.encode(raw, side).split()
+        if not 0 < len(pieces) < limits[side]:
+            raise UserError(f"--{side}: {len(pieces)} subwords; the model takes 1 to {limits[side] - 1}")
+        ids = dictionaries[side].encode_line(" ".join(pieces), add_if_not_exist=False).long()  # ends with </s>
+        return [*pieces, dictionaries[side].eos_word], ids
 
-    source_words, source_ids = encode("source", source)
+    source_pieces, source_ids = encode("source", source)
     sample = {"src_tokens": source_ids[None], "src_lengths": torch.tensor([len(source_ids)])}
     if trees is not None:
         sample["source_trees"] = trees[None]
     if target is None:
         generator = task.build_generator([model], GenerationConfig(beam=5, max_len_a=2, max_len_b=10))
         target_ids = task.inference_step(generator, [model], {"net_input": sample})[0][0]["tokens"]
-        target_words = [task.target_dictionary[i] for i in target_ids]
+        target_pieces = [task.target_dictionary[i] for i in target_ids]
     else:
-        target_words, target_ids = encode("target", target)
-    return SentencePair(source_words, target_words, {**sample, "prev_output_tokens": target_ids.roll(1)[None]})
+        target_pieces, target_ids = encode("target", target)
+
+    def words(side: str, pieces: list[str]) -> Labels:
+        subwords = preprocessing.subwords[side]
+        of_words = [*subwords.words(pieces[:-1]), pieces[-1:]]  # </s> is a word of its own
+        return Labels([subwords.join(" ".join(word)) for word in of_words], [len(word) for word in of_words])
+
+    sample["prev_output_tokens"] = target_ids.roll(1)[None]
+    return SentencePair(
+        source_pieces, target_pieces, words("source", source_pieces), words("target", target_pieces), sample
+    )
 
 
 @dataclass(frozen=True)
@@ -113,6 +157,13 @@ class Comparison:
     mask: Tensor  # (T, T) factors of the weights due to syntax, at most 1 in each row; NaN where masked
     plain: Tensor  # (H, T, T) weights without any mechanism
     redundant: Tensor | None  # (H,) bool, with --enliven
+
+    def by_words(self, words: Labels) -> "Comparison":
+        """The same of words; a factor is the mean over the subwords of both, masked where all of them are."""
+        sizes = torch.tensor(words.sizes)
+        factors = by_words(self.mask.nan_to_num(0), words, words) / sizes
+        masked = by_words(self.mask.isnan().float(), words, words) >= sizes - 1e-4
+        return Comparison(factors.masked_fill(masked, torch.nan), by_words(self.plain, words, words), self.redundant)
 
 
 def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor], layer: int) -> Comparison | None:
@@ -143,38 +194,69 @@ def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor]
     return Comparison(mask, plain[0], None if redundant is None else redundant[0])
 
 
-Panel = tuple[str, Tensor]  # title, (T, S) map
+class Panel(NamedTuple):
+    """A map (T, S) under a title; ``values`` names what its colours show: a key of ``COLOURS``."""
+
+    title: str
+    map: Tensor
+    values: str = WEIGHT
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel | None]], queries: Sequence[str], keys: Sequence[str], title: str
+    rows: Sequence[Sequence[Panel | None]],
+    queries: Labels,
+    keys: Labels,
+    title: str,
+    axes: tuple[str, str] = ("query", "key"),
 ) -> "Figure":
-    """Maps of one sentence pair, all on the colour scale 0 to 1.
+    """Maps of one sentence pair; all of one kind share a colour scale, which a colour bar shows.
+
+    The scale goes from 0 to the largest weight, so that it is used in full. Where that is an outlier (``OUTLIER``), as
+    the 1 of a decoder's first word, which has nothing else to attend to, the scale ends at the ``QUANTILE`` of the
+    queries' largest weights, and the colour bar says up to where the brightest colour goes.
 
     Args:
         rows: panels, row by row; None = an empty panel.
         queries, keys: labels of the T rows and S columns of a map.
+        axes: names of rows and columns.
 
     Raises:
         UserError: matplotlib is not installed.
     """
     columns = max(map(len, rows))
-    width = max(1.5, CELL * len(keys)) + LETTER * max(map(len, queries)) + 0.4
-    height = max(1.5, CELL * len(queries)) + LETTER * max(map(len, keys)) + 0.5
-    size = (columns * width + 1, len(rows) * height + 0.5)
+    width = max(1.5, CELL * len(keys.texts)) + LETTER * max(map(len, queries.texts)) + 0.4
+    height = max(1.5, CELL * len(queries.texts)) + LETTER * max(map(len, keys.texts)) + 0.5
+    size = (columns * width + 1.2, len(rows) * height + 0.8)
     figure = new_figure(*size, dpi=min(150, MOST_PIXELS / max(size)))
     figure.suptitle(title)
+    figure.supylabel(axes[0], fontsize=9)
+    figure.supxlabel(axes[1], fontsize=9)
+    limits = {name: _limit([p.map for row in rows for p in row if p and p.values == name]) for name in COLOURS}
+    images: dict[str, Any] = {}
     for places, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
         for place, panel in zip_longest(places, row):
             if panel is None:
                 place.remove()
                 continue
-            image = place.imshow(panel[1].float().numpy(), vmin=0, vmax=1, aspect="auto")
-            place.set_title(panel[0], fontsize=9)
-            place.set_xticks(range(len(keys)), keys, rotation=90, fontsize=7, parse_math=False)
-            place.set_yticks(range(len(queries)), queries, fontsize=7, parse_math=False)
-    figure.colorbar(image, ax=figure.axes, label="attention weight", shrink=0.8)
+            values, (limit, _) = panel.map.float().numpy(), limits[panel.values]
+            images[panel.values] = place.imshow(values, COLOURS[panel.values], vmin=0, vmax=limit, aspect="auto")
+            place.set_title(panel.title, fontsize=9)
+            place.set_xticks(range(len(keys.texts)), keys.texts, rotation=90, fontsize=7, parse_math=False)
+            place.set_yticks(range(len(queries.texts)), queries.texts, fontsize=7, parse_math=False)
+    panels = figure.axes
+    for name, image in images.items():
+        limit, largest = limits[name]
+        more = f"; brightest: {limit:.2f} to {largest:.2f}" if largest > limit else ""
+        extend = "max" if more else "neither"
+        figure.colorbar(image, ax=panels, label=name + more, shrink=min(1, 4 / size[1]), aspect=25, extend=extend)
     return figure
+
+
+def _limit(maps: Sequence[Tensor]) -> tuple[float, float]:
+    """Where the colour scale of these maps ends, and the largest value."""
+    peaks = torch.cat([one.float().nan_to_num(0).amax(-1) for one in maps]) if maps else torch.ones(1)
+    largest, limit = float(peaks.max()), float(peaks.quantile(QUANTILE))
+    return (limit if largest > OUTLIER * limit > 0 else largest), largest
 
 
 def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:
@@ -186,7 +268,7 @@ def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: i
         prefix: of every title.
         columns: panels per row.
     """
-    panels: list[Panel | None] = [(f"{prefix}head {head}", maps[head - 1]) for head in heads]
+    panels: list[Panel | None] = [Panel(f"{prefix}head {head}", maps[head - 1]) for head in heads]
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
 
 
@@ -199,9 +281,9 @@ def comparison_panels(
         name = "with syntax"
         if comparison.redundant is not None:
             name = "important" if not comparison.redundant[head - 1] else "pruned" if prune else "enlivened"
-        mask = None if rows else (f"{prefix}syntax mask", comparison.mask)
+        mask = None if rows else Panel(f"{prefix}syntax mask", comparison.mask, FACTOR)
         plain, present = comparison.plain[head - 1], maps[head - 1]
-        rows.append([mask, (f"{prefix}head {head}, plain", plain), (f"{prefix}head {head}, {name}", present)])
+        rows.append([mask, Panel(f"{prefix}head {head}, plain", plain), Panel(f"{prefix}head {head}, {name}", present)])
     return rows
 
 

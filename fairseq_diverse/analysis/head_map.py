@@ -1,10 +1,12 @@
 """A two-dimensional map of the heads of several models."""
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from fairseq_diverse.attention.functional.agreement import output_agreement
 from fairseq_diverse.attention.request import AttentionRequest
@@ -15,6 +17,8 @@ from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST_NUMBERS = 8  # heads of a model up to which every cosine is printed in its cell
 
 
 def mean_heads(model: DiverseTransformerModel, samples: Iterable[dict[str, Any]], padding: int) -> Tensor:
@@ -58,8 +62,21 @@ def similarity(heads: Tensor) -> float:
     return float(output_agreement(heads[None, :, None], torch.ones(1, 1, dtype=torch.bool)))
 
 
+def cosines(heads: Tensor) -> Tensor:
+    """Cosine similarity of every two different heads (H, D): (H, H), NaN on the diagonal."""
+    return cosine_similarity(heads[:, None], heads[None], dim=-1).fill_diagonal_(torch.nan)
+
+
+def mean_cosine(heads: Tensor) -> float:
+    """Mean cosine similarity of two different heads (H, D); NaN of one head."""
+    return float(cosines(heads).nanmean())
+
+
 def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
-    """The heads of all models in one t-SNE, one colour per model (Li et al., 2021, Fig. 3).
+    """The heads of all models in one t-SNE, one colour per model (Li et al., 2021, Fig. 3), and each model's cosines.
+
+    Where a few points lie in a t-SNE depends on its seed; how similar heads are is in the matrices. Their diagonal,
+    each head with itself, is left out. All share a colour scale from -1 to 1, or less if no cosine is as large.
 
     Args:
         heads: model -> (H, D), with equal D.
@@ -79,16 +96,42 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
         raise UserError(f"{len(points)} heads; a map needs at least 3")
     perplexity = min(30.0, (len(points) - 1) / 3)
     placed = iter(TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points))
-    figure = new_figure(4.6, 4.2)
-    axis = figure.subplots()
+    matrices = {name: cosines(vectors) for name, vectors in heads.items()}
+    most, columns = max(map(len, heads.values())), min(len(heads), 2 if len(heads) < 5 else 3)
+    rows, side = -(-len(heads) // columns), max(1.8, 0.26 * most)
+    figure = new_figure(4.6 + columns * (side + 0.3) + 0.8, max(4.2, rows * (side + 0.8)))
+    grid = figure.add_gridspec(rows, columns + 1, width_ratios=[4.2, *[side] * columns])
+    axis = figure.add_subplot(grid[:, 0])
     for number, (name, vectors) in enumerate(heads.items()):
         color, marker = STYLES[number % len(STYLES)]
         own = torch.tensor([next(placed).tolist() for _ in vectors])
         axis.scatter(own[:, 0], own[:, 1], color=color, marker=marker, label=name)
         for head, (x, y) in enumerate(own.tolist(), 1):
             axis.annotate(str(head), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+    axis.set_box_aspect(1)
     axis.set_xticks([])
     axis.set_yticks([])
-    axis.set_xlabel("t-SNE; numbers: heads")
+    axis.set_xlabel("first dimension of t-SNE; numbers: heads")
+    axis.set_ylabel("second dimension of t-SNE")
+    limit = max(float(matrix.nan_to_num(0).abs().max()) for matrix in matrices.values()) or 1.0
+    places = []
+    for number, (name, matrix) in enumerate(matrices.items()):
+        place = figure.add_subplot(grid[number // columns, 1 + number % columns])
+        image = place.imshow(matrix.numpy(), "RdBu_r", vmin=-limit, vmax=limit)
+        place.set_facecolor("0.85")  # of the diagonal
+        mean = f": mean cosine {mean_cosine(heads[name]):z.2f}" if len(matrix) > 1 else ""
+        place.set_title(f"{name}{mean}", fontsize=8, parse_math=False)
+        numbers = [str(head + 1) for head in range(len(matrix))]
+        place.set_xticks(range(len(matrix)), numbers, fontsize=7)
+        place.set_yticks(range(len(matrix)), numbers, fontsize=7)
+        place.set_xlabel("head", fontsize=7)
+        place.set_ylabel("head", fontsize=7)
+        for i, j in product(range(len(matrix) if most <= MOST_NUMBERS else 0), repeat=2):
+            if i != j:
+                value = float(matrix[i, j])
+                colour = "white" if abs(value) > 0.6 * limit else "black"
+                place.text(j, i, f"{value:z.2f}", ha="center", va="center", fontsize=5, color=colour)
+        places.append(place)
+    figure.colorbar(image, ax=places, label="cosine similarity of two heads", shrink=0.8, aspect=25)
     legend_above(figure)
     return figure

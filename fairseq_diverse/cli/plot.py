@@ -15,7 +15,7 @@ from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figu
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairseq_diverse.experiments.learning_curves import Curve
+    from fairseq_diverse.experiments.learning_curves import Training
     from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
@@ -25,6 +25,9 @@ EXAMPLE = (
 
 
 ATTENTION = """Draw attention maps: the weights of each head for one sentence pair, one panel a head.
+
+Rows and columns are words: the weight on a word is the sum over its subwords, that of a word the mean over its
+subwords (--subwords: each for itself). The colour bar shows where the scale of all panels ends.
 
 An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
 largest of a row is 1), the head's weights without it, and those that it has, enlivened or important for this sentence.
@@ -54,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layer.add_argument("--layer", type=int, help="counted from 1 at the bottom")
     layer.add_argument("--layers", metavar="all|1-3|1,4", help="several, a row of panels each, the heads side by side")
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
+    attention.add_argument("--subwords", action="store_true", help="rows and columns are subwords, not words")
     attention.set_defaults(read_paths=("path", "data"), subparser=attention)
     attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
@@ -61,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "head-map",
         help="the encoder heads of several models in two dimensions",
         description="Draw where the encoder's heads lie: their mean outputs over layers and words of a split, by t-SNE "
-        "(Li et al., 2021, Fig. 3). Printed is the mean cosine similarity of a model's heads, 1 when all are alike.",
+        "(Li et al., 2021, Fig. 3), and beside it the cosine similarity of every two heads of a model: where so few "
+        "points lie in a t-SNE is no evidence, their similarity is. Printed is its mean, 1 when all heads are alike: "
+        "with each head and itself, as in the paper's regularizer, and without.",
         epilog="example: fairseq-diverse plot head-map baseline=base.pt disagreement=dis.pt --data data/multi30k_en_de "
         "--out heads.png",
     )
@@ -74,14 +80,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     logs = kinds.add_parser(
         "curves",
-        help="training loss against updates and time",
-        description="Draw training loss against updates and against the minutes spent in them.",
+        help="training and validation loss against updates and time",
+        description="Draw training and validation loss against updates and against the minutes spent in them. Training "
+        "is a running mean over the pale values of the log, validations are dots.",
         epilog="example: fairseq-diverse plot curves lite=runs/A/seed1 evolving=runs/B/seed1 --out curves.png",
     )
     logs.add_argument(
         "logs", nargs="+", metavar="NAME=LOG", help="a log of fairseq-train --log-format json, or the folder of a run"
     )
     logs.add_argument("--metric", choices=("loss", "nll_loss"), default="loss")
+    logs.add_argument(
+        "--smooth", type=int, metavar="N", help="mean of N logged values (default: a 50th of all; 1: as logged)"
+    )
     logs.set_defaults(subparser=logs)
     logs.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
@@ -141,7 +151,7 @@ def plot_lengths(args: argparse.Namespace) -> None:
 
 def plot_head_map(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
-    from fairseq_diverse.analysis.head_map import draw_head_map, mean_heads, similarity
+    from fairseq_diverse.analysis.head_map import draw_head_map, mean_cosine, mean_heads, similarity
     from fairseq_diverse.models.loading import load_model
 
     register()
@@ -153,19 +163,22 @@ def plot_head_map(args: argparse.Namespace) -> None:
         task.load_dataset(args.split)
         batches = task.get_batch_iterator(task.dataset(args.split), max_sentences=64).next_epoch_itr(shuffle=False)
         heads[name] = mean_heads(model, batches, task.source_dictionary.pad())
-        print(f"{name}: {len(heads[name])} heads, similarity {similarity(heads[name]):.3f}")
+        different = f"; of two different heads {mean_cosine(heads[name]):.3f}" * (len(heads[name]) > 1)
+        print(f"{name}: {len(heads[name])} heads, similarity {similarity(heads[name]):.3f}{different}")
     save_figure(draw_head_map(heads, args.seed), args.out)
     print(args.out)
 
 
 def plot_curves(args: argparse.Namespace) -> None:
-    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
+    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
 
-    found: dict[str, list[Curve]] = {}
+    if args.smooth is not None and args.smooth < 1:
+        raise UserError(f"--smooth {args.smooth}: at least 1 is needed")
+    found: dict[str, list[Training]] = {}
     for text in args.logs:
         name, path = named_path(text, "LOG")
-        found.setdefault(name, []).append(read_curve(Path(path), args.metric))
-    save_figure(draw_learning_curves(found, args.metric), args.out)
+        found.setdefault(name, []).append(read_training(Path(path), args.metric))
+    save_figure(draw_learning_curves(found, args.metric, args.smooth), args.out)
     print(args.out)
 
 
@@ -189,6 +202,7 @@ def plot_attention(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
     from fairseq_diverse.analysis.attention_maps import (
         attention_maps,
+        by_words,
         compare_with_plain,
         comparison_panels,
         draw_panels,
@@ -216,6 +230,7 @@ def plot_attention(args: argparse.Namespace) -> None:
             source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
         pair = encode_pair(model, task, preprocessing, source, args.target, trees)
         prefix = f"{of_model}, " if of_model else ""
+        queries, keys = pair.labels(args.component, args.subwords)
         if args.layers is not None:
             layers = args.layers.replace(",", "+")
             if layers != "all" and not set(layers) <= set("0123456789-+"):
@@ -224,20 +239,24 @@ def plot_attention(args: argparse.Namespace) -> None:
             panels = []
             for (_, layer), maps in attention_maps(model, pair.sample, on, "--layers").items():
                 heads = parse_heads(args.heads, len(maps))
-                panels += head_panels(maps[:, 0], heads, f"layer {layer}, ", len(heads))
+                panels += head_panels(by_words(maps[:, 0], queries, keys), heads, f"layer {layer}, ", len(heads))
         else:
             (maps,) = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer").values()
             heads = parse_heads(args.heads, len(maps))
-            panels = head_panels(maps[:, 0], heads, prefix, 1 if of_model else 4)
+            of_words = by_words(maps[:, 0], queries, keys)
+            panels = head_panels(of_words, heads, prefix, 1 if of_model else 4)
             if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
                 enlivening = model.encoder.layers[args.layer - 1].self_attn.mechanism("enliven")
                 prune = enlivening is not None and enlivening.prune
-                panels = comparison_panels(comparison, maps[:, 0], heads, prune, prefix)
+                panels = comparison_panels(comparison.by_words(keys), of_words, heads, prune, prefix)
         drawn.append((pair, panels))
-    pair = drawn[0][0]
-    rows = {"encoder": "", "decoder": " (words read last)", "cross": " (words to be written)"}[args.component]
+    pair, unit = drawn[0][0], "subword" if args.subwords else "word"
+    attending = {"encoder": f"source {unit}s", "decoder": f"target {unit}s, read last"}
+    attending["cross"] = f"target {unit}s, to be written next"
+    axes = [f"attending: {attending[args.component]}"]
+    axes.append(f"attended to: {'target' if args.component == 'decoder' else 'source'} {unit}s")
     panels = side_by_side([panels for _, panels in drawn]) if len(drawn) > 1 else drawn[0][1]
-    figure = draw_panels(panels, *pair.labels(args.component), f"{title}: rows{rows} attend to columns")
+    figure = draw_panels(panels, *pair.labels(args.component, args.subwords), title, (axes[0], axes[1]))
     save_figure(figure, args.out)
     print(" ".join(pair.source))
     for (of_model, _), (pair, _) in zip(named, drawn, strict=True):

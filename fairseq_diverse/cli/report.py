@@ -304,7 +304,7 @@ def _figures(
 ) -> "dict[str, Figure]":
     """The pictures of a table by their captions; of what was not run there is none."""
     from fairseq_diverse.experiments.accuracy_report import draw_lengths
-    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
+    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
     from fairseq_diverse.experiments.report import of_test, test_names
     from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
     from fairseq_diverse.experiments.row_dots import draw_rows
@@ -330,6 +330,6 @@ def _figures(
             run.row.name: sorted(run.directory.parent.glob("seed*/train.log"))
             for run in find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None, cpu=True)
         }
-        training = {name: [read_curve(log) for log in logs[name]] for name in logs if summaries[name]}
+        training = {name: [read_training(log) for log in logs[name]] for name in logs if summaries[name]}
         figures["Training loss"] = draw_learning_curves(training, "loss")
     return figures

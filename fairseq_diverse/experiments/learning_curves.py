@@ -1,9 +1,11 @@
-"""Training loss against updates and against time, from fairseq's logs."""
+"""Training and validation loss against updates and against time, from fairseq's logs."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.support.errors import UserError
@@ -13,19 +15,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+METRICS = {"loss": "loss, bits a token", "nll_loss": "negative log-likelihood, bits a token"}
+LINES = ("-", "--", "-.", ":")
+POINTS = 50  # about as many independent values has a curve that is smoothed by default
+
+
 class Curve(NamedTuple):
-    """One value a logged interval."""
+    """One value for each logged interval of training, or for each validation."""
 
     updates: list[int]
     minutes: list[float]  # spent in training updates so far
-    losses: list[float]  # of the interval, as fairseq logs it: bits a token
+    losses: list[float]  # as fairseq logs it: bits a token
 
 
-def read_curve(path: Path, metric: str = "loss") -> Curve:
-    """The curve of a log that fairseq-train wrote with ``--log-format json``.
+class Training(NamedTuple):
+    """What a log says of a training; ``validation`` is empty where none was logged."""
+
+    training: Curve
+    validation: Curve
+
+
+def read_training(path: Path, metric: str = "loss") -> Training:
+    """The curves of a log that fairseq-train wrote with ``--log-format json``.
 
     What a run that was resumed did again counts once. fairseq rounds the time spent in updates to seconds at every
-    interval; its words a second, which count loading too, say where within.
+    interval; its words a second, which count loading too, say where within. Validations take no time here.
 
     Args:
         path: the log, or a folder with ``train.log``.
@@ -40,9 +54,12 @@ def read_curve(path: Path, metric: str = "loss") -> Curve:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     logged: dict[int, dict[str, Any]] = {}
+    validated: dict[int, float] = {}
     for kind, stats in statistics(text.splitlines()):
         if kind == "train_inner" and metric in stats:
             logged[int(stats["num_updates"])] = stats
+        elif kind == "valid" and f"valid_{metric}" in stats:
+            validated[int(stats["valid_num_updates"])] = float(stats[f"valid_{metric}"])
     if not logged:
         raise UserError(f"{path}: no training statistics; fairseq-train writes them with --log-format json")
     curve, seconds = Curve([], [], []), 0.0
@@ -52,28 +69,54 @@ def read_curve(path: Path, metric: str = "loss") -> Curve:
         curve.updates.append(update)
         curve.minutes.append(seconds / 60)
         curve.losses.append(float(logged[update][metric]))
-    return curve
+    updates = sorted(validated)
+    minutes = np.interp(updates, [0, *curve.updates], [0.0, *curve.minutes]).tolist()
+    return Training(curve, Curve(updates, minutes, [validated[update] for update in updates]))
 
 
-def draw_learning_curves(curves: Mapping[str, Sequence[Curve]], metric: str) -> "Figure":
-    """Two panels, against updates and against minutes; the curves of one name share a colour.
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """Running means of ``window`` values, centred; of fewer near the ends, so that every mean is of as many values
+    before as after: a straight line stays as it is.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    half = np.minimum(window // 2, np.minimum(np.arange(len(values)), np.arange(len(values))[::-1]))
+    middle = np.arange(len(values))
+    return ((sums[middle + half + 1] - sums[middle - half]) / (2 * half + 1)).tolist()
+
+
+def draw_learning_curves(found: Mapping[str, Sequence[Training]], metric: str, smooth: int | None = None) -> "Figure":
+    """Two panels, against updates and against minutes; the curves of one name share a colour. Training is a line over
+    the pale values that it smooths, validations are hollow dots.
+
+    Args:
+        smooth: how many logged values of training a mean is of (rounded up to an odd number; 1: none); by default so
+            many that about ``POINTS`` independent ones remain of the longest curve.
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    figure = new_figure(8.4, 3.4)
+    longest = max((len(one.training.losses) for of_name in found.values() for one in of_name), default=0)
+    window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1
+    figure = new_figure(8.4, 3.6)
     panels = figure.subplots(1, 2, sharey=True)
-    for number, (name, of_name) in enumerate(curves.items()):
-        color, _ = STYLES[number % len(STYLES)]
+    for number, (name, of_name) in enumerate(found.items()):
+        color, marker = STYLES[number % len(STYLES)]
+        line = {"color": color, "linestyle": LINES[number % len(LINES)], "linewidth": 1.2}
+        dots = {"color": color, "marker": marker, "markersize": 4, "fillstyle": "none", "linestyle": "none"}
         for axis, field in zip(panels, ("updates", "minutes"), strict=True):
-            for i, curve in enumerate(of_name):
-                axis.plot(
-                    getattr(curve, field), curve.losses, color=color, linewidth=1, label=None if i else name,
-                    linestyle=("-", "--", "-.", ":")[number % 4],
-                )  # fmt: skip
+            for i, (training, validation) in enumerate(of_name):
+                at = getattr(training, field)
+                if window > 1:
+                    axis.plot(at, training.losses, color=color, linewidth=0.6, alpha=0.25)
+                axis.plot(at, smoothed(training.losses, window), **line, label=None if i else name)
+                axis.plot(getattr(validation, field), validation.losses, **dots)
     for axis, label in zip(panels, ("updates", "minutes of training"), strict=True):
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
-    panels[0].set_ylabel(f"training {metric}, bits a token")
+    kind = "training" + f", mean of {window} values" * (window > 1)
+    panels[0].plot([], [], color="gray", label=kind)
+    if any(one.validation.losses for of_name in found.values() for one in of_name):
+        panels[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
+    panels[0].set_ylabel(METRICS[metric])
     legend_above(figure)
     return figure

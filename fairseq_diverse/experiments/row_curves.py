@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fairseq_diverse.experiments.comparison import no_speed
+from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
+from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
 
 METRICS = {
     "bleu": "BLEU",
-    "nll": "NLL, nats a test sentence",
+    "nll": "negative log-likelihood,\nnats a test sentence (lower is better)",
     "speed": "target subwords a second in training",
 }
+
+
+OVER_SEEDS, OVER_SENTENCES = "bar: standard deviation over seeds", "dotted: 95% bootstrap interval over test sentences"
+BARS = {OVER_SEEDS: "-", OVER_SENTENCES: SENTENCES}  # their lines
 
 
 class Curve(NamedTuple):
@@ -53,8 +58,10 @@ def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
 def draw_curves(
     found: Sequence[Curve], summaries: Mapping[str, list[dict[str, Any]]], flag: str, metrics: Sequence[str]
 ) -> "Figure":
-    """One panel a metric: means over seeds, bars of one standard deviation where there are several seeds; speeds only
-    where all runs are of one known machine.
+    """One panel a metric: means over seeds; speeds only where all runs are of one known machine.
+
+    Bars are one standard deviation over seeds; of one seed they are dotted, the 95% bootstrap interval over test
+    sentences. Below the panels is said which of both there are. A row that is a level has a pale band instead.
 
     Raises:
         UserError: matplotlib is not installed, or no row has a finished run.
@@ -64,8 +71,11 @@ def draw_curves(
     ]
     if not any(points for _, points in drawn):
         raise UserError("no row has a finished run")
-    figure = new_figure(4.2 * len(metrics), 3.4)
+    figure = new_figure(4.2 * len(metrics), 3.8)
+    from matplotlib.transforms import offset_copy
+
     axes = figure.subplots(1, len(metrics), squeeze=False)[0]
+    kinds: set[str] = set()
     reason = no_speed([summary for _, points in drawn for of_row in points.values() for summary in of_row])
     for axis, metric in zip(axes, metrics, strict=True):
         axis.set_ylabel(METRICS[metric])
@@ -77,31 +87,72 @@ def draw_curves(
         places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
         for number, (label, points) in enumerate(drawn):
             color, marker = STYLES[number % len(STYLES)]
-            figures = {x: [_figure(summary, metric) for summary in of_row] for x, of_row in points.items()}
+            figures = {x: _figures(of_row, metric) for x, of_row in points.items()}
+            kinds |= {found.kind for found in figures.values() if found.half}
             if level := figures.pop(None, None):
-                axis.axhline(float(np.mean(level)), color=color, linestyle="--", label=label)
-            if figures:
-                at = sorted((x for x in figures if x is not None), key=places.__getitem__)
-                mean = [float(np.mean(figures[x])) for x in at]
-                bars = [float(np.std(figures[x], ddof=1)) if len(figures[x]) > 1 else 0.0 for x in at]
-                shown = None if level else label
-                axis.errorbar(
-                    [places[x] for x in at], mean, yerr=bars, color=color, marker=marker, capsize=3, label=shown
-                )
+                axis.axhline(level.mean, color=color, linestyle="--", label=label)
+                axis.axhspan(level.mean - level.half, level.mean + level.half, color=color, alpha=0.1, linewidth=0)
+            at = sorted((x for x in figures if x is not None), key=places.__getitem__)
+            beside = offset_copy(axis.transData, figure, 4 * (number - (len(drawn) - 1) / 2), units="points")
+            shown = {"color": color, "transform": beside}  # so that bars of several curves do not hide each other
+            if at:
+                name = None if level else label
+                axis.plot([places[x] for x in at], [figures[x].mean for x in at], marker=marker, label=name, **shown)
+            for x in at:
+                mean, half, kind = figures[x]
+                axis.update_datalim([(places[x], mean - half), (places[x], mean + half)])  # the shifted ones do not
+                if half:
+                    axis.errorbar(places[x], mean, half, capsize=3, **shown)[2][0].set_linestyle(BARS[kind])
+        axis.autoscale_view()
         if len(xs) > 1 and not texts and all(x > 0 and np.log2(x).is_integer() for x in places):
             axis.set_xscale("log", base=2)
         axis.set_xticks(list(places.values()), [x if texts else f"{x:g}" for x in places])
         axis.minorticks_off()
-        axis.set_xlabel(f"--{flag}")
+        axis.set_xlabel(in_words(flag))
         axis.grid(alpha=0.3)
+    figure.supxlabel("; ".join(kind for kind in BARS if kind in kinds), fontsize=8)
     legend_above(figure)
     return figure
+
+
+class _Figures(NamedTuple):
+    mean: float
+    half: float  # of the bar's length; 0: none
+    kind: str  # of bar
+
+
+def _figures(of_row: Sequence[Mapping[str, Any]], metric: str) -> _Figures:
+    """The mean over a row's seeds and its bar."""
+    values = [_figure(summary, metric) for summary in of_row]
+    mean = float(np.mean(values))
+    if len(values) > 1:
+        return _Figures(mean, float(np.std(values, ddof=1)), OVER_SEEDS)
+    return _Figures(mean, _over_sentences(of_row[0], metric), OVER_SENTENCES)
 
 
 def _figure(summary: Mapping[str, Any], metric: str) -> float:
     if metric == "bleu":
         return summary["metrics"]["bleu"]
     return float(np.mean(summary["test_nll"])) if metric == "nll" else summary["words_per_second"]["train"] or np.nan
+
+
+def _over_sentences(summary: Mapping[str, Any], metric: str) -> float:
+    """Half the 95% bootstrap interval of a run's figure; 0 of a speed."""
+    from fairseq_diverse.metrics.significance import bootstrap_scores, interval, resampled_sums
+
+    if metric == "speed":
+        return 0.0
+    if metric == "bleu":
+        low, high = interval(bootstrap_scores(bleu_statistics(summary["bleu_counts"]), "bleu", summary["language"]))
+    else:
+        nll = np.array(summary["test_nll"])
+        low, high = interval(resampled_sums(nll[:, None])[:, 0] / len(nll))
+    return (high - low) / 2
+
+
+def in_words(flag: str) -> str:
+    """A flag as the name of an axis: ``encoder attention heads`` above ``(--encoder-attention-heads)``."""
+    return f"{flag.replace('-', ' ')}\n(--{flag})"
 
 
 def _number(value: object) -> float | None:

@@ -3,7 +3,7 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import IO
@@ -66,6 +66,26 @@ class Subwords:
         if self.kind == "gpt2":
             return self.gpt2.decode([int(word) if word.isdecimal() else word for word in line.split()])
         return re.sub("@@( |$)", "", line)
+
+    def words(self, subwords: Sequence[str]) -> list[list[str]]:
+        """The subwords of each word, in their order.
+
+        A word is what was one token before segmentation; with sentencepiece and GPT-2 it ends at a space of the text.
+        """
+        words: list[list[str]] = []
+        for subword in subwords:
+            if words and self._continues(words[-1][-1], subword):
+                words[-1].append(subword)
+            else:
+                words.append([subword])
+        return words
+
+    def _continues(self, previous: str, subword: str) -> bool:
+        if self.kind == "sentencepiece":
+            return not subword.startswith(SPACE_MARK)
+        if self.kind == "gpt2":
+            return not self.join(subword).startswith(" ")
+        return previous.endswith("@@")
 
 
 def _text(path: Path) -> IO[str]:

@@ -24,6 +24,7 @@ STYLES = list(
         strict=True,
     )
 )
+SENTENCES = ":"  # line of a bar that is over test sentences, not over seeds
 # the first installed one draws the characters that matplotlib's default font lacks
 EAST_ASIAN_FONTS = (
     "Noto Sans CJK SC",

@@ -52,7 +52,7 @@ def plain(data, tmp_path_factory) -> Path:
     ("flags", "suffix", "magic"),
     [
         ("--component encoder --layer 2", "png", b"\x89PNG"),
-        ("--component cross --layer 1 --heads 2", "png", b"\x89PNG"),
+        ("--component cross --layer 1 --heads 2 --subwords", "png", b"\x89PNG"),
         ("--component decoder --layers all --heads 2,1", "png", b"\x89PNG"),
         (f"--component decoder --layer 1 --target '{PAIR[1]}'", "pdf", b"%PDF"),
     ],
@@ -92,6 +92,9 @@ def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
     model, task = load_model(plain, data)
     (theirs,), *_ = checkpoint_utils.load_model_ensemble_and_task([str(plain)], {"data": str(data)})
     pair = encode_pair(model, task, Preprocessing.load(data), *PAIR)
+    queries, keys = pair.labels("cross")
+    assert " ".join(keys.texts) == "A dog walks through the old town . </s>" and sum(keys.sizes) == len(pair.source)
+    assert " ".join(queries.texts) == "Ein Hund geht durch die Altstadt . </s>" and max(queries.sizes) > 1
     with torch.no_grad():
         assert torch.equal(model(**pair.sample)[0], theirs.eval()(**pair.sample)[0])
     assert pair.sample["prev_output_tokens"][0, 0] == task.target_dictionary.eos()

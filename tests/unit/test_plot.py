@@ -12,24 +12,29 @@ import torch
 from matplotlib import font_manager
 
 from fairseq_diverse.analysis.attention_maps import (
+    Comparison,
+    Labels,
     SentencePair,
     attention_maps,
+    by_words,
     compare_with_plain,
     comparison_panels,
     draw_panels,
     head_panels,
     side_by_side,
 )
-from fairseq_diverse.analysis.head_map import draw_head_map, mean_heads, similarity
+from fairseq_diverse.analysis.head_map import cosines, draw_head_map, mean_cosine, mean_heads, similarity
 from fairseq_diverse.analysis.sentence_lengths import draw_sentence_lengths
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
-from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_curve
+from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training, smoothed
+from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.saved import from_results
 from fairseq_diverse.experiments.tables import load_table, to_arguments
+from fairseq_diverse.metrics.significance import bootstrap_scores, interval
 from fairseq_diverse.support import pictures
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model
@@ -54,29 +59,72 @@ def test_a_layer_that_the_model_does_not_have():
         attention_maps(build_model(), batch(), "decoder:4", "--layer")
 
 
+def labels(*texts):
+    return Labels.of(texts)
+
+
 def test_labels_say_what_a_query_is():
-    pair = SentencePair(["a", "</s>"], ["x", "y", "</s>"], {})
-    assert pair.labels("encoder") == (["a", "</s>"], ["a", "</s>"])
-    assert pair.labels("decoder") == (["</s>", "x", "y"], ["</s>", "x", "y"])
-    assert pair.labels("cross") == (["x", "y", "</s>"], ["a", "</s>"])
+    source, target = Labels(["ab", "</s>"], [2, 1]), Labels(["xyz", "</s>"], [3, 1])
+    pair = SentencePair(["a@@", "b", "</s>"], ["x@@", "y@@", "z", "</s>"], source, target, {})
+    read = Labels(["</s>", "xyz"], [1, 3])
+    assert pair.labels("encoder") == (source, source)
+    assert pair.labels("decoder") == (read, read)
+    assert pair.labels("cross") == (target, source)
+    assert pair.labels("cross", subwords=True) == (Labels.of(pair.target), Labels.of(pair.source))
+    assert pair.labels("decoder", subwords=True)[0] == labels("</s>", "x@@", "y@@", "z")
+
+
+def test_weights_of_words_are_sums_over_keys_and_means_over_queries():
+    maps = torch.rand(2, 4, 5).softmax(-1)
+    queries, keys = Labels(["q", "r"], [1, 3]), Labels(["k", "l", "m"], [2, 1, 2])
+    found = by_words(maps, queries, keys)
+    assert found.shape == (2, 2, 3)
+    for head in range(2):
+        for i, rows in enumerate(((0,), (1, 2, 3))):
+            for j, columns in enumerate(((0, 1), (2,), (3, 4))):
+                expected = sum(maps[head, t, s] for t in rows for s in columns) / len(rows)
+                torch.testing.assert_close(found[head, i, j], expected)
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 2))
+    assert torch.equal(by_words(maps, Labels.of("abcd"), Labels.of("abcde")), maps)
+
+
+def test_a_word_is_masked_where_all_its_subwords_are():
+    mask = torch.tensor([[1.0, 0.5, torch.nan], [0.5, torch.nan, torch.nan], [torch.nan, 0.2, 1.0]])
+    comparison = Comparison(mask, torch.rand(2, 3, 3), None).by_words(Labels(["a", "b"], [2, 1]))
+    expected = torch.tensor([[0.5, torch.nan], [0.1, 1.0]])
+    torch.testing.assert_close(comparison.mask, expected, equal_nan=True)
+    assert comparison.plain.shape == (2, 2, 2)
 
 
 @pytest.mark.parametrize("heads", [[2], [1, 2, 3, 4], [4, 1, 6, 2, 3, 7], list(range(1, 17))])
 def test_one_panel_per_head_with_one_colour_scale(heads, tmp_path):
-    maps = torch.rand(16, 3, 5)
-    queries, keys = ["ein", "$x$", "</s>"], ["a", "$", "very@@", "long", "</s>"]
-    figure = draw_panels(head_panels(maps, heads), queries, keys, "cross-attention, layer 2")
+    maps = torch.rand(16, 3, 5) / 4
+    queries, keys = labels("ein", "$x$", "</s>"), labels("a", "$", "very@@", "long", "</s>")
+    figure = draw_panels(head_panels(maps, heads), queries, keys, "cross-attention, layer 2", ("rows", "columns"))
     *panels, bar = figure.axes
     assert [panel.get_title() for panel in panels] == [f"head {head}" for head in heads]
     assert bar.get_ylabel() == "attention weight" and figure.get_suptitle() == "cross-attention, layer 2"
+    assert (figure.get_supylabel(), figure.get_supxlabel()) == ("rows", "columns")
+    largest = float(maps[[head - 1 for head in heads]].max())
     for panel, head in zip(panels, heads, strict=True):
         image = panel.get_images()[0]
-        assert image.get_clim() == (0, 1)
+        assert image.get_clim() == pytest.approx((0, largest)) and largest < 0.3
         assert torch.equal(torch.tensor(image.get_array()), maps[head - 1])
-        assert [label.get_text() for label in panel.get_xticklabels()] == keys
-        assert [label.get_text() for label in panel.get_yticklabels()] == queries
+        assert [label.get_text() for label in panel.get_xticklabels()] == keys.texts
+        assert [label.get_text() for label in panel.get_yticklabels()] == queries.texts
     figure.savefig(tmp_path / "maps.png")  # "$x$" is no formula
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_outlier_does_not_stretch_the_colour_scale():
+    """A decoder's first word has weight 1 on itself; the colour bar says that the brightest colour goes up to it."""
+    maps = torch.full((2, 20, 20), 0.05)
+    maps[:, 1:, 3] = 0.3
+    maps[:, 0, 0] = 1
+    words = labels(*map(str, range(20)))
+    *panels, bar = draw_panels(head_panels(maps, [1, 2]), words, words, "").axes
+    assert panels[0].get_images()[0].get_clim() == pytest.approx((0, 0.3))
+    assert bar.get_ylabel() == "attention weight; brightest: 0.30 to 1.00"
 
 
 @pytest.mark.parametrize("kind", ["dependency", "phrase"])
@@ -94,7 +142,7 @@ def test_comparison_of_syntax_with_plain_heads(kind):
     expected = torch.where(comparison.redundant[:, None, None], masked / masked.sum(-1, keepdim=True), comparison.plain)
     torch.testing.assert_close(maps, expected)
     rows = comparison_panels(comparison, maps, [3, 1], prune=False)
-    titles = [[panel and panel[0] for panel in row] for row in rows]
+    titles = [[panel and panel.title for panel in row] for row in rows]
     names = ["enlivened" if head else "important" for head in comparison.redundant[[2, 0]]]
     assert titles == [
         ["syntax mask", "head 3, plain", f"head 3, {names[0]}"], [None, "head 1, plain", f"head 1, {names[1]}"]
@@ -103,14 +151,21 @@ def test_comparison_of_syntax_with_plain_heads(kind):
     together = side_by_side([rows, other])
     assert [[panel and panel[0] for panel in row[3:]] for row in together] == [["plain, head 1"], [None]]
     assert [row[:3] for row in together] == rows
-    words = [*map(str, range(8))]
-    *panels, _ = draw_panels(rows, words, words, "").axes
+    words = labels(*map(str, range(8)))
+    *panels, factors, weights = draw_panels(
+        [[panel and panel._replace(map=panel.map / 2) for panel in row] for row in rows], words, words, ""
+    ).axes
     assert [panel.get_title() for panel in panels] == [title for row in titles for title in row if title]
+    named = [bar.get_ylabel().split(";")[0] for bar in (factors, weights)]
+    assert named == ["factor of the weights due to syntax", "attention weight"]
+    shown = [panel.get_images()[0] for panel in panels]
+    assert {image.get_clim() for image in shown[1:]} == {shown[1].get_clim()} and shown[0].get_clim() == (0, 0.5)
+    assert shown[0].get_cmap().name != shown[1].get_cmap().name
 
 
 def test_labels_do_not_overlap():
     """40 subwords on both axes: each row and column is at least as wide as its letters are high."""
-    words = [f"subword{i}" for i in range(40)]
+    words = labels(*(f"subword{i}" for i in range(40)))
     figure = draw_panels(
         head_panels(torch.rand(16, 40, 40), range(1, 17)), words, words, "encoder self-attention, layer 1"
     )
@@ -124,7 +179,7 @@ def test_labels_do_not_overlap():
 def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install .*\[plots\]'"):
-        draw_panels(head_panels(torch.rand(1, 2, 2), [1]), ["a", "b"], ["a", "b"], "")
+        draw_panels(head_panels(torch.rand(1, 2, 2), [1]), labels("a", "b"), labels("a", "b"), "")
 
 
 def test_heads():
@@ -183,18 +238,45 @@ def test_curves_are_rows_that_differ_in_one_flag(table):
         curves(rows, ["phrase-limits"])
 
 
+def bar_ends(axis):
+    """Lower and upper end of every bar, in the order of drawing."""
+    return [bars[2][0].get_segments()[0][:, 1].tolist() for bars in axis.containers]
+
+
+def test_one_seed_has_an_interval_over_test_sentences(table):
+    rows = list(load_table(str(table)).rows.values())
+    summaries = from_results(table.parent / "results", rows)
+    lengths = np.arange(5, 45)
+    counts = np.stack([lengths, lengths + 1, lengths - 1, lengths - 3, lengths - 4, lengths - 5 + (lengths == 5)], 1)
+    one = {"bleu_counts": np.maximum(counts, 0).tolist(), "test_nll": [float(n) for n in range(40)]}
+    summaries["k-4"] = [summaries["k-4"][0] | one]
+    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["bleu", "nll"])
+    bleu, nll = figure.axes
+    low, high = interval(bootstrap_scores(bleu_statistics(one["bleu_counts"]), "bleu", "de"))
+    ends = bar_ends(bleu)[1]
+    assert high - low > 0.1 and ends[1] - ends[0] == pytest.approx(high - low) and sum(ends) == pytest.approx(2 * 33)
+    low, high = bar_ends(nll)[0]  # of the others no seed differs in NLL
+    draws = np.random.default_rng(3).integers(40, size=(4000, 40)).mean(1)
+    assert (high - low) / 2 == pytest.approx(np.subtract(*np.quantile(draws, [0.975, 0.025])) / 2, rel=0.1)
+    assert [bars[2][0].get_linestyle()[0][1] is None for bars in bleu.containers] == [True, False, True]  # dotted
+    assert figure.get_supxlabel() == (
+        "bar: standard deviation over seeds; dotted: 95% bootstrap interval over test sentences"
+    )
+
+
 def test_means_and_deviations_over_seeds_are_drawn(table):
     rows = list(load_table(str(table)).rows.values())
     summaries = from_results(table.parent / "results", rows)
     figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["bleu", "nll"])
     bleu, nll = figure.axes
-    level = next(x for x in bleu.get_lines() if x.get_label() == "plain")
-    assert level.get_ydata()[0] == 31.5
-    points = bleu.containers[0]
-    assert points.get_label() == "k" and points[0].get_xydata().tolist() == [[2, 32.5], [4, 33.5], [8, 34.5]]
-    low, high = points[2][0].get_segments()[0][:, 1]
-    assert (high - low) / 2 == pytest.approx(0.5**0.5)
-    assert nll.containers[0][0].get_ydata().tolist() == [1.5, 2.0, 2.5]
+    of_name = {line.get_label(): line for line in bleu.get_lines()}
+    assert of_name["plain"].get_ydata()[0] == 31.5
+    assert of_name["k"].get_xydata().tolist() == [[2, 32.5], [4, 33.5], [8, 34.5]]
+    low, high = bar_ends(bleu)[0]
+    assert (high - low) / 2 == pytest.approx(0.5**0.5) and low + high == pytest.approx(2 * 32.5)
+    assert {line.get_label(): line for line in nll.get_lines()}["k"].get_ydata().tolist() == [1.5, 2.0, 2.5]
+    assert bleu.get_ylim()[0] < 31 and bleu.get_ylim()[1] > high  # all that is drawn is in the panel
+    assert figure.get_supxlabel() == "bar: standard deviation over seeds"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "k"]
     assert bleu.get_xscale() == "log" and [x.get_text() for x in bleu.get_xticklabels()] == ["2", "4", "8"]
     with pytest.raises(UserError, match="no row has a finished run"):
@@ -205,11 +287,12 @@ def test_speeds_are_drawn_where_all_runs_are_of_one_known_machine(table):
     rows = list(load_table(str(table)).rows.values())
     summaries = from_results(table.parent / "results", rows)
     (axis,) = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["speed"]).axes
-    assert [text.get_text() for text in axis.texts] == ["not shown: unknown machine"] and not axis.containers
+    assert [text.get_text() for text in axis.texts] == ["not shown: unknown machine"] and not axis.get_lines()
     machine = {"cpu": "a", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu"}
     known = {row: [run | {"machine": machine} for run in of_row] for row, of_row in summaries.items()}
     (axis,) = draw_curves(curves(rows, ["phrase-limit"]), known, "phrase-limit", ["speed"]).axes
-    assert not axis.texts and len(axis.containers) == 1
+    lines = {line.get_label(): line.get_xdata() for line in axis.get_lines()}
+    assert not axis.texts and list(lines["k"]) == [2, 4, 8]
 
 
 def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
@@ -225,7 +308,9 @@ def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
     )
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_xticklabels()] == ["encoder:2", "encoder:1", "encoder"]
-    assert axis.containers[0][0].get_xydata().tolist() == [[0, 32.5], [1, 34.5], [2, 33.5]]
+    points = {line.get_label(): line.get_xydata().tolist() for line in axis.get_lines()}
+    assert points["k"] == [[0, 32.5], [1, 34.5], [2, 33.5]]
+    assert axis.get_xlabel() == "syntax on\n(--syntax-on)"
 
 
 def test_plot_rows(table, tmp_path, capsys):
@@ -263,7 +348,17 @@ def test_the_head_map_is_of_means_over_real_tokens_and_layers():
     legend = rows.legends[0].get_window_extent()
     assert legend.x0 >= 0 and legend.x1 <= rows.bbox.x1
     figure = draw_head_map({"a": heads, "b": heads + 1})
-    (axis,) = figure.axes
+    axis, first, second, bar = figure.axes
+    cosine = (unit @ unit.T).fill_diagonal_(torch.nan)
+    assert mean_cosine(heads) == pytest.approx(float(cosine.nanmean()), abs=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(np.ma.filled(first.get_images()[0].get_array(), np.nan)), cosine, equal_nan=True
+    )
+    assert [text.get_text() for text in first.texts[:2]] == [f"{cosine[0, 1]:z.2f}", f"{cosine[0, 2]:z.2f}"]
+    limits = {image.get_clim() for place in (first, second) for image in place.get_images()}
+    low, high = limits.pop()
+    assert not limits and -low == high == pytest.approx(float(cosines(heads + 1).nan_to_num(0).abs().max()))
+    assert first.get_title() == f"a: mean cosine {mean_cosine(heads):z.2f}" and "cosine" in bar.get_ylabel()
     assert [len(points.get_offsets()) for points in axis.collections] == [4, 4]
     assert [text.get_text() for text in axis.texts] == ["1", "2", "3", "4"] * 2
     for wrong, message in (({"a": heads, "b": heads[:, 1:]}, "different widths"), ({"a": heads[:2]}, "2 heads; a map")):
@@ -276,33 +371,55 @@ def line(update, loss, wall, **more):
     return f"2026-01-01 00:00:00 | INFO | train_inner | {json.dumps(stats)}\n"
 
 
+def valid(update, loss):
+    stats = {"valid_loss": str(loss), "valid_nll_loss": "1", "valid_num_updates": str(update)}
+    return f"2026-01-01 00:00:00 | INFO | valid | {json.dumps(stats)}\n"
+
+
 def test_learning_curves(tmp_path, capsys):
-    """Updates that were repeated after a kill count once."""
-    first = line(10, 9.5, 30) + "something else\n" + line(20, 8.5, 60) + line(30, 8.0, 99) + line(30, 7.5, 30)
+    """Updates and validations that were repeated after a kill count once."""
+    first = line(10, 9.5, 30) + "something else\n" + line(20, 8.5, 60) + valid(25, 8.8) + line(30, 8.0, 99)
+    first += valid(25, 8.2) + line(30, 7.5, 30) + valid(30, 8.1)
     (tmp_path / "a").mkdir()
     (tmp_path / "a/train.log").write_text(first)
     (tmp_path / "b.log").write_text(line(10, 9.0, 6) + line(20, 7.0, 6))
-    curve = read_curve(tmp_path / "a")
-    assert curve == ([10, 20, 30], [0.5, 1.5, 2.0], [9.5, 8.5, 7.5])
-    figure = draw_learning_curves({"a": [curve], "b": [read_curve(tmp_path / "b.log")]}, "loss")
+    found = read_training(tmp_path / "a")
+    assert found.training == ([10, 20, 30], [0.5, 1.5, 2.0], [9.5, 8.5, 7.5])
+    assert found.validation == ([25, 30], [1.75, 2.0], [8.2, 8.1])
+    figure = draw_learning_curves({"a": [found], "b": [read_training(tmp_path / "b.log")]}, "loss")
     by_updates, by_minutes = figure.axes
-    assert by_updates.get_lines()[1].get_xydata().tolist() == [[10, 9.0], [20, 7.0]]
+    _, validation, other, nothing = by_updates.get_lines()[:4]
+    assert other.get_xydata().tolist() == [[10, 9.0], [20, 7.0]] and not len(nothing.get_xydata())
+    assert validation.get_xydata().tolist() == [[25, 8.2], [30, 8.1]] and validation.get_linestyle() == "None"
     assert by_minutes.get_lines()[0].get_xydata().tolist() == [[0.5, 9.5], [1.5, 8.5], [2.0, 7.5]]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "training", "validation"]
+    assert by_updates.get_ylabel() == "loss, bits a token"
+    pale, mean, *_ = draw_learning_curves({"a": [found]}, "nll_loss", smooth=2).axes[0].get_lines()
+    assert pale.get_ydata().tolist() == [9.5, 8.5, 7.5] and mean.get_ydata().tolist() == [9.5, 8.5, 7.5]
     out = str(tmp_path / "curves.png")
     assert main(["plot", "curves", f"a={tmp_path}/a", f"b={tmp_path}/b.log", f"b={tmp_path}/a", "--out", out]) == 0
     assert capsys.readouterr().out == f"{out}\n"
     (tmp_path / "empty.log").write_text("nothing\n")
-    for argument, message in (
-        ("b.log", "b.log: write NAME=LOG"),
-        (f"x={tmp_path}/none", f"{tmp_path}/none: No such file"),
+    for arguments, message in (
+        (["b.log"], "b.log: write NAME=LOG"),
+        ([f"b={tmp_path}/b.log", "--smooth", "0"], "--smooth 0: at least 1 is needed"),
+        ([f"x={tmp_path}/none"], f"{tmp_path}/none: No such file"),
         (
-            f"x={tmp_path}/empty.log",
+            [f"x={tmp_path}/empty.log"],
             "empty.log: no training statistics; fairseq-train writes them with --log-format json",
         ),
     ):
-        assert main(["plot", "curves", argument, "--out", out]) == 2
+        assert main(["plot", "curves", *arguments, "--out", out]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_smoothing_is_a_centred_mean_that_keeps_straight_lines():
+    values = [1.0, 5.0, 3.0, 7.0, 2.0, 4.0]
+    assert smoothed(values, 1) == pytest.approx(values)
+    assert smoothed(values, 3) == pytest.approx([1, 3, 5, 4, 13 / 3, 4])
+    assert smoothed(values, 5) == pytest.approx([1, 3, 18 / 5, 21 / 5, 13 / 3, 4])
+    line = [3.0 * i for i in range(20)]
+    assert smoothed(line, 7) == pytest.approx(line) and smoothed([], 7) == []
 
 
 def test_time_between_whole_seconds_comes_from_the_speed(tmp_path):
@@ -313,7 +430,7 @@ def test_time_between_whole_seconds_comes_from_the_speed(tmp_path):
         for i, x in enumerate(seconds, 1)
     ]
     (tmp_path / "log").write_text("".join(lines) + line(50, 1, 7, wpb="1000", wps="0"))
-    found = [60 * x for x in read_curve(tmp_path / "log").minutes]
+    found = [60 * x for x in read_training(tmp_path / "log").training.minutes]
     assert found == pytest.approx([1.3, 1.3 + 1.5, 2.6 + 1.5, 3.9 + 1.5, 3.9 + 1.5 + 7])
 
 

@@ -162,6 +162,10 @@ def test_joining_undoes_segmenting(kind, size, tmp_path):
         assert subwords.join(segmented) == line
         assert subwords.join(line) == line  # marks already removed by --remove-bpe
     assert subwords.segment("lowest newest").count(" ") > 1
+    pieces = subwords.segment("the lowest newest").split()
+    words = subwords.words(pieces)
+    assert [subwords.join(" ".join(word)) for word in words] == ["the", "lowest", "newest"]
+    assert [piece for word in words for piece in word] == pieces and subwords.words([]) == []
 
 
 @pytest.mark.parametrize(("kind", "size"), [("subword-nmt", 20), ("sentencepiece", 40)])

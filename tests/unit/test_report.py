@@ -91,10 +91,20 @@ def test_differences_over_seeds_are_dunnetts(table):
     runs = {row: [summary(i, w, x) for i, (w, x) in enumerate(zip(wrong[row], nll[row], strict=True))] for row in nll}
     lines = {line["row"]: line for line in report.compare(rows, runs)}
     bars = {name: line["nll_seed_error"] for name, line in lines.items() if "nll_seed_error" in line}
-    panel = draw_rows(list(lines.values()), runs).axes[1]
+    bleu, panel = draw_rows(list(lines.values()), runs).axes
     drawn = [container for container in panel.containers if container.has_xerr]
     ends = [container[2][0].get_segments()[0][:, 0] for container in drawn]
-    assert [(high - low) / 2 for low, high in ends] == pytest.approx(list(bars.values())) and len(bars) == 2
+    sentences = lines["fourth"]["nll_error"]  # one seed: over test sentences, dotted
+    expected = [bars.get(name, sentences) for name in ("third", "fourth", "second")]
+    assert [(high - low) / 2 for low, high in ends] == pytest.approx(expected) and len(bars) == 2
+    dotted = [container[2][0].get_linestyle()[0][1] is not None for container in drawn]
+    assert dotted == [False, True, False] and "bar: standard error over seeds\nbar: standard error over test" in (
+        panel.get_xlabel()
+    )
+    ends = [container[2][0].get_segments()[0][:, 0] for container in bleu.containers]
+    expected = [line["bleu_deviation"] or line["bleu_interval"] for line in lines.values()]
+    assert [(high - low) / 2 for low, high in ends] == pytest.approx(expected)
+    assert "95% bootstrap interval over test sentences (dotted)" in bleu.get_xlabel()
     for prefix, values in (
         ("nll_", nll),
         ("", {row: [s["metrics"]["bleu"] for s in of_row] for row, of_row in runs.items()}),
