@@ -8,6 +8,7 @@ setup(
         "fairseq_diverse": ["py.typed"],
         "fairseq_diverse.configs": ["*/*.yaml"],
         "fairseq_diverse.attention.kernels": ["*.c"],
+        "fairseq_diverse.experiments": ["templates/*"],
         "fairseq_diverse.toy": ["words.yaml"],
     },
 )

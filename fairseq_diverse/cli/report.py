@@ -2,7 +2,8 @@
 
 Figures come from finished runs, or with --results from the summaries that --save copied, so that a table can be shown
 where nothing was run. Rows without a finished run are marked "not run". Where runs were scored on several test sets,
-each has a table of its own. docs/statistics.md says how differences are tested. HTML has the table's pictures too.
+each has a table of its own. docs/statistics.md says how differences are tested. HTML is one page that needs no other
+file, with the table's pictures, translations side by side, and the flags of every row.
 --refresh writes every table of a Markdown file anew between <!-- fairseq-diverse report ... --> and
 <!-- end -->.
 """
@@ -13,11 +14,13 @@ import dataclasses
 import io
 import itertools
 import json
+import os
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.support.errors import UserError
@@ -28,12 +31,15 @@ if TYPE_CHECKING:
 
     from fairseq_diverse.experiments.comparison import Others
     from fairseq_diverse.experiments.formats import Block
+    from fairseq_diverse.experiments.page import Translations
     from fairseq_diverse.experiments.rows import Row
+    from fairseq_diverse.experiments.runs import Run
     from fairseq_diverse.experiments.saved import Summary
     from fairseq_diverse.experiments.side_by_side import Sentence
     from fairseq_diverse.experiments.tables import Table
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
+PAGE_SENTENCES = 20
 BLOCK = re.compile(r"(<!-- fairseq-diverse report (.+?) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -53,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--translations",
         type=int,
         metavar="N",
-        help="also N sentences, evenly spread over the test set, as each row translates them",
+        help="also N sentences, evenly spread over the test set, as each row translates them (HTML: 20; 0: none)",
     )
     parser.add_argument("--format", choices=("text", "markdown", "latex", "json", "html"), default="text")
     parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named as in their header")
@@ -165,7 +171,7 @@ def show(args: argparse.Namespace) -> str:
         blocks, content = of_kind(args, table, rows, summaries, (others, of_others))
     else:
         blocks, content = _translation(args, table, rows, summaries, (others, of_others))
-    found = _sentences(args, rows) if args.translations is not None else []
+    found = _sentences(args, rows) if args.translations is not None and args.format != "html" else []
     if found:
         content["translations"] = [sentence.as_dict() for sentence in found]
     if args.save and not saved.save(args.save, summaries):
@@ -173,8 +179,7 @@ def show(args: argparse.Namespace) -> str:
     if args.format == "json":
         return json.dumps({"table": table.name, "title": table.title, **content}, indent=1)
     if args.format == "html":
-        first, *more = blocks
-        return formats.as_html(*first, _figures(args, table, rows, content["rows"], summaries), more)
+        return _page(args, table, rows, content, blocks, summaries)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
     written = [write(*block).rstrip("\n") for block in blocks]
     if found:
@@ -184,13 +189,19 @@ def show(args: argparse.Namespace) -> str:
 
 
 def _sentences(args: argparse.Namespace, rows: "Sequence[Row]") -> "list[Sentence]":
-    from fairseq_diverse.experiments.side_by_side import sentences
+    from fairseq_diverse.experiments.runs import find_runs
+    from fairseq_diverse.experiments.side_by_side import side_by_side
 
+    _check_translations(args, rows, 1)
+    runs = find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None, cpu=True)
+    return side_by_side(runs, args.translations, args.test or "test").sentences
+
+
+def _check_translations(args: argparse.Namespace, rows: "Sequence[Row]", least: int) -> None:
     if args.results or args.format == "latex" or any(row.kind != "translation" for row in rows):
         raise UserError("--translations: is for runs that translate, not for --results, --format latex or classifiers")
-    if args.translations < 1:
-        raise UserError(f"--translations {args.translations}: at least 1")
-    return sentences(rows, args.translations, Path(args.runs).resolve() if args.runs else None, args.test or "test")
+    if args.translations < least:
+        raise UserError(f"--translations {args.translations}: at least {least}")
 
 
 def _classification(
@@ -295,20 +306,75 @@ def _columns(tables: list[list[list[str]]], names: str | None) -> list[list[list
     return [[[row[cells[0].index(name)] for name in chosen if name in cells[0]] for row in cells] for cells in tables]
 
 
+def _page(
+    args: argparse.Namespace,
+    table: "Table",
+    rows: "Sequence[Row]",
+    content: dict[str, Any],
+    blocks: "list[Block]",
+    summaries: "dict[str, list[Summary]]",
+) -> str:
+    """The page of a report; runs and translations are those of a folder of runs, not of saved summaries."""
+    from fairseq_diverse.experiments.page import render, row_info
+    from fairseq_diverse.experiments.runs import find_runs
+    from fairseq_diverse.experiments.side_by_side import seed_folders
+
+    if args.translations is not None:
+        _check_translations(args, rows, 0)
+    done = [row for row in rows if summaries[row.name]]
+    root = Path(args.runs).resolve() if args.runs else None
+    runs = [] if args.results or not done else find_runs(done, [0], True, root, cpu=True)
+    folders = {run.row.name: seed_folders(run) for run in runs}
+    beside = args.out.resolve().parent if args.out else Path.cwd()
+    links = {
+        name: {f"seed {seed}": quote(os.path.relpath(folder, beside)) for seed, folder in of_row.items()}
+        for name, of_row in folders.items()
+    }
+    by_name = table.rows | {row.name: row for row in rows}
+    infos = [row_info(row, by_name[row.baseline], links.get(row.name, {})) for row in rows]
+    tests = list(content.get("tests", [content["test"]])) if "test" in content else []
+    translations = _translations(runs, tests, PAGE_SENTENCES if args.translations is None else args.translations)
+    return render(blocks, _figures(args, table, rows, content["rows"], summaries, folders), infos, translations)
+
+
+def _translations(runs: "Sequence[Run]", tests: "Sequence[str]", count: int) -> "list[Translations]":
+    """Those of every test set and data set for a page; where they do not fit to the data of now, the reason."""
+    from fairseq_diverse.experiments.page import Translations, marked
+    from fairseq_diverse.experiments.side_by_side import side_by_side
+
+    found = []
+    for name, path in itertools.product(tests if count else (), dict.fromkeys(run.data.path for run in runs)):
+        of_data = [run for run in runs if run.data.path == path]
+        if name != tests[0] and name not in of_data[0].further:
+            continue
+        title = f"Translations: {path.name}" + f", {name}" * (len(tests) > 1)
+        try:
+            shown = side_by_side(of_data, count, name)
+            if shown.sentences:
+                found.append(marked(shown, {run.row.name: run.row.baseline for run in runs}, title))
+        except ValueError as error:
+            found.append(Translations(title, f"not shown: {error}"))
+    return found
+
+
 def _figures(
     args: argparse.Namespace,
     table: "Table",
     rows: "Sequence[Row]",
     lines: "Sequence[dict]",
     summaries: "dict[str, list[Summary]]",
+    folders: dict[str, dict[int, Path]],
 ) -> "dict[str, Figure]":
-    """The pictures of a table by their captions; of what was not run there is none."""
+    """The pictures of a table by their captions; of what was not run there is none.
+
+    Args:
+        folders: of the rows' runs, by seed; empty where there are only saved summaries.
+    """
     from fairseq_diverse.experiments.accuracy_report import draw_lengths
     from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
     from fairseq_diverse.experiments.report import of_test, test_names
     from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
     from fairseq_diverse.experiments.row_dots import draw_rows
-    from fairseq_diverse.experiments.runs import find_runs
 
     if not any(summaries.values()):
         return {}
@@ -325,11 +391,8 @@ def _figures(
         if table.x:
             drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))
             figures[f"Against --{table.x[0]}"] = drawn
-    if not args.results and rows:
-        logs = {
-            run.row.name: sorted(run.directory.parent.glob("seed*/train.log"))
-            for run in find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None, cpu=True)
-        }
-        training = {name: [read_training(log) for log in logs[name]] for name in logs if summaries[name]}
-        figures["Training loss"] = draw_learning_curves(training, "loss")
+    logs = {row.name: [path / "train.log" for path in folders.get(row.name, {}).values()] for row in rows}
+    training = {name: [read_training(log) for log in of_row if log.exists()] for name, of_row in logs.items() if of_row}
+    if training:
+        figures["Training and validation loss"] = draw_learning_curves(training, "loss")
     return figures

@@ -1,14 +1,7 @@
-"""A table of text cells, its header first, and notes below it, as text, Markdown, LaTeX or a page of HTML."""
+"""A table of text cells, its header first, and notes below it, as text, Markdown or LaTeX (HTML: page.py)."""
 
-import base64
-import html
-import io
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from collections.abc import Sequence
 
 Cells = Sequence[Sequence[str]]
 Block = tuple[Cells, str, Sequence[str]]  # a table, its title, the notes below it
@@ -22,24 +15,6 @@ LATEX = str.maketrans(
         **{"Δ": r"$\Delta$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
     }
 )
-
-STYLE = """
-body { font: 16px/1.45 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
-div { overflow-x: auto; }
-h1 { font-size: 1.4rem; }
-h2 { font-size: 1.1rem; }
-table { font-size: .9rem; border-collapse: collapse; border: solid; border-width: 2px 0;
-  font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap; }
-th { border-bottom: 1px solid; }
-th:first-child, td:first-child { text-align: left; }
-tbody tr:nth-child(even) { background: #f3f3f3; }
-ul { color: #444; font-size: .9rem; padding-left: 1.1rem; }
-figure { margin: 2rem 0; }
-figcaption { font-weight: 600; margin-bottom: .3rem; }
-img { max-width: 100%; height: auto; }
-"""
-
 
 MARKDOWN = re.compile(r"[\\`*\[\]~|$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore inside a word means nothing
 BLOCK = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")  # what makes a line a heading, a list or a quotation
@@ -103,48 +78,3 @@ def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
             r"\end{table}",
         ]
     )
-
-
-def as_html(
-    cells: Cells, title: str, notes: Sequence[str], figures: "Mapping[str, Figure]", more: Sequence[Block] = ()
-) -> str:
-    """One page that needs no other file.
-
-    Args:
-        figures: pictures by their captions; they are part of the page, as SVG.
-        more: further tables, before the pictures.
-    """
-
-    def row(values: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(one_line(value))}</{tag}>" for value in values) + "</tr>"
-
-    def block(tag: str, cells: Cells, title: str, notes: Sequence[str]) -> list[str]:
-        return [
-            f"<{tag}>{html.escape(one_line(title))}</{tag}>",
-            f"<div><table>\n<thead>{row(cells[0], 'th')}</thead>\n<tbody>",
-            *(row(values, "td") for values in cells[1:]),
-            "</tbody>\n</table></div>",
-            *(["<ul>", *(f"<li>{html.escape(one_line(note))}</li>" for note in notes), "</ul>"] if notes else []),
-        ]
-
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{html.escape(one_line(title))}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-            *block("h1", cells, title, notes),
-            *(line for one in more for line in block("h2", *one)),
-            *(
-                f'<figure><figcaption>{html.escape(caption)}</figcaption><img alt="{html.escape(caption)}" '
-                f'src="data:image/svg+xml;base64,{_svg(figure)}"></figure>'
-                for caption, figure in figures.items()
-            ),
-            "</body>\n</html>",
-        ]
-    )
-
-
-def _svg(figure: "Figure") -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg")
-    return base64.b64encode(buffer.getvalue()).decode()

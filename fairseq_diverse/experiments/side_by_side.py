@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.runs import find_runs
+from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.support.files import read_lines
 
 
@@ -28,35 +27,54 @@ class Sentence:
         return asdict(self)
 
 
-def sentences(rows: Sequence[Row], count: int, runs: Path | None = None, test: str = "test") -> list[Sentence]:
+@dataclass(frozen=True)
+class SideBySide:
+    """Sentences of a test set, of ``total`` ones, and the seed that each row's translations are of."""
+
+    sentences: list[Sentence]
+    total: int
+    seeds: dict[str, int]
+
+
+def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideBySide:
     """``count`` sentences, evenly spread over a test set, as the first finished seed of each row translates them.
 
     Args:
-        rows: rows that translate, of one or several data sets; only those on the data of the first are shown.
-        runs: folder of the runs (default: ``runs_dir()``).
+        runs: one of each row, in whose folder those of other seeds are, of one or several data sets; only those on the
+            data of the first are shown.
         test: name of the test set, by default the first.
 
     Raises:
         ValueError: a run's translations do not belong to the test set that the data has now; names the file.
     """
-    rows = [row for row in rows if row.data == rows[0].data]
-    found = find_runs(rows, [0], True, runs, cpu=True)
-    data = found[0].data
-    further = found[0].further
+    data, further = runs[0].data, runs[0].further
     split, name = (further[test], test) if test in further else ("test", "test")
     texts = [data.path / "text" / f"{split}.{language}" for language in (data.source, data.target)]
-    of_rows = {run.row.name: sorted(run.directory.parent.glob(f"seed*/{name}.hyp")) for run in found}
+    of_rows = {run.row.name: _translated(run, f"{name}.hyp") for run in runs if run.data.path == data.path}
     if not any(of_rows.values()) or not all(path.is_file() for path in texts):
-        return []
+        return SideBySide([], 0, {})
     source, reference = map(read_lines, texts)
-    translated = {row: read_lines(paths[0]) for row, paths in of_rows.items() if paths}
+    chosen = {row: min(of_row) for row, of_row in of_rows.items() if of_row}
+    translated = {row: read_lines(of_rows[row][seed]) for row, seed in chosen.items()}
     for row, lines in translated.items():
         if len(lines) != len(reference):
-            raise ValueError(
-                f"{of_rows[row][0]}: {len(lines)} translations of the {len(reference)} sentences of {texts[1]}"
-            )
+            path = of_rows[row][chosen[row]]
+            raise ValueError(f"{path}: {len(lines)} translations of the {len(reference)} sentences of {texts[1]}")
     count = min(count, len(reference))
-    return [
+    shown = [
         Sentence(at + 1, source[at], reference[at], {row: lines[at] for row, lines in translated.items()})
         for at in (number * len(reference) // count for number in range(count))
     ]
+    return SideBySide(shown, len(reference), chosen)
+
+
+def seed_folders(run: Run) -> dict[int, Path]:
+    """The folders of a row's finished runs, by seed."""
+    found = {
+        path.parent.name.removeprefix("seed"): path.parent for path in run.directory.parent.glob("seed*/summary.json")
+    }
+    return {int(seed): found[seed] for seed in sorted(found, key=lambda seed: (len(seed), seed)) if seed.isdecimal()}
+
+
+def _translated(run: Run, name: str) -> dict[int, Path]:
+    return {seed: folder / name for seed, folder in seed_folders(run).items() if (folder / name).is_file()}

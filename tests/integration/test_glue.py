@@ -181,7 +181,7 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     assert call("report", folder / "table.yaml", "--results", tmp_path / "saved") == shown
     assert call("report", folder / "table.yaml", "--baseline", "plain") == shown
     page = call("report", folder / "table.yaml", "--format", "html")
-    assert page.count("<table>") == 2 and "Training loss" in page
+    assert page.count("<table") == 2 and "Training and validation loss" in page
     assert (
         "done before"
         in cli("run", folder / "table.yaml", env=os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs")}).stderr

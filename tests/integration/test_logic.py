@@ -117,8 +117,11 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
     again = call("report", tmp_path / "table.yaml", "--results", tmp_path / "results").stdout
     assert again == shown
     page = call("report", tmp_path / "table.yaml", "--format", "html").stdout
-    assert page.count("<table>") == 2
-    assert re.findall("<figcaption>([^<]*)<", page) == ["Accuracy by number of operators", "Training loss"]
+    assert page.count("<table") == 2
+    assert re.findall("<figcaption>([^<]*)<", page) == [
+        "Accuracy by number of operators",
+        "Training and validation loss",
+    ]
     scored = call(
         "accuracy", f"both={folder}/checkpoints/checkpoint_last.pt", "--data", data, "--out", tmp_path / "a.png"
     )

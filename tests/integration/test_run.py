@@ -1,5 +1,6 @@
 """`fairseq-diverse run` and `report` as a user runs them: trained, averaged, translated, scored, killed and resumed."""
 
+import html
 import json
 import os
 import re
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.experiments import side_by_side
 from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.metrics.scores import read_translations, score
 from fairseq_diverse.preparation import DataConfig, prepare
@@ -246,6 +249,30 @@ def test_translations_are_shown_beside_their_references(folder, finished):
     ):
         refused = call(folder / "runs", *command, *more)
         assert refused.returncode == 2 and message in refused.stderr
+
+
+def test_a_page_has_links_to_runs_and_their_translations(folder, finished):
+    asked = ["report", folder / "table.yaml", "--format", "html", "--out", folder / "pages/a.html"]
+    assert call(folder / "runs", *asked, "--translations", 4).returncode == 0
+    page = (folder / "pages/a.html").read_text()
+    (link,) = re.findall(r'<a href="([^#][^"]*)">seed 1</a>', page)
+    assert (folder / "pages" / unquote(link)).resolve() == directory(folder / "runs", "baseline").resolve()
+    assert "4 of 6 sentences, evenly spread; seed 1." in page and page.count('<dd dir="auto">') == 3 * 4
+    shown = [html.unescape(re.sub("<[^>]*>", "", text)) for text in re.findall(r'<dd dir="auto">(.*)</dd>', page)]
+    translated, reference = (
+        read_lines(path) for path in (directory(folder / "runs", "baseline") / "test.hyp", folder / "raw/first.de")
+    )
+    assert [text.replace("\u2038", "") for text in shown[2::3]] == [translated[i] for i in (0, 1, 3, 4)]
+    assert shown[1::3] == [reference[i] for i in (0, 1, 3, 4)]
+    assert re.findall("<figcaption>([^<]*)<", page) == ["Rows: means and seeds", "Training and validation loss"]
+    assert "<code>--disagreement output</code>" in page and "--arch diverse_transformer_tiny" in page
+    translations = directory(folder / "runs", "baseline") / "test.hyp"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(side_by_side, "read_lines", lambda path: read_lines(path)[: 5 if path == translations else 6])
+        assert call(folder / "runs", *asked).returncode == 0  # as where the data were prepared again
+    assert f"<p>not shown: {translations}: 5 translations of the 6" in (folder / "pages/a.html").read_text()
+    wrong = call(folder / "runs", *asked, "--translations", -1)
+    assert wrong.returncode == 2 and "--translations -1: at least 0" in wrong.stderr
 
 
 def test_equal_runs_are_shared_and_finished_steps_are_not_repeated(folder, finished):

@@ -1,0 +1,161 @@
+"""A report as one page of HTML that needs no other file: tables to sort, pictures, translations, flags, runs."""
+
+import base64
+import datetime
+import hashlib
+import io
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairseq_diverse import __version__
+from fairseq_diverse.experiments.differences import Part, compare
+from fairseq_diverse.experiments.formats import Block, Cells, one_line
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NUMBER = re.compile(r"[<≤]?\s*([+-]?\d[\d,]*(?:\.\d+)?)([KMG]?)\b")
+SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+CONTROL = {"Cc", "Cs"}  # Unicode's categories
+
+
+class RowInfo(NamedTuple):
+    """A row's flags, those by which it differs from its baseline, and the addresses of its runs by name."""
+
+    name: str
+    baseline: str
+    changes: Sequence[str]
+    flags: Sequence[str]
+    runs: Mapping[str, str]
+
+
+def row_info(row: Row, baseline: Row, runs: Mapping[str, str]) -> RowInfo:
+    """What the page says of a row.
+
+    Args:
+        runs: its folders' addresses.
+    """
+    changes = [f"data {row.data}"] * (row.data != baseline.data)
+    for own, other, where in (
+        (row.train, baseline.train, ""),
+        (row.generate, baseline.generate, "in translation: "),
+        (row.average, baseline.average, "checkpoints averaged: "),
+    ):
+        for flag in {**other, **own}:
+            if (value := own.get(flag, False)) != other.get(flag, False):
+                changes.append(where + (f"without --{flag}" if value is False else _flag(flag, value)))
+    flags = [_flag(flag, value) for flag, value in row.train.items() if value is not False]
+    return RowInfo(row.name, baseline.name, changes, flags, runs)
+
+
+class Translations(NamedTuple):
+    """Sentences of a test set, each with the parts of its translations by row; without any, the note says why."""
+
+    title: str
+    note: str
+    sentences: Sequence[tuple[Sentence, Mapping[str, Sequence[Part]]]] = ()
+
+
+def marked(found: SideBySide, baselines: Mapping[str, str], title: str) -> Translations:
+    """Translations compared with the reference and with that of the row's baseline.
+
+    Args:
+        baselines: of every row.
+    """
+    sentences = []
+    for sentence in found.sentences:
+        parts = {}
+        for row, text in sentence.translations.items():
+            others = {"reference": sentence.reference}
+            if row != baselines[row] in sentence.translations:
+                others["baseline"] = sentence.translations[baselines[row]]
+            parts[row] = compare(text, others)
+        sentences.append((sentence, parts))
+    seeds = "seeds: " + ", ".join(f"{row} {seed}" for row, seed in found.seeds.items())
+    seeds = seeds if len(set(found.seeds.values())) > 1 else f"seed {next(iter(found.seeds.values()))}"
+    evenly = ", evenly spread" * (len(sentences) < found.total)
+    return Translations(title, f"{len(sentences):,} of {found.total:,} sentences{evenly}; {seeds}.", sentences)
+
+
+def _flag(name: str, value: object) -> str:
+    return f"--{name}" if value is True else f"--{name} {value}"
+
+
+def render(
+    blocks: Sequence[Block],
+    figures: "Mapping[str, Figure]",
+    rows: Sequence[RowInfo] = (),
+    translations: Sequence[Translations] = (),
+    date: datetime.datetime | None = None,
+) -> str:
+    """The page. Names and texts may be hostile: they are escaped, and the page's policy forbids every request and every
+    script but its own.
+
+    Args:
+        blocks: tables with their titles and notes; the first title is the page's.
+        figures: pictures by their captions; they are part of the page, as SVG.
+        rows: the first column of the tables has links to them.
+        date: when it is written (default: now).
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("fairseq_diverse.experiments")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"digest": _digest, "plain": one_line, "text": readable, "with_values": with_values}
+    style, script = (loader.get_source(environment, f"report.{kind}")[0] for kind in ("css", "js"))
+    return environment.get_template("report.html").render(
+        title=blocks[0][1],
+        blocks=blocks,
+        pictures={caption: _svg(figure) for caption, figure in figures.items()},
+        rows=rows,
+        places={row.name: number for number, row in enumerate(rows)},
+        translations=translations,
+        date=date or datetime.datetime.now(datetime.UTC).replace(microsecond=0),
+        version=__version__,
+        style=style,
+        script=script,
+    )
+
+
+def with_values(cells: Cells) -> list[list[tuple[str, float | None]]]:
+    """The rows below the header, each cell with the number by which its column is sorted.
+
+    It is the first number of the cell; the first column and those with words in them have none.
+    """
+    columns = []
+    for number, texts in enumerate(zip(*cells[1:], strict=True)):
+        values = [_value(text) for text in texts]
+        words = {text for text, value in zip(texts, values, strict=True) if value is None} - {"", "-", "not run"}
+        columns.append(
+            [(text, None if words or not number else value) for text, value in zip(texts, values, strict=True)]
+        )
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _value(text: str) -> float | None:
+    """``+1.50 ± 0.20** (p = 0.030)`` -> 1.5, ``12.6M`` -> 12600000."""
+    found = NUMBER.match(text)
+    return float(found[1].replace(",", "")) * SCALE[found[2]] if found else None
+
+
+def readable(text: str) -> str:
+    """Text of any language, without control characters; those that join letters or set their direction are kept."""
+    return "".join(" " if unicodedata.category(character) in CONTROL else character for character in text)
+
+
+def _digest(text: str) -> str:
+    """What a page's policy calls a script or a style that it allows."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _svg(figure: "Figure") -> str:
+    buffer = io.BytesIO()
+    metadata: dict[str, Any] = {"Date": None}
+    figure.savefig(buffer, format="svg", metadata=metadata)
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"

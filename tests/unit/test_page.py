@@ -1,0 +1,134 @@
+"""The HTML page of a report: escaping, sorting values, flags; translations compared."""
+
+import unicodedata
+from html.parser import HTMLParser
+
+import pytest
+
+from fairseq_diverse.experiments.differences import Part, compare, words
+from fairseq_diverse.experiments.page import RowInfo, marked, readable, render, row_info, with_values
+from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
+from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.support.pictures import new_figure
+
+HOSTILE = "<script>x</script>\"'><b onclick=y>&amp; {{ 7 * 7 }} </title></style>"
+
+
+class Elements(HTMLParser):
+    """Counts of elements, and all their attributes; ends must fit to starts."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found: dict[str, int] = {}
+        self.attributes: list[tuple[str, str]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.found[tag] = self.found.get(tag, 0) + 1
+        self.attributes += attributes
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def page(text: str) -> Elements:
+    """A page with a text wherever texts from outside are."""
+    found = SideBySide([Sentence(1, text, f"{text} more", {text: f"a {text}", "base": text})], 9, {text: 1, "base": 2})
+    translations = [marked(found, {text: "base", "base": "base"}, text)]
+    rows = [RowInfo(text, text, [text], [text], {text: "runs/a"})]
+    blocks = [([[text, "x"], [text, "1"]], text, [text]), ([[text], [text]], text, [])]
+    return Elements(render(blocks, {text: new_figure(2, 2)}, rows, translations))
+
+
+def test_texts_add_no_element_and_no_attribute():
+    hostile, harmless = page(HOSTILE), page("harmless")
+    assert hostile.found == harmless.found and [a for a, _ in hostile.attributes] == [a for a, _ in harmless.attributes]
+    shown = [text.strip() for text in hostile.texts if HOSTILE in text]
+    assert len(shown) >= 14 and "49" not in "".join(shown)
+
+
+def test_a_page_needs_no_other_file():
+    found = page("harmless")
+    sources = [value for name, value in found.attributes if name in ("src", "href")]
+    assert {source.split(",")[0] for source in sources} == {"data:image/svg+xml;base64", "#row0", "runs/a"}
+    (policy,) = (value for name, value in found.attributes if name == "content" and "default-src" in value)
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-") and "unsafe" not in policy
+    assert "url(" not in "".join(found.texts) and "@import" not in "".join(found.texts)
+
+
+def test_text_cannot_steer_a_page():
+    """Breaks and controls become spaces; joiners stay in texts, whose direction ends with their element."""
+    found = page("a\x1b[31m\r\nb\u2028c\u202ed\x00e")
+    texts = [text for text in found.texts if "[31m" in text]
+    assert texts and not any(
+        unicodedata.category(letter) == "Cc" for text in texts for letter in text.strip().replace("\n", "")
+    )
+    assert readable("क्\u200dष \u202eabc\x07") == "क्\u200dष \u202eabc "
+    assert sum(name == "dir" for name, _ in found.attributes) == 4  # source, reference, two translations
+
+
+def test_columns_of_numbers_have_values_to_sort_by():
+    cells = [
+        ["row", "parameters", "Δ BLEU", "verdict", "interval"],
+        ["8", "1,522,176", "+0.50 ± 0.2* (p = 0.03)", "", "-1.0 to 2"],
+    ]
+    cells += [["9", "12.6M", "-1.25 (one seed)", "not resolved", ""], ["10", "not run", "", "helps", "< 0.001"]]
+    values = [[value for _, value in row] for row in with_values(cells)]
+    assert values == [
+        [None, 1522176, 0.5, None, -1],
+        [None, 12.6e6, -1.25, None, None],
+        [None, None, None, None, 0.001],
+    ]
+    assert [[text for text, _ in row] for row in with_values(cells)] == cells[1:]
+
+
+def test_changes_are_the_flags_that_differ_from_the_baseline(table):
+    first, second = load_table(table(), settings=["generate.beam=4"]).rows.values()
+    info = row_info(second, first, {})
+    assert info.changes == ["--dropout 0.3", "--fp16"] and info.baseline == "first"
+    assert "--arch transformer" in info.flags and not any("share-all" in flag for flag in info.flags)
+    assert (
+        row_info(first, second, {}).changes == ["--dropout 0.2", "without --fp16"]
+        and not row_info(first, first, {}).changes
+    )
+
+
+def test_words_are_the_text():
+    assert words("Don't: 我爱New York…") == ["Don", "'", "t", ":", " ", "我", "爱", "New", " ", "York", "…"]
+    for text in ("", "  a  b\t", "कि़ताब, قَلَم", "ไทย"):
+        assert "".join(words(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "expected"),
+    [
+        ("Das ist ein Haus.", "Das ist ein Haus.", [Part("Das ist ein Haus.", (), {})]),
+        ("Das war ein Haus.", "Das ist ein Haus.", [("Das ", ()), ("war", "r"), (" ein Haus.", ())]),
+        ("Er war nie da", "Er ist da", [("Er ", ()), ("war nie", "r"), (" da", ())]),
+        ("Er da", "Er ist nicht da", [("Er ", ()), Part("da", (), {"reference": "ist nicht"})]),
+        ("Er ist", "Er ist da .", [("Er ist", ()), Part("", (), {"reference": "da ."})]),
+        ("", "Er", [Part("", (), {"reference": "Er"})]),
+        ("我爱城", "我不爱城", [("我", ()), Part("爱城", (), {"reference": "不"})]),
+    ],
+)
+def test_differences_to_the_reference(text, reference, expected):
+    kinds = {"r": ("reference",), (): ()}
+    whole = [part if isinstance(part, Part) else Part(part[0], kinds[part[1]], {}) for part in expected]
+    assert compare(text, {"reference": reference}) == whole
+
+
+def test_differences_to_two_texts_are_kept_apart():
+    text, reference, baseline = "ein alter Hund bellt laut", "ein Hund bellt", "ein alter Hund singt sehr laut"
+    parts = compare(text, {"reference": reference, "baseline": baseline})
+    assert "".join(part.text for part in parts) == text
+    for kind, words_there in (("reference", ["alter", "laut"]), ("baseline", ["bellt"])):
+        assert [part.text.strip() for part in parts if kind in part.kinds] == words_there
