@@ -224,9 +224,9 @@ def draw_panels(
         UserError: matplotlib is not installed.
     """
     columns = max(map(len, rows))
-    width = max(1.5, CELL * len(keys.texts)) + LETTER * max(map(len, queries.texts)) + 0.4
+    width = max(1.5, CELL * len(keys.texts)) + 0.4
     height = max(1.5, CELL * len(queries.texts)) + LETTER * max(map(len, keys.texts)) + 0.5
-    size = (columns * width + 1.2, len(rows) * height + 0.8)
+    size = (columns * width + LETTER * max(map(len, queries.texts)) + 1.2, len(rows) * height + 0.8)
     figure = new_figure(*size, dpi=min(150, MOST_PIXELS / max(size)))
     figure.suptitle(title)
     figure.supylabel(axes[0], fontsize=9)
@@ -234,6 +234,7 @@ def draw_panels(
     limits = {name: _limit([p.map for row in rows for p in row if p and p.values == name]) for name in COLOURS}
     images: dict[str, Any] = {}
     for places, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
+        texts = queries.texts  # beside the first panel of a row
         for place, panel in zip_longest(places, row):
             if panel is None:
                 place.remove()
@@ -242,7 +243,8 @@ def draw_panels(
             images[panel.values] = place.imshow(values, COLOURS[panel.values], vmin=0, vmax=limit, aspect="auto")
             place.set_title(panel.title, fontsize=9)
             place.set_xticks(range(len(keys.texts)), keys.texts, rotation=90, fontsize=7, parse_math=False)
-            place.set_yticks(range(len(queries.texts)), queries.texts, fontsize=7, parse_math=False)
+            place.set_yticks(range(len(queries.texts)), texts, fontsize=7, parse_math=False)
+            texts = [""] * len(texts)
     panels = figure.axes
     for name, image in images.items():
         limit, largest = limits[name]

@@ -6,6 +6,7 @@ once for each task that it was trained on. The averages are those of Li et al. (
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from fairseq_diverse.cli import named_checkpoints
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.support.tables import in_columns
 
 if TYPE_CHECKING:
     from fairseq_diverse.analysis.accuracy import Accuracy
@@ -92,20 +94,19 @@ def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
 
     known = TASKS if probing else tuple(next(iter(found.values())))
     rows = [row for row in known if any(row in of_name for of_name in found.values())]
-    width = max(map(len, ["operators", *rows]))
-    print(
-        f"{'task' if probing else 'operators':<{width}}  examples  largest class" + "".join(f"{n:>16}" for n in found)
-    )
-    for row in rows:
-        parts = [of_name.get(row) for of_name in found.values()]
+    cells = [["task" if probing else "operators", "examples", "largest class", *found]]
+
+    def add(name: str, parts: "Sequence[Accuracy | None]") -> None:
         first = next(part for part in parts if part is not None)
-        shares = "".join(f"{'' if part is None else f'{part.share:.2f}':>16}" for part in parts)
-        print(f"{row:<{width}}{len(first.hits):10,d}{first.largest:15.2f}{shares}")
+        shares = ("" if part is None else f"{part.share:.2f}" for part in parts)
+        cells.append([name, f"{len(first.hits):,}", f"{first.largest:.2f}", *shares])
+
+    for row in rows:
+        add(row, [of_name.get(row) for of_name in found.values()])
     if not probing:
-        totals = [pooled(of_name.values()) for of_name in found.values()]
-        shares = "".join(f"{total.share:16.2f}" for total in totals)
-        print(f"{'all':<{width}}{len(totals[0].hits):10,d}{totals[0].largest:15.2f}{shares}")
+        add("all", [pooled(of_name.values()) for of_name in found.values()])
     means = [group_means({row: part.share for row, part in of_name.items()}) for of_name in found.values()]
     for group in GROUPS:
         if all(group in of_name for of_name in means):
-            print(f"{group:<{width}}{'':25}" + "".join(f"{of_name[group]:16.2f}" for of_name in means))
+            cells.append([group, "", "", *(f"{of_name[group]:.2f}" for of_name in means)])
+    print(in_columns(cells))

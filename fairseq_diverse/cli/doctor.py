@@ -36,6 +36,8 @@ REQUIRED = {
     "sacremoses": "sacremoses",
     "subword-nmt": "subword_nmt",
     "sentencepiece": "sentencepiece",
+    "jinja2": "jinja2",
+    "tabulate": "tabulate",
 }
 MODULES = {"scikit-learn": "sklearn"}  # whose name is not that of the package
 

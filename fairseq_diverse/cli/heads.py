@@ -19,6 +19,7 @@ import json
 from pathlib import Path
 
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.support.tables import in_columns
 
 PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en_de --out heads.png"
@@ -71,18 +72,19 @@ def main(args: argparse.Namespace) -> None:
         of_places = {f"{component}:{layer}": of_place for (component, layer), of_place in attentions.items()}
         print(json.dumps({**found, "roles": functions, "attentions": of_places}))
         return
-    print("layer  head  " + "  ".join(f"{name:>5}" for name in figures) + "  role")
+    rows: list[list[object]] = [["layer", "head", *figures, "role"]]
     layers, heads = next(iter(figures.values())).shape
     for layer in range(layers):
         for head in range(heads):
-            cells = (f"{values[layer, head]:{max(5, len(name))}.3f}" for name, values in figures.items())
-            print(f"{layer + 1:5}  {head + 1:4}  " + "  ".join([*cells, functions[layer][head]]).rstrip())
-        means = (f"{values[layer].mean():{max(5, len(name))}.3f}" for name, values in figures.items())
-        print(f"{layer + 1:5}  mean  " + "  ".join(means))
-    print("\nattention  layer  cosine  constant share  effective rank")
+            cells = (f"{values[layer, head]:.3f}" for values in figures.values())
+            rows.append([layer + 1, head + 1, *cells, functions[layer][head]])
+        rows.append([layer + 1, "mean", *(f"{values[layer].mean():.3f}" for values in figures.values()), ""])
+    print(in_columns(rows, left=[len(rows[0]) - 1]))
+    places: list[list[object]] = [["attention", "layer", "cosine", "constant share", "effective rank"]]
     for (component, layer), of_place in attentions.items():
-        cosine = "     -" if of_place["cosine"] is None else f"{of_place['cosine']:6.3f}"
-        rank = f"{of_place['effective rank']:8.1f} of {of_place['width']}"
-        print(f"{component:9}  {layer:5}  {cosine}  {of_place['constant share']:14.3f}  {rank}")
+        cosine = "-" if of_place["cosine"] is None else f"{of_place['cosine']:.3f}"
+        rank = f"{of_place['effective rank']:.1f} of {of_place['width']}"
+        places.append([component, layer, cosine, f"{of_place['constant share']:.3f}", rank])
+    print(f"\n{in_columns(places)}")
     if not known:
         print(f"no dependency trees for {prefix}.bin: fairseq-diverse binarize-syntax adds two columns")

@@ -7,6 +7,8 @@ Train on them with --task logical_inference.
 import argparse
 from pathlib import Path
 
+from fairseq_diverse.support.tables import in_columns
+
 EXAMPLE = "fairseq-diverse logic --out logic-data --pairs 20000 --seed 1"
 
 
@@ -28,8 +30,9 @@ def main(args: argparse.Namespace) -> None:
         raise UserError(f"--pairs {args.pairs}: at least 2, one to train on and one to test")
     with tqdm(total=MOST_OPERATORS + 1, desc="lengths", disable=None) as bar:
         mix = write_corpus(args.out, args.pairs, args.seed, args.balance, bar.update)
-    print("operators   pairs" + "".join(f"{name:>7}" for name in RELATIONS))
+    rows: list[list[object]] = [["operators", "pairs", *RELATIONS]]
     for count, relations in mix.items():
         total = relations.total()
-        print(f"{count:9d}{total:8,d}" + "".join(f"{relations[name] / total:7.1%}" for name in RELATIONS))
+        rows.append([count, f"{total:,}", *(f"{relations[name] / total:.1%}" for name in RELATIONS)])
+    print(in_columns(rows, left=()))
     print(f"{args.out}: train0 to train{MOST_OPERATORS}, test0 to test{MOST_OPERATORS}")

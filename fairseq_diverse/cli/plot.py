@@ -221,7 +221,10 @@ def plot_attention(args: argparse.Namespace) -> None:
         raise UserError("--target: needed, since the translations of several checkpoints differ")
     preprocessing = Preprocessing.load(args.data)
     name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
-    title = f"{name}, layer {args.layer}" if args.layers is None else f"{name}, layers {args.layers}"
+    layers = (
+        f"layer {args.layer}" if args.layers is None else f"layers {args.layers}".replace("layers all", "all layers")
+    )
+    title = f"{name}, {layers}"
     drawn = []
     for of_model, path in named:
         model, task = load_model(path, args.data)

@@ -27,6 +27,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.cli import named_path
+from fairseq_diverse.support.tables import in_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -268,9 +269,4 @@ def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, s
         columns.append(["p", *("" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001" for p in ps)])
     if seeds:
         columns.append(["seeds", *(str(row["seeds"]) for row in rows)])
-    widths = [max(map(len, column)) for column in columns]
-    lines = []
-    for name, *cells in zip(*columns, strict=True):
-        right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
-    return "\n".join(lines)
+    return in_columns(list(zip(*columns, strict=True)))

@@ -13,6 +13,8 @@ import json
 import sys
 from typing import Any
 
+from fairseq_diverse.support.tables import in_columns
+
 EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routing-on encoder:1-2"
 
 
@@ -83,7 +85,7 @@ def _table(size: dict[str, Any]) -> str:
         ]
     else:
         rows.append((f"total, {size['vocabulary']:,} symbols a side", f"{parameters['total']:,}", ""))
-    lines = [size["arch"], *(f"{name:<32}{first:>14}{second:>26}".rstrip() for name, first, second in rows)]
+    lines = [size["arch"], in_columns(rows)]
     if data := size.get("data"):
         lines += [
             "",

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from fairseq_diverse.support.tables import in_columns
+
 Cells = Sequence[Sequence[str]]
 Block = tuple[Cells, str, Sequence[str]]  # a table, its title, the notes below it
 
@@ -28,10 +30,7 @@ def one_line(text: str) -> str:
 def as_text(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """Columns aligned, the first to the left and the others to the right."""
     cells, title, notes = [list(map(one_line, row)) for row in cells], one_line(title), list(map(one_line, notes))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    pad = [str.ljust, *[str.rjust] * (len(widths) - 1)]
-    lines = ["  ".join(f(c, w) for f, c, w in zip(pad, row, widths, strict=True)).rstrip() for row in cells]
-    return "\n".join([title, "", *lines, "", *notes])
+    return "\n".join([title, "", in_columns(cells), "", *notes])
 
 
 def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:

@@ -262,7 +262,7 @@ def test_a_page_has_links_to_runs_and_their_translations(folder, finished):
     translated, reference = (
         read_lines(path) for path in (directory(folder / "runs", "baseline") / "test.hyp", folder / "raw/first.de")
     )
-    assert [text.replace("\u2038", "") for text in shown[2::3]] == [translated[i] for i in (0, 1, 3, 4)]
+    assert [text.replace("\u2423", "") for text in shown[2::3]] == [translated[i] for i in (0, 1, 3, 4)]
     assert shown[1::3] == [reference[i] for i in (0, 1, 3, 4)]
     assert re.findall("<figcaption>([^<]*)<", page) == ["Rows: means and seeds", "Training and validation loss"]
     assert "<code>--disagreement output</code>" in page and "--arch diverse_transformer_tiny" in page

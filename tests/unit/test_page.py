@@ -54,6 +54,7 @@ def test_texts_add_no_element_and_no_attribute():
     assert hostile.found == harmless.found and [a for a, _ in hostile.attributes] == [a for a, _ in harmless.attributes]
     shown = [text.strip() for text in hostile.texts if HOSTILE in text]
     assert len(shown) >= 14 and "49" not in "".join(shown)
+    assert {value for name, value in hostile.attributes if name == "title"} == {"missing: more"}
 
 
 def test_a_page_needs_no_other_file():

@@ -111,7 +111,8 @@ def test_one_panel_per_head_with_one_colour_scale(heads, tmp_path):
         assert image.get_clim() == pytest.approx((0, largest)) and largest < 0.3
         assert torch.equal(torch.tensor(image.get_array()), maps[head - 1])
         assert [label.get_text() for label in panel.get_xticklabels()] == keys.texts
-        assert [label.get_text() for label in panel.get_yticklabels()] == queries.texts
+        beside = queries.texts if heads.index(head) % 4 == 0 else [""] * 3  # the first panel of a row
+        assert [label.get_text() for label in panel.get_yticklabels()] == beside
     figure.savefig(tmp_path / "maps.png")  # "$x$" is no formula
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
 
