@@ -1,11 +1,14 @@
 """The commands in README and docs are accepted, and the README's main example runs as written."""
 
 import dataclasses
+import itertools
+import multiprocessing
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,22 +18,41 @@ from fairseq import options
 import fairseq_diverse
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
+from tests.integration.commands import programs_as_forks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("benchmarks/README.md", "examples/images/README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
 FURTHER = [ROOT / page for page in PAGES]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *FURTHER]
 
+OURS = "$(fairseq-diverse user-dir)"
+FAIRSEQ = {
+    "fairseq-preprocess": options.get_preprocessing_parser,
+    "fairseq-train": options.get_training_parser,
+    "fairseq-validate": options.get_validation_parser,
+    "fairseq-generate": options.get_generation_parser,
+    "fairseq-interactive": options.get_interactive_generation_parser,
+}
+
 
 def blocks(path: Path) -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def commands(path: Path) -> list[list[str]]:
-    """The words of each command in the shell blocks and of each `fairseq-diverse ...` in the text."""
+def commands(path: Path) -> Iterator[list[str]]:
+    """The words of each command in the shell blocks and of each `fairseq-diverse ...` in the text, without launchers
+    such as srun and without redirections."""
     lines = [line for block in blocks(path) for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`(fairseq-diverse [a-z]+ [^`]*)`", path.read_text(encoding="utf-8"))
-    return [words for line in lines if (words := shlex.split(line.replace("...", ""), comments=True))]
+    for line in lines:
+        lexer = shlex.shlex(line.replace("...", ""), posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words = [word for word in lexer if word not in ("$", "(", ")")]  # of $(which fairseq-train)
+        for between, part in itertools.groupby(words, lambda word: word in ("|", "&&", ";")):
+            command = [*itertools.takewhile(lambda word: word not in ("<", ">"), part)]
+            if not between:
+                ours = (number for number, word in enumerate(command) if word in {"fairseq-diverse", *FAIRSEQ})
+                yield command[next(ours, 0) :]
 
 
 ALL = [(path.name, words) for path in TEXTS for words in commands(path)]
@@ -38,9 +60,7 @@ ALL = [(path.name, words) for path in TEXTS for words in commands(path)]
 
 @pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "fairseq-diverse"], ids=" ".join)
 def test_fairseq_diverse_commands_parse(words):
-    words = [word for word in words[1:] if word not in (">", "|")]
-    if not {"NAME|CONFIG.yaml", "[--strict]"} & set(words):  # a synopsis, not a command
-        build_parser(words).parse_args(words)
+    build_parser(words[1:]).parse_args(words[1:])
 
 
 @pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "make"], ids=" ".join)
@@ -48,16 +68,45 @@ def test_make_targets_exist(words):
     assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def test_fairseq_commands_parse():
+@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] in FAIRSEQ], ids=" ".join)
+def test_fairseq_commands_parse(words):
+    """In a fork, since --user-dir registers mechanisms."""
     fairseq_diverse.register()
-    block = next(block for block in blocks(ROOT / "README.md") if block.startswith("source .venv"))
-    block = block.replace('"$(fairseq-diverse user-dir)"', str(ROOT / "fairseq_diverse"))
-    lines = [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
-    train = next(words for words in lines if words[0] == "fairseq-train")
-    args = options.parse_args_and_arch(options.get_training_parser(), train[1:])
-    assert (args.arch, args.disagreement, args.disagreement_weight) == ("diverse_transformer", "output", 1.0)
-    generate = next(words for words in lines if words[0] == "fairseq-generate")
-    options.parse_args_and_arch(options.get_generation_parser(), generate[1 : generate.index(">")])
+    assert "--user-dir" not in words or words[words.index("--user-dir") + 1].startswith((OURS, "examples/"))
+    values = {"ARGS": "--arch=diverse_transformer", "RANK": "0", OURS: str(ROOT / "fairseq_diverse")}
+    words = [values.get(word, word) for word in words]
+
+    def parse() -> None:
+        os.chdir(ROOT)
+        options.parse_args_and_arch(FAIRSEQ[words[0]](), words[1:])
+
+    process = multiprocessing.get_context("fork").Process(target=parse)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_the_architectures_of_the_migration_are_those_of_fairseq():
+    """Every setting of fairseq's architecture is that of ours."""
+    fairseq_diverse.register()
+    text = (ROOT / "docs/migration.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `((?:transformer|roberta)\w*.*)` \| (`diverse_.*`)", text, re.MULTILINE)
+    pairs = []
+    for theirs, ours in table:
+        theirs, ours = re.split(r"`, `", theirs), re.findall(r"`(diverse_\w+)`", ours)
+        pairs += itertools.zip_longest(theirs, ours, fillvalue=ours[0])
+    assert len(pairs) == 7
+    for pair in pairs:
+        task = "masked_lm" if "roberta" in pair[0] else "translation"
+        of_theirs, of_ours = (
+            vars(
+                options.parse_args_and_arch(
+                    options.get_training_parser(), ["data", "--task", task, "--arch", arch, "--max-tokens", "9"]
+                )
+            )
+            for arch in pair
+        )
+        assert {key: of_ours[key] for key in of_theirs} == {**of_theirs, "arch": pair[1]}, pair
 
 
 def test_the_readme_is_short():
@@ -139,3 +188,27 @@ def test_the_main_job_runs_as_the_readme_says(tmp_path):
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
     assert re.search(r"generate\.log\s+\d", result.stdout), result.stdout[-2000:]
     assert "nrefs:1|case:mixed" in result.stdout
+
+
+@pytest.mark.integration
+def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
+    """All its commands, with fewer sentences, subwords and updates."""
+    script = "\n".join(["set -euo pipefail", *blocks(ROOT / "docs/tutorial.md")])
+    for text, smaller in {
+        "--sentences 12000": "--sentences 150 --valid 8 --test 8",
+        "--bpe-size 8000": "--bpe-size 500",
+        "size: tiny": "size: tiny\nflags: {max-update: 3}\ngenerate: {max-len-b: 20, beam: 2}",
+    }.items():
+        assert text in script
+        script = script.replace(text, smaller)
+    with programs_as_forks(tmp_path) as variables:
+        monkeypatch.delenv("FAIRSEQ_DIVERSE_RUNS", raising=False)
+        environment = os.environ | variables
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    table = done.stdout[done.stdout.index("My first comparison") :]
+    assert re.search(r"^baseline +[\d,]+ .* 1$", table, re.MULTILINE)
+    assert re.search(r"^evolving +[\d,]+ .*\(one seed\).* 1$", table, re.MULTILINE)
+    for name in ("maps.png", "heads.png", "curves.png", "report.html"):
+        assert (tmp_path / name).stat().st_size > 5000, name
+    assert "effective rank" in table
