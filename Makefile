@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-fast fuzz fuzz-guided lint bench results
+.PHONY: setup demo test test-fast fuzz fuzz-guided lint bench results docs notebook
 
 setup: .venv/.done
 
@@ -13,7 +13,7 @@ setup: .venv/.done
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,chinese,slurm,plots,completion,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,chinese,slurm,plots,completion,docs,dev]'
 	touch $@
 
 # The main job on the embedded corpus; SYSTEMS=baseline,disagreement,... names rows of configs/tables/toy.yaml.
@@ -49,3 +49,12 @@ bench: setup
 # The tables of README.md and docs/results.md, from the summaries in results/
 results: setup
 	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md
+
+# The docs site in build/site, which needs no server but for its search: `.venv/bin/mkdocs serve`
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The notebook with what its cells show, after a change
+notebook: setup
+	$(BIN)/python -m pip install -q -c constraints.txt nbconvert ipykernel
+	$(BIN)/jupyter nbconvert --execute --inplace --coalesce-streams --ExecutePreprocessor.record_timing=False docs/tutorial.ipynb

@@ -186,7 +186,8 @@ def _text_tools() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    needed = {package: extra for extra, packages in extras().items() if extra != "dev" for package in packages}
+    of_users = {extra: packages for extra, packages in extras().items() if extra not in ("dev", "docs")}
+    needed = {package: extra for extra, packages in of_users.items() for package in packages}
     for package, extra in needed.items():
         if package == "transformers":
             continue

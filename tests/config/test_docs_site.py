@@ -1,0 +1,133 @@
+"""The docs site: it builds without a warning, shows what a git host shows, and needs nothing from elsewhere."""
+
+import argparse
+import html
+import importlib
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+
+from fairseq_diverse.cli import build_parser
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("material", reason="mkdocs-material is not installed; pip install -e '.[docs]'")
+    pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed; pip install -e '.[docs]'")
+
+ROOT = Path(__file__).resolve().parents[2]
+MARKDOWN = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+    ROOT / "benchmarks/README.md",
+    ROOT / "examples/images/README.md",
+]
+TAGS = ("h1", "h2", "h3", "p", "ul", "ol", "li", "table", "tr", "td", "th", "pre", "img", "em", "strong", "a")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, as `make docs` builds it; a warning fails."""
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    folder = tmp_path_factory.mktemp("docs").resolve() / "site"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+
+
+def article(text: str) -> str:
+    return text[text.index("<article") : text.index("</article>")]
+
+
+def built(site: Path, source: Path) -> Path:
+    return site / source.relative_to(ROOT).with_name(source.name.replace("README", "index")).with_suffix(".html")
+
+
+def test_every_page_is_there(site):
+    for path in MARKDOWN:
+        assert built(site, path).is_file(), path
+    assert (site / "docs/tutorial.ipynb.html").is_file()
+
+
+@pytest.mark.parametrize("path", [path for path in MARKDOWN if path.name != "api.md"], ids=lambda path: path.name)
+def test_a_page_shows_what_a_git_host_shows(path, site):
+    """Lists, tables and blocks are those of CommonMark; the site's Markdown has other rules for some of them."""
+    expected = MarkdownIt("commonmark", {"html": True}).enable("table").render(path.read_text(encoding="utf-8"))
+    shown = article(built(site, path).read_text(encoding="utf-8"))
+    shown = re.sub(r'<a (class="headerlink"|id="__code|href="#__code)', "<b ", shown)
+    for tag in TAGS:
+        assert len(re.findall(f"<{tag}[ >]", shown)) == len(re.findall(f"<{tag}[ >]", expected)), tag
+
+
+def test_links_between_pages_lead_somewhere(site, pages):
+    ids = {path: set(re.findall(r' id="?([^" >]+)', text)) for path, text in pages.items()}
+    for path, text in pages.items():
+        if path.name == "404.html":  # its links are from the root of a server
+            continue
+        for link in re.findall(r'<a [^>]*href="([^"]+)"', text):
+            parts = urlsplit(html.unescape(link))
+            if parts.scheme:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert target.is_file(), f"{path}: {link}"
+            if parts.fragment and target in ids:
+                assert unquote(parts.fragment) in ids[target], f"{path}: {link}"
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    for path, text in pages.items():
+        loaded = re.findall(r'<(?:script|img|iframe|source)[^>]* src="?([^" >]+)', text)
+        loaded += re.findall(r'<link[^>]* href="?([^" >]+)', text)
+        assert loaded and not [link for link in loaded if re.match(r"(?!data:)(\w+:|//)", link)], path
+    for path in site.rglob("*.css"):
+        assert not re.findall(r"(?:@import|url\()[\s\"']*(?:https?:)?//", path.read_text(encoding="utf-8")), path
+
+
+def test_the_page_of_flags_has_every_flag(site):
+    text = html.unescape((site / "docs/flags.html").read_text(encoding="utf-8"))
+
+    def look(parser: argparse.ArgumentParser) -> None:
+        for action in parser._actions:
+            if not isinstance(action, argparse._HelpAction):
+                assert all(re.search(rf"<code>[^<]*{flag}\b", text) for flag in action.option_strings), action
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    assert re.search(rf">{command.prog}<", text), command.prog
+                    look(command)
+
+    look(build_parser([], whole=True))
+    assert "--evolving-carry" in text and "--disagreement-weight" in text
+
+
+def api_names() -> list[tuple[str, list[str]]]:
+    """The objects of docs/api.md, each with the members shown."""
+    found = re.findall(r"^::: (\S+)\n((?: +.*\n)*)", (ROOT / "docs/api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return [(name, yaml.safe_load(options)["options"]["members"] if options else []) for name, options in found]
+
+
+@pytest.mark.parametrize(("name", "members"), api_names(), ids=lambda value: value if isinstance(value, str) else "")
+def test_the_api_page_shows_what_exists(name, members, site):
+    text = (site / "docs/api.html").read_text(encoding="utf-8")
+    module, _, last = name.rpartition(".")
+    try:
+        thing = importlib.import_module(name)
+        assert members or thing.__all__
+    except ModuleNotFoundError:
+        thing = getattr(importlib.import_module(module), last)
+        assert thing.__doc__
+    for member in members or getattr(thing, "__all__", []):
+        assert getattr(thing, member).__doc__, member
+        assert f'id="{name}.{member}"' in text, member
+    assert f'id="{name}"' in text
