@@ -1,6 +1,7 @@
 """A table of text cells, its header first, and notes below it, as text, Markdown or LaTeX (HTML: page.py)."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from fairseq_diverse.support.tables import in_columns
@@ -8,13 +9,15 @@ from fairseq_diverse.support.tables import in_columns
 Cells = Sequence[Sequence[str]]
 Block = tuple[Cells, str, Sequence[str]]  # a table, its title, the notes below it
 
+GREEK = {chr(code): unicodedata.name(chr(code)).split()[-1].lower() for code in range(0x3B1, 0x3CA) if code != 0x3C2}
 # Characters that LaTeX reads as commands, and those that its default fonts lack
 LATEX = str.maketrans(
     {
         **{character: f"\\{character}" for character in "&%$#_{}"},
         **{"|": r"\textbar{}", "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         **{"[": "{[}", "]": "{]}"},  # after \\\\ a bracket would start a length
-        **{"Δ": r"$\Delta$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
+        **{letter: f"$\\{name.replace('lamda', 'lambda')}$" for letter, name in GREEK.items() if name != "omicron"},
+        **{"Δ": r"$\Delta$", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
     }
 )
 

@@ -520,6 +520,8 @@ CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
 
 
 def test_latex_special_characters_are_escaped():
+    note = formats.as_latex(CELLS, "", ["λ ≤ 1, β, ω"]).splitlines()[-2]
+    assert note == r"\par\footnotesize $\lambda$ $\leq$ 1, $\beta$, $\omega$"
     lines = formats.as_latex(CELLS, "Table #1", ["±: {x}^2~y\\z a-b|c"]).splitlines()
     assert lines[3] == r"\caption{Table \#1}" and lines[4] == r"\begin{tabular}{lr}"
     assert lines[8] == r"a\_b \& 50\% & $-$1.00$^{**}$ (p $<$ 0.001) \\"
