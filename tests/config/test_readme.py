@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import multiprocessing
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import yaml
@@ -212,3 +214,23 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
     for name in ("maps.png", "heads.png", "curves.png", "report.html"):
         assert (tmp_path / name).stat().st_size > 5000, name
     assert "effective rank" in table
+
+
+def test_the_figures_of_heads_are_those_of_the_results():
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    names = ("baseline", "simple", "em", "both", "dea-rhe", "lpea-rhe")
+    found = {name: json.loads((ROOT / f"results/multi30k-heads/{name}-heads.json").read_text()) for name in names}
+    for name in names[:4]:
+        of_layer = found[name]["attentions"]
+        parts = [[of_layer[f"encoder:{n}"]] for n in (1, 2, 3)]
+        parts += [[of_layer[f"{component}:{n}"] for n in (1, 2, 3)] for component in ("decoder", "cross")]
+        cells = []
+        for part in parts:
+            cosine, constant, rank = (
+                mean(x[key] for x in part) for key in ("cosine", "constant share", "effective rank")
+            )
+            cells.append(f"{cosine:.2f}, {constant:.0%}, {rank:.0f}")
+        assert f"| {name} | {' | '.join(cells)} |" in text
+    for layer, note in enumerate((" (syntax on it)", "", "")):
+        shares = [f"{mean(found[name]['redundant'][layer]):.3f}" for name in ("baseline", "dea-rhe", "lpea-rhe")]
+        assert f"| {layer + 1}{note} | {' | '.join(shares)} |" in text
