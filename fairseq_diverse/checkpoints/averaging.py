@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_diverse.checkpoints.loading import checksum, load_checkpoint
-from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.checkpoints.loading import checksum, load_checkpoint, save_checkpoint
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -178,11 +177,7 @@ def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -
         state.pop(key, None)
     extra = {key: value for key, value in (state.get("extra_state") or {}).items() if not key.startswith("ema")}
     state["extra_state"] = {**extra, "averaged": [path.name for path in paths], "checksum": checksum(model)}
-    try:
-        with atomic_write(out, "wb") as f:
-            torch.save(state, f)
-    except (OSError, RuntimeError) as error:  # a full disk is one or the other in torch
-        raise OSError(f"{out}: cannot be written ({str(error).splitlines()[0]})") from None
+    save_checkpoint(state, out)
 
 
 def _layout(path: Path, model: Mapping[str, Tensor]) -> dict[str, tuple]:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from fairseq_diverse.checkpoints.settings import literal, printable, unsafe_setting
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 MAX_WEIGHT = 65504.0  # of float16: trained weights are smaller; a flipped bit makes values such as 1e30
@@ -143,6 +144,19 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
     except Exception as error:
         raise UserError(f"{path}: {_reason(Path(path), error)}") from error
     return state
+
+
+def save_checkpoint(state: Mapping[str, Any], out: str | Path) -> None:
+    """Write a checkpoint; if that fails, ``out`` does not change.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        with atomic_write(out, "wb") as f:
+            torch.save(state, f)
+    except (OSError, RuntimeError) as error:  # a full disk is one or the other in torch
+        raise OSError(f"{out}: cannot be written ({str(error).splitlines()[0]})") from None
 
 
 def checksum(model: Mapping[str, Tensor]) -> str:

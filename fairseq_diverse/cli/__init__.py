@@ -32,6 +32,7 @@ COMMANDS = {
     "report": "show measured and published figures",
     "score": "metrics of translations, intervals and significance",
     "average": "average checkpoints",
+    "export": "write a model for plain fairseq or CTranslate2",
     "size": "parameters and FLOPs of an architecture",
     "heads": "statistics of heads, and how different they are",
     "plot": "draw attention maps, learning curves, figures of a table",

@@ -1,0 +1,144 @@
+"""Checkpoints of this package as checkpoints of fairseq's own ``transformer``."""
+
+import dataclasses
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+from fairseq.models.transformer import TransformerModel
+
+from fairseq_diverse.attention.registry import MECHANISMS, active, attribute_name
+from fairseq_diverse.checkpoints.loading import load_checkpoint, save_checkpoint
+from fairseq_diverse.checkpoints.settings import printable
+from fairseq_diverse.criterions.disagreement import DisagreementConfig
+from fairseq_diverse.models.layers import add_layer_flags
+from fairseq_diverse.support.errors import UserError
+
+MODELS = ("transformer", "diverse_transformer")
+TASKS = {"translation_with_syntax": "translation"}  # for models without trees they are the same
+KEPT = ("epoch", "train_iterator", "val_loss", "best")  # of extra_state; fairseq reads the first two of every file
+
+
+def to_fairseq(path: str | Path, out: str | Path) -> None:
+    """Write the file for ``fairseq-generate`` without --user-dir.
+
+    Raises:
+        UserError: as ``plain_checkpoint``.
+        OSError: ``out`` cannot be written.
+    """
+    save_checkpoint(plain_checkpoint(path), out)
+
+
+def plain_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The checkpoint of a translation model without mechanisms, as one of fairseq's own ``transformer``.
+
+    The parameters are the same; settings of this package and the optimizer's state are left out. The settings are
+    dictionaries, not ``argparse.Namespace``: plain fairseq loads the file under torch's ``weights_only=True``.
+
+    Raises:
+        UserError: (a ValueError) not a checkpoint, not a ``transformer`` for translation, or with something that
+            fairseq's ``transformer`` does not have; says what.
+    """
+    state = load_checkpoint(path)
+    cfg = state.get("cfg") or {}
+    settings = _dictionary(state.get("args") or cfg.get("model") or {})
+    arch = settings.get("_name") or settings.get("arch")
+    if ARCH_MODEL_NAME_REGISTRY.get(arch, arch) not in MODELS:
+        raise UserError(f"{path}: a {printable(str(arch))} model; only a diverse_transformer or transformer can go")
+    if flags := active(Namespace(**settings)):
+        kinds = [f"{flag} {settings[flag.removeprefix('--').replace('-', '_')]}" for flag in flags]
+        raise UserError(
+            f"{path}: {', '.join(kinds)} cannot go: only fairseq-diverse computes this; a model without mechanisms can "
+            "go, also if it was trained with --disagreement"
+        )
+    own = set(_own_settings())
+    names = {"arch": "transformer", "_name": "transformer", "task": _task(settings), "criterion": _criterion(settings)}
+    settings = {name: value for name, value in {**settings, **names}.items() if name not in own}
+    _check_parameters(path, state["model"], settings)
+    sections = {name: _dictionary(section) for name, section in cfg.items()}
+    for name in ("task", "criterion"):
+        section = sections.get(name) or {}
+        sections[name] = {key: value for key, value in section.items() if key not in own} | {"_name": names[name]}
+    sections["common"] = (sections.get("common") or {}) | {"user_dir": None}
+    history = (state.get("optimizer_history") or [{}])[-1]
+    extra = state.get("extra_state") or {}
+    return {
+        "args": None,
+        "cfg": sections | {"model": settings},
+        "model": state["model"],
+        "criterion": None,
+        "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": history.get("num_updates", 0)}],
+        "task_state": {},
+        "extra_state": {"epoch": 1} | {name: _dictionary(extra[name]) for name in KEPT if name in extra},
+    }
+
+
+def _dictionary(value: Any) -> Any:
+    """A namespace as a dictionary, also inside dictionaries and lists."""
+    if isinstance(value, Namespace | Mapping):
+        items = vars(value) if isinstance(value, Namespace) else value
+        return {str(name): _dictionary(inner) for name, inner in items.items()}
+    return [_dictionary(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _own_settings() -> Iterator[str]:
+    """The names of settings that fairseq's ``transformer`` does not have."""
+    for name, mechanism in MECHANISMS.items():
+        yield from (attribute_name(name, field.name) for field in dataclasses.fields(mechanism.Settings))
+    yield from (field.name for field in dataclasses.fields(DisagreementConfig))
+    layers = ArgumentParser()
+    add_layer_flags(layers)
+    yield from vars(layers.parse_args([]))
+    yield "user_dir"
+
+
+def _task(settings: Mapping[str, Any]) -> str:
+    task = settings.get("task", "translation")
+    return TASKS.get(task, task)
+
+
+def _criterion(settings: Mapping[str, Any]) -> str:
+    """The criterion, or the one of fairseq's that it is derived from."""
+    used = CRITERION_REGISTRY.get(settings.get("criterion"))
+    for base in used.__mro__ if used else ():
+        for name, known in CRITERION_REGISTRY.items():
+            if known is base and base.__module__.startswith("fairseq."):
+                return name
+    return "cross_entropy"
+
+
+def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Compare names and shapes with those of fairseq's ``transformer`` with these settings.
+
+    Raises:
+        UserError: they differ; names the first parameter.
+    """
+    words = [len(parameters.get(f"{side}.embed_tokens.weight", ())) for side in ("encoder", "decoder")]
+    source, target = (_words(count) for count in words)
+    target = source if settings.get("share_all_embeddings") else target
+    task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
+    with torch.device("meta"):
+        model = TransformerModel.build_model(Namespace(**settings), task)
+    given = dict(parameters)
+    model.upgrade_state_dict(given)
+    expected = model.state_dict()
+    for name in [*given, *expected]:
+        if name not in expected or name not in given or given[name].shape != expected[name].shape:
+            raise UserError(
+                f"{path}: its parameter {printable(name)} cannot go: fairseq's transformer with these settings has "
+                f"{'it in another shape' if name in expected and name in given else 'other parameters'}"
+            )
+
+
+def _words(count: int) -> Dictionary:
+    """A dictionary of this size."""
+    words = Dictionary()
+    for number in range(count - len(words)):
+        words.add_symbol(str(number))
+    return words
