@@ -13,7 +13,7 @@ setup: .venv/.done
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,chinese,slurm,plots,completion,export,docs,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,chinese,slurm,plots,completion,export,tracking,docs,dev]'
 	touch $@
 
 # The main job on the embedded corpus; SYSTEMS=baseline,disagreement,... names rows of configs/tables/toy.yaml.

@@ -14,11 +14,14 @@ import os
 import re
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_diverse.support.installed import install
+
 if TYPE_CHECKING:
-    from fairseq_diverse.experiments.runs import Run
+    from fairseq_diverse.experiments.runs import Run, Tracking
     from fairseq_diverse.experiments.tables import Table
 
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
@@ -45,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="embedding model (transformers) of tables that ask for yisi-1 (default: $FAIRSEQ_DIVERSE_YISI_MODEL)",
     )
+    parser.add_argument(
+        "--tensorboard", type=Path, metavar="DIR", help="log trainings there, one folder a run and seed"
+    )
+    parser.add_argument("--wandb", metavar="PROJECT", help="log trainings to this project of Weights & Biases")
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
     )
@@ -102,6 +109,23 @@ def _gpus(slurm: list[str] | None) -> int:
     return int(count)
 
 
+def _tracking(args: argparse.Namespace) -> "Tracking":
+    """Where trainings log to.
+
+    Raises:
+        ValueError: the package that it needs is missing; fairseq only warns.
+    """
+    from fairseq_diverse.experiments.runs import Tracking
+
+    for flag, given, packages in (
+        ("--tensorboard", args.tensorboard, ("tensorboardX", "tensorboard")),
+        ("--wandb", args.wandb, ("wandb",)),
+    ):
+        if given is not None and not any(map(find_spec, packages)):
+            raise ValueError(f"{flag} needs {packages[0]}; install it: {install('tracking')}")
+    return Tracking(args.tensorboard and args.tensorboard.absolute(), args.wandb)
+
+
 def parse_seeds(text: str) -> list[int]:
     seeds = [part.strip() for part in text.split(",")]
     numbers = [int(seed) if seed.isdecimal() and len(seed) <= 10 else -1 for seed in seeds]
@@ -123,12 +147,13 @@ def main(args: argparse.Namespace) -> int:
 
         use_model(args.yisi_model)
     table = read_table(args)
+    tracking = _tracking(args)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     found = [each for run in found for each in (run.first, run) if each]
     once: dict[Path, Run] = {}  # of equal rows one run, scored as all of them ask for
     for run in found:
         same = once.get(run.directory, run)
-        once[run.directory] = replace(run, row=run.row.with_scores_of(same.row))
+        once[run.directory] = replace(run, row=run.row.with_scores_of(same.row), tracking=tracking)
     runs = list(once.values())
     lacking = {
         f"data set {run.data.name} has no {', '.join(names)}: left out"

@@ -116,7 +116,7 @@ def _spawn(
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
-            env=os.environ | environment | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | environment | run.variables(step) | {"PYTHONUNBUFFERED": "1"},
             pass_fds=[lock],  # while any part of a run lives, the run stays locked
             preexec_fn=die_with_parent,
         )

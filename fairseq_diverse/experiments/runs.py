@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_diverse.data import glue
 from fairseq_diverse.data.plain import PLAIN_DATA
@@ -44,10 +44,21 @@ class DataSet:
         return {"valid": "valid", "test": "test"} | {name: f"test{n or ''}" for n, name in enumerate(self.tests)}
 
 
+class Tracking(NamedTuple):
+    """Where trainings log to besides ``train.log``: a folder for TensorBoard, a project of Weights & Biases."""
+
+    tensorboard: Path | None = None
+    wandb: str | None = None
+
+
+NOT_TRACKED = Tracking()
+
+
 @dataclass(frozen=True)
 class Run:
     """A row, a data set and a seed. ``directory`` is shared by all tables that hold an equal row. ``first`` is the run
-    of the row that it is pre-trained by, which is to be finished before."""
+    of the row that it is pre-trained by, which is to be finished before. ``tracking`` says where its training logs to;
+    it is no part of what the run is."""
 
     row: Row
     seed: int
@@ -55,6 +66,7 @@ class Run:
     cpu: bool
     directory: Path
     first: "Run | None" = None
+    tracking: Tracking = NOT_TRACKED
 
     @property
     def name(self) -> str:
@@ -186,6 +198,11 @@ class Run:
         flags = shared | machinery(row, self.seed, self.checkpoints) | defaults(self.cpu)
         flags |= of_glue(glue.TASKS[self.data.glue]) if self.kind == "glue" and self.data.glue else {}
         flags |= row.train | ({"finetune-from-model": str(self.pretrained)} if self.pretrained else {})
+        if self.tracking.tensorboard:
+            folder = self.tracking.tensorboard / self.directory.parent.name / self.directory.name
+            flags["tensorboard-logdir"] = str(folder)
+        if self.tracking.wandb:
+            flags["wandb-project"] = self.tracking.wandb
         train = ["-m", "fairseq_cli.train", str(self.data.path), *to_arguments(flags)]
         batch = {} if {"batch-size", "max-tokens"} & set(row.generate) else {"batch-size": "64"}
 
@@ -224,14 +241,23 @@ class Run:
                 steps[f"reference{suffix}"] = generate({}, subset, references=True)
         return {step: [sys.executable, *command] for step, command in steps.items()}
 
+    def variables(self, step: str) -> dict[str, str]:
+        """The variables of one step: a training's name in Weights & Biases, and its id, under which it resumes."""
+        if step != "train" or not self.tracking.wandb:
+            return {}
+        key = self.directory.parent.name.rpartition("-")[2]
+        return {"WANDB_NAME": self.name, "WANDB_RUN_ID": f"{key}-seed{self.seed}", "WANDB_RESUME": "allow"}
+
     def shell_lines(self, environment: dict[str, str]) -> list[str]:
         """The command lines for a shell; where a length penalty is to be chosen, the user sets it as ``LENPEN``."""
         return "\n".join(self.lines_by_step(environment).values()).split("\n")
 
     def lines_by_step(self, environment: dict[str, str]) -> dict[str, str]:
         """The same by step; a line that no step runs is before that of the step that it is for."""
-        variables = shlex.join(f"{name}={value}" for name, value in environment.items())
-        lines = {step: f"{variables} {shlex.join(line)}" for step, line in self.commands().items()}
+        lines = {}
+        for step, line in self.commands().items():
+            variables = (f"{name}={shlex.quote(value)}" for name, value in (environment | self.variables(step)).items())
+            lines[step] = f"{' '.join(variables)} {shlex.join(line)}"
         if self._tried:
             logs = [str(self.directory / f"{step}.log") for step in self._tried.values()]
             for step, log in zip(self._tried.values(), logs, strict=True):

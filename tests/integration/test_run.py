@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -337,6 +338,51 @@ def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(fol
     expected, got = (load_checkpoint(path / "checkpoints/checkpoint_average.pt")["model"] for path in (whole, run))
     assert all(torch.equal(value, got[key]) for key, value in expected.items())
     assert summary(runs, "baseline")["test_nll"] == summary(folder / "runs", "baseline")["test_nll"]
+
+
+def scalars(folder: Path) -> dict[str, list[int]]:
+    """The updates at which each value was logged, in the files of TensorBoard in a folder."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found: dict[str, list[int]] = {}
+    for path in folder.glob("events.*"):
+        rest = path.read_bytes()
+        while rest:  # length, its checksum, an event, its checksum
+            (length,) = struct.unpack("<Q", rest[:8])
+            event, rest = Event.FromString(rest[12 : 12 + length]), rest[16 + length :]
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append(event.step)
+    return found
+
+
+SHORT = [*["--rows", "disagreement", "--set", "max-update=4", "--set", "generate.lenpen=1", "--set", "average.last=0"]]
+
+
+def test_tensorboard_gets_what_is_logged_and_the_run_stays_the_same(folder, tmp_path):
+    board, table = tmp_path / "board", folder / "table.yaml"
+    done = call(tmp_path, "run", table, *SHORT, "--tensorboard", board)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = directory(tmp_path, "disagreement")
+    logged = scalars(board / run.parent.name / "seed1" / "train_inner")
+    for name in ("loss", "disagreement", "disagreement_output"):
+        assert logged[name][:3] == [1, 2, 3]  # a fork may end before the last is written
+    assert "disagreement_output" in scalars(board / run.parent.name / "seed1" / "valid")
+    again = call(tmp_path, "run", table, *SHORT)
+    assert again.returncode == 0 and [*tmp_path.glob("data-size-disagreement-*/seed*")] == [run]
+    assert summary(tmp_path, "disagreement")["updates"] == 4
+
+
+@pytest.mark.slow
+def test_weights_and_biases_gets_what_is_logged(folder, tmp_path):
+    offline = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
+    words = [*COMMAND, "run", folder / "table.yaml", *SHORT, "--wandb", "a project"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path) | offline)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = directory(tmp_path, "disagreement")
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")  # one run, also with its validations
+    assert file.name == f"run-{run.parent.name.rpartition('-')[2]}-seed1.wandb"
+    for text in (b"train_inner/disagreement_output", b"valid/disagreement", b"disagreement seed 1", b"a project"):
+        assert text in file.read_bytes()
 
 
 def test_dry_run_prints_commands_that_run(folder, finished):

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -655,6 +657,25 @@ def test_training_that_a_flag_ends_early_is_recorded(training, setting, capsys):
     assert run.state["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
     command = run.commands()["train"]
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
+
+
+def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, tmp_path):
+    plain = training()
+    tracked = replace(plain, tracking=runs.Tracking(tmp_path / "board", "project"))
+    command = shlex.join(tracked.commands()["train"])
+    folder = tmp_path / "board" / plain.directory.parent.name / plain.directory.name
+    assert command == f"{shlex.join(plain.commands()['train'])} --tensorboard-logdir {folder} --wandb-project project"
+    assert tracked.directory == plain.directory and tracked.commands()["generate"] == plain.commands()["generate"]
+    assert tracked.variables("train")["WANDB_NAME"] == plain.name and not tracked.variables("generate")
+    assert not plain.variables("train") and "WANDB" not in "".join(plain.shell_lines({}))
+    assert any("WANDB_RUN_ID=" in line for line in tracked.shell_lines({}))
+
+
+@pytest.mark.parametrize("flag", ["--tensorboard", "--wandb"])
+def test_tracking_without_its_package_is_refused(flag, monkeypatch, capsys):
+    monkeypatch.setattr("fairseq_diverse.cli.run.find_spec", lambda name: None)
+    assert main(["run", "toy", flag, "x"]) == 2
+    assert re.search(rf"{flag} needs \w+; install it: pip install .*tracking", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "state.json"])
