@@ -1,0 +1,117 @@
+"""What is built of the package: a wheel with all of its files, an sdist that builds the same, both installed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+import setuptools
+
+import fairseq_diverse
+from fairseq_diverse.cli import doctor
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("fairseq_diverse", "configs", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+
+
+def build(source: Path, out: Path, what: str) -> Path:
+    """``wheel`` or ``sdist`` of a source tree, with the setuptools installed here."""
+    code = f"from setuptools import build_meta; build_meta.build_{what}({str(out)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (made,) = out.glob("*.whl" if what == "wheel" else "*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """A copy of what a package is built of: building writes beside it."""
+    folder = tmp_path_factory.mktemp("source")
+    for part in PARTS:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, folder / part, **({"ignore": ignored} if copy is shutil.copytree else {}))
+    return folder
+
+
+ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> Path:
+    return build(source, tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_the_configurations(source, wheel):
+    expected = {
+        f"{place}{path.relative_to(source / folder)}": path.read_bytes()
+        for folder, place in (("fairseq_diverse", "fairseq_diverse/"), ("configs", "fairseq_diverse/configs/"))
+        for path in (source / folder).rglob("*")
+        if path.is_file()
+    }
+    assert contents(wheel) == expected
+    for name in ("py.typed", "toy/words.yaml", "configs/tables/toy.yaml"):
+        assert f"fairseq_diverse/{name}" in expected, name
+
+
+def test_the_metadata_say_what_the_package_is(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(name))
+        commands = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
+    assert metadata["Version"] == fairseq_diverse.__version__ and metadata["Requires-Python"] == ">=3.11"
+    assert "fairseq-diverse = fairseq_diverse.cli:main" in commands
+    assert f"fairseq-fixed=={doctor.FAIRSEQ}" in metadata.get_all("Requires-Dist")
+    assert {"export", "plots", "syntax", "tracking"} <= set(metadata.get_all("Provides-Extra"))
+    for minor in (11, 12, 13):
+        assert f"Programming Language :: Python :: 3.{minor}" in metadata.get_all("Classifier")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["wheel", "sdist"])
+def test_it_is_installed_into_a_bare_environment(what, source, wheel, tmp_path):
+    """pip builds the sdist itself; the packages that it needs come later, from this environment."""
+    made = wheel if what == "wheel" else build(source, tmp_path / "dist", "sdist")
+    if what == "sdist":
+        with tarfile.open(made) as archive:
+            assert {"configs", "setup.py"} <= {Path(*Path(name).parts[1:2]).name for name in archive.getnames()}
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+    bin, variables = tmp_path / "env/bin", {**os.environ, "PYTHONPATH": "", "FAIRSEQ_DIVERSE_RUNS": str(tmp_path)}
+
+    def call(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*map(str, words)], cwd=tmp_path, env=variables, capture_output=True, text=True)
+
+    packages = next(tmp_path.glob("env/lib/python*/site-packages"))
+    isolated = []
+    if what == "sdist":  # without network: setuptools of this environment
+        folder = Path(setuptools.__file__).parents[1]
+        (packages / "build.pth").write_text(f"import sys; sys.path.insert(0, {str(folder)!r})\n")
+        isolated = ["--no-build-isolation"]
+    installed = call(bin / "pip", "install", "--no-deps", "--no-index", *isolated, made)
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    (packages / "build.pth").unlink(missing_ok=True)
+    bare = bin / "fairseq-diverse"
+    assert call(bare, "--version").stdout == f"fairseq-diverse {fairseq_diverse.__version__}\n"
+    assert call(bare, "user-dir").stdout == f"{packages / 'fairseq_diverse'}\n"
+    missing = {
+        row["name"] for row in json.loads(call(bare, "doctor", "--json").stdout)["checks"] if row["state"] != "ok"
+    }
+    assert {"torch", "fairseq", "sacrebleu"} <= missing
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "here.pth").write_text("".join(f"{path}\n" for path in here))  # only now what it needs
+    assert call(bare, "toy", "--out", "raw", "--sentences", 20, "--valid", 5, "--test", 5).returncode == 0
+    assert len((tmp_path / "raw/train.en").read_text().splitlines()) == 20
+    sizes = call(bare, "size", "--arch", "diverse_transformer_tiny", "--vocabulary", 100)
+    assert sizes.returncode == 0 and "parameters" in sizes.stdout, sizes.stderr
+    runs = call(bare, "run", "toy", "--dry-run", "--rows", "baseline")  # a table among the package's files
+    assert runs.returncode == 0 and f"--user-dir {packages / 'fairseq_diverse'}" in runs.stdout, runs.stderr
