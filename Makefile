@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-fast fuzz fuzz-guided lint bench results docs notebook
+.PHONY: setup demo test test-fast test-joeynmt fuzz fuzz-guided lint bench results docs notebook
 
 setup: .venv/.done
 
@@ -26,6 +26,15 @@ test: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m 'not slow' tests/unit tests/model -n 2
+
+# The mechanisms in JoeyNMT, in an environment of its own: it needs older packages and one that it does not name.
+test-joeynmt: .venv-joeynmt/.done
+	PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=2 .venv-joeynmt/bin/python -m pytest -q -s -p no:cacheprovider examples/joey_nmt
+
+.venv-joeynmt/.done:
+	test -x .venv-joeynmt/bin/python || $(PYTHON) -m venv .venv-joeynmt
+	.venv-joeynmt/bin/python -m pip install -q "$$(grep ^torch== constraints.txt)" 'joeynmt==2.3.*' importlib_metadata
+	touch $@
 
 # The fuzz tests of `make test` for TIMES as long (20 minutes), or for SECONDS each with input guided by coverage.
 TIMES ?= 20

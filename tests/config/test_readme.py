@@ -23,8 +23,9 @@ from fairseq_diverse.cli import COMMANDS, build_parser, main
 from tests.integration.commands import programs_as_forks
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("benchmarks/README.md", "examples/images/README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
-FURTHER = [ROOT / page for page in PAGES]
+PAGES = ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "benchmarks/README.md")
+EXAMPLES = ("examples/images/README.md", "examples/joey_nmt/README.md")
+FURTHER = [ROOT / page for page in (*PAGES, *EXAMPLES)]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *FURTHER]
 
 OURS = "$(fairseq-diverse user-dir)"

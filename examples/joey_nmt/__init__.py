@@ -1,0 +1,1 @@
+"""The mechanisms in JoeyNMT 2.3, without fairseq; see README.md."""
