@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-fast test-joeynmt fuzz fuzz-guided lint bench results docs notebook
+.PHONY: setup demo test test-fast test-joeynmt wheels fuzz fuzz-guided lint bench results docs notebook
 
 setup: .venv/.done
 
@@ -35,6 +35,11 @@ test-joeynmt: .venv-joeynmt/.done
 	test -x .venv-joeynmt/bin/python || $(PYTHON) -m venv .venv-joeynmt
 	.venv-joeynmt/bin/python -m pip install -q "$$(grep ^torch== constraints.txt)" 'joeynmt==2.3.*' importlib_metadata
 	touch $@
+
+# Wheels of fairseq-fixed for the Pythons found, so that users need no compiler: pip install --find-links wheels fairseq-fixed
+WHEELS ?= wheels
+wheels:
+	scripts/wheels.sh $(WHEELS)
 
 # The fuzz tests of `make test` for TIMES as long (20 minutes), or for SECONDS each with input guided by coverage.
 TIMES ?= 20
