@@ -24,6 +24,7 @@ MARKDOWN = [
     *sorted(ROOT.glob("docs/*.md")),
     ROOT / "benchmarks/README.md",
     ROOT / "examples/images/README.md",
+    ROOT / "examples/joey_nmt/README.md",
 ]
 TAGS = ("h1", "h2", "h3", "p", "ul", "ol", "li", "table", "tr", "td", "th", "pre", "img", "em", "strong", "a")
 
