@@ -49,7 +49,9 @@ for system in ${systems//,/ }; do
 done
 
 echo "== results, and five test sentences"
-fairseq-diverse report "${table[@]}" --rows "$systems" --translations 5
+columns=row,parameters,BLEU,chrF,TER,length # no speed: the last of three systems has the machine to itself
+[[ $systems != *,* ]] || columns+=",Δ BLEU,Δ NLL"
+fairseq-diverse report "${table[@]}" --rows "$systems" --columns "$columns,seeds" --translations 5
 tail -n 1 "$out/word-by-word.txt"
 fairseq-diverse report "${table[@]}" --rows "$systems" --format html --out "$out/report.html"
 
