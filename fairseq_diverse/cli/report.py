@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=("text", "markdown", "latex", "json", "html"), default="text")
     parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named as in their header")
+    parser.add_argument("--no-notes", action="store_true", help="leave out what the figures mean")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, do not print it")
     parser.add_argument("--save", type=Path, metavar="DIR", help="copy the summaries there")
     parser.add_argument(
@@ -174,6 +176,10 @@ def show(args: argparse.Namespace) -> str:
     found = _sentences(args, rows) if args.translations is not None and args.format != "html" else []
     if found:
         content["translations"] = [sentence.as_dict() for sentence in found]
+    if args.no_notes:
+        blocks = [(cells, title, []) for cells, title, _ in blocks]
+    if not any(summaries.values()):
+        print(f"warning: no row has a finished run; fairseq-diverse run {args.table} trains them", file=sys.stderr)
     if args.save and not saved.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":

@@ -169,10 +169,11 @@ class Pace:
         ]
         ends = [0.0] * (jobs - len(working)) + of_each[0]
         heapq.heapify(ends)
-        for seconds in of_each[1]:
-            heapq.heapreplace(ends, ends[0] + seconds)
-        minutes = max(ends) / 60
-        amount = f"{minutes / 60:.1f} hours" if minutes >= 100 else f"{max(minutes, 1):.0f} min"
+        for more in of_each[1]:
+            heapq.heapreplace(ends, ends[0] + more)
+        seconds = max(ends)
+        amount = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+        amount = f"{seconds / 3600:.1f} hours" if seconds >= 6000 else amount
         return f"all runs: about {amount} of training left"
 
 

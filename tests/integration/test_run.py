@@ -223,7 +223,11 @@ def test_report_and_its_saved_copy(folder, finished):
     copies = list(saved.iterdir())
     assert [path.name for path in copies] == ["baseline-seed1.json"] and str(folder) not in copies[0].read_text()
     again = call(folder / "nothing", "report", folder / "table.yaml", "--format", "markdown", "--results", saved)
-    assert again.stdout == report.stdout
+    assert again.stdout == report.stdout and "warning" not in again.stderr
+    short = call(folder / "runs", "report", folder / "table.yaml", "--format", "markdown", "--no-notes").stdout
+    assert report.stdout.startswith(short.rstrip("\n")) and "sacreBLEU" not in short
+    nothing = call(folder / "nothing", "report", folder / "table.yaml")
+    assert nothing.returncode == 0 and "warning: no row has a finished run; fairseq-diverse run " in nothing.stderr
     as_json = call(folder / "runs", "report", folder / "table.yaml", "--format", "json", "--rows", "baseline")
     assert json.loads(as_json.stdout)["rows"][0]["bleu"] == pytest.approx(bleu)
 
