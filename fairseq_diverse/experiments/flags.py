@@ -4,13 +4,14 @@ import argparse
 import contextlib
 import difflib
 import io
+import itertools
 import re
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairseq_diverse.data.glue import GlueTask
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.support.paths import PACKAGE
 
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
@@ -126,13 +127,18 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
                 parser = _parser(program, arguments)
-                _, unknown = parser.parse_known_args(list(arguments))
+                parsed, unknown = parser.parse_known_args(list(arguments))
         except SystemExit:
             problem = said.getvalue().strip().splitlines()[-1].partition(": error: ")[2] or "would show its help only"
             raise ValueError(f"{where}: {_shortened(problem)}") from None
         except Exception as error:  # of fairseq's own types of values
             flag = _unreadable(error)
             raise ValueError(f"{where}: {flag}{type(error).__name__}: {_shortened(str(error))}") from None
+        if not unknown and program == "train":
+            try:
+                _check_mechanisms(parsed)
+            except ValueError as error:
+                raise ValueError(f"{row}: {error}") from None
         if unknown:
             raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
         actions = parser._option_string_actions
@@ -140,6 +146,26 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
         for word in arguments:
             if word in actions and actions[word].dest in taken and word.removeprefix("--") not in own:
                 raise ValueError(f"{where}: {word}: `fairseq-diverse run` sets this flag by itself, under another name")
+
+
+def _check_mechanisms(args: argparse.Namespace) -> None:
+    """Check what only a whole translation model can: where mechanisms are, what each needs.
+
+    Raises:
+        ValueError: as the model when training starts.
+    """
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+    from fairseq.models.transformer import TransformerConfig
+
+    from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, make_plan
+
+    if not issubclass(model := ARCH_MODEL_REGISTRY[args.arch], DiverseTransformerModel):
+        return
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    model.prepare(args, "diverse_transformer", ("encoder", "decoder"))
+    plan = make_plan(TransformerConfig.from_namespace(args))
+    if plan.trees and args.task == "translation":
+        raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
 
 
 def _unreadable(error: Exception) -> str:
@@ -174,8 +200,15 @@ def _parser(program: str, arguments: Sequence[str]) -> argparse.ArgumentParser:
 def _explained(unknown: str, arguments: Sequence[str], known: Sequence[str]) -> str:
     if not unknown.startswith("--"):
         return f"{arguments[arguments.index(unknown) - 1]} takes no value such as {unknown}"
+    from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
+
+    name, missing = unknown[2:].replace("-", "_"), f"no flag {unknown} for this architecture, task and criterion"
+    own = [c for c, settings in CRITERION_DATACLASS_REGISTRY.items() if name in settings.__dataclass_fields__]
+    if own:
+        used = dict(itertools.pairwise(arguments)).get("--criterion", "")
+        return f"{missing}; it belongs to --criterion {' or '.join([c for c in own if c.startswith(used)] or own)}"
     near = difflib.get_close_matches(unknown, known, n=1)
-    return f"no flag {unknown} for this architecture, task and criterion" + "".join(f"; nearest: {n}" for n in near)
+    return missing + "".join(f"; nearest: {n}" for n in near)
 
 
 def _shortened(text: str) -> str:

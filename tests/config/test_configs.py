@@ -142,6 +142,10 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
         ),
         ("fp16=3", "fairseq-train: --fp16 takes no value such as 3"),
         ("lr=true", "fairseq-train: argument --lr: expected one argument"),
+        ("disagreement=output", ".*; it belongs to --criterion label_smoothed_cross_entropy_with_disagreement\n"),
+        ("syntax=phrase", "syntax needs constituency trees: add task: translation_with_syntax"),
+        ("enliven=enliven", "--enliven-on 'encoder:1': encoder:1 has no mechanism to enliven its heads with"),
+        ("encoder-attention-heads=3", "--encoder-attention-heads 3: must divide the width"),
         ("help=true", "fairseq-train: would show its help only"),
     ],
 )
