@@ -6,6 +6,7 @@ the most frequent label. GLUE's test sets have no labels: --predictions writes t
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from fairseq_diverse.support.errors import UserError
@@ -27,21 +28,29 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.glue import predict, scores, write_predictions
+    from fairseq_diverse.checkpoints.loading import load_checkpoint
     from fairseq_diverse.data.glue import TASKS
     from fairseq_diverse.metrics.glue import HEADINGS
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.preparation.pipeline import glue_task, read_record
 
+    if args.max_tokens < 1:
+        raise UserError(f"--max-tokens {args.max_tokens}: must be above 0")
     register()
     record = read_record(args.data)
     if (task := TASKS.get(glue_task(record) or "")) is None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
     if not Path(args.checkpoint).is_file():
         raise UserError(f"{args.checkpoint}: no such checkpoint")
-    (model,), config, trained = load_models([args.checkpoint], args.data)
-    classes = getattr(trained.cfg, "num_classes", None)
-    if config.task._name != "sentence_prediction" or classes != (len(task.labels) or 1):
-        raise UserError(f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction")
+    problem = f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction"
+    saved = load_checkpoint(args.checkpoint, mmap=True, verify=False)
+    settings = (saved.get("cfg") or {}).get("task") or saved.get("args")
+    name = settings.get("_name") if isinstance(settings, Mapping) else getattr(settings, "task", None)
+    if name != "sentence_prediction":  # other tasks look for their dictionaries elsewhere
+        raise UserError(problem)
+    (model,), _, trained = load_models([args.checkpoint], args.data)
+    if trained.cfg.num_classes != (len(task.labels) or 1):
+        raise UserError(problem)
     wanted = [*task.named("valid").items(), *(task.named("test").items() if args.predictions else ())]
     found = {}
     for name, split in wanted:

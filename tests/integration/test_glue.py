@@ -169,6 +169,11 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     ]
     again = call("glue", "--checkpoint", mrpc / "checkpoints/checkpoint_last.pt", "--data", data / "glue-MRPC@text.en")
     assert f"MRPC accuracy {metrics['accuracy']:.2f} (most frequent label: 50.00), 12 examples" in again
+    asked = ("glue", "--data", data / "glue-MRPC@text.en", "--checkpoint")
+    said = call(*asked, first / "checkpoints/checkpoint_last.pt", fails=2)
+    assert said.endswith("checkpoint_last.pt: not trained for MRPC, --task sentence_prediction")
+    said = call(*asked, mrpc / "checkpoints/checkpoint_last.pt", "--max-tokens", 0, fails=2)
+    assert said.endswith("--max-tokens 0: must be above 0")
     shown = call("report", folder / "table.yaml", "--save", tmp_path / "saved")
     stsb = json.loads(next((folder / "runs").glob("glue-STS-B_text.en-*/seed1/summary.json")).read_text())["glue"][
         "STS-B"
