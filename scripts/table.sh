@@ -5,7 +5,7 @@ set -euo pipefail
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: $0 PAPER N [--archives DIR | --raw DIR] [FLAG...]" >&2
     echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3, figure4, search or talking. FLAG is any of fairseq-diverse run," >&2
-    echo "such as --rows a,b, --size small, --seeds 1,2,3 and --slurm (last); --best is of its report. Data go to data/ in the folder of runs" >&2
+    echo "such as --rows a,b, --size small, --seeds 1,2,3, --dry-run and --slurm (last); --best is of its report. Data go to data/ in the folder of runs" >&2
     echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they exist: made from the archives in DIR (missing ones are downloaded), or" >&2
     echo "with --data NAME from the raw files in DIR; --no-download and --strict-counts are as in fairseq-diverse" >&2
     echo "prepare, and so is --gpt2-bpe DIR for GLUE. What must be brought by hand is listed before anything else. A NAME without languages means English to German. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
@@ -52,6 +52,7 @@ fi
 plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run "${running[@]}")
 refused=$(sed -n 's/^# \(.*\) seed [0-9]*: refused: \(.*\), [^,]*$/row \1: \2/p' <<<"$plan" | sort -u)
 [[ -z $refused ]] || { echo "$refused" >&2 && exit 2; }
+[[ " ${running[*]} " != *" --dry-run "* ]] || { echo "$plan" && exit; }
 mapfile -t names < <(sed -n 's/^# .*: data \(.*\) not prepared, .*/\1/p' <<<"$plan" | sort -u)
 [[ ${#names[@]} -eq 0 ]] || fairseq-diverse prepare "${names[@]}" "${from[@]}" "${checks[@]}" --workers "$(nproc)"
 for folder in $(sed -n 's/.*fairseq_cli.train \(\S*\) .*--task translation_with_syntax.*/\1/p' <<<"$plan" | sort -u); do
