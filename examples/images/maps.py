@@ -27,9 +27,13 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--pictures", type=int, default=3, help="how many, one a row, evenly spaced in the folder (3)")
     add("--out", type=Path, required=True, help="a .png; it shows of each layer the head with the largest weights")
     args = parser.parse_args(words)
+    if args.pictures < 1:
+        raise UserError(f"--pictures {args.pictures}: must be above 0")
     columns: dict[str, torch.Tensor] = {}  # of pixels: (pictures, rows, columns) grey, with colours (..., 3)
     for path in args.checkpoint:
         saved, maps = load(path), Maps()
+        if saved["settings"]["attention"] == "none":
+            raise UserError(f"--checkpoint {path}: a plain ResNet, which has no attention to draw")
         model = build(saved["settings"], len(saved["classes"])).eval()
         model.load_state_dict(saved["model"])
         found = Pictures(held_out(args.data), SIZES[saved["settings"]["size"]].image)

@@ -47,6 +47,11 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     for name in ("epochs", "batch", "lr", "save_every"):
         if getattr(args, name) <= 0:
             raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be above 0")
+    for name in ("workers", "stop_at"):
+        if getattr(args, name) < 0:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be 0 or above")
+    if args.out.exists() and not args.out.is_dir():
+        raise UserError(f"--out {args.out}: not a folder")
     return args
 
 

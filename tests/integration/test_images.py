@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -185,6 +186,12 @@ def test_the_maps_of_three_layers_are_drawn(images, pictures, tmp_path):
     assert len({cell.tobytes() for cell in cells}) == 7
     with pytest.raises(UserError, match=r"--layers 2: .* has attention in layers 6, 7, 8, 9, 10, 11, 12, 13"):
         images.maps.main([*words, "--layers", "2"])
+    with pytest.raises(UserError, match=r"--pictures 0: must be above 0"):
+        images.maps.main([*words, "--pictures", "0"])
+    run(images, pictures, tmp_path / "none", "--attention", "none", "--epochs", "1", "--stop-at", "1")
+    words[words.index("--checkpoint") + 1] = str(tmp_path / "none/checkpoint.pt")
+    with pytest.raises(UserError, match=r"none/checkpoint.pt: a plain ResNet, which has no attention"):
+        images.maps.main(words)
 
 
 def test_bad_folders_are_one_line(images, pictures, tmp_path):
@@ -209,6 +216,9 @@ def test_bad_folders_are_one_line(images, pictures, tmp_path):
         line = error("--batch", "2", "--workers", workers)
         assert re.fullmatch(r"--data: .*\.jpg: cannot be read as a picture \(.*\)", line)
     assert "--epochs 0: must be above 0" in error("--epochs", "0")
+    assert error("--workers", "-1") == "--workers -1: must be 0 or above"
+    assert error("--stop-at", "-1") == "--stop-at -1: must be 0 or above"
+    assert error("--out", str(tmp_path / "val/cat/1.jpg")).endswith("1.jpg: not a folder")
     assert "--evolving-kernel 2: must be odd" in error("--batch", "1", "--evolving-kernel", "2")
 
 
@@ -249,7 +259,7 @@ def test_the_table_has_means_and_a_test(images, tmp_path):
     assert "+2.00 points, 95% interval -0.27 to +4.27, p = 0.070" in text
 
 
-def test_the_readme_has_the_table_of_the_results_and_commands_that_parse(images):
+def test_the_readme_has_the_table_of_the_results_and_commands_that_parse(images, tmp_path):
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     table = images.report.table(FOLDER / "results")
     assert images.report.BLOCK.search(text)[0] == f"<!-- results -->\n{table}<!-- end -->"
@@ -259,3 +269,8 @@ def test_the_readme_has_the_table_of_the_results_and_commands_that_parse(images)
     assert len(commands) >= 2
     for words in commands:
         images.train.arguments(words[words.index("examples.images.train") + 1 :])
+    (tmp_path / "runs/images/results").mkdir(parents=True)
+    (tmp_path / "runs/images/results/evolving-1.json").touch()
+    (copy,) = (line for line in lines if "cp " in line)
+    subprocess.run(["bash", "-ec", copy], cwd=tmp_path, check=True)
+    assert (tmp_path / "examples/images/results/evolving-1.json").exists()
