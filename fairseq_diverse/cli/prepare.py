@@ -88,7 +88,9 @@ def main(args: argparse.Namespace) -> None:
     if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
         raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
     own = _own_files(args)
-    if own is None and not (args.configs and (args.raw or args.archives)):
+    if own is None and args.configs and not (args.raw or args.archives):
+        raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
+    if own is None and not args.configs:
         raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
     if args.out and len(args.configs) > 1:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")

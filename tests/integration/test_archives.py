@@ -374,7 +374,7 @@ def test_incompatible_flags_are_refused(tmp_path):
         (["multi30k_en_de", "--archives", "x"], "multi30k_en_de names no sources"),
         (["iwslt14_de_en", "--raw", "x", "--accept-counts"], "go with --archives"),
         (["iwslt14_de_en", "--raw", "x", "--archives", "x"], "not allowed with"),
-        (["iwslt14_de_en"], "one of the arguments --raw --archives is required"),
+        (["iwslt14_de_en"], "iwslt14_de_en: where are its files? Give --raw DIR or --archives DIR"),
         (["iwslt14_de_en", "probing", "--archives", "x", "--out", "y"], "--out y: is for one NAME"),
     ):
         assert words in call([COMMAND, "prepare", *flags], tmp_path, fails=2).stderr

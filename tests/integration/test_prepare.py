@@ -126,7 +126,7 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
     ("words", "message"),
     [
         (["prepare"], "what is to be prepared? Write `prepare NAME --raw DIR`, or for files of your own `prepare "),
-        (["prepare", "toy"], "what is to be prepared?"),
+        (["prepare", "toy"], "toy: where are its files? Give --raw DIR or --archives DIR"),
         (["prepare", "nosuch", "--raw", "."], "toy, wmt14_en_de, wmt14_en_fr, wmt17_en_cs, wmt17_en_de, wmt17_zh_en; "),
         (["prepare", "--source", "de", "--out", "a"], "--train, --valid: missing, since --source is given; "),
         ([*own(), "toy"], "--source: not with the name toy; "),
