@@ -34,8 +34,8 @@ data: {data}
 size: {folder}/size.yaml
 rows:
   baseline: {{published: {{bleu: 27.3}}}}
-  wrong: {{routing: em, routing-on: 'encoder:9'}}
-  disagreement: {{criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}}
+  disagreement: &term {{criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}}
+  wrong: {{<<: *term, disagreement-on: 'encoder:9'}}
 """
 UPDATES = 40
 SIZE = """
@@ -174,7 +174,7 @@ def test_test_nll_is_the_sum_of_the_tokens_log_probabilities(folder, finished):
 def test_a_failing_row_is_reported_without_a_stack_trace(folder, finished):
     assert finished.returncode == 1 and "Traceback" not in finished.stderr
     assert re.search(r"wrong seed 1: FAILED: train ended with exit code 1; the end of .*train.log:", finished.stderr)
-    assert "error: --routing-on 'encoder:9': layer 9 of encoder is out of range" in finished.stderr
+    assert "error: --disagreement-on 'encoder:9': layer 9 of encoder is out of range" in finished.stderr
     assert re.search(r"baseline seed 1: BLEU \d", finished.stderr)
 
 
@@ -403,7 +403,7 @@ def test_dry_run_prints_commands_that_run(folder, finished):
 def test_wrong_names_are_refused_in_one_line(folder):
     for arguments, problem in (
         (["no-such-table"], "no-such-table: neither a file"),
-        ([folder / "table.yaml", "--rows", "none"], "no row none in table; rows: baseline, wrong, disagreement"),
+        ([folder / "table.yaml", "--rows", "none"], "no row none in table; rows: baseline, disagreement, wrong"),
         ([folder / "table.yaml", "--size", "none"], "known: base, big"),
         ([folder / "table.yaml", "--data", "none"], "data set none"),
         ([folder / "table.yaml", "--seeds", "one"], "--seeds one"),
