@@ -14,27 +14,21 @@ import dataclasses
 import io
 import itertools
 import json
-import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, read_lines
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from fairseq_diverse.experiments.comparison import Others
     from fairseq_diverse.experiments.formats import Block
-    from fairseq_diverse.experiments.page import Translations
     from fairseq_diverse.experiments.rows import Row
-    from fairseq_diverse.experiments.runs import Run
     from fairseq_diverse.experiments.saved import Summary
     from fairseq_diverse.experiments.side_by_side import Sentence
     from fairseq_diverse.experiments.tables import Table
@@ -85,7 +79,11 @@ def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]", asked: bool 
 
     if args.results:
         return saved.from_results(args.results, rows, asked)
-    return saved.from_runs(rows, Path(args.runs).resolve() if args.runs else None, asked)
+    return saved.from_runs(rows, _root(args), asked)
+
+
+def _root(args: argparse.Namespace) -> Path | None:
+    return Path(args.runs).resolve() if args.runs else None
 
 
 def main(args: argparse.Namespace) -> None:
@@ -173,7 +171,12 @@ def show(args: argparse.Namespace) -> str:
         blocks, content = of_kind(args, table, rows, summaries, (others, of_others))
     else:
         blocks, content = _translation(args, table, rows, summaries, (others, of_others))
-    found = _sentences(args, rows) if args.translations is not None and args.format != "html" else []
+    count = _sentence_count(args, kinds)
+    found: list[Sentence] = []
+    if count and args.format != "html":
+        from fairseq_diverse.experiments.side_by_side import side_by_side
+
+        found = side_by_side(saved.runs_of(rows, _root(args)), count, args.test or "test").sentences
     if found:
         content["translations"] = [sentence.as_dict() for sentence in found]
     if args.no_notes:
@@ -185,7 +188,12 @@ def show(args: argparse.Namespace) -> str:
     if args.format == "json":
         return json.dumps({"table": table.name, "title": table.title, **content}, indent=1)
     if args.format == "html":
-        return _page(args, table, rows, content, blocks, summaries)
+        from fairseq_diverse.cli.report_page import page
+
+        done = [] if args.results else [row for row in rows if summaries[row.name]]
+        runs = saved.runs_of(done, _root(args))
+        beside = args.out.resolve().parent if args.out else Path.cwd()
+        return page(table, rows, content, blocks, summaries, runs, count, args.test, beside)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
     written = [write(*block).rstrip("\n") for block in blocks]
     if found:
@@ -194,20 +202,15 @@ def show(args: argparse.Namespace) -> str:
     return "\n\n".join(written)
 
 
-def _sentences(args: argparse.Namespace, rows: "Sequence[Row]") -> "list[Sentence]":
-    from fairseq_diverse.experiments.runs import find_runs
-    from fairseq_diverse.experiments.side_by_side import side_by_side
-
-    _check_translations(args, rows, 1)
-    runs = find_runs(rows, [0], True, Path(args.runs).resolve() if args.runs else None, cpu=True)
-    return side_by_side(runs, args.translations, args.test or "test").sentences
-
-
-def _check_translations(args: argparse.Namespace, rows: "Sequence[Row]", least: int) -> None:
-    if args.results or args.format == "latex" or any(row.kind != "translation" for row in rows):
+def _sentence_count(args: argparse.Namespace, kinds: set[str]) -> int:
+    """How many sentences are shown as the rows translate them."""
+    if args.translations is None:
+        return PAGE_SENTENCES if args.format == "html" else 0
+    if args.results or args.format == "latex" or kinds != {"translation"}:
         raise UserError("--translations: is for runs that translate, not for --results, --format latex or classifiers")
-    if args.translations < least:
+    if args.translations < (least := 0 if args.format == "html" else 1):
         raise UserError(f"--translations {args.translations}: at least {least}")
+    return args.translations
 
 
 def _classification(
@@ -310,95 +313,3 @@ def _columns(tables: list[list[list[str]]], names: str | None) -> list[list[list
     if unknown := [name for name in chosen if name not in known]:
         raise UserError(f"--columns: no column {', '.join(unknown)}; there are: {', '.join(known)}")
     return [[[row[cells[0].index(name)] for name in chosen if name in cells[0]] for row in cells] for cells in tables]
-
-
-def _page(
-    args: argparse.Namespace,
-    table: "Table",
-    rows: "Sequence[Row]",
-    content: dict[str, Any],
-    blocks: "list[Block]",
-    summaries: "dict[str, list[Summary]]",
-) -> str:
-    """The page of a report; runs and translations are those of a folder of runs, not of saved summaries."""
-    from fairseq_diverse.experiments.page import render, row_info
-    from fairseq_diverse.experiments.runs import find_runs
-    from fairseq_diverse.experiments.side_by_side import seed_folders
-
-    if args.translations is not None:
-        _check_translations(args, rows, 0)
-    done = [row for row in rows if summaries[row.name]]
-    root = Path(args.runs).resolve() if args.runs else None
-    runs = [] if args.results or not done else find_runs(done, [0], True, root, cpu=True)
-    folders = {run.row.name: seed_folders(run) for run in runs}
-    beside = args.out.resolve().parent if args.out else Path.cwd()
-    links = {
-        name: {f"seed {seed}": quote(os.path.relpath(folder, beside)) for seed, folder in of_row.items()}
-        for name, of_row in folders.items()
-    }
-    by_name = table.rows | {row.name: row for row in rows}
-    infos = [row_info(row, by_name[row.baseline], links.get(row.name, {})) for row in rows]
-    tests = list(content.get("tests", [content["test"]])) if "test" in content else []
-    translations = _translations(runs, tests, PAGE_SENTENCES if args.translations is None else args.translations)
-    return render(blocks, _figures(args, table, rows, content["rows"], summaries, folders), infos, translations)
-
-
-def _translations(runs: "Sequence[Run]", tests: "Sequence[str]", count: int) -> "list[Translations]":
-    """Those of every test set and data set for a page; where they do not fit to the data of now, the reason."""
-    from fairseq_diverse.experiments.page import Translations, marked
-    from fairseq_diverse.experiments.side_by_side import side_by_side
-
-    found = []
-    for name, path in itertools.product(tests if count else (), dict.fromkeys(run.data.path for run in runs)):
-        of_data = [run for run in runs if run.data.path == path]
-        if name != tests[0] and name not in of_data[0].further:
-            continue
-        title = f"Translations: {path.name}" + f", {name}" * (len(tests) > 1)
-        try:
-            shown = side_by_side(of_data, count, name)
-            if shown.sentences:
-                found.append(marked(shown, {run.row.name: run.row.baseline for run in runs}, title))
-        except ValueError as error:
-            found.append(Translations(title, f"not shown: {error}"))
-    return found
-
-
-def _figures(
-    args: argparse.Namespace,
-    table: "Table",
-    rows: "Sequence[Row]",
-    lines: "Sequence[dict]",
-    summaries: "dict[str, list[Summary]]",
-    folders: dict[str, dict[int, Path]],
-) -> "dict[str, Figure]":
-    """The pictures of a table by their captions; of what was not run there is none.
-
-    Args:
-        folders: of the rows' runs, by seed; empty where there are only saved summaries.
-    """
-    from fairseq_diverse.experiments.accuracy_report import draw_lengths
-    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
-    from fairseq_diverse.experiments.report import of_test, test_names
-    from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
-    from fairseq_diverse.experiments.row_dots import draw_rows
-
-    if not any(summaries.values()):
-        return {}
-    figures: dict[str, Figure] = {}
-    if "probe" in rows[0].train:
-        return {}
-    if rows[0].kind in ("glue", "pretraining"):
-        rows = [row for row in rows if row.kind == "pretraining"]
-    elif rows[0].kind == "classification":
-        figures["Accuracy by number of operators"] = draw_lengths(rows, summaries)
-    else:
-        rows, summaries = of_test(rows, summaries, args.test or test_names(rows, summaries)[0])
-        figures["Rows: means and seeds"] = draw_rows(lines, summaries)
-        if table.x:
-            drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))
-            figures[f"Against --{table.x[0]}"] = drawn
-    logs = {row.name: [path / "train.log" for path in folders.get(row.name, {}).values()] for row in rows}
-    training = {name: [read_training(log) for log in of_row if log.exists()] for name, of_row in logs.items() if of_row}
-    if training:
-        figures["Training and validation loss"] = draw_learning_curves(training, "loss")
-    return figures

@@ -134,13 +134,13 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
         except Exception as error:  # of fairseq's own types of values
             flag = _unreadable(error)
             raise ValueError(f"{where}: {flag}{type(error).__name__}: {_shortened(str(error))}") from None
-        if not unknown and program == "train":
+        if unknown:
+            raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
+        if program == "train":
             try:
                 _check_mechanisms(parsed)
             except ValueError as error:
                 raise ValueError(f"{row}: {error}") from None
-        if unknown:
-            raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
         actions = parser._option_string_actions
         taken = {actions[f"--{flag}"].dest for flag in own if f"--{flag}" in actions}
         for word in arguments:

@@ -14,6 +14,7 @@ from fairseq_diverse.experiments.differences import Part, compare
 from fairseq_diverse.experiments.formats import Block, Cells, one_line
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
+from fairseq_diverse.experiments.tables import to_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,8 +48,8 @@ def row_info(row: Row, baseline: Row, runs: Mapping[str, str]) -> RowInfo:
     ):
         for flag in {**other, **own}:
             if (value := own.get(flag, False)) != other.get(flag, False):
-                changes.append(where + (f"without --{flag}" if value is False else _flag(flag, value)))
-    flags = [_flag(flag, value) for flag, value in row.train.items() if value is not False]
+                changes.append(where + (" ".join(to_arguments({flag: value})) or f"without --{flag}"))
+    flags = [" ".join(to_arguments({flag: value})) for flag, value in row.train.items() if value is not False]
     return RowInfo(row.name, baseline.name, changes, flags, runs)
 
 
@@ -79,10 +80,6 @@ def marked(found: SideBySide, baselines: Mapping[str, str], title: str) -> Trans
     seeds = seeds if len(set(found.seeds.values())) > 1 else f"seed {next(iter(found.seeds.values()))}"
     evenly = ", evenly spread" * (len(sentences) < found.total)
     return Translations(title, f"{len(sentences):,} of {found.total:,} sentences{evenly}; {seeds}.", sentences)
-
-
-def _flag(name: str, value: object) -> str:
-    return f"--{name}" if value is True else f"--{name} {value}"
 
 
 def render(

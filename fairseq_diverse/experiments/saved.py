@@ -25,7 +25,7 @@ def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True)
         asked: by the user; of other rows those that cannot be run as configured have no runs, and nothing is said.
     """
     found: dict[str, list[Summary]] = {row.name: [] for row in rows}
-    for run in _runs(rows, root) if asked else itertools.chain(*(_runs_or_none(row, root) for row in rows)):
+    for run in (runs_of if asked else _possible)(rows, root):
         paths = sorted(run.directory.parent.glob("seed*/summary.json"))
         if run.refused and paths and asked:
             print(f"row {run.row.name} is left out: {run.refused}", file=sys.stderr)
@@ -33,15 +33,22 @@ def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True)
     return found
 
 
-def _runs(rows: Sequence[Row], root: Path | None) -> list[Run]:
+def runs_of(rows: Sequence[Row], root: Path | None = None) -> list[Run]:
+    """One run of each row, in whose folder those of every seed are; nothing of it has to exist.
+
+    Raises:
+        ValueError: a row cannot be run as configured.
+    """
     return find_runs(rows, [0], dry=True, root=root, cpu=True)
 
 
-def _runs_or_none(row: Row, root: Path | None) -> list[Run]:
+def _possible(rows: Sequence[Row], root: Path | None) -> list[Run]:
+    """The same without the rows that cannot be run; halves, since a call reads every data set's record once."""
     try:
-        return _runs([row], root)
+        return runs_of(rows, root)
     except ValueError:
-        return []
+        half = len(rows) // 2
+        return _possible(rows[:half], root) + _possible(rows[half:], root) if half else []
 
 
 def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[str, list[Summary]]:

@@ -13,9 +13,10 @@ from fairseq_diverse.attention.placements import COMPONENTS, resolve_placement
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.glue import split_name
+from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.experiments import provenance
 from fairseq_diverse.experiments.environment import AVX2
-from fairseq_diverse.experiments.runs import PLAIN_DATA, DataSet, Run
+from fairseq_diverse.experiments.runs import DataSet, Run
 from fairseq_diverse.experiments.tables import Row, load_table
 from fairseq_diverse.support.paths import config_names
 

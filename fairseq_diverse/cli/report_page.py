@@ -1,0 +1,108 @@
+"""The HTML page of a report: its tables, pictures and translations, and the flags and runs of its rows."""
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fairseq_diverse.experiments.accuracy_report import draw_lengths
+from fairseq_diverse.experiments.formats import Block
+from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
+from fairseq_diverse.experiments.page import Translations, marked, render, row_info
+from fairseq_diverse.experiments.report import of_test, test_names
+from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
+from fairseq_diverse.experiments.row_dots import draw_rows
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs import Run
+from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.side_by_side import seed_folders, side_by_side
+from fairseq_diverse.experiments.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def page(
+    table: Table,
+    rows: Sequence[Row],
+    content: dict[str, Any],
+    blocks: list[Block],
+    summaries: dict[str, list[Summary]],
+    runs: Sequence[Run],
+    count: int,
+    test: str | None,
+    beside: Path,
+) -> str:
+    """The page.
+
+    Args:
+        content: of the report as JSON.
+        runs: one of each row that has some; none where there are only saved summaries.
+        count: of translations.
+        test: the test set of the pictures (default: the first).
+        beside: folder of the page, from which its links to runs start.
+    """
+    folders = {run.row.name: seed_folders(run) for run in runs}
+    links = {
+        name: {f"seed {seed}": quote(os.path.relpath(folder, beside)) for seed, folder in of_row.items()}
+        for name, of_row in folders.items()
+    }
+    by_name = table.rows | {row.name: row for row in rows}
+    infos = [row_info(row, by_name[row.baseline], links.get(row.name, {})) for row in rows]
+    tests = list(content.get("tests", [content["test"]])) if "test" in content else []
+    figures = _figures(table, rows, content["rows"], summaries, folders, test)
+    return render(blocks, figures, infos, _translations(runs, tests, count))
+
+
+def _translations(runs: Sequence[Run], tests: Sequence[str], count: int) -> list[Translations]:
+    """Those of every test set and data set for a page; where they do not fit to the data of now, the reason."""
+    found = []
+    for name, path in itertools.product(tests if count else (), dict.fromkeys(run.data.path for run in runs)):
+        of_data = [run for run in runs if run.data.path == path]
+        if name != tests[0] and name not in of_data[0].further:
+            continue
+        title = f"Translations: {path.name}" + f", {name}" * (len(tests) > 1)
+        try:
+            shown = side_by_side(of_data, count, name)
+            if shown.sentences:
+                found.append(marked(shown, {run.row.name: run.row.baseline for run in runs}, title))
+        except ValueError as error:
+            found.append(Translations(title, f"not shown: {error}"))
+    return found
+
+
+def _figures(
+    table: Table,
+    rows: Sequence[Row],
+    lines: Sequence[dict],
+    summaries: dict[str, list[Summary]],
+    folders: dict[str, dict[int, Path]],
+    test: str | None,
+) -> "dict[str, Figure]":
+    """The pictures of a table by their captions; of what was not run there is none.
+
+    Args:
+        folders: of the rows' runs, by seed; empty where there are only saved summaries.
+    """
+    if not any(summaries.values()):
+        return {}
+    figures: dict[str, Figure] = {}
+    if "probe" in rows[0].train:
+        return {}
+    if rows[0].kind in ("glue", "pretraining"):
+        rows = [row for row in rows if row.kind == "pretraining"]
+    elif rows[0].kind == "classification":
+        figures["Accuracy by number of operators"] = draw_lengths(rows, summaries)
+    else:
+        rows, summaries = of_test(rows, summaries, test or test_names(rows, summaries)[0])
+        figures["Rows: means and seeds"] = draw_rows(lines, summaries)
+        if table.x:
+            drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))
+            figures[f"Against --{table.x[0]}"] = drawn
+    logs = {row.name: [path / "train.log" for path in folders.get(row.name, {}).values()] for row in rows}
+    training = {name: [read_training(log) for log in of_row if log.exists()] for name, of_row in logs.items() if of_row}
+    if training:
+        figures["Training and validation loss"] = draw_learning_curves(training, "loss")
+    return figures
