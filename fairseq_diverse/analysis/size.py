@@ -18,6 +18,7 @@ from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.roberta import DiverseRobertaModel
+from fairseq_diverse.models.systems import unknown
 from fairseq_diverse.support.errors import UserError
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
@@ -43,7 +44,7 @@ def measure_size(
     kinds = (DiverseTransformerModel, DiverseRobertaModel)
     architectures = [name for name, kind in ARCH_MODEL_REGISTRY.items() if kind in kinds]
     if args.arch not in architectures:
-        raise UserError(f"--arch {args.arch}: unknown; known are {', '.join(architectures)}")
+        raise UserError(unknown(args.arch, architectures))
     if vocabulary < 5:
         raise UserError(f"--vocabulary {vocabulary}: at least 5: fairseq's four symbols and a word")
     args = Namespace(**vars(args))

@@ -13,9 +13,24 @@ import json
 import sys
 from typing import Any
 
+from fairseq_diverse.models.systems import ARCHITECTURES, unknown
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.tables import in_columns
 
 EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routing-on encoder:1-2"
+
+
+def check_words(words: list[str]) -> None:
+    """Refuse an unknown architecture before fairseq is imported; once it is, there may be those of a user's folder.
+
+    Raises:
+        UserError: names it, and those that are known.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--arch", nargs="?")
+    arch = parser.parse_known_args(words)[0].arch
+    if "fairseq" not in sys.modules and arch is not None and arch not in ARCHITECTURES:
+        raise UserError(unknown(arch))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

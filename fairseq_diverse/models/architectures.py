@@ -14,9 +14,9 @@ from fairseq.models.transformer.transformer_legacy import (
     transformer_vaswani_wmt_en_de_big,
 )
 
-from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
 from fairseq_diverse.models import classifier, diverse_transformer, roberta  # noqa: F401  (registers the models)
+from fairseq_diverse.models.systems import ROBERTA_SIZES, ROBERTA_SYSTEMS, SIZES, SYSTEMS
 
 logger = logging.getLogger(__name__)
 
@@ -35,25 +35,13 @@ def lite_architecture(args: Namespace) -> None:
     base_architecture(args)
 
 
-SIZES: dict[str, Callable[[Namespace], None]] = {
-    "": base_architecture,
-    "_tiny": tiny_architecture,
-    "_lite": lite_architecture,
-    "_iwslt_de_en": transformer_iwslt_de_en,
-    "_big": transformer_vaswani_wmt_en_de_big,
-}
-
-SYSTEMS: dict[str, dict[str, object]] = {
-    "diverse_transformer": {},
-    "li2021_aggregation": {"routing": "em", "routing_on": "encoder:1-2"},
-    "zhang2021_dea": {"syntax": "dependency", "syntax_on": "encoder:1"},
-    "zhang2021_lpea": {"syntax": "phrase", "syntax_on": "encoder:1", "enliven": "enliven", "enliven_on": "encoder:1"},
-    "li2022_talking": {"talking": "both"},
-    "li2022_interacting": {"interacting": "concat"},
-    "wang2021_evolving": {"evolving_on": ",".join(COMPONENTS)},
-    "ye2025_differential": {"differential_on": ",".join(COMPONENTS)},
-    "qiu2025_gated": {"gated": "element"},
-}
+FUNCTIONS: tuple[Callable[[Namespace], None], ...] = (
+    base_architecture,
+    tiny_architecture,
+    lite_architecture,
+    transformer_iwslt_de_en,
+    transformer_vaswani_wmt_en_de_big,
+)
 
 
 def logic_architecture(args: Namespace) -> None:
@@ -94,17 +82,7 @@ def _on_encoder(size: Callable[[Namespace], None]) -> Callable[[Namespace], None
     return architecture
 
 
-ROBERTA_SIZES: dict[str, Callable[[Namespace], None]] = {
-    "": roberta_base_architecture,
-    "_large": roberta_large_architecture,
-    "_tiny": roberta_tiny_architecture,
-}
-
-ROBERTA_SYSTEMS: dict[str, dict[str, object]] = {
-    "diverse_roberta": {},
-    # alpha: the smallest of the grid {0.1, 0.2, 0.4} of Wang et al. (2021), section 4.2, as is beta, 0.1 by default
-    "wang2021_evolving_roberta": {"evolving_on": "encoder", "evolving_carry": 0.1},
-}
+ROBERTA_FUNCTIONS = (roberta_base_architecture, roberta_large_architecture, roberta_tiny_architecture)
 
 
 def _register(
@@ -124,7 +102,7 @@ def _register(
 
 
 for system, flags in SYSTEMS.items():
-    for suffix, size in SIZES.items():
+    for suffix, size in zip(SIZES, FUNCTIONS, strict=True):
         _register(system + suffix, flags, size)
 
 for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.items():
@@ -132,5 +110,5 @@ for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.ite
     _register(f"li2021_probing{suffix}", flags, classifier_architecture, "diverse_classifier")
 
 for system, flags in ROBERTA_SYSTEMS.items():
-    for suffix, size in ROBERTA_SIZES.items():
+    for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
         _register(system + suffix, flags, _on_encoder(size), "diverse_roberta")

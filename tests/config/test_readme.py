@@ -166,7 +166,7 @@ def test_what_github_runs_is_in_the_makefile():
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/demo.md"])
 def test_the_tables_are_those_of_the_results(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (ROOT / name).read_text(encoding="utf-8")

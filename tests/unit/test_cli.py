@@ -58,9 +58,10 @@ def test_help_has_an_example(command, capsys):
             "plot: --path no.pt: no su",
         ),
         ("plot lengths --data {} no --out x.png", "plot: --data no: no such file or folder"),
+        ("size --encoder-layers 2 --arch nosuch", "size: --arch nosuch: unknown; known are diverse_transformer, "),
     ],
 )
-def test_paths_are_checked_before_torch_is_imported(words, message, tmp_path):
+def test_paths_and_architectures_are_checked_before_torch_is_imported(words, message, tmp_path):
     code = "import sys; from fairseq_diverse.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     command = [sys.executable, "-c", code, *words.format(*[tmp_path] * 3).split()]
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """Parameters and FLOPs: the tables of the papers, and counts by hand."""
 
 import json
+import re
 import shutil
 from argparse import Namespace
 
@@ -10,6 +11,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_diverse.analysis.size import build_model, count_flops, count_parameters, measure_size
 from fairseq_diverse.cli import main
+from fairseq_diverse.models import architectures
+from fairseq_diverse.models.systems import ARCHITECTURES
 from fairseq_diverse.support.files import read_lines
 from tests import cases
 from tests.integration.commands import make_data
@@ -244,6 +247,13 @@ def test_user_errors_are_one_line(flags, message, capsys):
     assert main(["size", *flags.split()]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_the_architectures_that_are_known_before_fairseq_is():
+    own = {name for name, size in ARCH_CONFIG_REGISTRY.items() if size.__module__ == architectures.__name__}
+    assert len(ARCHITECTURES) > 50 and {*ARCHITECTURES} == {
+        name for name in own if not re.match("li2021_(logic|probing)", name)
+    }
 
 
 def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):

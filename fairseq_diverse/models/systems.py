@@ -1,0 +1,42 @@
+"""The systems and sizes of the named architectures; known without fairseq, whose import takes seconds."""
+
+from collections.abc import Iterable
+
+EVERYWHERE = "encoder,decoder,cross"
+
+SIZES = ("", "_tiny", "_lite", "_iwslt_de_en", "_big")
+SYSTEMS: dict[str, dict[str, object]] = {
+    "diverse_transformer": {},
+    "li2021_aggregation": {"routing": "em", "routing_on": "encoder:1-2"},
+    "zhang2021_dea": {"syntax": "dependency", "syntax_on": "encoder:1"},
+    "zhang2021_lpea": {"syntax": "phrase", "syntax_on": "encoder:1", "enliven": "enliven", "enliven_on": "encoder:1"},
+    "li2022_talking": {"talking": "both"},
+    "li2022_interacting": {"interacting": "concat"},
+    "wang2021_evolving": {"evolving_on": EVERYWHERE},
+    "ye2025_differential": {"differential_on": EVERYWHERE},
+    "qiu2025_gated": {"gated": "element"},
+}
+
+ROBERTA_SIZES = ("", "_large", "_tiny")
+ROBERTA_SYSTEMS: dict[str, dict[str, object]] = {
+    "diverse_roberta": {},
+    # alpha: the smallest of the grid {0.1, 0.2, 0.4} of Wang et al. (2021), section 4.2, as is beta, 0.1 by default
+    "wang2021_evolving_roberta": {"evolving_on": "encoder", "evolving_carry": 0.1},
+}
+
+ARCHITECTURES = [
+    system + size
+    for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS, ROBERTA_SIZES))
+    for system in systems
+    for size in sizes
+]
+
+
+def unknown(name: str, more: Iterable[str] = ()) -> str:
+    """The message for a name that is no architecture; ``more`` are those of a user's folder."""
+    parts = [
+        f"{', '.join(systems)}, each also with {', '.join(filter(None, sizes))} at its end"
+        for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS, ROBERTA_SIZES))
+    ]
+    others = [other for other in more if other not in ARCHITECTURES]
+    return f"--arch {name}: unknown; known are {'; '.join([*parts, *others])}"
