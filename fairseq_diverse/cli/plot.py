@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = attention.add_mutually_exclusive_group(required=True)
     source.add_argument("--source", metavar="TEXT", help="raw source sentence")
     source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's test split, with its trees")
-    attention.add_argument("--target", metavar="TEXT", help="raw target sentence (default: the model's translation)")
+    attention.add_argument(
+        "--target",
+        metavar="TEXT",
+        help="raw target sentence (default: the model's translation; of several checkpoints, the reference)",
+    )
     attention.add_argument("--component", choices=("encoder", "decoder", "cross"), default="encoder")
     layer = attention.add_mutually_exclusive_group(required=True)
     layer.add_argument("--layer", type=int, help="counted from 1 at the bottom")
@@ -217,9 +221,12 @@ def plot_attention(args: argparse.Namespace) -> None:
     named = named_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
     if len(named) > 1 and args.layers is not None:
         raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
-    if len(named) > 1 and args.component != "encoder" and args.target is None:
-        raise UserError("--target: needed, since the translations of several checkpoints differ")
     preprocessing = Preprocessing.load(args.data)
+    target = args.target
+    if len(named) > 1 and args.component != "encoder" and target is None:
+        if args.sentence is None:
+            raise UserError("--target: needed with --source, since the translations of several checkpoints differ")
+        target = test_line(Path(args.data), preprocessing.target, args.sentence)
     name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
     layers = (
         f"layer {args.layer}" if args.layers is None else f"layers {args.layers}".replace("layers all", "all layers")
@@ -231,7 +238,7 @@ def plot_attention(args: argparse.Namespace) -> None:
         source, trees = args.source, None
         if args.sentence is not None:
             source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
-        pair = encode_pair(model, task, preprocessing, source, args.target, trees)
+        pair = encode_pair(model, task, preprocessing, source, target, trees)
         prefix = f"{of_model}, " if of_model else ""
         queries, keys = pair.labels(args.component, args.subwords)
         if args.layers is not None:
@@ -272,14 +279,20 @@ def test_sentence(
 ) -> "tuple[str, Tensor | None]":
     """Raw sentence ``number`` of the test split, and its trees if a model needs them."""
     from fairseq_diverse.data.trees import SyntaxDataset
+
+    line, source = test_line(data, preprocessing.source, number), preprocessing.source
+    prefix = data / f"test.{source}-{preprocessing.target}.{source}"
+    return line, SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
+
+
+def test_line(data: Path, language: str, number: int) -> str:
+    """Raw line ``number`` of the test split, counted from 1."""
     from fairseq_diverse.support.files import read_lines
 
-    lines = read_lines(data / "text" / f"test.{preprocessing.source}")
+    lines = read_lines(data / "text" / f"test.{language}")
     if not 1 <= number <= len(lines):
         raise ValueError(f"--sentence {number}: the test split has sentences 1 to {len(lines)}")
-    source = preprocessing.source
-    prefix = data / f"test.{source}-{preprocessing.target}.{source}"
-    return lines[number - 1], SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
+    return lines[number - 1]
 
 
 def parse_heads(text: str | None, count: int) -> list[int]:

@@ -1,6 +1,7 @@
 """A table of text cells, its header first, and notes below it, as text, Markdown or LaTeX (HTML: page.py)."""
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 
@@ -31,9 +32,11 @@ def one_line(text: str) -> str:
 
 
 def as_text(cells: Cells, title: str, notes: Sequence[str]) -> str:
-    """Columns aligned, the first to the left and the others to the right."""
-    cells, title, notes = [list(map(one_line, row)) for row in cells], one_line(title), list(map(one_line, notes))
-    return "\n".join([title, "", in_columns(cells), "", *notes])
+    """Columns aligned, the first to the left and the others to the right; long headers have several lines."""
+    header, *rows = [list(map(one_line, row)) for row in cells]
+    widths = [max([len(row[number]) for row in rows] + [9]) for number in range(len(header))]
+    wrapped = [textwrap.fill(text, width, break_long_words=False) for text, width in zip(header, widths, strict=True)]
+    return "\n".join([one_line(title), "", in_columns([wrapped, *rows]), "", *map(one_line, notes)])
 
 
 def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:

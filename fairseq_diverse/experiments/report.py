@@ -214,6 +214,11 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
     text += [note for name, note in of_columns.items() if any(column.startswith(name) for column in columns)]
     if SPEEDS.keys() & set(columns):
         text += no_speed_note(done)
+    if odd := [f"{line['row']} {line['length_ratio']:.2f}" for line in done if not 0.8 <= line["length_ratio"] <= 1.25]:
+        text.append(
+            "translations much shorter or longer than the references, so hardly trained models or wrong settings of "
+            f"translation (tokens by theirs): {', '.join(odd)}"
+        )
     text += missing_note(done) + seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
     if done:
         text.append(

@@ -14,7 +14,7 @@ from fairseq_diverse.data import glue
 from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.flags import refuse_own
 from fairseq_diverse.experiments.rows import ENCODER, KINDS, TREES, Row
-from fairseq_diverse.support.paths import config_path, runs_dir
+from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yaml, shown
 from fairseq_diverse.syntax.makers import named_makers
 
@@ -349,11 +349,13 @@ def _text(content: Mapping[str, Any], key: str, path: Path) -> str:
 
 
 def _place(content: Flags, row: Flags, key: str, path: Path) -> str:
-    """A row's data or size, a name or a path; empty where there is none."""
+    """A row's data or size, a name or a path, from the current folder or the table's; empty where there is none."""
     text = _text({**content, **row}, key, path)
     if len(text) > 1000 or any(len(part.encode()) > 255 for part in Path(text).parts):
         raise ValueError(f"{path}: {key}: {shown(text)}: longer than a file's name can be")
-    return text
+    beside = path.parent / text
+    here = Path(text).exists() or (runs_dir() / "data" / text).exists() or text in config_names(key)
+    return str(beside) if text and not here and beside.exists() else text
 
 
 def _published(row: Flags, path: Path, name: str, tests: tuple[str, ...]) -> Flags:

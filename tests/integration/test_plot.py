@@ -13,6 +13,7 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import DataConfig, Preprocessing, prepare
+from fairseq_diverse.support.files import read_lines
 from tests.integration.commands import TINY, preprocess_in_a_fork, run
 
 pytestmark = pytest.mark.integration
@@ -107,9 +108,14 @@ def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_pat
     printed = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in printed[1:3]] == ["routed", "plain"]
     assert (tmp_path / "maps.png").stat().st_size > 5000
+    reference = read_lines(data / "text/test.de")[4].split()
+    of_both = ["--sentence", "5", "--layer", "1", "--component", "cross", "--subwords"]
+    assert main([*asked[:-2], *of_both, "--out", str(tmp_path / "maps.png")]) == 0
+    for line in capsys.readouterr().out.splitlines()[1:3]:
+        assert line.partition(": ")[2].replace("@@ ", "").removesuffix(" </s>").replace(" ", "") == "".join(reference)
     for flags, message in (
         (["--layers", "all"], "--layers all: of one checkpoint"),
-        (["--layer", "1", "--component", "cross"], "--target: needed"),
+        (["--layer", "1", "--component", "cross"], "--target: needed with --source"),
     ):
         assert main([*asked, *flags, "--out", str(tmp_path / "other.png")]) == 2
         assert message in capsys.readouterr().err

@@ -797,6 +797,22 @@ def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
     assert [run.closed for run in runs] == [True, True, False]
 
 
+def test_a_table_names_data_and_sizes_beside_it(table, tmp_path, monkeypatch):
+    """From any folder; what the current one or that of runs has goes before."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(elsewhere / "runs"))
+    name = table((f"size: {tmp_path}/size.yaml", "size: size.yaml"), ("data: multi30k_en_de", "data: mine"))
+    (tmp_path / "mine").mkdir()
+    row = load_table(name).rows["first"]
+    assert (row.data, row.size) == (str(tmp_path / "mine"), "size")
+    for folder in (elsewhere / "runs/data/mine", elsewhere / "mine"):
+        folder.mkdir(parents=True)
+        assert load_table(name).rows["first"].data == "mine"
+        folder.rmdir()
+
+
 def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     """Relative to the file; every command of the run gets it, and changed code makes another run."""
     folder = tmp_path / "own_mechanisms"

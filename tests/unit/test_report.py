@@ -344,6 +344,27 @@ def test_rows_that_ended_early_are_named(table):
     assert not comparison.ended_early_note(lines[:1])
 
 
+def test_translations_of_odd_length_are_named(table):
+    rows = list(load_table(table()).rows.values())
+    first, second = (
+        [s | {"metrics": s["metrics"] | {"length_ratio": r}} for s in [summary(1, 9, 5.0)]] for r in (1.2, 1.97)
+    )
+    lines = report.compare(rows, {"first": first, "second": second})
+    (note,) = (note for note in report.notes(rows, lines, []) if "much shorter or longer" in note)
+    assert note.endswith(": second 1.97")
+    assert not any("much shorter" in note for note in report.notes(rows, lines[:1], []))
+
+
+def test_long_headers_have_several_lines():
+    shown = formats.as_text([["row", "p over sentences: BLEU", "Δ"], ["first", "0.001", "a cell of words"]], "T", [])
+    assert shown.splitlines()[2:] == [
+        "row        p over                Δ",
+        "       sentences:",
+        "             BLEU",
+        "first       0.001  a cell of words",
+    ]
+
+
 def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
     command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
     second = summary(1, 3, 4.0) | {"commands": [command]}
