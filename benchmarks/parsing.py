@@ -37,14 +37,17 @@ def parser(name: str) -> Any:
 
 @functools.cache
 def _loaded(name: str, model: str) -> Any:
-    return load_parser(name, model, "en")
+    return load_parser(_kind(name), name, model, "en")
+
+
+def _kind(name: str) -> str:
+    return next(kind for kind, parser in KINDS.items() if parser == name)
 
 
 def ours(name: str, text: Sequence[str]) -> None:
     """As in a worker: chunk by chunk, to the text of the trees."""
-    kind = next(kind for kind, parser in KINDS.items() if parser == name)
     for start in range(0, len(text), CHUNK):
-        json.dumps(parse_lines(parser(name), kind, text[start : start + CHUNK]))
+        json.dumps(parse_lines(parser(name), _kind(name), text[start : start + CHUNK]))
 
 
 def alone(name: str, text: Sequence[str], batch: int) -> float:

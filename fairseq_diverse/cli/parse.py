@@ -1,4 +1,5 @@
-"""Parse tokenized text: dependencies with spaCy to CoNLL-U, constituents with benepar to one PTB bracketing a line.
+"""Parse tokenized text: dependencies to CoNLL-U (spaCy or stanza), constituents to one PTB bracketing a line (benepar
+or stanza).
 
 Tokens are kept, except for Moses' escapes (&apos; @-@), which are undone for the parser; give the text before
 subwords. Sentence N of the output is line N of the text: an empty line and a sentence on which the parser fails stay in
@@ -23,8 +24,10 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=("dependency", "constituency"), required=True)
-    parser.add_argument("--parser", choices=("spacy", "benepar"), help="default: the one that makes such trees")
-    parser.add_argument("--model", help="name or folder (default: the parser's small model of the language)")
+    parser.add_argument(
+        "--parser", choices=("spacy", "benepar", "stanza"), help="default: spacy or benepar, or what reads --model"
+    )
+    parser.add_argument("--model", help="name or folder (default: the parser's usual model of the language)")
     parser.add_argument("--language", default="en", help="of the text (default: en)")
     parser.add_argument("--input", required=True, metavar="FILES", help="tokenized text; {split}: --splits")
     parser.add_argument("--out", required=True, metavar="FILES", help="{split} as in --input")
@@ -40,12 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.support.processes import Busy
     from fairseq_diverse.syntax.parse import join_shards, parse_file, shard_path
-    from fairseq_diverse.syntax.parsers import KINDS, MODELS, located
+    from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
 
-    name = args.parser or KINDS[args.kind]
-    if name != KINDS[args.kind]:
-        raise ValueError(f"--parser {name}: makes no {args.kind} trees; take {KINDS[args.kind]}")
-    model = located(args.model) if args.model else MODELS.get((name, args.language))
+    name = args.parser or parser_of(args.kind, args.model)
+    if name not in PARSERS[args.kind]:
+        raise ValueError(f"--parser {name}: makes no {args.kind} trees; take {' or '.join(PARSERS[args.kind])}")
+    usual = "default" if name == "stanza" else MODELS.get((name, args.language))
+    model = located(args.model) if args.model else usual
     if not model:
         raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model NAME_OR_FOLDER")
     for flag in ("workers", "shards"):

@@ -196,7 +196,7 @@ def plot_rows(args: argparse.Namespace) -> None:
     rows = select_rows(table, args.rows)
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:
-        raise UserError(f"--x: {table.name} names no flag of its own; give one")
+        raise UserError(f"--x: needed, since {table.name} has no `x`: the flag in which the rows differ")
     figure = draw_curves(curves(rows, flags), read_summaries(args, rows), flags[0], metrics)
     save_figure(figure, args.out)
     print(args.out)

@@ -92,7 +92,7 @@ class Translator:
         from fairseq_diverse.models.loading import load_models
         from fairseq_diverse.preparation import Preprocessing
         from fairseq_diverse.preparation.pipeline import FILE
-        from fairseq_diverse.syntax.parsers import KINDS, located, recorded_parsers
+        from fairseq_diverse.syntax.parsers import KINDS, located, parser_of, recorded_parsers
 
         self.args = args
         self.preprocessing = Preprocessing.load(args.data)
@@ -135,11 +135,16 @@ class Translator:
             parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
             for kind in KINDS:
                 if model := getattr(args, f"{kind}_model"):
-                    how = {"parser": KINDS[kind], "model": located(model), "language": self.preprocessing.source}
+                    how = {
+                        "parser": parser_of(kind, model),
+                        "model": located(model),
+                        "language": self.preprocessing.source,
+                    }
                     parsers[kind] = how | {"given": f"--{kind}-model"}
             self.trees = LiveTrees(list(needed), parsers, files, self.preprocessing.record["bpe"]["kind"])
             for kind, parser in self.trees.parsers.items():
-                print(f"{kind} trees: {KINDS[kind]} {parser.path} ({parsers[kind]['given']})", file=sys.stderr)
+                how = parsers[kind]
+                print(f"{kind} trees: {how['parser']} {parser.path} ({how['given']})", file=sys.stderr)
         self.count = 0
         self.noticed: dict[str, list[int]] = {"too long, not translated": [], "without a usable tree": []}
 

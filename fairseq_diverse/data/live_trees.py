@@ -42,7 +42,7 @@ class LiveTrees:
                 self.ready[kind] = (read_conllu if kind == "dependency" else read_brackets)(files[kind])
             else:
                 how = parsers[kind]
-                self.parsers[kind] = load_parser(how["parser"], how["model"], how["language"], how["given"])
+                self.parsers[kind] = load_parser(kind, how["parser"], how["model"], how["language"], how["given"])
 
     def __call__(
         self, tokenized: Sequence[str], pieces: Sequence[str], left_out: Collection[int] = ()

@@ -73,7 +73,7 @@ def other_trees(folder: Path, wanted: dict[str, str]) -> str:
 
 
 def other_makers(makers: dict[str, str]) -> dict[str, str]:
-    """Those that are not the parsers of ``fairseq-diverse parse``."""
+    """Those that are not the usual parsers, spaCy and benepar."""
     return {kind: name for kind, name in makers.items() if name != KINDS[kind]}
 
 

@@ -284,7 +284,7 @@ def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
     global _parser
     kind, name, model, language = _settings
     if _parser is None:
-        _parser = parsers.load_parser(name, model, language, gpu=_gpu is not None)
+        _parser = parsers.load_parser(kind, name, model, language, gpu=_gpu is not None)
     return parse_lines(_parser, kind, lines)
 
 

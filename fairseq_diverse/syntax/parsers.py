@@ -1,7 +1,7 @@
-"""One interface for spaCy and benepar: sentences as lists of words in, trees as text out.
+"""One interface for spaCy, benepar and stanza: sentences as lists of words in, trees as text out.
 
 A model folder is data: a folder that requests code of its own is refused. A model name is an installed package (spaCy)
-or a downloaded model (benepar), never a folder in the current directory.
+or a downloaded model (benepar, stanza), never a folder in the current directory.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,13 +18,14 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.syntax.escapes import with_brackets_escaped
 
-KINDS = {"dependency": "spacy", "constituency": "benepar"}
+KINDS = {"dependency": "spacy", "constituency": "benepar"}  # the parsers by default
+PARSERS = {kind: (name, "stanza") for kind, name in KINDS.items()}
 MODELS = {
     ("spacy", "en"): "en_core_web_sm",
     ("spacy", "de"): "de_core_news_sm",
     ("benepar", "en"): "benepar_en3",
     ("benepar", "de"): "benepar_de2",
-}
+}  # of stanza: the package default, for every language
 NAME = re.compile(r"\w[\w-]*", re.ASCII)
 CODE = ("auto_map", "trust_remote_code")  # keys with which a model contains or allows code
 SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gigabytes for long sentences
@@ -91,6 +92,69 @@ def _conllu_line(token: Any) -> str:
     return f"{token.i + 1}\t{token.text}\t_\t{token.pos_ or '_'}\t{token.tag_ or '_'}\t_\t{head}\t{relation}\t_\t_\n"
 
 
+class Stanza:
+    """Dependencies or constituents, of stanza's models for a language.
+
+    Args:
+        model: name of a package in stanza's own folder, such as default, or a folder with stanza's resources.json.
+        language: of the text.
+        given: the flag or file that gave the model, for errors.
+        kind: of the trees.
+        gpu: on the first GPU that this process sees.
+
+    Raises:
+        UserError: stanza or the model is missing, the model is damaged, or it has no parser of this kind.
+    """
+
+    def __init__(self, model: str, language: str, given: str, kind: str, gpu: bool = False) -> None:
+        _refuse_code_of_transformers()
+        try:
+            import stanza
+        except ImportError:
+            raise UserError(f"--parser stanza: not installed; run: {install('syntax')}") from None
+        from stanza.resources.common import DEFAULT_MODEL_DIR
+
+        name = NAME.fullmatch(model)
+        self.kind, self.path = kind, DEFAULT_MODEL_DIR if name else model
+        self.step = {"dependency": "depparse", "constituency": "constituency"}[kind]
+        before = "tokenize,pos,lemma" if kind == "dependency" else "tokenize,pos"
+        hint = f"get it with: python -c \"import stanza; stanza.download('{language}', package='{model}')\""
+        with _loading("stanza", model, given, f"{hint}, or give the folder of stanza's resources"):
+            self.nlp = stanza.Pipeline(
+                language,
+                dir=self.path,
+                package=model if name else "default",
+                processors=f"{before},{self.step}",
+                tokenize_pretokenized=True,
+                download_method=None,
+                use_gpu=gpu,
+                verbose=False,
+            )
+        if self.step not in self.nlp.processors:
+            raise UserError(
+                f"{given} {model}: has no {kind} parser of {language}, only {', '.join(self.nlp.processors)}"
+            )
+
+    def parse(self, sentences: Sequence[list[str]]) -> list[str]:
+        parsed = self.nlp([list(words) for words in sentences]).sentences
+        if [len(sentence.words) for sentence in parsed] != [*map(len, sentences)]:
+            raise ValueError("stanza split or joined words")
+        if self.kind == "constituency":
+            return [f"{_without_root(sentence.constituency)}\n" for sentence in parsed]
+        return [
+            "".join(
+                f"{word.id}\t{text}\t_\t{word.upos or '_'}\t{word.xpos or '_'}\t_\t{word.head}\t{word.deprel}\t_\t_\n"
+                for word, text in zip(sentence.words, words, strict=True)
+            )
+            for sentence, words in zip(parsed, sentences, strict=True)
+        ]
+
+
+def _without_root(tree: Any) -> Any:
+    """A tree of stanza without the ROOT above it, which benepar's lack."""
+    return tree.children[0] if tree.label == "ROOT" and len(tree.children) == 1 else tree
+
+
 class Benepar:
     """Constituents, as one PTB tree per line; on a GPU where torch sees one.
 
@@ -104,15 +168,13 @@ class Benepar:
     """
 
     def __init__(self, model: str, language: str, given: str) -> None:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        _refuse_code_of_transformers()
         warnings.filterwarnings("ignore", message=".*arg_constraints.*")
         try:
             import benepar
             import nltk
-            from transformers import dynamic_module_utils
         except ImportError:
             raise UserError(f"--parser benepar: not installed; run: {install('syntax')}") from None
-        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # otherwise it asks whether to run a model's code
         hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
         with _loading("benepar", model, given, hint):
             self.path = nltk.data.find(f"models/{model}").path if NAME.fullmatch(model) else model
@@ -139,12 +201,19 @@ class Benepar:
         return [" ".join(tree.pformat(margin=10**9).split()) + "\n" for tree in trees]
 
 
-def load_parser(name: str, model: str, language: str, given: str = "--model", gpu: bool = False) -> Parser:
-    """The parser, in this process, with one thread."""
+def load_parser(kind: str, name: str, model: str, language: str, given: str = "--model", gpu: bool = False) -> Parser:
+    """The parser of one kind of tree, in this process, with one thread."""
     import torch
 
     torch.set_num_threads(1)
+    if name == "stanza":
+        return Stanza(model, language, given, kind, gpu)
     return Spacy(model, given, gpu) if name == "spacy" else Benepar(model, language, given)
+
+
+def parser_of(kind: str, model: str | None) -> str:
+    """The parser of a model: stanza where the folder has stanza's resources.json, else the kind's usual one."""
+    return "stanza" if model and (Path(model) / "resources.json").is_file() else KINDS[kind]
 
 
 def located(model: str) -> str:
@@ -163,7 +232,7 @@ def recorded_parsers(record: dict[str, Any], where: str) -> dict[str, dict[str, 
         keys = ("parser", "model", "language")
         if not isinstance(how, dict) or not all(isinstance(how.get(key), str) for key in keys):
             raise UserError(f"{where}: parser {kind}: not an object of {', '.join(keys)}; parse again, or remove it")
-        if KINDS.get(kind) != how["parser"]:
+        if how["parser"] not in PARSERS.get(kind, ()):
             raise UserError(f"{where}: parser {kind}: {how['parser']!r} makes no such trees")
         if not Path(how["model"]).is_absolute() and not NAME.fullmatch(how["model"]):
             raise UserError(f"{where}: parser {kind}: {how['model']!r} is neither a name nor an absolute path")
@@ -183,6 +252,15 @@ def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
         )
         todo = hint if NAME.fullmatch(model) else other
         raise UserError(f"{given} {model}: {program} cannot load it ({_first_line(error)}); {todo}") from None
+
+
+def _refuse_code_of_transformers() -> None:
+    """No model from the network; and transformers refuses a model's own code, where it otherwise asks."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with suppress(ImportError):
+        from transformers import dynamic_module_utils
+
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
 
 
 def _refuse_code(config: Any, where: str) -> None:

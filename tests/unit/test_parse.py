@@ -249,7 +249,7 @@ def test_spacy_without_a_gpu_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr("spacy.require_gpu", require_gpu)
     with pytest.raises(UserError, match=r"^--device cuda: spaCy: Cannot use GPU.*; pip install 'spacy\[cuda12x\]'"):
-        parsers.load_parser("spacy", "en_core_web_sm", "en", gpu=True)
+        parsers.load_parser("dependency", "spacy", "en_core_web_sm", "en", gpu=True)
 
 
 # --- models that are damaged or bring code ---
@@ -283,7 +283,7 @@ def test_a_benepar_folder_never_runs_code_for_any_input(checked, tmp_path, monke
     stdin = io.StringIO("y\n" * 9)
     monkeypatch.setattr(sys, "stdin", stdin)
     with pytest.raises(UserError) as caught:
-        parsers.load_parser("benepar", str(folder), "en", "--constituency-model")
+        parsers.load_parser("constituency", "benepar", str(folder), "en", "--constituency-model")
     assert not (folder / "ran").exists() and stdin.tell() == 0
     assert str(caught.value).startswith(f"--constituency-model {folder}")
     assert ("auto_map asks for code from elsewhere, which is never run" in str(caught.value)) == checked
@@ -300,7 +300,7 @@ def test_code_is_found_anywhere_in_a_configuration(config, tmp_path):
     folder = benepar_folder(tmp_path / "m", model_type="bert", benepar={})
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"tokenizer_config\.json: \w+ asks for code from elsewhere"):
-        parsers.load_parser("benepar", str(folder), "en")
+        parsers.load_parser("constituency", "benepar", str(folder), "en")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 cut", b"?" * 99])
@@ -309,7 +309,7 @@ def test_damaged_weights_of_benepar_are_one_line_and_a_pickle_does_not_run(conte
     if content is not None:
         (folder / "benepar_model.bin").write_bytes(content)
     with pytest.raises(UserError) as caught:
-        parsers.load_parser("benepar", str(folder), "en")
+        parsers.load_parser("constituency", "benepar", str(folder), "en")
     assert str(caught.value).startswith(f"--model {folder}: benepar cannot load it (")
     assert "\n" not in str(caught.value) and not (folder / "ran").exists()
 
@@ -328,7 +328,7 @@ def test_damaged_spacy_folders_are_one_line(config, message, tmp_path):
     (tmp_path / "m/config.cfg").write_text(config)
     (tmp_path / "m/meta.json").write_text("{}")
     with pytest.raises(UserError, match=f"^--model {tmp_path}/m.*{message}[^\n]*$"):
-        parsers.load_parser("spacy", str(tmp_path / "m"), "en")
+        parsers.load_parser("dependency", "spacy", str(tmp_path / "m"), "en")
 
 
 @pytest.mark.parametrize("name", ["spacy", "benepar"])
@@ -340,7 +340,7 @@ def test_a_name_never_loads_a_package_or_folder_that_is_not_a_model(name, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match=r"^--model some_model: \w+ cannot load it \(LookupError: .*get it with"):
-        parsers.load_parser(name, "some_model", "en")
+        parsers.load_parser("dependency", name, "some_model", "en")
     assert not (package / "ran").exists()
 
 

@@ -318,7 +318,7 @@ def test_plot_rows(table, tmp_path, capsys):
     results = str(table.parent / "results")
     command = ["plot", "rows", str(table), "--results", results]
     assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 2
-    assert "--x: table names no flag of its own; give one" in capsys.readouterr().err
+    assert "--x: needed, since table has no `x`: the flag in which the rows differ" in capsys.readouterr().err
     table.write_text(table.read_text() + "x: phrase-limit\n")
     assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 0
     assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
