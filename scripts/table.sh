@@ -53,7 +53,10 @@ plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run "${running[@]}")
 refused=$(sed -n 's/^# \(.*\) seed [0-9]*: refused: \(.*\), [^,]*$/row \1: \2/p' <<<"$plan" | sort -u)
 [[ -z $refused ]] || { echo "$refused" >&2 && exit 2; }
 [[ " ${running[*]} " != *" --dry-run "* ]] || { echo "$plan" && exit; }
-mapfile -t names < <(sed -n 's/^# .*: data \(.*\) not prepared, .*/\1/p' <<<"$plan" | sort -u)
+wanted='s/^# .*: data \(.*\) not prepared, .*/\1/p'
+[[ " ${checks[*]} " != *" --gpt2-bpe "* ]] || # data that are there must have these subwords, too
+    wanted+=';s/.*fairseq_cli.train \S*\/\(glue-\S*\) .*/\1/p'
+mapfile -t names < <(sed -n "$wanted" <<<"$plan" | sort -u)
 [[ ${#names[@]} -eq 0 ]] || fairseq-diverse prepare "${names[@]}" "${from[@]}" "${checks[@]}" --workers "$(nproc)"
 for folder in $(sed -n 's/.*fairseq_cli.train \(\S*\) .*--task translation_with_syntax.*/\1/p' <<<"$plan" | sort -u); do
     compgen -G "$folder/test.*.syntax.json" >/dev/null || "$root/data-prep/add-trees.sh" "$folder"

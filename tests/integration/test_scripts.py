@@ -32,11 +32,11 @@ def forks(tmp_path_factory) -> Iterator[None]:
         yield
 
 
-def call(script: str, *arguments: object, **variables: object) -> str:
+def call(script: str, *arguments: object, status: int = 0, **variables: object) -> str:
     command = [SCRIPTS / script, *map(str, arguments)]
     env = os.environ | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == status, done.stdout
     return done.stdout
 
 
@@ -247,6 +247,10 @@ def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
     (log,) = (tmp_path / "runs").glob("glue-CoLA-*/seed1/train.log")
     assert f"loading pretrained model from {tmp_path}/checkpoint_last.pt" in log.read_text()
     assert '"num_updates": "4"' in log.read_text()  # of 12 examples, not of GLUE's 8,551
+    own = tmp_path / "own/data/glue-CoLA"
+    assert cli("prepare", "glue-CoLA", "--raw", tmp_path / "glue", "--out", own).returncode == 0
+    refused = call("table.sh", "wang2021", 4, *asked, status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "own")
+    assert f"{own}" in refused and "--overwrite" in refused
 
 
 def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
