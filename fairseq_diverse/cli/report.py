@@ -182,7 +182,11 @@ def show(args: argparse.Namespace) -> str:
     if args.no_notes:
         blocks = [(cells, title, []) for cells, title, _ in blocks]
     if not any(summaries.values()):
-        print(f"warning: no row has a finished run; fairseq-diverse run {args.table} trains them", file=sys.stderr)
+        print(
+            f"warning: no row has a finished run; fairseq-diverse run {args.table} trains them; what was run with "
+            "--set, --size or --data is shown with the same flags",
+            file=sys.stderr,
+        )
     if args.save and not saved.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":
