@@ -23,7 +23,7 @@ for seed in ${SEEDS:-1 2 3}; do
         run=$out/$attention-$seed
         mkdir -p "$run"
         python -m examples.images.train --data "$data" --out "$run" --attention "$attention" --seed "$seed" \
-            --size tiny --epochs 30 --batch 64 --workers 0 "${@:3}" >>"$run/log.txt" 2>&1 &
+            --size tiny --epochs 12 --batch 64 --workers 0 "${@:3}" >>"$run/log.txt" 2>&1 &
     done
     wait -n && wait -n || { tail -n 2 "$out"/*/log.txt >&2; exit 1; }
 done
