@@ -19,8 +19,8 @@ from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yam
 from fairseq_diverse.syntax.makers import named_makers
 
 TABLE_KEYS = (
-    *("title", "note", "data", "size", "user-dir", "parser", "pretrained", "flags", "generate", "average"),
-    *("baseline", "grid", "metrics", "tests", "gpus", "x", "rows"),
+    *("title", "note", "data", "size", "user-dir", "parser", "pretrained", "flags", "data-flags", "generate"),
+    *("average", "baseline", "grid", "metrics", "tests", "gpus", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average", "gpus")
 ROW_KEYS = (
@@ -67,7 +67,8 @@ def load_table(
     settings: list[str] | None = None,
     user_dir: str | None = None,
 ) -> Table:
-    """Read a table file and resolve its rows: size, then the table's flags, the row's and ``settings``.
+    """Read a table file and resolve its rows: size, then the table's flags, those of the data, the row's and
+    ``settings``.
 
     Args:
         name: a table's name in ``configs/tables``, or the path of a YAML file.
@@ -93,6 +94,7 @@ def load_table(
     user_dir = os.path.abspath(user_dir) if user_dir else ""
     rows: dict[str, Row] = {}
     sizes: dict[Path, Flags] = {}
+    of_data = {str(name): flags for name, flags in _section(content, "data-flags", path).items()}
     fixed = {*overrides["train"], *(key for key, value in (("data", data), ("size", size)) if value)}
     for row_name, (family, row) in _points(content, path, fixed).items():
         where = f"{path}: row {row_name}"
@@ -108,7 +110,8 @@ def load_table(
         except ValueError as error:
             raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
         base = sizes[size_path] if size_path in sizes else sizes.setdefault(size_path, _read(size_path, SIZE_KEYS))
-        train = _section(base, "train", size_path) | _section(content, "flags", path) | flags | overrides["train"]
+        train = _section(base, "train", size_path) | _section(content, "flags", path)
+        train = train | _section(of_data, chosen_data, path) | flags | overrides["train"]
         train = _in_updates(train, chosen_data, where)
         generate: Flags = {}
         for source, source_path in ((base, size_path), (content, path), (row, path)):
@@ -157,6 +160,10 @@ def load_table(
             raise ValueError(f"{path}: {error}") from None
     if not rows:
         raise ValueError(f"{path}: no rows")
+    if not data and (unused := [name for name in of_data if name not in (known := {r.data for r in rows.values()})]):
+        raise ValueError(
+            f"{path}: data-flags: {', '.join(unused)}: no row's data; there are: {', '.join(sorted(known))}"
+        )
     for name, resolved in rows.items():
         if resolved.baseline not in rows:
             raise ValueError(

@@ -179,6 +179,25 @@ def test_epochs_and_shares_are_numbers_of_updates(table):
         table("batch-size=null")
 
 
+def test_data_sets_have_flags_of_their_own(table):
+    """Between the table's flags and the row's."""
+
+    def dropouts(text, *settings):
+        return {name: row.train.get("dropout") for name, row in table(*settings, old="rows:", new=text).items()}
+
+    found = dropouts("data-flags: {glue-RTE: {dropout: 0.4}, glue-CoLA: {dropout: 0.5}}\nrows:")
+    assert (found["plain-data=glue-RTE"], found["plain-data=glue-CoLA"]) == ("0.4", "0.5")
+    assert found["more-data=glue-RTE-dropout=0.2"] == "0.2" != found["first"]
+    found = dropouts("data-flags: {glue-RTE: {dropout: 0.4}}\nrows:", "dropout=0.3")
+    assert found["plain-data=glue-RTE"] == "0.3"
+    for wrong, problem in {
+        "{glue-WNLI: {lr: 1}}": "glue-WNLI: no row's data; there are",
+        "{glue-RTE: 3}": "glue-RTE: is not",
+    }.items():
+        with pytest.raises(ValueError, match=problem):
+            dropouts(f"data-flags: {wrong}\nrows:")
+
+
 def test_rows_name_what_they_are_pretrained_by(table, tmp_path):
     rows = table()
     assert rows["plain-data=glue-RTE"].pretrained is rows["first"]
