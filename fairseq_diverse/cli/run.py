@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensorboard", type=Path, metavar="DIR", help="log trainings there, one folder a run and seed"
     )
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="DIR",
+        help="copy each summary there, as `report --save`; runs whose copies are there are finished",
+    )
     parser.add_argument("--wandb", metavar="PROJECT", help="log trainings to this project of Weights & Biases")
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
@@ -135,6 +141,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse.experiments.copies import Copies
     from fairseq_diverse.experiments.environment import of_children
     from fairseq_diverse.experiments.flags import own_flags, refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
@@ -142,6 +149,8 @@ def main(args: argparse.Namespace) -> int:
 
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
+    if args.save and args.slurm is not None:
+        raise ValueError("--save: not with --slurm; `fairseq-diverse report TABLE --save DIR` copies the summaries")
     if args.yisi_model:
         from fairseq_diverse.metrics.yisi import use_model
 
@@ -150,11 +159,15 @@ def main(args: argparse.Namespace) -> int:
     tracking = _tracking(args)
     found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
     found = [each for run in found for each in (run.first, run) if each]
+    copies = Copies(args.save, found) if args.save else None
     once: dict[Path, Run] = {}  # of equal rows one run, scored as all of them ask for
     for run in found:
         same = once.get(run.directory, run)
         once[run.directory] = replace(run, row=run.row.with_scores_of(same.row), tracking=tracking)
-    runs = list(once.values())
+    runs = [run for run in once.values() if not (copies and run.directory in copies.finished)]
+    for run in once.values():
+        if copies and run.directory in copies.finished:
+            print(f"{run.name}: done before, {args.save}", file=sys.stderr)
     lacking = {
         f"data set {run.data.name} has no {', '.join(names)}: left out"
         for run in runs
@@ -209,4 +222,4 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from fairseq_diverse.experiments.schedule import run_all
 
-    return 1 if run_all(runs, args.jobs, environment) else 0
+    return 1 if run_all(runs, args.jobs, environment, *([copies.add] if copies else [])) else 0

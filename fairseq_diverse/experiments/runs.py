@@ -118,8 +118,10 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the summary is there, with every test set and metric that the row asks for."""
-        if (summary := self.summary) is None:
-            return False
+        return (summary := self.summary) is not None and self.is_complete(summary)
+
+    def is_complete(self, summary: Mapping[str, Any]) -> bool:
+        """Whether a summary has every test set and metric that the row asks for."""
         tests = summary.get("tests", {})
         parts = [summary, *(tests[name] for name in self.further if name in tests and self.is_of(name, tests[name]))]
         complete = all(set(self.row.metrics) <= set(part.get("metrics", {})) for part in parts)

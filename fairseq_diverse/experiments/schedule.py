@@ -19,10 +19,19 @@ REPORT_SECONDS = 30
 REPORT_SHARE = 0.05
 
 
-def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
+def _nothing(run: Run) -> None:
+    pass
+
+
+def run_all(
+    runs: Sequence[Run], jobs: int, environment: dict[str, str], ended: Callable[[Run], None] = _nothing
+) -> int:
     """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others.
 
     Everything happens in this one thread: each run is a generator that is asked in turn, so Ctrl-C ends all of them.
+
+    Args:
+        ended: called with every run that is finished, now or before.
 
     Returns:
         How many runs failed or were left to another process.
@@ -44,12 +53,12 @@ def run_all(runs: Sequence[Run], jobs: int, environment: dict[str, str]) -> int:
                     continue
                 run, generator = working[slot]
                 try:
-                    progress = next(generator)
-                    pace.follow(run, progress)
-                    display.show(slot, run, progress, pace.left([run for run, _ in working.values()], waiting, jobs))
-                    continue
-                except StopIteration:
-                    pass
+                    if progress := next(generator, None):
+                        pace.follow(run, progress)
+                        left = pace.left([run for run, _ in working.values()], waiting, jobs)
+                        display.show(slot, run, progress, left)
+                        continue
+                    ended(run)
                 except Busy as error:
                     display.say(f"{run.name}: left alone, {error}")
                     unfinished += 1

@@ -280,6 +280,30 @@ def test_a_page_has_links_to_runs_and_their_translations(folder, finished):
     assert wrong.returncode == 2 and "--translations -1: at least 0" in wrong.stderr
 
 
+def test_a_run_is_finished_where_its_summary_was_saved(folder, finished, tmp_path):
+    """Also on a machine that has only the copies; copies of other data are refused."""
+    copies, command = tmp_path / "copies", ["run", folder / "table.yaml", "--rows", "baseline", "--save"]
+    assert call(folder / "runs", *command, copies).returncode == 0
+    call(folder / "runs", "report", folder / "table.yaml", "--save", tmp_path / "by-report")
+    (copy,) = copies.iterdir()
+    assert copy.read_bytes() == (tmp_path / "by-report" / copy.name).read_bytes()
+    again = call(tmp_path / "elsewhere", *command, copies)
+    assert again.returncode == 0 and "baseline seed 1: done before, " in again.stderr
+    assert not list((tmp_path / "elsewhere").glob("*baseline*"))
+    asked = call(tmp_path / "elsewhere", *command, copies, "--seeds", "1,2", "--dry-run").stdout
+    assert re.findall("^# (.*): new", asked, re.MULTILINE) == ["baseline seed 2"]
+    (tmp_path / "more.yaml").write_text((folder / "table.yaml").read_text() + "tests: [second]\n")
+    assert (
+        "# baseline seed 1: new"
+        in call(tmp_path / "elsewhere", "run", tmp_path / "more.yaml", *command[2:], copies, "--dry-run").stdout
+    )  # the copy lacks a test set that this table asks for
+    copy.write_text(json.dumps(json.loads(copy.read_text()) | {"data_hash": "0"}))
+    refused = call(tmp_path / "elsewhere", *command, copies)
+    assert refused.returncode == 2 and "the copy of baseline seed 1 is of other data" in refused.stderr
+    refused = call(tmp_path / "elsewhere", *command, copies, "--slurm")
+    assert refused.returncode == 2 and "--save: not with --slurm" in refused.stderr
+
+
 def test_equal_runs_are_shared_and_finished_steps_are_not_repeated(folder, finished):
     other = folder / "other.yaml"
     other.write_text((folder / "table.yaml").read_text().replace("baseline:", "plain:"))

@@ -9,7 +9,7 @@ from scipy.stats import dunnett
 
 from fairseq_diverse.analysis.glue import scores, write_predictions
 from fairseq_diverse.data.glue import TASKS, read_examples, split_name
-from fairseq_diverse.experiments import glue_report, report, schedule
+from fairseq_diverse.experiments import copies, glue_report, report, schedule
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import DataSet, Run
 from fairseq_diverse.experiments.tables import load_table
@@ -249,6 +249,23 @@ def test_runs_wait_for_their_pretraining(table, tmp_path, monkeypatch):
     monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
     assert schedule.run_all([later, first, other], jobs=3, environment={}) == 0
     assert order.index("later") > max(n for n, name in enumerate(order) if name == "first") > order.index("other")
+
+
+def test_saved_pretraining_is_repeated_where_others_start_from_it(table, tmp_path, monkeypatch):
+    """A copy of a summary has no checkpoint."""
+    rows = table()
+    data = DataSet("text", tmp_path, "en", "", None)
+    first = Run(rows["first"], 1, data, True, tmp_path / "first")
+    later = Run(rows["plain-data=glue-RTE"], 1, data, True, tmp_path / "later", first)
+    names = ["first"]
+    monkeypatch.setattr(
+        copies, "from_results", lambda folder, rows: {n: [{"seed": 1, "data_hash": None}] for n in names}
+    )
+    (tmp_path / "any.json").touch()
+    assert copies.Copies(tmp_path, [first, later]).finished == set()
+    assert copies.Copies(tmp_path, [first]).finished == {first.directory}
+    names.append(later.row.name)
+    assert copies.Copies(tmp_path, [first, later]).finished == {first.directory, later.directory}
 
 
 def row(name: str, task: str, baseline: str = "plain", **fields) -> Row:
