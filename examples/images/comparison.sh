@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# AA-ResNet tiny with and without evolving attention, side by side, three seeds in turn; a second call resumes.
+# AA-ResNet tiny with and without evolving attention, three seeds, two trainings side by side; a second call resumes.
 set -euo pipefail
 shopt -s nullglob
 if [[ $# -lt 2 ]]; then
@@ -17,16 +17,17 @@ if [[ -f $data ]]; then
     data=$out/data
 fi
 
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+train() {
+    local run=$out/$1-$2
+    mkdir -p "$run"
+    python -m examples.images.train --data "$data" --out "$run" --attention "$1" --seed "$2" --size tiny --epochs 12 \
+        --batch 64 --workers 0 "${@:3}" >>"$run/log.txt" 2>&1 || { tail -n 1 "$run/log.txt" >&2 && return 255; }
+}
+export -f train
+export data out
 for seed in ${SEEDS:-1 2 3}; do
-    for attention in augmented evolving; do
-        run=$out/$attention-$seed
-        mkdir -p "$run"
-        python -m examples.images.train --data "$data" --out "$run" --attention "$attention" --seed "$seed" \
-            --size tiny --epochs 12 --batch 64 --workers 0 "${@:3}" >>"$run/log.txt" 2>&1 &
-    done
-    wait -n && wait -n || { tail -n 2 "$out"/*/log.txt >&2; exit 1; }
-done
+    printf '%s\n' "augmented $seed" "evolving $seed"
+done | xargs -P 2 -L 1 bash -c 'train "${@: -2}" "${@:1:$#-2}"' train "${@:3}"
 mkdir -p "$out/results"
 for result in "$out"/*/result.json; do
     cp "$result" "$out/results/$(basename "$(dirname "$result")").json"
