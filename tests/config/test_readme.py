@@ -177,9 +177,12 @@ def test_the_tables_are_those_of_the_results(name, tmp_path, monkeypatch):
 
 @pytest.mark.integration
 def test_the_main_job_runs_as_the_readme_says(tmp_path):
-    """Toy corpus, then the README's block with a tiny model: train, average, translate, score."""
-    block = next(block for block in blocks(ROOT / "README.md") if block.startswith("source .venv"))
-    block = block.replace("source .venv/bin/activate\n", "")
+    """Toy corpus, then the README's blocks with tiny models: a table; fairseq's own commands, averaging, scores."""
+    table, plain = (
+        block for block in blocks(ROOT / "README.md") if re.search("^(fairseq-diverse prepare|fairseq-train)", block)
+    )
+    block = table.replace("size: tiny", "size: tiny\nflags: {max-update: 3}\ngenerate: {max-len-b: 20, beam: 2}")
+    block = block.replace("--seeds 1,2,3", "--seeds 1") + plain
     block = block.replace("--arch diverse_transformer ", "--arch diverse_transformer_tiny --cpu --max-epoch 5 ")
     block = block.replace("fairseq-generate data", "fairseq-generate data --cpu")
     script = "set -e\nfairseq-diverse toy --out raw --sentences 200 --valid 20 --test 20\n"
@@ -191,6 +194,7 @@ def test_the_main_job_runs_as_the_readme_says(tmp_path):
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
     assert re.search(r"generate\.log\s+\d", result.stdout), result.stdout[-2000:]
     assert "nrefs:1|case:mixed" in result.stdout
+    assert "My first comparison" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.integration
