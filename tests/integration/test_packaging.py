@@ -21,11 +21,11 @@ PARTS = ("fairseq_diverse", "configs", "pyproject.toml", "setup.py", "README.md"
 
 
 def build(source: Path, out: Path, what: str) -> Path:
-    """``wheel`` or ``sdist`` of a source tree, with the setuptools installed here."""
+    """``wheel``, ``sdist`` or ``editable`` of a source tree, with the setuptools installed here."""
     code = f"from setuptools import build_meta; build_meta.build_{what}({str(out)!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    (made,) = out.glob("*.whl" if what == "wheel" else "*.tar.gz")
+    (made,) = out.glob("*.tar.gz" if what == "sdist" else "*.whl")
     return made
 
 
@@ -45,6 +45,19 @@ ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
 @pytest.fixture(scope="module")
 def wheel(source, tmp_path_factory) -> Path:
     return build(source, tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+def test_an_editable_install_is_found_where_a_folder_has_its_name(source, tmp_path):
+    """Such as in the folder that holds the clone: without an __init__.py, that is a namespace package to Python."""
+    for name in ("wheel", "installed", "here/fairseq_diverse"):
+        (tmp_path / name).mkdir(parents=True)
+    with zipfile.ZipFile(build(source, tmp_path / "wheel", "editable")) as archive:
+        archive.extractall(tmp_path / "installed")
+    code = f"import sys, site; sys.path.insert(0, ''); site.addsitedir({str(tmp_path / 'installed')!r})\n"
+    code += "from importlib.util import find_spec; print(find_spec('fairseq_diverse').origin)"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path / "here", capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(source / "fairseq_diverse/__init__.py")
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
