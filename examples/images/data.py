@@ -2,13 +2,11 @@
 
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from PIL import Image, ImageOps
-from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import BatchSampler, Dataset
 
 from fairseq_diverse.attention import UserError
 
@@ -16,30 +14,24 @@ ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".webp"}
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's colours, in [0, 1]
 
 
-class PictureError(UserError):
-    """A picture that cannot be read; one line, also from a process of the DataLoader, which adds its stack trace."""
-
-    def __str__(self) -> str:
-        return super().__str__().strip().splitlines()[-1].rpartition("PictureError: ")[2]
-
-
 class Pictures(Dataset):
-    """The pictures of ``folder``, one folder a class, in the order of the names.
+    """The pictures of ``data/train`` or those held out, ``data/val`` or ``data/test``; one folder a class, in the order
+    of the names.
 
     Args:
         side: rows and columns of a result.
         seed: of the random crops and mirrors of training, which depend on nothing else but epoch and picture; None for
-            the crop in the middle.
+            the pictures held out and the crop in the middle.
 
     Raises:
-        UserError: no folder, no classes, a class without pictures; when read: a damaged picture.
+        UserError: no classes, a class without pictures; when read: a damaged picture.
     """
 
-    def __init__(self, folder: Path, side: int, seed: int | None = None) -> None:
+    def __init__(self, data: Path, side: int, seed: int | None = None) -> None:
         self.side, self.seed = side, seed
-        if not folder.is_dir():
-            raise UserError(f"--data: {folder}: no such folder; it needs train/CLASS/*.jpg and val/CLASS/*.jpg")
-        self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        held_out = "test" if (data / "test").is_dir() and not (data / "val").is_dir() else "val"
+        folder = data / (held_out if seed is None else "train")
+        self.classes = sorted(path.name for path in folder.glob("*") if path.is_dir())
         if len(self.classes) < 2:
             raise UserError(f"--data: {folder}: {len(self.classes)} folders of classes; at least 2 are needed")
         self.files: list[tuple[Path, int]] = []
@@ -52,25 +44,20 @@ class Pictures(Dataset):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int]:
+    def __getitem__(self, place: tuple[int, int]) -> tuple[torch.Tensor, int]:
         """(epoch, number) -> (3, side, side) uint8 and the class."""
         path, label = self.files[place[1]]
         try:
             with Image.open(path) as file:
                 picture = file.convert("RGB")
         except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise PictureError(f"--data: {path}: cannot be read as a picture ({error})") from None
+            raise UserError(f"--data: {path}: cannot be read as a picture ({error})") from None
         if self.seed is None:
             picture = centre_crop(picture, self.side)
         else:
             picture = random_crop(picture, self.side, random.Random(f"{self.seed} {place}"))
         pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
         return pixels.view(self.side, self.side, 3).permute(2, 0, 1), label
-
-
-def held_out(data: Path) -> Path:
-    """The folder of the pictures that are not trained on."""
-    return data / ("test" if (data / "test").is_dir() and not (data / "val").is_dir() else "val")
 
 
 def centre_crop(picture: Image.Image, side: int) -> Image.Image:
@@ -87,29 +74,26 @@ def random_crop(picture: Image.Image, side: int, draws: random.Random) -> Image.
     if side <= 32:
         left, top = draws.randrange(9), draws.randrange(9)
         return ImageOps.expand(centre_crop(picture, side), 4).crop((left, top, left + side, top + side))
-    columns, rows = picture.size
     for _ in range(10):
-        area, ratio = columns * rows * draws.uniform(0.08, 1), (4 / 3) ** draws.uniform(-1, 1)
+        area, ratio = picture.width * picture.height * draws.uniform(0.08, 1), (4 / 3) ** draws.uniform(-1, 1)
         width, height = math.sqrt(area * ratio), math.sqrt(area / ratio)
-        if width <= columns and height <= rows:
-            left, top = draws.uniform(0, columns - width), draws.uniform(0, rows - height)
+        if width <= picture.width and height <= picture.height:
+            left, top = draws.uniform(0, picture.width - width), draws.uniform(0, picture.height - height)
             return picture.resize((side, side), Image.Resampling.BILINEAR, (left, top, left + width, top + height))
     return centre_crop(picture, side)
 
 
-def training_batches(
-    count: int, epoch: int, seed: int, batch: int, rank: int, world: int, first: int
-) -> Iterator[list[tuple[int, int]]]:
+def training_batches(count: int, epoch: int, seed: int, batch: int, rank: int, world: int, first: int) -> list:
     """The batches of process ``rank`` of ``world`` from update ``first`` of an epoch on: (epoch, number) of pictures.
 
     The pictures that remain when every process has full batches are left out of this epoch.
     """
     order = torch.randperm(count, generator=torch.Generator().manual_seed(1_000_003 * seed + epoch)).tolist()
-    for start in range(first * batch * world, count - batch * world + 1, batch * world):
-        yield [(epoch, number) for number in order[start + rank * batch : start + (rank + 1) * batch]]
+    batches = list(BatchSampler([(epoch, number) for number in order], batch, drop_last=True))
+    return batches[first * world + rank : count // (batch * world) * world : world]
 
 
-def normalize(pictures: Tensor) -> Tensor:
+def normalize(pictures: torch.Tensor) -> torch.Tensor:
     """uint8 (B, 3, rows, columns) -> float32, less the mean colour, by its deviation."""
     mean, deviation = (torch.tensor(x, device=pictures.device).view(3, 1, 1) for x in (MEAN, DEVIATION))
     return (pictures.float() / 255 - mean) / deviation

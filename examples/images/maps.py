@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 from PIL import Image, ImageDraw
 
-from examples.images.data import Pictures, held_out, normalize
+from examples.images.data import Pictures, normalize
 from examples.images.model import SIZES, AugmentedConv, Maps
 from examples.images.train import build, load
-from fairseq_diverse.attention import UserError
-from fairseq_diverse.support.errors import install_error_hook
+from fairseq_diverse.support.errors import UserError, install_error_hook
 from fairseq_diverse.support.files import atomic_write
 
 CELL, STEP, TOP = 112, 120, 24  # pixels
@@ -29,14 +28,14 @@ def main(words: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     if args.pictures < 1:
         raise UserError(f"--pictures {args.pictures}: must be above 0")
-    columns: dict[str, torch.Tensor] = {}  # of pixels: (pictures, rows, columns) grey, with colours (..., 3)
+    columns: list[tuple[str, torch.Tensor]] = []  # title, pixels (pictures, rows, columns, 3)
     for path in args.checkpoint:
         saved, maps = load(path), Maps()
-        if saved["settings"]["attention"] == "none":
-            raise UserError(f"--checkpoint {path}: a plain ResNet, which has no attention to draw")
+        if saved.get("settings", {"attention": "none"})["attention"] == "none":
+            raise UserError(f"--checkpoint {path}: a plain ResNet, or of another program: no attention to draw")
         model = build(saved["settings"], len(saved["classes"])).eval()
         model.load_state_dict(saved["model"])
-        found = Pictures(held_out(args.data), SIZES[saved["settings"]["size"]].image)
+        found = Pictures(args.data, SIZES[saved["settings"]["size"]].image)
         chosen = torch.stack([found[0, len(found) * i // args.pictures][0] for i in range(args.pictures)])
         model(normalize(chosen), maps)
         for layer in args.layers or [m.layer for m in model.stages[2].modules() if isinstance(m, AugmentedConv)][:3]:
@@ -45,14 +44,15 @@ def main(words: Sequence[str] | None = None) -> None:
             side = round(maps[layer].size(-1) ** 0.5)
             middle = maps[layer][:, :, side * (side // 2) + side // 2]  # (B, H, T)
             best = middle[:, middle.amax(-1).mean(0).argmax()]  # (B, T)
-            grey = (255 * best / best.amax(-1, keepdim=True)).byte().view(-1, side, side)
-            columns |= {"picture": chosen.permute(0, 2, 3, 1), f"{saved['settings']['attention']} {layer}": grey}
+            grey = (255 * best / best.amax(-1, keepdim=True)).byte().view(-1, side, side, 1).expand(-1, -1, -1, 3)
+            columns = columns or [("picture", chosen.permute(0, 2, 3, 1))]
+            columns.append((f"{saved['settings']['attention']} {layer}", grey))
     sheet = Image.new("RGB", (STEP * len(columns), TOP + STEP * args.pictures), "white")
-    for column, (title, drawn) in enumerate(columns.items()):
+    for column, (title, drawn) in enumerate(columns):
         ImageDraw.Draw(sheet).text((column * STEP, 4), title, fill="black")
         for row, pixels in enumerate(drawn):
-            picture = Image.fromarray(pixels.numpy()).convert("RGB").resize((CELL, CELL), Image.Resampling.BICUBIC)
-            sheet.paste(picture, (column * STEP, TOP + row * STEP))
+            picture = Image.frombytes("RGB", pixels.shape[:2], bytes(pixels.flatten().tolist()))
+            sheet.paste(picture.resize((CELL, CELL), Image.Resampling.BICUBIC), (column * STEP, TOP + row * STEP))
     with atomic_write(args.out, "wb") as file:
         sheet.save(file, "PNG")
 

@@ -1,8 +1,7 @@
 """Attention-augmented ResNets (Bello et al., 2019) with evolving attention between their maps (Wang et al., 2021)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from fairseq_diverse import attention as core
 
-ATTENTION = ("none", "augmented", "evolving")
 Maps = dict[int, Tensor]  # (B, H, T, T) weights by layer
 
 
@@ -79,31 +77,27 @@ class AugmentedConv(nn.Module):
     Source: Bello et al. (2019), section 3.2.
 
     Args:
-        channels, out: of the input and the output.
+        inputs, out: channels of the input and the output.
         rows: of the output, which is square.
         mechanisms: of the attention besides relative positions, see ``StandaloneAttention``.
         layer: number of the convolution in the network; the stem is 1.
     """
 
-    def __init__(
-        self, channels: int, out: int, stride: int, rows: int, size: Size, mechanisms: Mapping[str, Any], layer: int
-    ) -> None:
+    def __init__(self, inputs: int, out: int, stride: int, rows: int, size: Size, mechanisms: Any, layer: int) -> None:
         super().__init__()
         keys = max(-(-int(size.key_share * out) // size.heads), size.least_keys)  # of a head
         values = int(size.value_share * out) // size.heads * size.heads  # of all heads
         pooled = rows > size.largest_map
-        self.layer, self.pools = layer, (stride == 2) + pooled
-        self.conv = nn.Conv2d(channels, out - values, 3, stride, 1, bias=False)
+        self.layer, pools = layer, (stride == 2) + pooled
+        self.pool = nn.Sequential(*(nn.AvgPool2d(3, 2, 1, count_include_pad=False) for _ in range(pools)))
+        self.conv = nn.Conv2d(inputs, out - values, 3, stride, 1, bias=False)
         mechanisms = {"qk-head-dim": {"kind": keys}, "pixel-offsets": {"side": rows >> pooled}, **mechanisms}
-        self.attention = core.StandaloneAttention(
-            values, size.heads, qdim=channels, kdim=channels, vdim=channels, mechanisms=mechanisms, layer=layer
-        )
+        widths = dict.fromkeys(("qdim", "kdim", "vdim"), inputs)
+        self.attention = core.StandaloneAttention(values, size.heads, mechanisms=mechanisms, layer=layer, **widths)
 
     def forward(self, x: Tensor, carry: Tensor | None, maps: Maps | None) -> tuple[Tensor, Tensor | None]:
         """(B, channels, R', C') and the carry of the attention before -> (B, out, R, C) and carry."""
-        seen, convolved = x, self.conv(x)
-        for _ in range(self.pools):
-            seen = F.avg_pool2d(seen, 3, 2, 1, count_include_pad=False)
+        convolved, seen = self.conv(x), self.pool(x)
         pixels = seen.flatten(2).transpose(1, 2)  # (B, T, channels)
         previous = carry if carry is not None and carry.size(-1) == pixels.size(1) else None  # of this resolution
         attended = self.attention.attend(pixels, pixels, pixels, need_weights=maps is not None, previous=previous)
@@ -119,25 +113,23 @@ class Block(nn.Module):
     """Convolutions, each with batch normalization, and a shortcut around them (He et al., 2016); as ``AugmentedConv``.
 
     Args:
-        channels, width: of the input and of the convolutions; of a bottleneck's output four times the width.
+        inputs, width: channels of the input and of the convolutions; a bottleneck's output has four times the width.
         mechanisms: of the attention of its 3x3 convolutions; None for plain convolutions.
         layer: number of its first convolution in the network.
     """
 
-    def __init__(
-        self, channels: int, width: int, stride: int, rows: int, size: Size, mechanisms: Any, layer: int
-    ) -> None:
+    def __init__(self, inputs: int, width: int, step: int, rows: int, size: Size, mechanisms: Any, layer: int) -> None:
         super().__init__()
-        widths = [channels, width, width, 4 * width] if size.bottleneck else [channels, width, width]
+        widths = [inputs, width, width, 4 * width] if size.bottleneck else [inputs, width, width]
         self.out, self.layers, self.shortcut = widths[-1], nn.ModuleList(), nn.Sequential()
-        for number, (inputs, out) in enumerate(pairwise(widths)):
-            kernel, step = 3 if number == 1 or not size.bottleneck else 1, stride if number == size.bottleneck else 1
-            convolution: nn.Module = nn.Conv2d(inputs, out, kernel, step, kernel // 2, bias=False)
+        for number, (before, out) in enumerate(pairwise(widths)):
+            kernel, stride = 3 if number == 1 or not size.bottleneck else 1, step if number == size.bottleneck else 1
+            convolution: nn.Module = nn.Conv2d(before, out, kernel, stride, kernel // 2, bias=False)
             if kernel == 3 and mechanisms is not None:
-                convolution = AugmentedConv(inputs, out, step, rows, size, mechanisms, layer + number)
+                convolution = AugmentedConv(before, out, stride, rows, size, mechanisms, layer + number)
             self.layers.append(nn.ModuleList([convolution, nn.BatchNorm2d(out)]))
-        if (channels, stride) != (self.out, 1):
-            self.shortcut.extend([nn.Conv2d(channels, self.out, 1, stride, bias=False), nn.BatchNorm2d(self.out)])
+        if (inputs, step) != (self.out, 1):
+            self.shortcut.extend([nn.Conv2d(inputs, self.out, 1, step, bias=False), nn.BatchNorm2d(self.out)])
 
     def forward(self, x: Tensor, carry: Tensor | None, maps: Maps | None) -> tuple[Tensor, Tensor | None]:
         """Without attention, the carry passes through."""
@@ -166,23 +158,18 @@ class ResNet(nn.Module):
     def __init__(self, size: str, classes: int, attention: str = "evolving", **evolving: Any) -> None:
         super().__init__()
         sizes = SIZES[size]
-        width, rows, layer = sizes.width, sizes.image, 2
         mechanisms = {"none": None, "augmented": {}, "evolving": {"evolving": evolving}}[attention]
-        if rows > 32:
-            stem: list[nn.Module] = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)]
-            rows //= 4
-        else:
-            stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False)]
-        self.stem = nn.Sequential(stem[0], nn.BatchNorm2d(width), nn.ReLU(), *stem[1:])
-        self.stages, channels = nn.ModuleList(), width
+        kernel, stride, pool = (3, 1, []) if sizes.image <= 32 else (7, 2, [nn.MaxPool2d(3, 2, 1)])
+        first = nn.Conv2d(3, sizes.width, kernel, stride, kernel // 2, bias=False)
+        self.stem = nn.Sequential(first, nn.BatchNorm2d(sizes.width), nn.ReLU(), *pool)
+        rows, channels, layer = sizes.image // (4 if pool else 1), sizes.width, 2
+        self.stages = nn.ModuleList(nn.ModuleList() for _ in sizes.blocks)
         for stage, count in enumerate(sizes.blocks):
-            self.stages.append(nn.ModuleList())
             for number in range(count):
                 stride = 2 if stage and not number else 1
                 rows //= stride
-                here = mechanisms if stage else None
-                block = Block(channels, width << stage, stride, rows, sizes, here, layer)
-                self.stages[-1].append(block)
+                block = Block(channels, sizes.width << stage, stride, rows, sizes, mechanisms if stage else None, layer)
+                self.stages[stage].append(block)
                 channels, layer = block.out, layer + len(block.layers)
         self.classifier = nn.Linear(channels, classes)
         for module in self.modules():
@@ -196,7 +183,6 @@ class ResNet(nn.Module):
             maps: gets the weights of each attention. Layers are counted as in the name ResNet-34; the stem is layer 1.
         """
         x, carry = self.stem(pictures), None
-        for stage in self.stages:
-            for block in stage:
-                x, carry = block(x, carry, maps)
+        for block in chain(*self.stages):
+            x, carry = block(x, carry, maps)
         return self.classifier(x.mean((2, 3)))

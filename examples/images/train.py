@@ -1,9 +1,9 @@
 """Train an attention-augmented ResNet on pictures in folders."""
 
-import argparse
 import json
 import os
 import time
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,25 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import distributed, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
-from examples.images.data import Pictures, held_out, normalize, training_batches
-from examples.images.model import ATTENTION, SIZES, ResNet
-from fairseq_diverse.attention import UserError
+from examples.images.data import Pictures, normalize, training_batches
+from examples.images.model import SIZES, ResNet
 from fairseq_diverse.experiments.provenance import collect
-from fairseq_diverse.support.errors import install_error_hook
+from fairseq_diverse.support.errors import UserError, install_error_hook
 from fairseq_diverse.support.files import atomic_write
 
 RANK, PROCESSES = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
 FREE = ("data", "out", "workers", "save_every", "stop_at")  # a training that resumes may change these
 
 
-def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    kind = argparse.ArgumentDefaultsHelpFormatter
-    parser = argparse.ArgumentParser("examples.images.train", description=__doc__, formatter_class=kind)
+def arguments(words: Sequence[str] | None) -> Namespace:
+    parser = ArgumentParser("examples.images.train", description=__doc__, formatter_class=ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder with train/CLASS/*.jpg and val/CLASS/*.jpg (or test/)")
     add("--out", type=Path, required=True, help="folder for checkpoint.pt and result.json; a training there resumes")
     add("--size", choices=SIZES, default="34", help="tiny is for 32x32 pixels, the others for 224x224")
-    add("--attention", choices=ATTENTION, default="evolving", help="none is a plain ResNet")
+    add("--attention", choices=("none", "augmented", "evolving"), default="evolving", help="none is a plain ResNet")
     add("--evolving-carry", type=float, default=0.5, help="alpha, share of the logits of the attention before")
     add("--evolving-conv", default="1.0", help="beta, share of the convolution")
     add("--evolving-kernel", type=int, default=3, help="width of the convolution, odd")
@@ -44,12 +42,9 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--save-every", type=int, default=1000, help="updates between checkpoints; there is one after each epoch, too")
     add("--stop-at", type=int, default=0, help="stop after this update, to resume later; 0 = at the end")
     args = parser.parse_args(words)
-    for name in ("epochs", "batch", "lr", "save_every"):
-        if getattr(args, name) <= 0:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be above 0")
-    for name in ("workers", "stop_at"):
-        if getattr(args, name) < 0:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be 0 or above")
+    for name, least in {"epochs": 1, "batch": 1, "lr": 1e-9, "save_every": 1, "workers": 0, "stop_at": 0}.items():
+        if not getattr(args, name) >= least:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be {least} or above")
     if args.out.exists() and not args.out.is_dir():
         raise UserError(f"--out {args.out}: not a folder")
     return args
@@ -89,8 +84,7 @@ def evaluate(model: nn.Module, pictures: Pictures, args: Any, device: torch.devi
     model.eval()
     for buffer in model.buffers() if PROCESSES > 1 else ():  # of batch normalization, as in the checkpoint
         distributed.broadcast(buffer, 0)
-    mine = [(0, number) for number in range(RANK, len(pictures), PROCESSES)]
-    batches = [mine[start : start + args.batch] for start in range(0, len(mine), args.batch)]
+    batches = BatchSampler([(0, n) for n in range(RANK, len(pictures), PROCESSES)], args.batch, drop_last=False)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for inputs, labels in DataLoader(pictures, batch_sampler=batches, num_workers=args.workers):
         scores, labels = scores_of(model, inputs, device, args.amp), labels.to(device)
@@ -109,11 +103,10 @@ def main(words: Sequence[str] | None = None) -> None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
     side, clock = SIZES[args.size].image, time.time if device.type == "cuda" else time.process_time
-    pictures, others = Pictures(args.data / "train", side, args.seed), Pictures(held_out(args.data), side)
+    pictures, others = Pictures(args.data, side, args.seed), Pictures(args.data, side)
     if pictures.classes != others.classes:
         raise UserError(f"--data: {args.data}: the classes of training differ from the others")
-    updates = len(pictures) // (args.batch * PROCESSES)  # of an epoch
-    if not updates:
+    if not (updates := len(pictures) // (args.batch * PROCESSES)):  # of an epoch
         raise UserError(f"--batch {args.batch}: {len(pictures)} pictures fill no batch of {PROCESSES} processes")
     if PROCESSES > 1:
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -143,22 +136,12 @@ def main(words: Sequence[str] | None = None) -> None:
             with atomic_write(checkpoint, "wb") as file:
                 torch.save(state | kept | {"settings": settings, "classes": pictures.classes}, file)
 
-    while True:
-        epoch, first = divmod(state["update"], updates)
-        if epoch > len(state["epochs"]):
-            measured = {"epoch": epoch, "training_loss": state["loss"] / updates}
-            measured |= evaluate(model, others, args, device)
-            state |= {"epochs": [*state["epochs"], measured], "loss": 0.0}
-            save()
-            if RANK == 0:
-                print(json.dumps(measured | {"seconds": round(state["seconds"])}), flush=True)
-        if state["update"] == total:
-            break
+    for epoch in range(len(state["epochs"]), args.epochs):
         parallel.train()
-        batches = list(training_batches(len(pictures), epoch, args.seed, args.batch, RANK, PROCESSES, first))
+        first = state["update"] - epoch * updates
+        batches = training_batches(len(pictures), epoch, args.seed, args.batch, RANK, PROCESSES, first)
         for inputs, labels in DataLoader(pictures, batch_sampler=batches, num_workers=args.workers):
-            for group in optimizer.param_groups:
-                group["lr"] = rate((state["update"] + 1) / total, largest)
+            optimizer.param_groups[0]["lr"] = rate((state["update"] + 1) / total, largest)
             loss = F.cross_entropy(scores_of(parallel, inputs, device, args.amp), labels.to(device))
             optimizer.zero_grad()
             scaler.scale(loss).backward()
@@ -171,6 +154,11 @@ def main(words: Sequence[str] | None = None) -> None:
                 save()
             if state["update"] == args.stop_at:
                 return
+        result = {"epoch": epoch + 1, "training_loss": state["loss"] / updates, **evaluate(model, others, args, device)}
+        state |= {"epochs": [*state["epochs"], result], "loss": 0.0}
+        save()
+        if RANK == 0:
+            print(json.dumps(result | {"seconds": round(state["seconds"])}), flush=True)
     if RANK == 0:
         data = {"pictures": [len(pictures), len(others)], "parameters": sum(p.numel() for p in model.parameters())}
         with atomic_write(args.out / "result.json") as file:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, read_lines
+from fairseq_diverse.support.files import atomic_write, rewrite_blocks
 
 if TYPE_CHECKING:
     from fairseq_diverse.experiments.comparison import Others
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
 PAGE_SENTENCES = 20
-BLOCK = re.compile(r"(<!-- fairseq-diverse report (.+?) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+MARKER = "fairseq-diverse report (?P<command>.+?)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,16 +113,13 @@ def refresh(path: Path) -> None:
     def table(block: re.Match[str]) -> str:
         try:
             with contextlib.redirect_stderr(io.StringIO()) as said:
-                args = parser.parse_args([*shlex.split(block[2]), "--format", "markdown"])
+                args = parser.parse_args([*shlex.split(block["command"]), "--format", "markdown"])
         except SystemExit:
-            raise UserError(f"{path}: {block[1].strip()}: {said.getvalue().strip().splitlines()[-1]}") from None
-        return f"{block[1]}{show(args)}\n"
+            raise UserError(f"{path}: {block['start'].strip()}: {said.getvalue().strip().splitlines()[-1]}") from None
+        return f"{show(args)}\n"
 
-    text, count = BLOCK.subn(table, "\n".join([*read_lines(path), ""]))
-    if not count:
+    if not (count := rewrite_blocks(path, MARKER, table)):
         raise UserError(f"{path}: no table between <!-- fairseq-diverse report TABLE --> and <!-- end -->")
-    with atomic_write(path) as f:
-        f.write(text)
     print(f"{path}: {count} table{'s' * (count > 1)}")
 
 

@@ -47,7 +47,15 @@ FAIRSEQ = {
 
 
 class UserError(ValueError):
-    """An error in a flag, file or value; the message says how to fix it."""
+    """An error in a flag, file or value; the message says how to fix it.
+
+    One line, also from a process of torch's DataLoader, which adds the stack trace of that process.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        added = text.startswith(f"Caught {type(self).__name__} in ")
+        return text.strip().splitlines()[-1].partition(": ")[2] if added else text
 
 
 def install_error_hook() -> None:

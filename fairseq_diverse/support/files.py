@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -132,6 +132,28 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             problem = f"{name}, line {number}: not UTF-8 (byte {error.start + 1})"
             raise ValueError(f"{problem}; convert it, for example with iconv") from None
+
+
+def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str]) -> int:
+    """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file.
+
+    Args:
+        marker: a regular expression, its groups with names.
+        block: makes the new text, which ends with a newline, from a match.
+
+    Returns:
+        The number of blocks.
+
+    Raises:
+        ValueError: the file cannot be read or is not UTF-8.
+    """
+    pattern = rf"(?s)(?P<start><!-- {marker} -->\n).*?(?=<!-- end -->)"
+    old = "\n".join([*read_lines(path), ""])
+    text, count = re.subn(pattern, lambda found: found["start"] + block(found), old)
+    if count:
+        with atomic_write(path) as f:
+            f.write(text)
+    return count
 
 
 def read_lines(path: str | Path) -> list[str]:

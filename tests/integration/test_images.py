@@ -1,10 +1,14 @@
 """examples/images: attention-augmented ResNets on generated pictures."""
 
+import ast
+import io
 import json
 import random
 import re
 import shlex
 import subprocess
+import sys
+import tokenize
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,6 +59,34 @@ def run(images, data: Path, out: Path, *flags: str) -> dict:
     words = f"--data {data} --out {out} --size tiny --epochs 2 --batch 4 --workers 0".split()
     images.train.main([*words, *flags])
     return torch.load(out / "checkpoint.pt")
+
+
+def lines_of_code(source: str) -> int:
+    """Without blank lines, comments and docstrings."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            documented.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in layout]
+    return len({line for token in tokens for line in range(token.start[0], token.end[0] + 1)} - documented)
+
+
+def test_it_is_small():
+    assert lines_of_code('"""A."""\n\n# b\nc = """\nd\n"""  # e\n\n\ndef f():\n    """G."""\n    return c\n') == 5
+    assert 300 < sum(lines_of_code(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.py")) <= 400
+
+
+def test_training_and_maps_need_torch_and_pillow_alone(pictures, tmp_path):
+    program = f"""
+import sys
+sys.modules |= dict.fromkeys(("numpy", "scipy", "sklearn", "fairseq", "omegaconf", "matplotlib", "torchvision"))
+from examples.images import maps, train
+train.main("--data {pictures} --out {tmp_path} --size tiny --batch 4 --epochs 1 --workers 0".split())
+maps.main("--data {pictures} --checkpoint {tmp_path}/checkpoint.pt --out {tmp_path}/maps.png".split())
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=FOLDER.parents[1], check=True)
+    assert (tmp_path / "result.json").exists() and (tmp_path / "maps.png").exists()
 
 
 @pytest.mark.parametrize(("size", "attention"), PUBLISHED)
@@ -184,13 +216,19 @@ def test_the_maps_of_three_layers_are_drawn(images, pictures, tmp_path):
         assert sheet.format == "PNG" and sheet.size == (7 * 120, 24 + 2 * 120)
         cells = [sheet.crop((120 * n, 24, 120 * n + 112, 136)) for n in range(7)]
     assert len({cell.tobytes() for cell in cells}) == 7
+    images.maps.main([*words[:-2], words[-1], words[-1], "--layers", "6"])  # twice the same network
+    with Image.open(tmp_path / "maps.png") as sheet:
+        assert sheet.width == 3 * 120
+    torch.save({"model": {}}, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=r"other.pt: a plain ResNet, or of another program: no attention to draw"):
+        images.maps.main([*words[:-2], str(tmp_path / "other.pt")])
     with pytest.raises(UserError, match=r"--layers 2: .* has attention in layers 6, 7, 8, 9, 10, 11, 12, 13"):
         images.maps.main([*words, "--layers", "2"])
     with pytest.raises(UserError, match=r"--pictures 0: must be above 0"):
         images.maps.main([*words, "--pictures", "0"])
     run(images, pictures, tmp_path / "none", "--attention", "none", "--epochs", "1", "--stop-at", "1")
     words[words.index("--checkpoint") + 1] = str(tmp_path / "none/checkpoint.pt")
-    with pytest.raises(UserError, match=r"none/checkpoint.pt: a plain ResNet, which has no attention"):
+    with pytest.raises(UserError, match=r"none/checkpoint.pt: a plain ResNet, or of another program"):
         images.maps.main(words)
 
 
@@ -201,7 +239,7 @@ def test_bad_folders_are_one_line(images, pictures, tmp_path):
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert "train: no such folder" in error()
+    assert "train: 0 folders of classes; at least 2 are needed" in error()
     (tmp_path / "train/cat").mkdir(parents=True)
     assert "1 folders of classes" in error()
     (tmp_path / "train/dog").mkdir()
@@ -215,7 +253,8 @@ def test_bad_folders_are_one_line(images, pictures, tmp_path):
     for workers in ("0", "1"):
         line = error("--batch", "2", "--workers", workers)
         assert re.fullmatch(r"--data: .*\.jpg: cannot be read as a picture \(.*\)", line)
-    assert "--epochs 0: must be above 0" in error("--epochs", "0")
+    assert "--epochs 0: must be 1 or above" in error("--epochs", "0")
+    assert "--lr nan: must be 1e-09 or above" in error("--lr", "nan")
     assert error("--workers", "-1") == "--workers -1: must be 0 or above"
     assert error("--stop-at", "-1") == "--stop-at -1: must be 0 or above"
     assert error("--out", str(tmp_path / "val/cat/1.jpg")).endswith("1.jpg: not a folder")
@@ -262,7 +301,7 @@ def test_the_table_has_means_and_a_test(images, tmp_path):
 def test_the_readme_has_the_table_of_the_results_and_commands_that_parse(images, tmp_path):
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     table = images.report.table(FOLDER / "results")
-    assert images.report.BLOCK.search(text)[0] == f"<!-- results -->\n{table}<!-- end -->"
+    assert f"<!-- results -->\n{table}<!-- end -->" in text
     blocks = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     lines = blocks.replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True) for line in lines if "examples.images.train" in line]

@@ -14,7 +14,8 @@ import pytest
 
 from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.support import files, processes
-from fairseq_diverse.support.files import atomic_write, temporary_path
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write, rewrite_blocks, temporary_path
 from fairseq_diverse.support.processes import Stopped, host, run_to_end, stopped_by_signals
 
 
@@ -253,3 +254,30 @@ def test_an_empty_folder_of_runs_counts_as_unset(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", "")
     assert runs_dir() == tmp_path.resolve() / "runs"
+
+
+def test_marked_blocks_of_a_page_are_rewritten(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- results of x -->\nold\n\n<!-- end -->\nb\n<!-- results of y -->\n<!-- end -->\n")
+    assert rewrite_blocks(page, r"results of (?P<name>\w)", lambda found: f"new {found['name']} \\1\n") == 2
+    assert page.read_text() == (
+        "a\n<!-- results of x -->\nnew x \\1\n<!-- end -->\nb\n<!-- results of y -->\nnew y \\1\n<!-- end -->\n"
+    )
+    page.write_bytes(b"nothing\r\n")
+    assert rewrite_blocks(page, "results", lambda found: "new\n") == 0 and page.read_bytes() == b"nothing\r\n"
+
+
+def test_a_user_error_of_a_loaders_process_is_its_line():
+    class Failing:
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise UserError("--data: a: cannot be read (b: c)")
+
+    from torch.utils.data import DataLoader
+
+    with pytest.raises(UserError) as caught:
+        list(DataLoader(Failing(), num_workers=1))
+    assert str(caught.value) == "--data: a: cannot be read (b: c)"
+    assert str(UserError("Caught in the net\ntwice: c")) == "Caught in the net\ntwice: c"
