@@ -53,6 +53,8 @@ plan=$(fairseq-diverse run "$table" "${shared[@]}" --dry-run "${running[@]}")
 refused=$(sed -n 's/^# \(.*\) seed [0-9]*: refused: \(.*\), [^,]*$/row \1: \2/p' <<<"$plan" | sort -u)
 [[ -z $refused ]] || { echo "$refused" >&2 && exit 2; }
 [[ " ${running[*]} " != *" --dry-run "* ]] || { echo "$plan" && exit; }
+missing=$(sed -n 's/^# .*[:,] checkpoint \(.*\) missing, .*/\1: no such checkpoint; give one with --set pretrained=FILE/p' <<<"$plan" | sort -u)
+[[ -z $missing ]] || { echo "$missing" >&2 && exit 2; }
 wanted='s/^# .*: data \(.*\) not prepared, .*/\1/p'
 [[ " ${checks[*]} " != *" --gpt2-bpe "* ]] || # data that are there must have these subwords, too
     wanted+=';s/.*fairseq_cli.train \S*\/\(glue-\S*\) .*/\1/p'

@@ -156,7 +156,7 @@ class Run:
 
     @property
     def stage(self) -> str:
-        """Done, the step at which it resumes, new, refused, or which of its files is damaged."""
+        """Done, the step at which it resumes, new, refused, what it lacks, or which of its files is damaged."""
         if self.refused:
             return f"refused: {self.refused}"
         try:
@@ -165,8 +165,11 @@ class Run:
             state = self.done
         except ValueError as error:
             return str(error)
-        if not self.data.hash:
-            return f"data {self.data.name} not prepared"
+        lacking = [] if self.data.hash else [f"data {self.data.name} not prepared"]
+        if self.pretrained and not self.first and not self.pretrained.is_file():
+            lacking.append(f"checkpoint {self.row.pretrained} missing")
+        if lacking:
+            return ", ".join(lacking)
         open_steps = [step for step in self.commands() if step not in state]
         return f"resumes with {open_steps[0] if open_steps else 'score'}" if state else "new"
 

@@ -31,6 +31,7 @@ FAIRSEQ = {
         r"--compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave "
         "the flag out"
     ),
+    r"ValueError: --finetune-from-model (.*) does not exist": r"--finetune-from-model \1: no such checkpoint",
     r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
     r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",
     r"AssertionError: could not find dataset: (.*)": r"\1: no such split; see --train-subset and --valid-subset",

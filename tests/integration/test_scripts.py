@@ -241,6 +241,10 @@ def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
     asked += ["--set", "required-batch-size-multiple=1", "--best"]
     plan = call("table.sh", "wang2021", 4, *asked, "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
     assert plan.startswith(f"# {row} seed 1: data glue-CoLA not prepared") and not (tmp_path / "runs").exists()
+    lacking = [*asked, "--set", "pretrained=no.pt"]
+    refused = call("table.sh", "wang2021", 4, *lacking, status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
+    assert refused == "no.pt: no such checkpoint; give one with --set pretrained=FILE\n"
+    assert not (tmp_path / "runs").exists()
     shown = call("table.sh", "wang2021", 4, *asked, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
     assert re.search(r"^\| CoLA Matthews \| 0.00 \| -?[\d.]+ \| 58.4 \|$", shown, re.MULTILINE)
     assert f"chosen by the dev sets shown here: {row}" in shown
