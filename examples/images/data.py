@@ -33,7 +33,7 @@ class Pictures(Dataset):
         folder = data / (held_out if seed is None else "train")
         self.classes = sorted(path.name for path in folder.glob("*") if path.is_dir())
         if len(self.classes) < 2:
-            raise UserError(f"--data: {folder}: {len(self.classes)} folders of classes; at least 2 are needed")
+            raise UserError(f"--data: {folder}/CLASS: {len(self.classes)} such folders; at least 2 are needed")
         self.files: list[tuple[Path, int]] = []
         for label, name in enumerate(self.classes):
             found = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in ENDINGS)

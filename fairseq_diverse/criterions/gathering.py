@@ -1,7 +1,8 @@
-"""Validation with predictions in several processes.
+"""Validation with predictions.
 
 With ``--report-mcc``, ``--report-acc-and-f1`` or ``--report-pearson-and-spearman``, fairseq's criterion of sentence
-prediction logs lists of predictions, but says that its logging outputs can be summed over processes: TypeError.
+prediction logs lists of predictions, but says that its logging outputs can be summed over processes: TypeError. Labels
+that are no numbers are a ValueError after the first epoch.
 """
 
 import functools
@@ -9,19 +10,39 @@ from typing import Any
 
 import torch
 
+from fairseq_diverse.support.errors import UserError
+
 
 def gather_predictions() -> None:
-    """Let fairseq gather logging outputs that hold predictions, on CPUs too. Idempotent."""
+    """Let fairseq gather logging outputs that hold predictions, on CPUs too, and check the labels. Idempotent."""
     from fairseq.criterions.sentence_prediction import SentencePredictionCriterion
     from fairseq.distributed import utils as distributed_utils
 
     SentencePredictionCriterion.logging_outputs_can_be_summed = _holds_no_predictions
+    if not hasattr(SentencePredictionCriterion.__init__, "__wrapped__"):
+        SentencePredictionCriterion.__init__ = _with_numbers_as_labels(SentencePredictionCriterion.__init__)
     if not hasattr(distributed_utils.all_gather_list, "__wrapped__"):
         distributed_utils.all_gather_list = _without_cuda(distributed_utils.all_gather_list)
 
 
 def _holds_no_predictions(criterion: Any) -> bool:
     return not criterion.keep_pred_and_targ
+
+
+def _with_numbers_as_labels(init: Any) -> Any:
+    @functools.wraps(init)
+    def check(self: Any, cfg: Any, task: Any) -> None:
+        init(self, cfg, task)
+        if not self.keep_pred_and_targ or self.regression_target:
+            return
+        labels = self.label_dict.symbols[self.label_dict.nspecial :]
+        if wrong := [label for label in labels if not label.isdecimal() and not label.startswith("madeupword")]:
+            raise UserError(
+                f"--report-mcc, --report-acc-and-f1: for the labels 0, 1, ...; label/dict.txt has {wrong[0]!r}; leave "
+                "them out: the accuracy is shown anyway"
+            )
+
+    return check
 
 
 def _without_cuda(gather: Any) -> Any:

@@ -239,9 +239,9 @@ def test_bad_folders_are_one_line(images, pictures, tmp_path):
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert "train: 0 folders of classes; at least 2 are needed" in error()
+    assert "train/CLASS: 0 such folders; at least 2 are needed" in error()
     (tmp_path / "train/cat").mkdir(parents=True)
-    assert "1 folders of classes" in error()
+    assert "1 such folders" in error()
     (tmp_path / "train/dog").mkdir()
     assert "cat: no pictures" in error()
     for name in ("train/cat", "train/dog", "val/cat", "val/fox"):
