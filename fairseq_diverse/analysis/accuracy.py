@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairseq_diverse.analysis.batches import evaluation_batches
 from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:
@@ -35,25 +36,17 @@ def pooled(parts: Iterable[Accuracy]) -> Accuracy:
 def measure_accuracy(
     model: Any, task: Any, split: str, max_tokens: int = 8000, done: Callable[[int], object] = lambda count: None
 ) -> Accuracy:
-    """Classify a split; the model is put in evaluation mode.
+    """Classify a split; arguments as of `evaluation_batches`.
 
     Args:
-        task: with the split loaded.
-        max_tokens: per batch; a longer example is a separate batch.
         done: called with the number of examples after each batch.
     """
     import torch  # here, since reports do not need it
-    from fairseq import utils
 
-    model.eval()
     dataset = task.dataset(split)
-    max_tokens = max(max_tokens, max(map(dataset.num_tokens, range(len(dataset)))))
-    batches = task.get_batch_iterator(dataset, max_tokens=max_tokens).next_epoch_itr(shuffle=False)
-    device = next(model.parameters()).device
     hits = ["0"] * len(dataset)
     with torch.no_grad():
-        for sample in batches:
-            sample = utils.move_to_cuda(sample) if device.type == "cuda" else sample
+        for sample in evaluation_batches(model, task, split, max_tokens):
             logits = model(**sample["net_input"])[0]
             for i in sample["id"][logits.argmax(-1) == sample["target"]].tolist():
                 hits[i] = "1"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.analysis.batches import evaluation_batches
 from fairseq_diverse.data.glue import HIGHEST, GlueTask
 from fairseq_diverse.metrics.glue import glue_scores
 from fairseq_diverse.support.files import atomic_write
@@ -14,26 +15,18 @@ def predict(
     model: Any, task: Any, split: str, max_tokens: int = 8000, done: Callable[[int], object] = lambda count: None
 ) -> tuple[list[float], list[float]]:
     """The number of the most likely class of every example of a split, or its predicted value, and the targets, which
-    are empty where the split has none; the model is put in evaluation mode.
+    are empty where the split has none; arguments as of `evaluation_batches`.
 
     Args:
         task: fairseq's ``sentence_prediction`` with the split loaded.
-        max_tokens: per batch; a longer example is a separate batch.
         done: called with the number of examples after each batch.
     """
     import torch  # here, since reports do not need it
-    from fairseq import utils
 
-    model.eval()
-    dataset = task.dataset(split)
-    max_tokens = max(max_tokens, max(map(dataset.num_tokens, range(len(dataset)))))
-    batches = task.get_batch_iterator(dataset, max_tokens=max_tokens).next_epoch_itr(shuffle=False)
-    device = next(model.parameters()).device
-    found, targets = [0.0] * len(dataset), [0.0] * len(dataset)
-    labelled = True
+    examples = len(task.dataset(split))
+    found, targets, labelled = [0.0] * examples, [0.0] * examples, True
     with torch.no_grad():
-        for sample in batches:
-            sample = utils.move_to_cuda(sample) if device.type == "cuda" else sample
+        for sample in evaluation_batches(model, task, split, max_tokens):
             head = task.cfg.classification_head_name
             logits = model(**sample["net_input"], features_only=True, classification_head_name=head)[0].float()
             values = logits.view(-1) if task.cfg.regression_target else logits.argmax(-1)
