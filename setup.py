@@ -11,7 +11,7 @@ setup(
         "fairseq_diverse.experiments": ["templates/*"],
         "fairseq_diverse.toy": ["words.yaml"],
     },
-    # an editable install by the checkout's path: without it, a folder named fairseq_diverse where Python starts, such as
+    # an editable install by the path of the checkout: else a folder named fairseq_diverse where Python starts, such as
     # the clone itself, is imported in place of the package
     options={"editable_wheel": {"mode": "compat"}},
 )
