@@ -34,19 +34,22 @@ fi
 echo "== fairseq-train and fairseq-generate, two runs side by side; logs in $out/toy-*/seed1"
 fairseq-diverse run "${table[@]}" --rows "$systems" --jobs 2
 
-echo "== attention maps"
+echo "== attention maps, two side by side"
+maps=() # component, map, checkpoint
 for system in ${systems//,/ }; do
     run=$(fairseq-diverse run "${table[@]}" --rows "$system" --dry-run | sed -n '1s/.*, //p')
     for component in encoder cross; do
-        map=$out/attention/$system-$component-2.png
-        if [[ $map -nt $(echo "$run"/checkpoints/checkpoint_*.pt) ]]; then
+        map=$out/attention/$system-$component-2.png checkpoint=$(echo "$run"/checkpoints/checkpoint_*.pt)
+        if [[ $map -nt $checkpoint ]]; then
             echo "$map: drawn before"
-            continue
+        else
+            maps+=("$component" "$map" "$checkpoint")
         fi
-        fairseq-diverse plot attention --path "$run"/checkpoints/checkpoint_*.pt --data "$out/data/toy" \
-            --sentence 3 --component $component --layer 2 --out "$map" | tail -n 1
     done
 done
+[[ ${#maps[@]} -eq 0 ]] || printf '%s\0' "${maps[@]}" | DATA=$out/data/toy xargs -0 -n 3 -P 2 bash -o pipefail -c \
+    'fairseq-diverse plot attention --data "$DATA" --sentence 3 --layer 2 --component "$0" --out "$1" --path "$2" | tail -n 1' ||
+    { echo "$0: a map could not be drawn, see above" >&2 && exit 1; }
 
 echo "== results, and five test sentences"
 columns=row,parameters,BLEU,chrF,TER,length # no speed: the last of three systems has the machine to itself

@@ -1,5 +1,6 @@
 """The attention weights of each head for one sentence pair, and their plot."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -18,6 +19,8 @@ from fairseq_diverse.support.pictures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 CELL, LETTER = 0.15, 0.07  # inches per row, and per letter of a 7-point label
 MOST_PIXELS = 10_000  # per side; larger plots get a lower resolution
@@ -110,6 +113,8 @@ def encode_pair(
 ) -> SentencePair:
     """Segment a raw pair like the model's data; without a target, use the model's translation (beam 5).
 
+    A translation of more than twice the source's subwords and 10 is ended there, with a warning.
+
     Args:
         trees: (T, 5) of the source's subwords, for a model that needs them.
 
@@ -136,6 +141,12 @@ def encode_pair(
         generator = task.build_generator([model], GenerationConfig(beam=5, max_len_a=2, max_len_b=10))
         target_ids = task.inference_step(generator, [model], {"net_input": sample})[0][0]["tokens"]
         target_pieces = [task.target_dictionary[i] for i in target_ids]
+        longest = min(2 * len(source_ids) + 10, limits["target"] - 1)
+        if len(target_ids) > longest:  # with </s>, which the generator puts there
+            logger.warning(
+                f"warning: the translation was ended after {longest} subwords, 2 for each of the source and 10: the "
+                "model has learned too little, or goes on for long; --target TEXT draws another"
+            )
     else:
         target_pieces, target_ids = encode("target", target)
 

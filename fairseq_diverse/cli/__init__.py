@@ -20,6 +20,7 @@ from fairseq_diverse.cli import user_dir
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
+EXAMPLE = "fairseq-diverse run toy --help    # flags and an example of a command"
 SHELLS = ("bash", "zsh", "tcsh")
 COMMANDS = {
     "doctor": "check the installation",
@@ -77,7 +78,10 @@ def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
 def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParser:
     """The parser of all commands; only that of the first word of ``argv`` has its flags, or all of the ``whole``."""
     parser = argparse.ArgumentParser(
-        prog="fairseq-diverse", description="Attention diversity for neural machine translation."
+        prog="fairseq-diverse",
+        description="Attention diversity for neural machine translation.",
+        epilog=f"example:\n  {EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fairseq-diverse {__version__}")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars, no warnings")
@@ -117,16 +121,26 @@ def _check_paths(args: argparse.Namespace) -> None:
     Raises:
         ValueError: a file or folder does not exist.
     """
+    flags = args.subparser._option_string_actions
     for name in args.read_paths:
         given = getattr(args, name, None)
+        kind = "checkpoint" if name in ("checkpoint", "checkpoints", "path") else "file or folder"
         for text in map(str, given if isinstance(given, list) else [given] if given is not None else []):
-            named = text.partition("=")[2]
-            if not any(Path(path).exists() for path in (text, named or text)):
-                missing = [path for path in (named or text).split(os.pathsep) if not Path(path).exists()]
-                if missing:
-                    kind = "checkpoint" if name in ("checkpoint", "checkpoints", "path") else "file or folder"
-                    flag = "" if name == "checkpoints" else f"--{name} "
-                    raise ValueError(f"{flag}{missing[0]}: no such {kind}")
+            check_exists(f"--{name} " * (f"--{name}" in flags), text, kind)
+
+
+def check_exists(flag: str, text: str, kind: str = "file or folder") -> None:
+    """Check a path, ``NAME=PATH``, or several paths joined as in an ensemble.
+
+    Raises:
+        ValueError: names the flag and the path that does not exist.
+    """
+    named = text.partition("=")[2]
+    if any(Path(path).exists() for path in (text, named or text)):
+        return
+    for path in (named or text).split(os.pathsep):
+        if not Path(path).exists():
+            raise ValueError(f"{flag}{path}: no such {kind}")
 
 
 def _print_completion(shell: str) -> int:

@@ -27,7 +27,9 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
+    parser.add_argument(
+        "checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a trained classifier and its name in the table"
+    )
     parser.add_argument("--data", required=True, help="the folder that they were trained on")
     parser.add_argument(
         "--checkpoint-data",

@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+PATHS = ("checkpoints",)
 EXAMPLE = "fairseq-diverse average --checkpoints checkpoints --last 5 --out checkpoints/average.pt"
 
 

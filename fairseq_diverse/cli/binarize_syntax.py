@@ -17,6 +17,7 @@ from fairseq_diverse.cli.queueing import add_slurm, queue
 from fairseq_diverse.preparation.config import SEGMENTERS
 from fairseq_diverse.support.files import atomic_write
 
+PATHS = ("data",)
 EXAMPLE = (
     "fairseq-diverse binarize-syntax --data data-bin --dependency 'parses/{split}.en.conllu' "
     "--constituency 'parses/{split}.en.ptb'"
@@ -49,12 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.data.trees import binarize
-    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
-    from fairseq_diverse.syntax.makers import named_makers
-    from fairseq_diverse.syntax.parse import record_path
-    from fairseq_diverse.syntax.parsers import recorded_parsers
-
     if not args.dependency and not args.constituency:
         raise ValueError("--dependency or --constituency FILES are needed")
     splits = [split for split in args.splits.split(",") if split]
@@ -67,6 +62,12 @@ def main(args: argparse.Namespace) -> None:
     if args.slurm is not None:
         queue(args, {str(args.data): []})
         return
+    from fairseq_diverse.data.trees import binarize
+    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
+    from fairseq_diverse.syntax.makers import named_makers
+    from fairseq_diverse.syntax.parse import record_path
+    from fairseq_diverse.syntax.parsers import recorded_parsers
+
     if not (args.source_lang and args.target_lang and args.text and args.subwords):
         record = read_record(args.data)
         args.source_lang = args.source_lang or entry(args.data, record, "source")

@@ -18,15 +18,18 @@ EXAMPLE = "fairseq-diverse check temperature --user-dir examples/temperature"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="name of the mechanism, such as routing, or all")
+    parser.add_argument("name", metavar="NAME", help="all, or a mechanism, such as routing: its flags begin with NAME")
 
 
 def main(args: argparse.Namespace) -> int:
-    register_with(args.user_dir)
+    if args.user_dir is not None:
+        register_with(args.user_dir)
+    from fairseq_diverse.attention import mechanisms  # noqa: F401  (without fairseq, which takes seconds)
     from fairseq_diverse.attention.registry import MECHANISMS
 
     if args.name not in (*MECHANISMS, "all"):
         raise ValueError(f"{args.name}: not a mechanism; known are {', '.join(MECHANISMS)}, and all")
+    register_with(args.user_dir)
     logger = logging.getLogger("fairseq_diverse")
     before = logger.level
     logger.setLevel(logging.ERROR)  # warm starts log warnings

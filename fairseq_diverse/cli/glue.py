@@ -12,6 +12,7 @@ from pathlib import Path
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 
+PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse glue --checkpoint checkpoints/checkpoint_last.pt --data data/glue-CoLA --predictions send"
 
 
@@ -40,8 +41,6 @@ def main(args: argparse.Namespace) -> None:
     record = read_record(args.data)
     if (task := TASKS.get(glue_task(record) or "")) is None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
-    if not Path(args.checkpoint).is_file():
-        raise UserError(f"{args.checkpoint}: no such checkpoint")
     problem = f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction"
     saved = load_checkpoint(args.checkpoint, mmap=True, verify=False)
     settings = (saved.get("cfg") or {}).get("task") or saved.get("args")

@@ -26,7 +26,7 @@ EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, metavar="FILE")
+    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="the model to look into")
     parser.add_argument("--data", required=True, type=Path, help="binarized data that it was trained on")
     parser.add_argument("--split", default="valid", help="default: valid")
     parser.add_argument("--gate", default="dynamic", help="dynamic or a number in (0, 1] (default: dynamic)")

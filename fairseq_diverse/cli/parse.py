@@ -23,7 +23,7 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=("dependency", "constituency"), required=True)
+    parser.add_argument("--kind", choices=("dependency", "constituency"), required=True, help="of the trees")
     parser.add_argument(
         "--parser", choices=("spacy", "benepar", "stanza"), help="default: spacy or benepar, or what reads --model"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.cli import named_checkpoints, named_path
-from fairseq_diverse.cli.report import add_source_arguments, read_summaries
+from fairseq_diverse.cli.report import add_source_arguments, nothing_finished, read_summaries
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
 from fairseq_diverse.support.errors import UserError
@@ -54,9 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument(
         "--target",
         metavar="TEXT",
-        help="raw target sentence (default: the model's translation; of several checkpoints, the reference)",
+        help="raw target sentence (default: the model's translation, of at most twice the source's subwords and 10; of "
+        "several checkpoints, the reference)",
     )
-    attention.add_argument("--component", choices=("encoder", "decoder", "cross"), default="encoder")
+    attention.add_argument(
+        "--component", choices=("encoder", "decoder", "cross"), default="encoder", help="default: encoder"
+    )
     layer = attention.add_mutually_exclusive_group(required=True)
     layer.add_argument("--layer", type=int, help="counted from 1 at the bottom")
     layer.add_argument("--layers", metavar="all|1-3|1,4", help="several, a row of panels each, the heads side by side")
@@ -75,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="example: fairseq-diverse plot head-map baseline=base.pt disagreement=dis.pt --data data/multi30k_en_de "
         "--out heads.png",
     )
-    heads.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
+    heads.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a model and its name in the picture")
     heads.add_argument("--data", required=True, help="binarized data that they were trained on")
     heads.add_argument("--split", default="valid", help="default: valid")
     heads.add_argument("--seed", type=int, default=1, help="of t-SNE (default: 1)")
@@ -92,7 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_argument(
         "logs", nargs="+", metavar="NAME=LOG", help="a log of fairseq-train --log-format json, or the folder of a run"
     )
-    logs.add_argument("--metric", choices=("loss", "nll_loss"), default="loss")
+    logs.add_argument(
+        "--metric",
+        choices=("loss", "nll_loss"),
+        default="loss",
+        help="loss: what was trained on (default); nll_loss: the same without label smoothing and regularizers",
+    )
     logs.add_argument(
         "--smooth", type=int, metavar="N", help="mean of N logged values (default: a 50th of all; 1: as logged)"
     )
@@ -197,7 +205,10 @@ def plot_rows(args: argparse.Namespace) -> None:
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:
         raise UserError(f"--x: needed, since {table.name} has no `x`: the flag in which the rows differ")
-    figure = draw_curves(curves(rows, flags), read_summaries(args, rows), flags[0], metrics)
+    found, summaries = curves(rows, flags), read_summaries(args, rows)
+    if not any(summaries.values()):
+        raise UserError(nothing_finished(args.table))
+    figure = draw_curves(found, summaries, flags[0], metrics)
     save_figure(figure, args.out)
     print(args.out)
 

@@ -88,15 +88,15 @@ def main(args: argparse.Namespace) -> None:
     if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
         raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
     own = _own_files(args)
-    if own is None and args.configs and not (args.raw or args.archives):
-        raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
     if own is None and not args.configs:
         raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
+    configs = {name: _config(name, args) for name in args.configs}
+    if configs and not (args.raw or args.archives):
+        raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
     if args.out and len(args.configs) > 1:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
     if args.archives and args.archives.exists() and not args.archives.is_dir():
         raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
-    configs = {name: _config(name, args) for name in args.configs}
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
     if args.slurm is not None:

@@ -56,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="also N sentences, evenly spread over the test set, as each row translates them (HTML: 20; 0: none)",
     )
-    parser.add_argument("--format", choices=("text", "markdown", "latex", "json", "html"), default="text")
+    parser.add_argument(
+        "--format", choices=("text", "markdown", "latex", "json", "html"), default="text", help="default: text"
+    )
     parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named as in their header")
     parser.add_argument("--no-notes", action="store_true", help="leave out what the figures mean")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, do not print it")
@@ -80,6 +82,13 @@ def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]", asked: bool 
     if args.results:
         return saved.from_results(args.results, rows, asked)
     return saved.from_runs(rows, _root(args), asked)
+
+
+def nothing_finished(table: str) -> str:
+    return (
+        f"no row has a finished run; fairseq-diverse run {table} trains them; what was run with --set, --size or "
+        "--data is shown with the same flags"
+    )
 
 
 def _root(args: argparse.Namespace) -> Path | None:
@@ -179,11 +188,7 @@ def show(args: argparse.Namespace) -> str:
     if args.no_notes:
         blocks = [(cells, title, []) for cells, title, _ in blocks]
     if not any(summaries.values()):
-        print(
-            f"warning: no row has a finished run; fairseq-diverse run {args.table} trains them; what was run with "
-            "--set, --size or --data is shown with the same flags",
-            file=sys.stderr,
-        )
+        print(f"warning: {nothing_finished(args.table)}", file=sys.stderr)
     if args.save and not saved.save(args.save, summaries):
         raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
     if args.format == "json":

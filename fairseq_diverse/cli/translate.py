@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, help="prepared data set of its training")
     parser.add_argument("--input", metavar="FILE", help="raw text (default: stdin)")
     parser.add_argument("--out", metavar="FILE", help="default: stdout")
-    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--beam", type=int, default=5, help="hypotheses kept at each step (default: 5)")
     parser.add_argument(
         "--max-len-a", type=float, default=0.0, help="the output has at most A times the source's length plus B"
     )

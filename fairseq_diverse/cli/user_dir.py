@@ -43,6 +43,8 @@ def register_with(user_dir: str | None) -> None:
     Raises:
         ValueError: the folder does not exist, or fairseq cannot import it.
     """
+    if user_dir is not None and not Path(user_dir, "__init__.py").is_file():
+        raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
     from fairseq import utils
 
     from fairseq_diverse import register
@@ -50,8 +52,6 @@ def register_with(user_dir: str | None) -> None:
     register()
     if user_dir is None:
         return
-    if not Path(user_dir, "__init__.py").is_file():
-        raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
     try:
         utils.import_user_module(Namespace(user_dir=user_dir))
     except ValueError:

@@ -260,16 +260,16 @@ def find_runs(
         root: the folder of runs (default: ``runs_dir()``).
         cpu: run without a GPU; by default where torch, which takes a second to import, finds none.
     """
-    if cpu is None:
-        import torch
-
-        cpu = not torch.cuda.is_available()
     root = root or runs_dir()
     every = [*rows, *(first for row in rows if (first := _first(row)))]
     found = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
     for row in every:
         _refuse_unknown_tests(row, found[row.data])
         _refuse_other_kind(row, found, dry)
+    if cpu is None:
+        import torch
+
+        cpu = not torch.cuda.is_available()
     encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
     checkpoints = {row.pretrained: _digest(row.pretrained) for row in rows if isinstance(row.pretrained, str)}
 

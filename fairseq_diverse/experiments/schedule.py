@@ -180,7 +180,8 @@ class Pace:
         heapq.heapify(ends)
         for more in of_each[1]:
             heapq.heapreplace(ends, ends[0] + more)
-        seconds = max(ends)
+        if (seconds := max(ends)) < 1:
+            return ""
         amount = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
         amount = f"{seconds / 3600:.1f} hours" if seconds >= 6000 else amount
         return f"all runs: about {amount} of training left"
@@ -222,7 +223,7 @@ class Bars:
 
 
 class Lines:
-    """A line at every step, and in training every 5% or half a minute, whichever is later; for a log file."""
+    """A line at every step, and in training every 5% or half a minute, whichever comes first; for a log file."""
 
     def __init__(self) -> None:
         self.shown: dict[int, tuple[str, float, int]] = {}

@@ -8,6 +8,8 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import IO
 
+from fairseq_diverse.support.files import iterate_lines
+
 SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
 
 
@@ -106,10 +108,13 @@ def readable(path: Path, what: str) -> Iterator[None]:
         raise ValueError(f"{path}: damaged, or not a {what}") from None
 
 
-def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> None:
+def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> int:
     """Learn merges (subword-nmt: ``size`` of them) or a sentencepiece BPE model (vocabulary of ``size``).
 
     The file depends only on the lines and the size. subword-nmt stops early if no pair occurs twice.
+
+    Returns:
+        The number of merges, or the size of the vocabulary.
 
     Raises:
         ValueError: the text is too small for the size (sentencepiece) or has no word of two letters.
@@ -132,15 +137,16 @@ def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> None:
         except (RuntimeError, OSError) as error:
             raise ValueError(f"sentencepiece cannot learn a vocabulary of {size}: {error}") from None
         model.write_bytes(written.getvalue())
-    else:
-        from subword_nmt.learn_bpe import learn_bpe
+        return size
+    from subword_nmt.learn_bpe import learn_bpe
 
-        words = Counter(word for line in lines for word in line.split(" ") if word)
-        if all(len(word) == 1 for word in words):
-            raise ValueError("BPE: the training text has no word of two letters or more")
-        dictionary = [f"{word} {count}" for word, count in words.items()]
-        with open(model, "w", encoding="utf-8", newline="\n") as f:
-            learn_bpe(dictionary, f, size, is_dict=True)
+    words = Counter(word for line in lines for word in line.split(" ") if word)
+    if all(len(word) == 1 for word in words):
+        raise ValueError("BPE: the training text has no word of two letters or more")
+    dictionary = [f"{word} {count}" for word, count in words.items()]
+    with open(model, "w", encoding="utf-8", newline="\n") as f:
+        learn_bpe(dictionary, f, size, is_dict=True)
+    return sum(1 for _ in iterate_lines(model)) - 1  # the first has the version
 
 
 def count_subwords(lines: Iterable[str], vocabulary: Path) -> None:

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 
@@ -20,6 +21,7 @@ from fairseq import options
 import fairseq_diverse
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
+from fairseq_diverse.support.paths import config_path
 from tests.integration.commands import programs_as_forks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,15 +40,21 @@ FAIRSEQ = {
 }
 
 
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
 def blocks(path: Path) -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def commands(path: Path) -> Iterator[list[str]]:
-    """The words of each command in the shell blocks and of each `fairseq-diverse ...` in the text, without launchers
-    such as srun and without redirections."""
-    lines = [line for block in blocks(path) for line in block.replace("\\\n", " ").splitlines()]
-    lines += re.findall(r"`(fairseq-diverse [a-z]+ [^`]*)`", path.read_text(encoding="utf-8"))
+    """The words of each command in the shell blocks, and of each of ours in the text, without launchers such as srun,
+    variables and redirections."""
+    shell = [re.sub(r"<<'END'\n.*?^END$", "", block, flags=re.MULTILINE | re.DOTALL) for block in blocks(path)]
+    lines = [line for block in shell for line in block.replace("\\\n", " ").splitlines()]
+    inline = r"`((?:fairseq-diverse [a-z]+ |(?:[A-Z]+=\S+ )*make |python -m |(?:scripts|data-prep)/[\w-]+\.sh)[^`]*)`"
+    lines += re.findall(inline, path.read_text(encoding="utf-8"))
     for line in lines:
         lexer = shlex.shlex(line.replace("...", ""), posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -55,10 +63,14 @@ def commands(path: Path) -> Iterator[list[str]]:
             command = [*itertools.takewhile(lambda word: word not in ("<", ">"), part)]
             if not between:
                 ours = (number for number, word in enumerate(command) if word in {"fairseq-diverse", *FAIRSEQ})
-                yield command[next(ours, 0) :]
+                command = command[next(ours, 0) :]
+                yield [*itertools.dropwhile(lambda word: re.match(r"\w+=", word), command)]
 
 
-ALL = [(path.name, words) for path in TEXTS for words in commands(path)]
+ALL = [(path.name, words) for path in TEXTS for words in commands(path) if words]
+SHELL = ("cat", "cp", "do", "done", "echo", "export", "for", "head", "ls", "mkdir", "pip", "source")
+CHECKED = {"fairseq-diverse", "make", *FAIRSEQ, *SHELL}
+TABLES = ("README.md", "docs/tutorial.md")
 
 
 @pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "fairseq-diverse"], ids=" ".join)
@@ -69,6 +81,33 @@ def test_fairseq_diverse_commands_parse(words):
 @pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "make"], ids=" ".join)
 def test_make_targets_exist(words):
     assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] not in CHECKED], ids=" ".join)
+def test_scripts_and_modules_exist_and_know_their_flags(words):
+    """A table's flags may also be those of the commands that the script passes them to."""
+    module = words[words.index("-m") + 1] if words[0] in ("python", "torchrun") else None
+    if module and find_spec(module.partition(".")[0]).origin != str(ROOT / module.partition(".")[0] / "__init__.py"):
+        return  # of another package
+    place = ROOT / (module.replace(".", "/") if module else words[0])
+    files = [file for file in (place, place.with_suffix(".py"), place / "__main__.py") if file.is_file()]
+    known = [file.read_text(encoding="utf-8") for file in files]
+    assert known, words
+    after = words[words.index(module) + 1 if module else 1 :]
+    if place.name in ("table.sh", "figure.sh", "comparison.sh"):
+        for command in ("prepare", "run", "report"):
+            known += build_parser([command])._subparsers._group_actions[0].choices[command]._option_string_actions
+    for flag in (word for word in after if word.startswith("--")):
+        assert any(re.search(rf"{flag}\b", text) for text in known), flag
+    if place.name == "table.sh" and after and after[0] != "PAPER":
+        paper, number = after[:2]
+        config_path("tables", f"{paper}-table{number}" if re.match("A?[0-9]", number) else f"{paper}-{number}")
+
+
+def test_the_readme_has_the_table_of_the_tutorial():
+    """Which test_the_tutorial_runs_as_written trains."""
+    tables = [re.findall(r"<<'END'\n(.*?)^END$", text, re.MULTILINE | re.DOTALL) for text in map(read, TABLES)]
+    assert tables[0] and tables[0] == tables[1]
 
 
 @pytest.mark.parametrize("words", [words for _, words in ALL if words[0] in FAIRSEQ], ids=" ".join)

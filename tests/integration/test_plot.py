@@ -101,6 +101,19 @@ def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):
     assert pair.sample["prev_output_tokens"][0, 0] == task.target_dictionary.eos()
 
 
+def test_a_translation_that_does_not_end_is_said(data, checkpoint, tmp_path, capsys, caplog, monkeypatch):
+    flags = ["--source", PAIR[0], "--layer", "1", "--out", str(tmp_path / "maps.png")]
+    model, task = load_model(checkpoint, data)
+    with torch.no_grad():
+        model.decoder.output_projection.weight[task.target_dictionary.eos()] = 0  # and so never the best
+        model.decoder.output_projection.weight[task.target_dictionary.unk() + 1 :] += 1
+    monkeypatch.setattr("fairseq_diverse.models.loading.load_model", lambda *_: (model, task))
+    assert main(["plot", "attention", "--path", str(checkpoint), "--data", str(data), *flags]) == 0
+    source, target = (line.split() for line in capsys.readouterr().out.splitlines()[:2])
+    assert len(target) == 2 * len(source) + 10 + 1
+    assert f"warning: the translation was ended after {len(target) - 1} subwords" in caplog.text
+
+
 def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_path, capsys):
     named = [f"routed={checkpoint}", f"plain={plain}"]
     asked = ["plot", "attention", "--path", *named, "--data", str(data), "--source", PAIR[0]]

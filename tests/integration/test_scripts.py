@@ -68,6 +68,11 @@ def test_demo(tmp_path, size):
     assert "baseline" in page and "lpea" in page
     maps = sorted(path.name for path in (tmp_path / "demo/attention").glob("*.png"))
     assert maps == [f"{s}-{c}-2.png" for s in ("baseline", "lpea") for c in ("cross", "encoder")]
+    (checkpoint,) = (tmp_path / "demo").glob("toy-mini-baseline-*/seed1/checkpoints/checkpoint_*.pt")
+    checkpoint.write_text("damaged")
+    failed = call("demo.sh", **variables, status=1)
+    assert failed.count(f"{checkpoint}: not a checkpoint") == 2 and failed.count("drawn before") == 2
+    assert failed.endswith("demo.sh: a map could not be drawn, see above\n")
 
 
 @pytest.fixture

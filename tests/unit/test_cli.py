@@ -1,5 +1,6 @@
 """What all commands share: flags before the command, completion, paths that are checked first."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -41,7 +42,10 @@ def test_a_wrong_flag_shows_the_usage_of_its_command(capsys):
         assert shown.err.splitlines()[-1].endswith(f"error: unrecognized arguments: {' '.join(words[-2:])}")
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "plot attention", "plot head-map", "plot rows", "plot curves"])
+KINDS = [f"plot {kind}" for kind in ("attention", "head-map", "curves", "rows", "lengths")]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, *KINDS])
 def test_help_has_an_example(command, capsys):
     assert "example:" in stopped([*command.split(), "--help"], capsys)[1].out
 
@@ -59,6 +63,16 @@ def test_help_has_an_example(command, capsys):
         ),
         ("plot lengths --data {} no --out x.png", "plot: --data no: no such file or folder"),
         ("size --encoder-layers 2 --arch nosuch", "size: --arch nosuch: unknown; known are diverse_transformer, "),
+        ("size --arch diverse_transformer --data no", "size: --data no: no such file or folder"),
+        ("average --checkpoints no --last 5 --out {}/a.pt", "average: --checkpoints no: no such checkpoint"),
+        ("glue --checkpoint no.pt --data {}", "glue: --checkpoint no.pt: no such checkpoint"),
+        ("glue --checkpoint {} --data no", "glue: --data no: no such file or folder"),
+        ("export --to fairseq --out {}/a no.pt", "export: no.pt: no such checkpoint"),
+        ("binarize-syntax --data no", "binarize-syntax: --data no: no such file or folder"),
+        ("binarize-syntax --data {}", "binarize-syntax: --dependency or --constituency FILES are needed"),
+        ("check routing --user-dir no", "check: --user-dir no: no such folder"),
+        ("run toy --data no", "run: data set no: neither a known name nor a folder made by"),
+        ("prepare no", "prepare: no: neither a file nor a data configuration; known: "),
     ],
 )
 def test_paths_and_architectures_are_checked_before_torch_is_imported(words, message, tmp_path):
@@ -69,6 +83,31 @@ def test_paths_and_architectures_are_checked_before_torch_is_imported(words, mes
     )
     assert done.returncode == 0 and done.stderr.startswith(f"fairseq-diverse {message}"), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_mechanism_is_refused_before_fairseq_is_imported():
+    code = (
+        "import sys; from fairseq_diverse.cli import main; main(['check', 'no']); assert 'fairseq' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+    )
+    assert done.returncode == 0 and done.stderr.startswith("fairseq-diverse check: no: not a mechanism; known are ")
+
+
+def test_every_flag_has_help_and_shows_its_choices():
+    def look(parser: argparse.ArgumentParser) -> None:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    look(command)
+            elif not {*action.option_strings} & {"--adaptive-input", "--relu-dropout"}:  # of fairseq, which has none
+                assert action.help and not (action.choices and action.metavar), (parser.prog, action.dest)
+
+    look(build_parser([], whole=True))
 
 
 def test_quiet_and_verbose(monkeypatch, capsys):

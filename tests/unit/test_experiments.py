@@ -783,6 +783,7 @@ def test_the_time_left_is_that_of_all_runs(tmp_path, monkeypatch):
     # run 0 needs 7 updates, run 1 none, so that run 2 starts beside it and needs 10; run 3 is finished
     assert pace.left(runs[:2], runs[2:], 2) == f"all runs: about {500 / 60:.0f} min of training left"
     assert pace.left(runs[:1], runs[1:], 1) == f"all runs: about {850 / 60:.0f} min of training left"
+    assert pace.left(runs[1:2], [], 2) == ""  # nothing is left to train
 
 
 def test_an_interruption_ends_every_run(tmp_path, monkeypatch):

@@ -324,6 +324,8 @@ def test_plot_rows(table, tmp_path, capsys):
     assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
     assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
     assert "--metrics blue: known are bleu, nll, speed" in capsys.readouterr().err
+    assert main(["plot", "rows", str(table), "--runs", str(tmp_path), "--out", str(tmp_path / "k.pdf")]) == 2
+    assert f"plot: no row has a finished run; fairseq-diverse run {table} trains them; " in capsys.readouterr().err
 
 
 def test_the_head_map_is_of_means_over_real_tokens_and_layers():

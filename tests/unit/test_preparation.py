@@ -1,6 +1,7 @@
 """Configuration, cleaning, tokens, subwords and the record of a prepared data set, without fairseq."""
 
 import json
+import re
 import sys
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
+from fairseq_diverse.preparation.prepare import _learn
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords, learn
 from fairseq_diverse.preparation.tokens import Tokens, clean
@@ -155,7 +157,7 @@ TEXT = ["the lower tower", "the lowest tower is lower", "a newer tower", "ein ne
 
 @pytest.mark.parametrize(("kind", "size"), [("subword-nmt", 20), ("sentencepiece", 40)])
 def test_joining_undoes_segmenting(kind, size, tmp_path):
-    learn(kind, TEXT, size, tmp_path / "model")
+    assert learn(kind, TEXT, size, tmp_path / "model") == size
     subwords = Subwords(kind, tmp_path / "model")
     for line in (*TEXT, "unseen zebra", ""):
         segmented = subwords.segment(line)
@@ -193,6 +195,15 @@ def test_rare_subwords_are_split_further(tmp_path):
 def test_text_too_small_for_subwords_is_refused(kind, text, tmp_path):
     with pytest.raises(ValueError, match=r"two letters|sentencepiece cannot learn a vocabulary of 9000"):
         learn(kind, text, 9000, tmp_path / "model")
+
+
+def test_fewer_merges_than_asked_for_are_said(tmp_path, capsys):
+    (tmp_path / "text").write_text("\n".join(TEXT))
+    for size in (20, 5000):
+        _learn({"kind": "subword-nmt", "size": size}, [tmp_path / "text"], tmp_path / "model")
+        warned = re.search(r"warning: (\d+) merges in place of 5,000: no other pair", capsys.readouterr().err)
+        assert bool(warned) == (size == 5000)
+    assert int(warned[1]) == len((tmp_path / "model").read_text().splitlines()) - 1
 
 
 # --- steps ---
