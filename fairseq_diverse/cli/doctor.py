@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairseq_diverse.support.installed import extras, install
+from fairseq_diverse.support.installed import NAME, extras, install
 from fairseq_diverse.support.paths import PACKAGE, runs_dir
 
 EXAMPLE = "fairseq-diverse doctor"
@@ -152,7 +152,8 @@ def _plugin() -> Iterator[Check]:
 
         register()
         known = "diverse_transformer" in ARCH_MODEL_REGISTRY
-        yield Check("fairseq-diverse", "ok" if known else "wrong", found, "pip install fairseq-diverse again")
+        advice = f"pip uninstall {NAME}, then make setup in a clone"
+        yield Check("fairseq-diverse", "ok" if known else "wrong", found, advice)
         yield _allow_list()
     except (Exception, SystemExit) as error:
         advice = "fix what is wrong above, above all fairseq"

@@ -25,12 +25,13 @@ def extras() -> dict[str, list[str]]:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra: of the clone if the package is installed from one, else by name."""
-    source = NAME
+    """The command that installs an extra: from where the package was installed, such as a clone, else by name."""
     try:
         origin = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-        if origin.get("dir_info", {}).get("editable"):
-            source = "-e " + shlex.quote(unquote(urlsplit(origin["url"]).path))
     except (metadata.PackageNotFoundError, ValueError):
-        pass
-    return f"pip install '{source}[{extra}]'" if source == NAME else f"pip install {source}'[{extra}]'"
+        origin = {}
+    url = urlsplit(origin.get("url", ""))
+    if url.scheme != "file":
+        return f"pip install '{NAME}[{extra}]'"
+    editable = "-e " * origin.get("dir_info", {}).get("editable", False)
+    return f"pip install {editable}{shlex.quote(unquote(url.path))}'[{extra}]'"

@@ -123,6 +123,9 @@ def test_quiet_and_verbose(monkeypatch, capsys):
     [
         ("{}", "pip install 'fairseq-diverse[plots]'"),
         ('{"dir_info": {"editable": true}, "url": "file:///my%20clone"}', "pip install -e '/my clone''[plots]'"),
+        ('{"dir_info": {}, "url": "file:///clone"}', "pip install /clone'[plots]'"),
+        ('{"archive_info": {}, "url": "file:///dist/one.whl"}', "pip install /dist/one.whl'[plots]'"),
+        ('{"archive_info": {}, "url": "https://somewhere/one.whl"}', "pip install 'fairseq-diverse[plots]'"),
     ],
 )
 def test_advice_fits_how_the_package_is_installed(origin, command, monkeypatch):
