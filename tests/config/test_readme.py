@@ -16,13 +16,14 @@ from statistics import mean
 
 import pytest
 import yaml
+from _pytest.outcomes import Failed, Skipped
 from fairseq import options
 
 import fairseq_diverse
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
 from fairseq_diverse.support.paths import config_path
-from tests.integration.commands import programs_as_forks
+from tests.integration.commands import programs_as_forks, shared_data
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "benchmarks/README.md")
@@ -201,8 +202,19 @@ def test_what_github_runs_is_in_the_makefile():
     for path in (ROOT / ".github").rglob("*.yml"):
         read = yaml.safe_load(path.read_text(encoding="utf-8"))
         assert set(read) >= ({"jobs"} if path.parent.name == "workflows" else {"name", "description", "body"}), path
+        for job in read.get("jobs", {}).values():
+            assert job["runs-on"] and all(("uses" in step) != ("run" in step) for step in job["steps"]), path
         for target in re.findall(r"run: make (\w+)", path.read_text(encoding="utf-8")):
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
+
+
+@pytest.mark.parametrize(("variables", "outcome"), [({"GITHUB_ACTIONS": "true"}, Skipped), ({}, Failed)])
+def test_real_data_may_be_absent_on_github(variables, outcome, monkeypatch, tmp_path):
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    for name, value in {"CI": "true", "FAIRSEQ_DIVERSE_DATA": str(tmp_path), **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(outcome, match="multi30k is absent"):
+        shared_data("multi30k")
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/demo.md"])

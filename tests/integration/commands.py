@@ -43,11 +43,12 @@ DEVICES = ("cpu", pytest.param("cuda", marks=ON_A_GPU))
 
 
 def shared_data(name: str) -> Path:
-    """A folder of real data; without it the test skips, or fails where ``CI=true``."""
+    """A folder of real data; without it the test skips, or fails where ``CI=true`` but on GitHub, which has none."""
     data = Path(os.environ.get("FAIRSEQ_DIVERSE_DATA", USER_DIR.parents[1] / "shared/data")) / name
     if not data.is_dir():
         message = f"{data} is absent; set FAIRSEQ_DIVERSE_DATA to the directory that holds {name}"
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+        here = os.environ.get("CI") == "true" and "GITHUB_ACTIONS" not in os.environ
+        pytest.fail(message) if here else pytest.skip(message)
     return data
 
 
