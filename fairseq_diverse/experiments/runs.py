@@ -171,7 +171,8 @@ class Run:
         if lacking:
             return ", ".join(lacking)
         open_steps = [step for step in self.commands() if step not in state]
-        return f"resumes with {open_steps[0] if open_steps else 'score'}" if state else "new"
+        begun = state or (self.checkpoints / "checkpoint_last.pt").is_file()
+        return f"resumes with {open_steps[0] if open_steps else 'score'}" if begun else "new"
 
     def commands(self) -> dict[str, list[str]]:
         """The command line of every step, in their order."""

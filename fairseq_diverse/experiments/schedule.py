@@ -95,7 +95,8 @@ def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> 
     if run.finished:
         say(f"{run.name}: {outcome(run)} (done before, {run.directory}{why})")
         return
-    say(f"{run.name}: {run.directory}{why}")
+    stage = run.stage
+    say(f"{run.name}: {run.directory}{f', {stage}' * stage.startswith('resumes')}{why}")
     yield from execute(run, environment)
     say(f"{run.name}: {outcome(run)}")
 

@@ -272,6 +272,30 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
     assert "effective rank" in table
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("page", "smaller", "made"),
+    [
+        (
+            "docs/trees.md",
+            {"--sentences 2000": "--sentences 150 --valid 8 --test 8", "--max-epoch 1": "--max-update 2"},
+            "checkpoints-toy/checkpoint_last.pt",
+        ),
+        ("docs/classification.md", {"--pairs 20000": "--pairs 60", "--max-epoch 15": "--max-update 2"}, "lengths.png"),
+    ],
+)
+def test_the_first_block_of_a_page_runs_as_written(page, smaller, made, tmp_path):
+    script = f"set -euo pipefail\n{blocks(ROOT / page)[0]}"
+    for text, small in smaller.items():
+        assert text in script
+        script = script.replace(text, small)
+    with programs_as_forks(tmp_path) as variables:
+        environment = os.environ | variables
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert (tmp_path / made).is_file()
+
+
 def test_the_figures_of_heads_are_those_of_the_results():
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     names = ("baseline", "simple", "em", "both", "dea-rhe", "lpea-rhe")

@@ -359,6 +359,7 @@ def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(fol
     size = (run / "train.log").stat().st_size
     again = call(runs, "run", folder / "table.yaml", "--rows", "baseline", same)
     assert again.returncode == 0, again.stderr
+    assert f"baseline seed 1: {run}, resumes with train\n" in again.stderr
     resumed = (run / "train.log").read_text()[size:]
     assert "Loaded checkpoint" in resumed and '"num_updates": "1"' not in resumed  # not from the start
     whole = directory(folder / "runs", "baseline")

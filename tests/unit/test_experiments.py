@@ -727,7 +727,7 @@ class FakeRun(SimpleNamespace):
 
     def __init__(self, name, folder, error=None):
         row = SimpleNamespace(max_update=10)
-        kind = {"kind": "translation", "first": None}
+        kind = {"kind": "translation", "first": None, "stage": "new"}
         super().__init__(name=name, directory=folder, row=row, error=error, summary=None, **kind)
         self.closed = False
 
