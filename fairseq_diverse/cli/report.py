@@ -86,8 +86,8 @@ def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]", asked: bool 
 
 def nothing_finished(table: str) -> str:
     return (
-        f"no row has a finished run; fairseq-diverse run {table} trains them; what was run with --set, --size or "
-        "--data is shown with the same flags"
+        f"no row has a finished run; fairseq-diverse run {table} trains them; if you ran it with --set, --size or "
+        "--data, give the same flags here"
     )
 
 

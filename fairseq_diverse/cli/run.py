@@ -12,6 +12,7 @@ time; a job whose time is up is queued again and resumes.
 import argparse
 import os
 import re
+import shlex
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -222,4 +223,16 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from fairseq_diverse.experiments.schedule import run_all
 
-    return 1 if run_all(runs, args.jobs, environment, *([copies.add] if copies else [])) else 0
+    if run_all(runs, args.jobs, environment, *([copies.add] if copies else [])):
+        return 1
+    print(f"the results: {_report(args)}", file=sys.stderr)
+    return 0
+
+
+def _report(args: argparse.Namespace) -> str:
+    """The command that shows what was run."""
+    words = ["fairseq-diverse", "report", args.table]
+    of_paper = None if args.gpus_of_paper is None else str(args.gpus_of_paper)
+    flags = [("rows", args.rows), ("data", args.data), ("size", args.size), ("gpus-of-paper", of_paper)]
+    flags += [("set", setting) for setting in args.settings] + [("user-dir", args.user_dir)]
+    return shlex.join([*words, *(part for flag, value in flags if value is not None for part in (f"--{flag}", value))])

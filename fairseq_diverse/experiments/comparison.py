@@ -13,7 +13,8 @@ from fairseq_diverse.experiments.saved import Summary
 UNKNOWN = "unknown machine"
 Others = tuple[Sequence[Row], Mapping[str, list[Summary]]]  # rows of a table that are not shown, and their runs
 NO_OTHERS: Others = ((), {})
-SMALLEST = "smallest true difference that these seeds find (p < 0.05) in 80% of cases"
+SMALLEST = "with these seeds, a true difference of this size is found (p < 0.05) in 80% of cases"
+ALONE = "comparable only if all runs had the machine to themselves"
 
 
 def deviation(values: Sequence[float]) -> float | None:

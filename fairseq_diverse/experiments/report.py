@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_diverse.experiments.comparison import (
+    ALONE,
     NO_OTHERS,
     Others,
     commits_note,
@@ -105,8 +106,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
 
-    ``bleu``, ``chrf``, ``ter``, ``length_ratio`` and ``metrics`` (of the table) are means over seeds; ``missing`` has
-    those metrics that could not be computed, with reasons and seeds;
+    ``bleu``, ``chrf``, ``ter``, ``length_ratio``, ``nll`` and ``metrics`` (of the table) are means over seeds;
+    ``missing`` has those metrics that could not be computed, with reasons and seeds;
     ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
     the mean. NLL is that of the test set, nats a sentence.
 
@@ -144,6 +145,7 @@ def compare(
             "bleu_deviation": deviation(bleu),
             "bleu_interval": (high - low) / 2,
             **{key: _mean(s["metrics"][key] for s in of_row) for key in ("chrf", "ter", "length_ratio")},
+            "nll": _mean(float(np.mean(s["test_nll"])) for s in of_row),
             "metrics": {
                 key: _mean(s["metrics"][key] for s in of_row)
                 for key in row.metrics
@@ -183,7 +185,7 @@ def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         if name == "words/s" or any(line.get(key) for line in lines) or PUBLISHED_SPEEDS.get(name) in published
     }
     columns = ["row", "parameters", *_with_published(("words/s", "updates/s", "minutes an epoch"), shown)]
-    columns += ["BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra), "length"]
+    columns += ["BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra), "length", "NLL"]
     columns += ["Δ BLEU", "p over sentences: BLEU", "Δ NLL", "p over sentences: NLL"]
     columns += [*_with_published(("speed", "decoding words/s", "decoding"), shown), "seeds"]
     columns += [heading for heading in published.values() if heading not in columns]
@@ -205,19 +207,23 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
     of_columns = {
         "p over sentences": "p over sentences (other test sentences, the same trainings): BLEU by paired bootstrap, "
         f"{RESAMPLES:,} resamples; NLL by a paired t-test; each system averaged over its seeds",
-        "Δ NLL": "NLL: nats per test sentence, lower is better",
+        "NLL": "NLL: nats a test sentence, lower is better",
         "words/s": "words/s: target subwords in training",
-        "minutes an epoch": "minutes an epoch: updates alone, without validation and saving",
-        "speed": "speed, decoding: words/s in training and in translation (of the first test set) by the baseline's; "
-        "no comparison unless the runs had the machine to themselves alike",
+        "minutes an epoch": "minutes an epoch: training alone, without validation and saving",
+        "speed": "speed, decoding: words/s in training and in translation (of the first test set), divided by the "
+        f"baseline's; {ALONE}",
     }
-    text += [note for name, note in of_columns.items() if any(column.startswith(name) for column in columns)]
+    text += [
+        note
+        for name, note in of_columns.items()
+        if any(column.removeprefix("Δ ").startswith(name) for column in columns)
+    ]
     if SPEEDS.keys() & set(columns):
         text += no_speed_note(done)
     if odd := [f"{line['row']} {line['length_ratio']:.2f}" for line in done if not 0.8 <= line["length_ratio"] <= 1.25]:
         text.append(
-            "translations much shorter or longer than the references, so hardly trained models or wrong settings of "
-            f"translation (tokens by theirs): {', '.join(odd)}"
+            "translations much shorter or longer than the references: hardly trained models, or wrong settings of "
+            f"translation (length, divided by the references'): {', '.join(odd)}"
         )
     text += missing_note(done) + seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
     if done:
@@ -245,6 +251,7 @@ def _measured(line: Mapping[str, Any], one_seed: bool) -> dict[str, str]:
         "chrF": f"{line['chrf']:.2f}",
         "TER": f"{line['ter']:.2f}",
         "length": f"{line['length_ratio']:.3f}",
+        "NLL": f"{line['nll']:.3f}",
         "seeds": str(line["seeds"]),
     }
     for name, (key, form) in SPEEDS.items():

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.experiments.comparison import (
+    ALONE,
     ended_early_note,
     machines_note,
     no_speed_note,
@@ -64,8 +65,7 @@ def verdict_notes(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
     ]
     text += seeds_notes(done, {"nll_": ("NLL", 3)})[1:]
     speed = [
-        "training speed: target subwords a second by the baseline's; no comparison unless the runs had the machine to "
-        "themselves alike",
+        f"training speed: target subwords a second, divided by the baseline's; {ALONE}",
         *no_speed_note([line for line in done if "baseline" in line]),
     ]
     text += speed if "training speed" in columns else []

@@ -310,6 +310,7 @@ def test_equal_runs_are_shared_and_finished_steps_are_not_repeated(folder, finis
     before = (directory(folder / "runs", "baseline") / "summary.json").stat().st_mtime_ns
     again = call(folder / "runs", "run", other, "--rows", "plain")
     assert again.returncode == 0 and "done before" in again.stderr
+    assert again.stderr.endswith(f"the results: fairseq-diverse report {other} --rows plain\n")
     assert (directory(folder / "runs", "baseline") / "summary.json").stat().st_mtime_ns == before
 
 

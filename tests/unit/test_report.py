@@ -127,7 +127,7 @@ def test_differences_over_seeds_are_dunnetts(table):
         cells["third"][f"p over sentences: {x}"] for x in ("BLEU", "NLL")
     )
     notes = report.notes(rows, list(lines.values()), header)
-    (design,) = (note for note in notes if note.startswith("smallest true difference"))
+    (design,) = (note for note in notes if note.startswith("with these seeds, a true difference"))
     assert f"third: {third['smallest']:.2f} BLEU, {third['nll_smallest']:.3f} NLL (standard deviation" in design
     assert (
         f"second: {lines['second']['smallest']:.2f} BLEU" in design and third["nll_smallest"] > third["nll_seed_error"]
@@ -643,7 +643,7 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
         text = capsys.readouterr().out
         assert f"table: newstest2015{sign}" in text and text.index("table: newstest2014") < text.index("newstest2015")
         assert text.count("27.30") == 1 and text.count("commits: ") == 1  # of the first test; in common, below both
-        assert text.count("smallest true difference") == 2
+        assert text.count("with these seeds, a true difference") == 2
     assert not main([*asked, "--format", "json"])
     content = json.loads(capsys.readouterr().out)
     assert content["test"] == "newstest2014" and content["rows"] == content["tests"]["newstest2014"]["rows"]
@@ -683,7 +683,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
         "one seed",
         "1 (baseline 2)",
     )
-    assert "unknown machine: second" in text.read_text() and "smallest true difference" in text.read_text()
+    assert "unknown machine: second" in text.read_text() and "with these seeds, a true difference" in text.read_text()
     lower = [run | {"test_nll": [value - 3 for value in run["test_nll"]]} for run in runs["third"]]
     saved.save(tmp_path / "lower", {"first": runs["first"], "third": lower})
     assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict"])
