@@ -11,10 +11,14 @@ setup: .venv/.done
 .venv/.done: constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "== 1 of 3: torch"
 	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
+	@echo "== 2 of 3: fairseq, compiled here"
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
+	@echo "== 3 of 3: this package and its extras"
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,chinese,slurm,plots,completion,export,tracking,docs,dev]'
-	touch $@
+	@touch $@
+	@echo "ready: source .venv/bin/activate; fairseq-diverse doctor"
 
 # The main job on the embedded corpus; SYSTEMS=baseline,disagreement,... names rows of configs/tables/toy.yaml.
 demo: setup
@@ -67,6 +71,7 @@ results: setup
 # The docs site in build/site, which needs no server but for its search: `.venv/bin/mkdocs serve`
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
 
 # The notebook with what its cells show, after a change
 notebook: setup

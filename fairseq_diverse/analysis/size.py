@@ -26,7 +26,7 @@ PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul")
 
 
 def measure_size(
-    args: Namespace, vocabulary: int, source_length: int, target_length: int | None = None
+    args: Namespace, vocabulary: int | tuple[int, int], source_length: int, target_length: int | None = None
 ) -> dict[str, Any]:
     """Parameters and FLOPs of the model that ``args`` describe, by side and in total, and those of its mechanisms.
 
@@ -35,7 +35,7 @@ def measure_size(
 
     Args:
         args: ``arch`` and the model flags that were given, without defaults.
-        vocabulary: symbols on each side, including fairseq's four.
+        vocabulary: symbols on each side, including fairseq's four; of source and target where they differ.
         source_length, target_length: tokens, including the end-of-sentence symbol; a language model has one sentence.
 
     Raises:
@@ -45,15 +45,16 @@ def measure_size(
     architectures = [name for name, kind in ARCH_MODEL_REGISTRY.items() if kind in kinds]
     if args.arch not in architectures:
         raise UserError(unknown(args.arch, architectures))
-    if vocabulary < 5:
-        raise UserError(f"--vocabulary {vocabulary}: at least 5: fairseq's four symbols and a word")
+    symbols = vocabulary if isinstance(vocabulary, tuple) else (vocabulary, vocabulary)
+    if min(symbols) < 5:
+        raise UserError(f"--vocabulary {min(symbols)}: at least 5: fairseq's four symbols and a word")
     args = Namespace(**vars(args))
     ARCH_CONFIG_REGISTRY[args.arch](args)
     off = Namespace()
     fill_defaults(off)
     off = Namespace(**{**vars(args), **vars(off)})
 
-    model = build_model(args, vocabulary)
+    model = build_model(args, symbols)
     translates = isinstance(model, DiverseTransformerModel)
     lengths = {"source": source_length} | ({"target": target_length or 30} if translates else {})
     if target_length is not None and not translates:
@@ -68,7 +69,7 @@ def measure_size(
     own, work, total = sum(parameters.values()), sum(flops.values()), sum([*parameters.values(), *outside.values()])
     added, added_work = 0, 0
     if off != args:
-        plain = build_model(off, vocabulary)
+        plain = build_model(off, symbols)
         added = total - sum(count_parameters(plain).values())
         added_work = work - sum(count_flops(plain, *lengths.values()).values())
     figures = {**parameters, "without_embeddings": own, "added": added, "total": total}
@@ -84,22 +85,23 @@ def measure_size(
             if model.encoder.plan.anywhere("interacting", name)
         },
         "widths": {side: getattr(args, f"{side}_embed_dim") for side in flops},
-        "vocabulary": vocabulary,
+        "vocabulary": symbols[0] if symbols[0] == symbols[1] else list(symbols),
         **{f"{side}_length": length for side, length in lengths.items()},
         "parameters": figures,
         "flops": {**flops, "total": work, "added": added_work},
     }
 
 
-def build_model(args: Namespace, vocabulary: int) -> Any:
-    """The model for complete arguments, with ``vocabulary`` symbols on each side.
+def build_model(args: Namespace, symbols: tuple[int, int]) -> Any:
+    """The model for complete arguments, with so many symbols of source and target.
 
     Raises:
         UserError: flags that do not fit the model.
     """
-    dictionary = Dictionary()
-    dictionary.pad_to_multiple_(vocabulary)
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary, max_positions=lambda: 512)
+    source, target = Dictionary(), Dictionary()
+    for dictionary, count in zip((source, target), symbols, strict=True):
+        dictionary.pad_to_multiple_(count)
+    task = SimpleNamespace(source_dictionary=source, target_dictionary=target, max_positions=lambda: 512)
     try:
         return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task).eval()
     except UserError:

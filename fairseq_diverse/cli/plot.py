@@ -175,8 +175,9 @@ def plot_head_map(args: argparse.Namespace) -> None:
         task.load_dataset(args.split)
         batches = task.get_batch_iterator(task.dataset(args.split), max_sentences=64).next_epoch_itr(shuffle=False)
         heads[name] = mean_heads(model, batches, task.source_dictionary.pad())
-        different = f"; of two different heads {mean_cosine(heads[name]):.3f}" * (len(heads[name]) > 1)
-        print(f"{name}: {len(heads[name])} heads, similarity {similarity(heads[name]):.3f}{different}")
+        own = heads[name]
+        different = f"; of two different heads {mean_cosine(own):.3f}" * (len(own) > 1)
+        print(f"{name}: {len(own)} heads, means over the encoder's layers; similarity {similarity(own):.3f}{different}")
     save_figure(draw_head_map(heads, args.seed), args.out)
     print(args.out)
 

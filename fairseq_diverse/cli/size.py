@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", required=True, help="diverse_transformer, diverse_transformer_lite, ...")
     parser.add_argument("--source-length", type=int, default=30, metavar="N", help="tokens (default: 30)")
     parser.add_argument("--target-length", type=int, metavar="N", help="tokens (default: 30)")
-    parser.add_argument("--vocabulary", type=int, default=32000, metavar="N", help="symbols a side (default: 32000)")
+    parser.add_argument(
+        "--vocabulary", type=int, metavar="N", help="symbols a side (default: those of --data, or 32000)"
+    )
     parser.add_argument("--data", metavar="DATA_BIN", help="measure the sentences of this training set, too")
     parser.add_argument("--source-lang", metavar="SOURCE", help="of --data, with --target-lang (default: the files')")
     parser.add_argument("--target-lang", metavar="TARGET", help="of --data, with --source-lang")
@@ -65,13 +67,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.analysis.size import measure_size
-    from fairseq_diverse.data.lengths import most_heads, phrase_layers, training_lengths
+    from fairseq.models import ARCH_MODEL_REGISTRY
 
-    size = measure_size(args, args.vocabulary, args.source_length, args.target_length)
-    if args.data and "decoder" not in size["widths"]:
+    from fairseq_diverse.analysis.size import measure_size
+    from fairseq_diverse.data.lengths import most_heads, phrase_layers, training_lengths, vocabularies
+    from fairseq_diverse.models.roberta import DiverseRobertaModel
+
+    if args.data and ARCH_MODEL_REGISTRY.get(args.arch) is DiverseRobertaModel:
         raise ValueError(f"--data: sentence pairs are for translation, not for {args.arch}; leave the flag out")
-    lengths = training_lengths(args.data, args.source_lang, args.target_lang) if args.data else None
+    pair = args.source_lang, args.target_lang
+    lengths = training_lengths(args.data, *pair) if args.data else None
+    symbols = args.vocabulary or (vocabularies(args.data, *pair) if args.data else 32000)
+    size = measure_size(args, symbols, args.source_length, args.target_length)
     if lengths is not None:
         most = {side: most_heads(width, lengths.source) for side, width in size["widths"].items()}
         admissible = {
@@ -79,7 +86,7 @@ def main(args: argparse.Namespace) -> None:
             for side, width in size["widths"].items()
         }
         size["data"] = {**lengths._asdict(), "h_max": most, "heads": admissible}
-        if layers := phrase_layers(args.data, args.source_lang, args.target_lang):
+        if layers := phrase_layers(args.data, *pair):
             size["data"]["phrase_layers"] = {**layers._asdict(), "limit": layers.limit}
         for component, heads in size["interacting"].items():
             side = "encoder" if component == "encoder" else "decoder"
@@ -107,7 +114,9 @@ def _table(size: dict[str, Any]) -> str:
             ("  with BERT's pooler for LM head", f"{parameters['classifier']:,}", ""),
         ]
     else:
-        rows.append((f"total, {size['vocabulary']:,} symbols a side", f"{parameters['total']:,}", ""))
+        symbols = size["vocabulary"]
+        counts = f"{symbols:,} symbols a side" if isinstance(symbols, int) else "{:,} and {:,} symbols".format(*symbols)
+        rows.append((f"total, {counts}", f"{parameters['total']:,}", ""))
     lines = [size["arch"], in_columns(rows)]
     if data := size.get("data"):
         lines += [

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from fairseq import utils
-from fairseq.data import data_utils, indexed_dataset
+from fairseq.data import Dictionary, data_utils, indexed_dataset
 
 from fairseq_diverse.data.trees import ROW, SyntaxDataset, available_trees
 from fairseq_diverse.support.errors import UserError
@@ -50,14 +50,35 @@ def sentence_lengths(data: str, source: str | None = None, target: str | None = 
     return np.concatenate(sizes["source"]) - 1, np.concatenate(sizes["target"]) - 1
 
 
+def vocabularies(data: str, source: str | None = None, target: str | None = None) -> tuple[int, int]:
+    """Symbols of the dictionaries of source and target, with fairseq's four; arguments as of ``sentence_lengths``.
+
+    Raises:
+        UserError: a dictionary is missing or damaged.
+    """
+    folder = utils.split_paths(data)[0]
+    counts = []
+    for language in _languages(folder, source, target):
+        path = f"{folder}/dict.{language}.txt"
+        try:
+            counts.append(len(Dictionary.load(path)))
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"--data {path}: not a dictionary of fairseq-preprocess ({error})") from None
+    return counts[0], counts[1]
+
+
+def _languages(folder: str, source: str | None, target: str | None) -> tuple[str, str]:
+    try:
+        found = data_utils.infer_language_pair(folder)
+    except OSError as error:
+        raise UserError(f"--data {folder}: {error.strerror}") from None
+    return (source, target) if source and target else found  # as in fairseq
+
+
 def _shards(data: str, source: str | None, target: str | None) -> Iterator[tuple[str, str]]:
     """Side and prefix of every binarized part of the training split."""
     for directory in utils.split_paths(data):
-        try:
-            found = data_utils.infer_language_pair(directory)
-        except OSError as error:
-            raise UserError(f"--data {directory}: {error.strerror}") from None
-        pair = (source, target) if source and target else found  # as in fairseq
+        pair = _languages(directory, source, target)
         names = f"{pair[0]}-{pair[1]}", f"{pair[1]}-{pair[0]}"
         for side, language in zip(("source", "target"), pair, strict=True):
             for shard in itertools.count():

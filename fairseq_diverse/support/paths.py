@@ -1,5 +1,6 @@
 """Folders of configurations and runs."""
 
+import difflib
 import os
 from pathlib import Path
 
@@ -28,7 +29,10 @@ def config_path(kind: str, name: str) -> Path:
         return given
     path = config_root() / kind / f"{name}.yaml"
     if not path.is_file():
-        raise ValueError(f"{name}: neither a file nor a {kind} configuration; known: {', '.join(config_names(kind))}")
+        known = config_names(kind)
+        beside = [str(file) for file in given.parent.glob("*.yaml")]
+        near = "".join(f"nearest: {found}; " for found in difflib.get_close_matches(name, [*known, *beside], n=1))
+        raise ValueError(f"{name}: no such file, and not one of configs/{kind}; {near}known: {', '.join(known)}")
     return path
 
 

@@ -33,13 +33,13 @@ def test_completion_knows_every_command_and_its_flags(shell, capsys):
 
 
 def test_a_wrong_flag_shows_the_usage_of_its_command(capsys):
-    for words, usage in (
-        (["average", "--checkpoints", "a", "--out", "b", "--lst", "5"], "usage: fairseq-diverse average "),
-        (["plot", "lengths", "--data", "a", "--out", "b.png", "--x", "y"], "usage: fairseq-diverse plot lengths "),
+    for words, usage, nearest in (
+        (["average", "--checkpoints", "a", "--out", "b", "--lst", "5"], "average ", "; nearest: --last"),
+        (["plot", "lengths", "--data", "a", "--out", "b.png", "--x", "y"], "plot lengths ", ""),
     ):
         code, shown = stopped(words, capsys)
-        assert code == 2 and shown.err.startswith(usage)
-        assert shown.err.splitlines()[-1].endswith(f"error: unrecognized arguments: {' '.join(words[-2:])}")
+        assert code == 2 and shown.err.startswith(f"usage: fairseq-diverse {usage}")
+        assert shown.err.splitlines()[-1].endswith(f"error: unrecognized arguments: {' '.join(words[-2:])}{nearest}")
 
 
 KINDS = [f"plot {kind}" for kind in ("attention", "head-map", "curves", "rows", "lengths")]
@@ -72,7 +72,7 @@ def test_help_has_an_example(command, capsys):
         ("binarize-syntax --data {}", "binarize-syntax: --dependency or --constituency FILES are needed"),
         ("check routing --user-dir no", "check: --user-dir no: no such folder"),
         ("run toy --data no", "run: data set no: neither a known name nor a folder made by"),
-        ("prepare no", "prepare: no: neither a file nor a data configuration; known: "),
+        ("prepare no", "prepare: no: no such file, and not one of configs/data; known: "),
     ],
 )
 def test_paths_and_architectures_are_checked_before_torch_is_imported(words, message, tmp_path):

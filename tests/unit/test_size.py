@@ -23,7 +23,7 @@ def parameters(arch: str = "diverse_transformer", **flags: object) -> int:
     args = Namespace(arch=arch, **flags)
     ARCH_CONFIG_REGISTRY[arch](args)
     with torch.device("meta"):
-        counts = count_parameters(build_model(args, 10))
+        counts = count_parameters(build_model(args, (10, 10)))
     return counts["encoder"] + counts["decoder"]
 
 
@@ -263,11 +263,17 @@ def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):
     widths = ["--encoder-embed-dim", "4", "--decoder-embed-dim", "64"]
     command = ["size", "--arch", "diverse_transformer_tiny", *widths, "--data", str(data)]
     assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["data"]
+    size = json.loads(capsys.readouterr().out)
+    symbols = 4 + len(read_lines(data / "dict.en.txt"))
+    assert size["vocabulary"] == symbols
+    found = size["data"]
     most = int(64 // source)
     expected = {"sentences": len(lengths[0]), "source": source, "target": target}
     expected["heads"] = {"encoder": [], "decoder": [count for count in range(1, most + 1) if 64 % count == 0]}
     assert found == {**expected, "h_max": {"encoder": 0, "decoder": most}}
+    with (data / "dict.de.txt").open("a") as dictionary:
+        dictionary.write("more 1\nstill-more 1\n")
+    assert main(command) == 0 and f"total, {symbols} and {symbols + 2} symbols" in capsys.readouterr().out
     picture = tmp_path / "lengths.png"
     assert main(["plot", "lengths", "--data", str(data), "--out", str(picture)]) == 0
     shown, longest = capsys.readouterr().out, max(len(line.split()) for line in read_lines(tmp_path / "train.en"))
