@@ -5,10 +5,12 @@ words that its subwords make must be those of the trees, except for escapes of M
 not, the first sentence that differs is named. A sentence without a usable tree (several roots, a cycle, an empty line)
 is kept, counted, and has everything related to everything. Which parser made the trees is recorded: what `parse` wrote
 beside its files, or --parser; a table's row that names its parser asks for it.
+The dependencies of test splits are kept as they are, too: `report --by attachment` reads them.
 """
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ def main(args: argparse.Namespace) -> None:
         return
     from fairseq_diverse.data.trees import binarize
     from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
+    from fairseq_diverse.syntax.attachment import kept_trees
     from fairseq_diverse.syntax.makers import named_makers
     from fairseq_diverse.syntax.parse import record_path
     from fairseq_diverse.syntax.parsers import recorded_parsers
@@ -90,6 +93,10 @@ def main(args: argparse.Namespace) -> None:
         if unused := sorted({*named.values()} - {how["parser"] for how in made.values()}):
             raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
         counts = binarize(prefix, text, dependency, constituency, args.subwords, made)
+        if dependency and split.startswith("test"):
+            kept = kept_trees(args.data, split, args.source_lang, args.target_lang)
+            with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:
+                shutil.copyfileobj(trees, copy)
         parsers |= made
         for kind, lines in counts.unparsed.items():
             some = f": lines {first_lines(lines)}" if lines else ""

@@ -13,9 +13,12 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from fairseq_diverse.experiments.learning_curves import Training
+    from fairseq_diverse.experiments.rows import Row
+    from fairseq_diverse.experiments.tables import Table
     from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
@@ -109,15 +112,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     table = kinds.add_parser(
         "rows",
-        help="a table's figures against a flag of its rows",
+        help="a table's figures against a flag of its rows, or by groups of test sentences",
         description="Draw a table's figures against a flag: one curve for the rows that differ in it alone, means over "
-        "seeds with one standard deviation. A row without a number there is a dashed level.",
+        "seeds with one standard deviation. A row without a number there is a dashed level. With --by, draw each row's "
+        "NLL less its baseline's in groups of test sentences, as `report --by` shows it.",
         epilog="example: fairseq-diverse plot rows multi30k-li2022 --out heads.png",
     )
     add_table_arguments(table)
     add_source_arguments(table)
     table.add_argument(
         "--x", metavar="FLAG", help="the flag, those that go with it after a comma (default: the table's)"
+    )
+    table.add_argument(
+        "--by", metavar="PROPERTY", help="length, rare-words, attachment or verb-final, of the first test set"
     )
     table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
     table.set_defaults(subparser=table)
@@ -203,6 +210,10 @@ def plot_rows(args: argparse.Namespace) -> None:
         raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
     table = read_table(args)
     rows = select_rows(table, args.rows)
+    if args.by:
+        save_figure(_groups(args, table, rows), args.out)
+        print(args.out)
+        return
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:
         raise UserError(f"--x: needed, since {table.name} has no `x`: the flag in which the rows differ")
@@ -212,6 +223,25 @@ def plot_rows(args: argparse.Namespace) -> None:
     figure = draw_curves(found, summaries, flags[0], metrics)
     save_figure(figure, args.out)
     print(args.out)
+
+
+def _groups(args: argparse.Namespace, table: "Table", rows: "Sequence[Row]") -> "Figure":
+    """The picture of --by."""
+    from fairseq_diverse.experiments.groups import compare_groups, draw_groups
+    from fairseq_diverse.experiments.report import of_test, test_names
+    from fairseq_diverse.experiments.sentences import find_records, known_property
+
+    known_property(args.by)
+    names = {name for row in rows for name in (row.name, row.baseline)}
+    shown, others = ([row for row in table.rows.values() if (row.name in names) == own] for own in (True, False))
+    summaries, of_others = read_summaries(args, shown), read_summaries(args, others, asked=False) if others else {}
+    records = find_records(shown, summaries, args.results, Path(args.runs).resolve() if args.runs else None)
+    test = test_names(shown, summaries)[0]
+    view = of_test(shown, summaries, test)
+    lines = compare_groups(*view, records, args.by, test, of_test(others, of_others, test))
+    if not any("word_delta" in line for line in lines):
+        raise UserError(f"--by {args.by}: no row of {table.name} has a finished run beside one of its baseline")
+    return draw_groups(lines, f"{table.title}: by {args.by}")
 
 
 def plot_attention(args: argparse.Namespace) -> None:

@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verdict", action="store_true", help="one line a row: does it help, how sure is that, what does it cost"
     )
     parser.add_argument(
+        "--by",
+        metavar="PROPERTY",
+        help="where a row helps: NLL of groups of test sentences by length, rare-words, attachment (of prepositional "
+        "phrases) or verb-final (clauses), or several, comma-joined",
+    )
+    parser.add_argument(
         "--translations",
         type=int,
         metavar="N",
@@ -167,16 +173,21 @@ def show(args: argparse.Namespace) -> str:
         rows = [row for row in rows if summaries[row.name]]
         if not rows:
             raise UserError(f"--finished: no row of {table.name} has a finished run")
+    if args.by and args.verdict:
+        raise UserError("--by and --verdict: one of them")
     kinds = {row.kind for row in rows}
     if len({"glue" if kind == "pretraining" else kind for kind in kinds}) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
     if "translation" not in kinds:
-        if args.test or args.verdict:
-            raise UserError(f"--{'test' if args.test else 'verdict'}: is for translations; {table.name} classifies")
+        if asked := [flag for flag in ("test", "verdict", "by") if getattr(args, flag)]:
+            raise UserError(f"--{asked[0]}: is for translations; {table.name} classifies")
         of_kind = _classification if "classification" in kinds else _glue
         blocks, content = of_kind(args, table, rows, summaries, (others, of_others))
+    elif args.by and args.format != "html":
+        blocks, content = _groups(args, table, rows, summaries, (others, of_others))
     else:
         blocks, content = _translation(args, table, rows, summaries, (others, of_others))
+        blocks += _groups(args, table, rows, summaries, (others, of_others))[0] if args.by else []
     count = _sentence_count(args, kinds)
     found: list[Sentence] = []
     if count and args.format != "html":
@@ -189,8 +200,11 @@ def show(args: argparse.Namespace) -> str:
         blocks = [(cells, title, []) for cells, title, _ in blocks]
     if not any(summaries.values()):
         print(f"warning: {nothing_finished(args.table)}", file=sys.stderr)
-    if args.save and not saved.save(args.save, summaries):
-        raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
+    if args.save:
+        if not saved.save(args.save, summaries):
+            raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
+        if "translation" in kinds:
+            _save_sentences(args, rows, summaries)
     if args.format == "json":
         return json.dumps({"table": table.name, "title": table.title, **content}, indent=1)
     if args.format == "html":
@@ -308,6 +322,45 @@ def _translation(
             name: {"rows": found, "notes": text} for name, found, text in zip(chosen, lines, notes, strict=True)
         }
     return list(zip(cells, titles, own, strict=True)), content
+
+
+def _groups(
+    args: argparse.Namespace,
+    table: "Table",
+    rows: "Sequence[Row]",
+    summaries: "dict[str, list[Summary]]",
+    others: "Others",
+) -> "tuple[list[Block], dict[str, Any]]":
+    """A table for each property of --by and test set, and what JSON has of them."""
+    from fairseq_diverse.experiments import groups, report, sentences
+
+    properties = [sentences.known_property(name.strip()) for name in args.by.split(",")]
+    records = sentences.find_records(rows, summaries, args.results, _root(args))
+    names = report.test_names(rows, summaries)
+    content: dict[str, Any] = {}
+    found: list[tuple[list[list[str]], str, list[str]]] = []
+    for test in [args.test] if args.test else names:
+        view, of_others = report.of_test(rows, summaries, test), report.of_test(*others, test)
+        if not any(view[1].values()):
+            continue
+        for name in properties:
+            lines = groups.compare_groups(*view, records, name, test, of_others)
+            notes = groups.group_notes(lines, name, records)
+            content.setdefault(test, {})[name] = {"rows": lines, "notes": notes}
+            title = f"{table.title}: by {name}" + f", {test}" * (len(names) > 1)
+            found.append((groups.group_cells(lines), title, notes))
+    shown = _columns([cells for cells, _, _ in found], args.columns if args.format != "html" else None)
+    return [(cells, title, notes) for cells, (_, title, notes) in zip(shown, found, strict=True)], {"groups": content}
+
+
+def _save_sentences(args: argparse.Namespace, rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]") -> None:
+    """Copy what --by needs besides the summaries; where it is not to be had, say so."""
+    from fairseq_diverse.experiments import sentences
+
+    try:
+        sentences.save_records(args.save, sentences.find_records(rows, summaries, args.results, _root(args)))
+    except ValueError as error:
+        print(f"--save {args.save}: without what --by needs: {error}", file=sys.stderr)
 
 
 def _columns(tables: list[list[list[str]]], names: str | None) -> list[list[list[str]]]:

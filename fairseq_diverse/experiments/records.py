@@ -74,7 +74,7 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
         elif "accuracy" in summary:
             for name, part in summary["accuracy"].items():
                 count, classes = len(part["hits"]), part["classes"]
-                whole = all(map(_is_count, classes)) and sum(classes) == count and not part["hits"].strip("01")
+                whole = all(map(is_count, classes)) and sum(classes) == count and not part["hits"].strip("01")
                 wrong += [] if count and whole else [name]
         else:
             for test, part in {"": summary, **summary.get("tests", {})}.items():
@@ -83,7 +83,7 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
                 figures[f"{before}test_nll"] = nll
                 for name in metrics.keys() - {"signatures"} | {"bleu", "chrf", "ter", "length_ratio"}:
                     figures[f"{before}{name}"] = [metrics[name]]
-                whole = all(_is_count(count) for sentence in counts for count in sentence)
+                whole = all(is_count(count) for sentence in counts for count in sentence)
                 shaped = whole and bleu_statistics(counts).shape == (len(nll), 2 + 2 * ORDERS)
                 wrong += [] if shaped else [f"{before}bleu_counts"]
                 wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else [f"{before}signatures"]
@@ -106,7 +106,7 @@ def _is_figure(value: Any) -> bool:
     return _is(value, int | float) and math.isfinite(value)
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
     return _is(value, int) and value >= 0
 
 

@@ -7,7 +7,7 @@ is empty.
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +28,8 @@ class Dependencies(NamedTuple):
 
     words: list[str]
     heads: list[int] | None  # index of each word's head, from 0; the root's is its own; None = no usable tree
+    tags: Sequence[str] = ()  # universal part of speech of each word
+    relations: Sequence[str] = ()  # of each word to its head
 
 
 def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Dependencies]:
@@ -42,12 +44,14 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
     """
     words: list[str] = []
     heads: list[str] = []
+    tags: list[str] = []
+    relations: list[str] = []
     inside = False
     for number, line in enumerate(itertools.chain(iterate_lines(path) if lines is None else lines, [""]), 1):
         if not line.strip():
             if inside:
-                yield Dependencies(words, usable_heads(heads))
-            words, heads, inside = [], [], False
+                yield Dependencies(words, usable_heads(heads), tags, relations)
+            words, heads, tags, relations, inside = [], [], [], [], False
             continue
         inside = True
         if line.startswith("#"):
@@ -61,6 +65,8 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
             raise ValueError(f"{path}:{number}: word {len(words) + 1} of the sentence is numbered {columns[0]!r}")
         words.append(columns[1])
         heads.append(columns[6])
+        tags.append(columns[3])
+        relations.append(columns[7])
 
 
 def usable_heads(heads: list[str]) -> list[int] | None:

@@ -1,0 +1,232 @@
+"""What is known of a data set's test sentences, and the groups that they are in by it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairseq_diverse.experiments.datasets import DataSet, find_data
+from fairseq_diverse.experiments.records import is_count, read_json, write_json
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import iterate_lines, read_lines
+from fairseq_diverse.syntax.attachment import attachments, kept_trees, subordinate
+from fairseq_diverse.syntax.trees import read_conllu
+
+FOLDER = "sentences"  # of a folder of saved summaries
+QUARTERS = (0.25, 0.5, 0.75)
+COUNTS = (1, 10, 100)  # where classes of rare words begin
+NO_TREE = "no usable tree"
+TREES = {  # groups by trees; a sentence is in the group at the index that is kept of it
+    "attachment": ("no prepositional phrase", "to a noun", "to a predicate", "to both", NO_TREE),
+    "verb-final": ("none", "verb-final clause", NO_TREE),
+}
+BY = {
+    "length": "words of the source, as tokenized: quartiles of the test sentences, those of one length in one group",
+    "rare-words": "how often the source's rarest word is in the training text, as tokenized and in lower case",
+    "attachment": "what the source's prepositional phrases are attached to, by the dependency trees of the data",
+    "verb-final": "a subordinate or relative clause in the source, which German ends with its verb, by the dependency "
+    "trees of the data",
+}
+
+Record = dict[str, Any]  # data_hash, longest, and tests: by name of a test set what is known of its sentences
+
+
+class Groups(NamedTuple):
+    """A partition of test sentences: the groups' names, and for each sentence the index of its group."""
+
+    names: list[str]
+    of: np.ndarray
+
+
+def known_property(name: str) -> str:
+    """The name of a property of sentences.
+
+    Raises:
+        UserError: it is none.
+    """
+    if name not in BY:
+        raise UserError(f"--by {name}: not known; known are {', '.join(BY)}")
+    return name
+
+
+def describe(data: DataSet, tests: Sequence[str]) -> Record:
+    """What is known of the sentences of test sets.
+
+    ``data_hash`` is the data's, ``longest`` the words of the longest source sentence in training. Of every test set
+    ``length`` and ``rarest`` hold a number for each sentence (`BY`; an empty sentence counts as one of frequent words),
+    ``attachment`` and ``verb-final`` a digit, the index in `TREES`, where ``binarize-syntax`` kept its dependency
+    trees; ``data_hash`` is its own hash, where it has one.
+
+    Raises:
+        ValueError: text or trees are missing, damaged, or of different numbers of sentences.
+    """
+    texts = {name: [line.lower().split() for line in read_lines(_text(data, data.subsets[name]))] for name in tests}
+    counts = dict.fromkeys((word for lines in texts.values() for line in lines for word in line), 0)
+    longest = 0
+    for line in iterate_lines(_text(data, "train")):
+        words = line.lower().split()
+        longest = max(longest, len(words))
+        for word, count in Counter(words).items():
+            if word in counts:
+                counts[word] += count
+    most = max(counts.values(), default=0)
+    found: dict[str, Any] = {}
+    for name, lines in texts.items():
+        digest = data.tests.get(name)
+        found[name] = {
+            **({"data_hash": digest} if digest else {}),
+            "length": [len(words) for words in lines],
+            "rarest": [min((counts[word] for word in words), default=most) for words in lines],
+            **_of_trees(data, data.subsets[name], len(lines)),
+        }
+    return {"data_hash": data.hash, "longest": longest, "tests": found}
+
+
+def _text(data: DataSet, split: str) -> Path:
+    return data.path / "text" / f"tok.{split}.{data.source}"
+
+
+def _of_trees(data: DataSet, split: str, count: int) -> dict[str, str]:
+    """The entries of `describe` by trees; none where there are no trees."""
+    path = kept_trees(data.path, split, data.source, data.target)
+    if not path.is_file():
+        return {}
+    trees = list(read_conllu(path))
+    if len(trees) != count:
+        raise ValueError(f"{path}: {len(trees)} trees of {count} sentences; run fairseq-diverse binarize-syntax again")
+    found: dict[str, list[int]] = {kind: [names.index(NO_TREE)] * count for kind, names in TREES.items()}
+    for number, tree in enumerate(trees):
+        if tree.heads is not None:
+            belongs = attachments(tree)
+            found["attachment"][number] = ("noun" in belongs) + 2 * ("predicate" in belongs)
+            found["verb-final"][number] = int(subordinate(tree))
+    return {kind: "".join(map(str, of_kind)) for kind, of_kind in found.items()}
+
+
+def group(record: Record, test: str, by: str, where: str) -> Groups:
+    """The groups of a test set's sentences that are not empty.
+
+    By length there are four, those that the quartiles end, and where training has no sentence as long as the longest of
+    the test set, those that are longer than all in training are groups of their own.
+
+    Args:
+        by: one of `BY`.
+        where: the record comes from, for errors.
+
+    Raises:
+        ValueError: the sentences have no trees.
+    """
+    of_test = record["tests"][test]
+    if by in TREES:
+        if by not in of_test:
+            raise ValueError(
+                f"--by {by}: {where} has no dependency trees of {test}; `fairseq-diverse binarize-syntax --data DIR "
+                "--dependency FILES` keeps those of test sets, which changes no runs"
+            )
+        number = np.array(list(map(int, of_test[by])))
+        names = dict(enumerate(TREES[by]))
+    else:
+        values = np.array(of_test["length" if by == "length" else "rarest"])
+        if by == "length":
+            cuts = {*np.quantile(values, QUARTERS, method="inverted_cdf").tolist(), record["longest"]}
+            number = np.searchsorted(sorted(cuts), values)
+            ranges = {at: (values[number == at].min(), values[number == at].max()) for at in np.unique(number)}
+            names = {
+                at: f"{low} to {high} words" if low < high else f"{low} words" for at, (low, high) in ranges.items()
+            }
+        else:
+            number = np.searchsorted(COUNTS, values, side="right")
+            names = dict(enumerate(("never", "1 to 9 times", "10 to 99 times", "100 times or more")))
+    used, number = np.unique(number, return_inverse=True)
+    return Groups([names[at] for at in used], number)
+
+
+def find_records(
+    rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]], results: Path | None, root: Path | None
+) -> dict[str, tuple[Record, str]]:
+    """By data set of the finished rows, what is known of its test sentences, and where that comes from: the copy beside
+    saved summaries, else the prepared data.
+
+    Args:
+        summaries: of all test sets, as they were read.
+        results: the folder of saved summaries, None for runs.
+        root: the folder of runs.
+
+    Raises:
+        ValueError: there is neither, or it is of other data than the runs or of other sentences.
+    """
+    found = {}
+    for name in dict.fromkeys(row.data for row in rows if summaries[row.name]):
+        of_data = [summary for row in rows if row.data == name for summary in summaries[row.name]]
+        copy = results / FOLDER / f"{Path(name).name}.json" if results else None
+        if copy and copy.exists():
+            record, where = _read(copy), str(copy)
+        else:
+            data = find_data(name, dry=True, root=root)
+            if results and (not data.hash or data.hash != of_data[0]["data_hash"]):
+                raise ValueError(
+                    f"{results}: saved without what is known of the test sentences of {data.name}; `fairseq-diverse "
+                    f"report TABLE --save {results}` where the data are prepared adds it ({copy})"
+                )
+            tests = [test for test in _tests(of_data) if test in data.subsets]
+            record, where = describe(data, tests), str(data.path)
+        for summary in of_data:
+            _refuse_other(record, summary, where)
+        found[name] = record, where
+    return found
+
+
+def save_records(folder: Path, records: Mapping[str, tuple[Record, str]]) -> None:
+    """Copy them beside saved summaries, where `find_records` finds them."""
+    for name, (record, _) in records.items():
+        write_json(folder / FOLDER / f"{Path(name).name}.json", record)
+
+
+def _tests(summaries: Sequence[Summary]) -> list[str]:
+    """Names of the test sets that runs were scored on."""
+    names = [name for summary in summaries for name in (summary.get("test", "test"), *summary.get("tests", {}))]
+    return list(dict.fromkeys(names))
+
+
+def _refuse_other(record: Record, summary: Summary, where: str) -> None:
+    """Raise ``ValueError`` where a run was scored on other sentences than a record is of."""
+    parts = {summary.get("test", "test"): summary, **summary.get("tests", {})}
+    first = next(iter(parts))
+    run = f"row {summary['system']} seed {summary['seed']}"
+    for name, part in parts.items():
+        of_test = record["tests"].get(name, {"length": []})
+        known = record["data_hash"] if name == first else of_test.get("data_hash", part.get("data_hash"))
+        count, expected = len(part["test_nll"]), len(of_test["length"])
+        if part.get("data_hash", known) != known:
+            raise ValueError(f"{where}: not the test sentences of {run} ({name}), whose data are others")
+        if count != expected:
+            raise ValueError(f"{where}: {expected} sentences of {name}; {run} was scored on {count}")
+
+
+def _read(path: Path) -> Record:
+    """A record that was saved.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    hint = "save it again"
+    record = read_json(path, hint) or {}
+    wrong = ValueError(f"{path}: not what `fairseq-diverse report TABLE --save` writes; {hint}")
+    try:
+        whole = isinstance(record["data_hash"], str) and is_count(record["longest"])
+        for of_test in record["tests"].values():
+            count = len(of_test["length"])
+            whole &= isinstance(of_test.get("data_hash", ""), str) and len(of_test["rarest"]) == count
+            whole &= all(map(is_count, (*of_test["length"], *of_test["rarest"])))
+            for kind in TREES.keys() & of_test.keys():
+                digits = set("".join(map(str, range(len(TREES[kind])))))
+                whole &= len(of_test[kind]) == count and set(of_test[kind]) <= digits
+    except (KeyError, TypeError, AttributeError):
+        raise wrong from None
+    if not whole:
+        raise wrong
+    return record

@@ -1,0 +1,42 @@
+"""What a sentence's dependencies say of its prepositional phrases and its subordinate clauses."""
+
+from pathlib import Path
+
+from fairseq_diverse.syntax.trees import Dependencies
+
+NOUNS = ("NOUN", "PROPN", "PRON")
+SUBORDINATE = ("ccomp", "advcl", "acl:relcl", "relcl")
+
+
+def kept_trees(data: Path, split: str, source: str, target: str) -> Path:
+    """The dependency trees that ``binarize-syntax`` keeps of a test set, as they were given."""
+    return data / f"{split}.{source}-{target}.{source}.conllu"
+
+
+def attachments(sentence: Dependencies) -> set[str]:
+    """What the sentence's prepositional phrases belong to: ``noun``, ``predicate`` (a verb or an adjective), both, or
+    nothing.
+
+    In Universal Dependencies the noun of such a phrase has a preposition as ``case``; it is the ``nmod`` of a noun or
+    the ``obl`` of a predicate. With spaCy's labels the preposition is the ``prep`` of either. A phrase that is the
+    predicate itself ("is in the garden") belongs to nothing.
+    """
+    assert sentence.heads is not None
+    found = set()
+    for word, (tag, relation) in enumerate(zip(sentence.tags, sentence.relations, strict=True)):
+        head = sentence.heads[word]
+        if relation == "prep":
+            found.add("noun" if sentence.tags[head] in NOUNS else "predicate")
+        elif relation == "case" and tag == "ADP":
+            kind = sentence.relations[head].partition(":")[0]
+            found |= {{"nmod": "noun", "obl": "predicate"}[kind]} if kind in ("nmod", "obl") else set()
+    return found
+
+
+def subordinate(sentence: Dependencies) -> bool:
+    """Whether the sentence has a clause with a finite verb of its own inside another one: a complement, an adverbial or
+    a relative clause. German puts the verb of such a clause last.
+
+    Relations do not say whether a verb is finite. In the embedded corpus it is: its infinitives are ``xcomp``.
+    """
+    return not set(SUBORDINATE).isdisjoint(sentence.relations)
