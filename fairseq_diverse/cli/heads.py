@@ -17,7 +17,9 @@ import argparse
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
+from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 from fairseq_diverse.support.tables import in_columns
 
@@ -32,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gate", default="dynamic", help="dynamic or a number in (0, 1] (default: dynamic)")
     parser.add_argument("--sentences", type=int, metavar="N", help="only about the first N")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"heat map, {FORMATS_TEXT}")
 
 
@@ -67,10 +70,13 @@ def main(args: argparse.Namespace) -> None:
     functions = roles(figures)
     if args.out:
         save_figure(draw_figures(figures), args.out)
+    found: dict[str, Any] = {name: values.tolist() for name, values in figures.items()}
+    found |= {"roles": functions, "attentions": {f"{c}:{layer}": of for (c, layer), of in attentions.items()}}
+    if args.save:
+        with atomic_write(args.save) as file:
+            json.dump(found, file)
     if args.json:
-        found = {name: values.tolist() for name, values in figures.items()}
-        of_places = {f"{component}:{layer}": of_place for (component, layer), of_place in attentions.items()}
-        print(json.dumps({**found, "roles": functions, "attentions": of_places}))
+        print(json.dumps(found))
         return
     rows: list[list[object]] = [["layer", "head", *figures, "role"]]
     layers, heads = next(iter(figures.values())).shape

@@ -57,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "phrases) or verb-final (clauses), or several, comma-joined",
     )
     parser.add_argument(
+        "--heads", action="store_true", help="how different the heads of each row's attentions are (run --heads)"
+    )
+    parser.add_argument(
         "--translations",
         type=int,
         metavar="N",
@@ -173,21 +176,22 @@ def show(args: argparse.Namespace) -> str:
         rows = [row for row in rows if summaries[row.name]]
         if not rows:
             raise UserError(f"--finished: no row of {table.name} has a finished run")
-    if args.by and args.verdict:
-        raise UserError("--by and --verdict: one of them")
+    if len(views := [f"--{flag}" for flag in ("verdict", "by", "heads") if getattr(args, flag)]) > 1:
+        raise UserError(f"{' and '.join(views)}: one of them")
     kinds = {row.kind for row in rows}
     if len({"glue" if kind == "pretraining" else kind for kind in kinds}) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
     if "translation" not in kinds:
-        if asked := [flag for flag in ("test", "verdict", "by") if getattr(args, flag)]:
+        if asked := [flag for flag in ("test", "verdict", "by", "heads") if getattr(args, flag)]:
             raise UserError(f"--{asked[0]}: is for translations; {table.name} classifies")
         of_kind = _classification if "classification" in kinds else _glue
         blocks, content = of_kind(args, table, rows, summaries, (others, of_others))
-    elif args.by and args.format != "html":
-        blocks, content = _groups(args, table, rows, summaries, (others, of_others))
     else:
-        blocks, content = _translation(args, table, rows, summaries, (others, of_others))
-        blocks += _groups(args, table, rows, summaries, (others, of_others))[0] if args.by else []
+        of_view = _groups if args.by else _heads if args.heads else _translation
+        blocks, content = of_view(args, table, rows, summaries, (others, of_others))
+        if args.format == "html" and of_view is not _translation:
+            main_blocks, content = _translation(args, table, rows, summaries, (others, of_others))
+            blocks = main_blocks + blocks
     count = _sentence_count(args, kinds)
     found: list[Sentence] = []
     if count and args.format != "html":
@@ -351,6 +355,22 @@ def _groups(
             found.append((groups.group_cells(lines), title, notes))
     shown = _columns([cells for cells, _, _ in found], args.columns if args.format != "html" else None)
     return [(cells, title, notes) for cells, (_, title, notes) in zip(shown, found, strict=True)], {"groups": content}
+
+
+def _heads(
+    args: argparse.Namespace,
+    table: "Table",
+    rows: "Sequence[Row]",
+    summaries: "dict[str, list[Summary]]",
+    others: "Others",
+) -> "tuple[list[Block], dict[str, Any]]":
+    """The table of --heads and what JSON has of it."""
+    from fairseq_diverse.experiments.head_report import compare_heads, head_cells, head_notes
+
+    lines = compare_heads(rows, summaries)
+    notes = head_notes(lines)
+    (cells,) = _columns([head_cells(lines)], args.columns if args.format != "html" else None)
+    return [(cells, f"{table.title}: heads", notes)], {"rows": lines, "notes": notes}
 
 
 def _save_sentences(args: argparse.Namespace, rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]") -> None:

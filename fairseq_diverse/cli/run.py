@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="on a CPU: one thread and instructions of AVX2 only, so that trainings repeat to the last bit",
     )
     parser.add_argument(
+        "--heads",
+        action="store_true",
+        help="also measure how different the heads of every attention are, of finished runs without training",
+    )
+    parser.add_argument(
         "--yisi-model",
         type=Path,
         metavar="DIR",
@@ -158,7 +163,12 @@ def main(args: argparse.Namespace) -> int:
         use_model(args.yisi_model)
     table = read_table(args)
     tracking = _tracking(args)
-    found = find_runs(select_rows(table, args.rows), parse_seeds(args.seeds), args.dry_run)
+    rows = select_rows(table, args.rows)
+    if args.heads:
+        if others := [row.name for row in rows if row.kind != "translation"]:
+            raise ValueError(f"--heads: row {others[0]} does not translate; choose others with --rows")
+        rows = [replace(row, heads=True) for row in rows]
+    found = find_runs(rows, parse_seeds(args.seeds), args.dry_run)
     found = [each for run in found for each in (run.first, run) if each]
     copies = Copies(args.save, found) if args.save else None
     once: dict[Path, Run] = {}  # of equal rows one run, scored as all of them ask for

@@ -89,6 +89,11 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
                 wrong += [] if isinstance(metrics["signatures"]["bleu"], str) else [f"{before}signatures"]
                 wrong += [] if isinstance(part["language"], str) else [f"{before}language"]
                 wrong += [] if all(isinstance(why, str) for why in part.get("missing", {}).values()) else ["missing"]
+            for place, of_place in summary.get("heads", {}).items():
+                figures[f"heads {place}"] = [
+                    of_place["width"],
+                    *(value for value in of_place.values() if value is not None),
+                ]
         wrong += [f"{name}: {value}" for name, values in figures.items() for value in values if not _is_figure(value)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{path}: not a summary of a run ({shown(error)}); {hint}") from None

@@ -31,7 +31,7 @@ class Row:
     own. ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree
     the parser that must have made the trees of a row that reads some; empty where any will do. ``pretrained`` is what
     its training starts from: a row of the same table, whose run of the same seed is done before, or the path of a
-    checkpoint; empty for nothing.
+    checkpoint; empty for nothing. ``heads`` says that how different its heads are is measured, too.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Row:
     gpus: int = 0
     parser: dict[str, str] = field(default_factory=dict)
     pretrained: "Row | str" = ""
+    heads: bool = False
 
     @property
     def max_update(self) -> int:
@@ -67,11 +68,11 @@ class Row:
         return KINDS.get(str(self.train.get("task")), "translation")
 
     def with_scores_of(self, other: "Row") -> "Row":
-        """The row, also scored by the metrics and on the test sets of an equal one."""
+        """The row, also scored by the metrics and on the test sets of an equal one, and its heads measured as there."""
         metrics, tests = (
             tuple(dict.fromkeys(pair)) for pair in (self.metrics + other.metrics, self.tests + other.tests)
         )
-        return replace(self, metrics=metrics, tests=tests)
+        return replace(self, metrics=metrics, tests=tests, heads=self.heads or other.heads)
 
     def with_batch_of_paper(self, gpus: int) -> "Row":
         """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's.

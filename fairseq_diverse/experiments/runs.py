@@ -117,15 +117,15 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the summary is there, with every test set and metric that the row asks for."""
+        """Whether the summary is there, with every test set and metric, and the figures of heads, if the row asks."""
         return (summary := self.summary) is not None and self.is_complete(summary)
 
     def is_complete(self, summary: Mapping[str, Any]) -> bool:
-        """Whether a summary has every test set and metric that the row asks for."""
+        """Whether a summary has every test set and metric, and the figures of heads, if the row asks."""
         tests = summary.get("tests", {})
         parts = [summary, *(tests[name] for name in self.further if name in tests and self.is_of(name, tests[name]))]
         complete = all(set(self.row.metrics) <= set(part.get("metrics", {})) for part in parts)
-        return complete and len(parts) == 1 + len(self.further)
+        return complete and len(parts) == 1 + len(self.further) and ("heads" in summary or not self.row.heads)
 
     @property
     def _tried(self) -> dict[str, str]:
@@ -215,6 +215,10 @@ class Run:
             for subset, suffix in {"test": "", **{split: f"-{name}" for name, split in self.further.items()}}.items():
                 steps[f"generate{suffix}"] = generate(settings, subset)
                 steps[f"reference{suffix}"] = generate({}, subset, references=True)
+            if row.heads:
+                looked_at = ["--checkpoint", str(self.checkpoint), "--data", str(self.data.path)]
+                saved = ["--save", str(self.directory / "heads.json")]
+                steps["heads"] = ["-m", "fairseq_diverse.cli", "heads", *looked_at, *saved, *own]
         return {step: [sys.executable, *command] for step, command in steps.items()}
 
     def variables(self, step: str) -> dict[str, str]:

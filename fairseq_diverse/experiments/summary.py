@@ -73,9 +73,10 @@ def starts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def complete(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
-    """The summary with the test sets and metrics that the run's row asks for and it lacks.
+    """The summary with the test sets, metrics and figures of heads that the run's row asks for and it lacks.
 
-    ``tests`` holds of each further test set what the summary holds of the first.
+    ``tests`` holds of each further test set what the summary holds of the first. ``heads`` holds the figures of each
+    attention (`analysis.diversity`) on the validation split, by component:layer.
     """
     tests, lines = dict(summary.get("tests", {})), run.lines_by_step({"OMP_NUM_THREADS": "1"})
     for name in run.further:
@@ -83,9 +84,19 @@ def complete(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
             digest = run.data.tests.get(name)
             tests[name] = _translation(run, name) | ({"data_hash": digest} if digest else {})
         tests[name] = add_metrics(run, tests[name], name)
-    of_tests = [lines[f"{step}-{name}"] for name in run.further for step in ("generate", "reference")]
-    commands = [*summary["commands"], *(line for line in of_tests if line not in summary["commands"])]
-    return add_metrics(run, summary) | ({"commands": commands, "tests": tests} if tests else {})
+    steps = [f"{step}-{name}" for name in run.further for step in ("generate", "reference")]
+    further = [lines[step] for step in [*steps, *["heads"] * run.row.heads]]
+    found = add_metrics(run, summary) | ({"tests": tests} if tests else {})
+    found |= {"heads": _heads(run)} if run.row.heads else {}
+    return found | {"commands": [*summary["commands"], *(line for line in further if line not in summary["commands"])]}
+
+
+def _heads(run: Run) -> dict[str, dict[str, Any]]:
+    places = (read_json(run.directory / "heads.json") or {})["attentions"]
+    return {
+        place: {name: value if value is None else round(value, 5) for name, value in figures.items()}
+        for place, figures in places.items()
+    }
 
 
 def add_metrics(run: Run, summary: dict[str, Any], test: str = "") -> dict[str, Any]:

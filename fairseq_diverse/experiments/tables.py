@@ -20,12 +20,12 @@ from fairseq_diverse.syntax.makers import named_makers
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "user-dir", "parser", "pretrained", "flags", "data-flags", "generate"),
-    *("average", "baseline", "grid", "metrics", "tests", "gpus", "x", "rows"),
+    *("average", "baseline", "grid", "metrics", "tests", "heads", "gpus", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average", "gpus")
 ROW_KEYS = (
     *("data", "size", "parser", "pretrained", "generate", "average", "baseline", "grid", "metrics", "published"),
-    "tests",
+    *("tests", "heads"),
 )
 TEXT_FIGURE = re.compile(r"[\d.,]+[KMGT]?(/[\d.,]+)*")
 POSITIVE = ("batch-size", "beam", "max-sentences", "max-tokens", "max-update", "nbest", "update-freq")
@@ -139,6 +139,7 @@ def load_table(
             pretrained=(checkpoint or _text({**content, **row}, "pretrained", path))
             if KINDS.get(str(train.get("task"))) == "glue"
             else "",
+            heads=_measures_heads({**content, **row}, where),
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -150,6 +151,8 @@ def load_table(
             raise ValueError(f"{where}: average: by: nll_loss: classifiers have loss only")
         if resolved.kind != "translation" and resolved.metrics:
             raise ValueError(f"{where}: metrics: {', '.join(resolved.metrics)}: are of translations; it has none")
+        if resolved.kind != "translation" and resolved.heads:
+            raise ValueError(f"{where}: heads: are of models that translate")
         if "pretrained" in row and resolved.kind != "glue":
             raise ValueError(f"{where}: pretrained: its task is not sentence_prediction")
         if resolved.pretrained and "finetune-from-model" in resolved.train:
@@ -447,6 +450,13 @@ def _tests(content: Flags, where: str) -> tuple[str, ...]:
             f"{where}: tests: {shown(names)}: a list of different names expected, [valid, test] for example"
         )
     return tuple(names)
+
+
+def _measures_heads(content: Flags, where: str) -> bool:
+    heads = content.get("heads", False)
+    if not isinstance(heads, bool):
+        raise ValueError(f"{where}: heads: {shown(heads)}: true or false expected")
+    return heads
 
 
 def _length_penalties(generate: Flags, where: str) -> tuple[str, ...]:

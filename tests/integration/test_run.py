@@ -214,13 +214,48 @@ def test_a_finished_run_gets_the_metrics_and_test_sets_of_another_table(folder, 
     assert "done before" in call(runs, *command[:-1]).stderr
 
 
+def test_a_finished_run_gets_the_figures_of_its_heads_without_training(folder, finished, tmp_path):
+    runs, table = tmp_path / "runs", folder / "table.yaml"
+    shutil.copytree(folder / "runs", runs)
+    before, run = summary(runs, "baseline"), directory(runs, "baseline")
+    kept = {path.name: path.read_bytes() for path in run.glob("*.log")}
+    asked = call(runs, "run", table, "--rows", "baseline", "--heads")
+    assert asked.returncode == 0, asked.stderr
+    after = summary(runs, "baseline")
+    heads, command = after.pop("heads"), after["commands"].pop()
+    assert after == before and command.endswith(f"--save {run}/heads.json")
+    assert {path.name: path.read_bytes() for path in run.glob("*.log") if path.name in kept} == kept
+    said = call(
+        runs, "heads", "--checkpoint", run / "checkpoints/checkpoint_average.pt", "--data", folder / "data", "--json"
+    )
+    expected = json.loads(said.stdout)["attentions"]
+    assert list(heads) == list(expected) and all(heads[at] == pytest.approx(expected[at], abs=1e-5) for at in heads)
+    assert "done before" in call(runs, "run", table, "--rows", "baseline", "--heads").stderr
+    shown = call(runs, "report", table, "--rows", "baseline", "--heads", "--save", tmp_path / "saved").stdout
+    mean = sum(heads[f"encoder:{layer}"]["constant share"] for layer in (1, 2)) / 2
+    assert f"{mean:.3f}" in shown and "not measured" not in shown
+    again = call(folder / "nothing", "report", table, "--rows", "baseline", "--heads", "--results", tmp_path / "saved")
+    assert again.stdout == shown
+
+
+def test_groups_of_sentences_from_runs_and_from_their_saved_copies(folder, finished, tmp_path):
+    command = ("report", folder / "table.yaml", "--rows", "baseline", "--format", "json", "--by", "length,rare-words")
+    shown = json.loads(call(folder / "runs", *command, "--save", tmp_path / "saved").stdout)
+    again = json.loads(call(folder / "nothing", *command, "--results", tmp_path / "saved").stdout)
+    assert again == shown
+    nll = summary(folder / "runs", "baseline")["test_nll"]
+    for lines in (part["rows"] for part in shown["groups"]["first"].values()):
+        assert sum(line["sentences"] for line in lines) == len(nll)
+        assert sum(line["sentences"] * line["nll"] for line in lines) == pytest.approx(sum(nll))
+
+
 def test_report_and_its_saved_copy(folder, finished):
     saved = folder / "results"
     report = call(folder / "runs", "report", folder / "table.yaml", "--format", "markdown", "--save", saved)
     assert report.returncode == 0, report.stderr
     bleu = summary(folder / "runs", "baseline")["metrics"]["bleu"]
     assert f"{bleu:.2f} ±" in report.stdout and "27.30" in report.stdout and report.stdout.count("not run") == 2
-    copies = list(saved.iterdir())
+    copies = list(saved.glob("*.json"))
     assert [path.name for path in copies] == ["baseline-seed1.json"] and str(folder) not in copies[0].read_text()
     again = call(folder / "nothing", "report", folder / "table.yaml", "--format", "markdown", "--results", saved)
     assert again.stdout == report.stdout and "warning" not in again.stderr

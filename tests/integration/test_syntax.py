@@ -168,6 +168,7 @@ def test_binarize_syntax_records_what_made_the_trees(data, tmp_path, capsys):
 
     how = {"parser": "spacy", "model": "en_ewt_small", "language": "en", "versions": {"spacy": "3.8"}}
     assert binarize() == (0, {"dependency": {"parser": ""}, "constituency": {"parser": ""}})
+    assert (folder / "test.en-de.en.conllu").read_bytes() == (raw / "test.en.conllu").read_bytes()  # for report --by
     assert binarize("--parser", "gold") == (0, {"dependency": {"parser": "gold"}, "constituency": {"parser": "gold"}})
     (raw / "test.en.conllu.json").write_text(json.dumps({"kind": "dependency"} | how))
     for flag in ("pcfg", "dependency=spacy,constituency=pcfg"):

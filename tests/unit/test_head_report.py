@@ -1,0 +1,111 @@
+"""How different heads are, in tables: means over layers and seeds, what is asked for, what is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.experiments.head_report import compare_heads, head_cells, head_notes
+from fairseq_diverse.experiments.runs import find_runs
+from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+from tests.unit.test_records import SUMMARY
+
+
+def place(cosine, share, rank):
+    return {"cosine": cosine, "constant share": share, "effective rank": rank, "width": 128}
+
+
+HEADS = [
+    {"encoder:1": place(0.1, 0.2, 30.0), "encoder:2": place(0.3, 0.4, 50.0), "cross:1": place(None, 0.5, 7.0)},
+    {"encoder:1": place(0.2, 0.1, 20.0), "encoder:2": place(0.0, 0.3, 40.0), "cross:1": place(None, 0.7, 9.0)},
+]
+
+
+def test_figures_are_means_over_layers_and_seeds(table):
+    rows = list(load_table(table()).rows.values())
+    runs = {"first": [SUMMARY | {"seed": seed, "heads": heads} for seed, heads in enumerate(HEADS)]}
+    runs["second"] = [SUMMARY, SUMMARY | {"heads": HEADS[0]}]
+    first, second = lines = compare_heads(rows, runs)
+    assert first["encoder"]["cosine"] == pytest.approx(0.15)
+    for component, layers in (("encoder", ("encoder:1", "encoder:2")), ("cross", ("cross:1",))):
+        for name in ("constant share", "effective rank"):
+            of_seeds = [sum(heads[layer][name] for layer in layers) / len(layers) for heads in HEADS]
+            assert first[component][name] == pytest.approx(sum(of_seeds) / 2)
+            assert first[component][f"{name} deviation"] == pytest.approx(np.std(of_seeds, ddof=1))
+    assert "decoder" not in first and "cosine" not in first["cross"]
+    assert (second["seeds"], second["finished"]) == (1, 2) and second["encoder"]["cosine deviation"] is None
+    header, *cells = head_cells(lines)
+    of_first = dict(zip(header, cells[0], strict=True))
+    assert of_first["encoder: cosine"] == "0.150 ± 0.071" and of_first["cross: cosine"] == "-"
+    assert of_first["cross: effective rank"] == "8.0 ± 1.4 of 128" and of_first["decoder: constant share"] == "-"
+    assert "runs not measured: second; fairseq-diverse run TABLE --heads does it" in head_notes(lines)
+    lines = compare_heads(rows, {"first": [SUMMARY], "second": []})
+    assert [row[1] for row in head_cells(lines)[1:]] == ["not measured", "not run"]
+
+
+@pytest.fixture
+def runs(table, tmp_path, monkeypatch):
+    """The runs folder, and a table that asks for figures of heads."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "runs/data/multi30k_en_de").mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    (tmp_path / "runs/data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
+    return table(("rows:", "heads: true\nrows:"), ("first:", "first: {heads: false}"))
+
+
+def test_a_finished_run_without_figures_of_heads_is_asked_for_these_alone(runs):
+    first, second = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
+    assert not first.row.heads and second.row.heads and first.row.with_scores_of(second.row).heads
+    assert "heads" not in first.commands() and list(second.commands())[-1] == "heads"
+    assert second.row.key("h") == replace(second.row, heads=False).key("h")
+    trained = dict.fromkeys(("peak_memory", "parameters", "valid_nll", "gb_free"))
+    for run in (first, second):
+        run.directory.mkdir(parents=True)
+        (run.directory / "summary.json").write_text(json.dumps(SUMMARY))
+        (run.directory / "state.json").write_text(json.dumps({"train": trained, "generate": {}, "reference": {}}))
+    assert first.finished and not second.finished and second.stage == "resumes with heads"
+    (second.directory / "summary.json").write_text(json.dumps(SUMMARY | {"heads": HEADS[0]}))
+    assert second.finished and second.stage == "done"
+
+
+def test_a_view_of_runs_and_of_their_saved_copies(runs, tmp_path, capsys):
+    (_, second) = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
+    second.directory.mkdir(parents=True)
+    command = "fairseq-train d --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
+    summary = SUMMARY | {"data": "multi30k_en_de", "heads": HEADS[0], "commands": [command]}
+    (second.directory / "summary.json").write_text(json.dumps(summary))
+    for flags in ([], ["--format", "json"], ["--columns", "row,encoder: cosine"]):
+        assert main(["report", runs, "--heads", *flags, "--save", str(tmp_path / "saved")]) == 0
+        shown = capsys.readouterr().out
+        assert main(["report", runs, "--heads", *flags, "--results", str(tmp_path / "saved")]) == 0
+        assert capsys.readouterr().out == shown and ("0.200" in shown or '"cosine": 0.2' in shown)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "words"),
+    [
+        (("rows:", "heads: many\nrows:"), "heads: many: true or false expected"),
+        (("first:", "first: {task: masked_lm, heads: true}"), "heads: are of models that translate"),
+    ],
+)
+def test_a_table_that_asks_wrongly_is_refused(replaced, words, table):
+    with pytest.raises(ValueError, match=words):
+        load_table(table(replaced))
+
+
+def test_run_refuses_heads_of_rows_that_do_not_translate(table, capsys):
+    assert main(["run", table(("first:", "first: {task: masked_lm}")), "--heads", "--dry-run"]) == 2
+    assert "--heads: row first does not translate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("heads", [[1], {"encoder:1": 3}, {"encoder:1": {"cosine": 0.1}},
+                                   {"encoder:1": place(float("nan"), 0.1, 2.0)}], ids=str)  # fmt: skip
+def test_damaged_figures_of_heads_are_refused(heads, runs, tmp_path, capsys):
+    (_, second) = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
+    second.directory.mkdir(parents=True)
+    (second.directory / "summary.json").write_text(json.dumps(SUMMARY | {"heads": heads}))
+    assert main(["report", runs, "--heads"]) == 2
+    assert "summary.json: not a summary of a run" in capsys.readouterr().err
