@@ -5,7 +5,7 @@ words that its subwords make must be those of the trees, except for escapes of M
 not, the first sentence that differs is named. A sentence without a usable tree (several roots, a cycle, an empty line)
 is kept, counted, and has everything related to everything. Which parser made the trees is recorded: what `parse` wrote
 beside its files, or --parser; a table's row that names its parser asks for it.
-The dependencies of test splits are kept as they are, too: `report --by attachment` reads them.
+The dependencies of all splits but train are kept as they are, too: `report --by attachment` reads them.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def main(args: argparse.Namespace) -> None:
         if unused := sorted({*named.values()} - {how["parser"] for how in made.values()}):
             raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
         counts = binarize(prefix, text, dependency, constituency, args.subwords, made)
-        if dependency and split.startswith("test"):
+        if dependency and split != "train":
             kept = kept_trees(args.data, split, args.source_lang, args.target_lang)
             with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:
                 shutil.copyfileobj(trees, copy)

@@ -1,6 +1,5 @@
 """What is known of a data set's test sentences, and the groups that they are in by it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,9 +69,9 @@ def describe(data: DataSet, tests: Sequence[str]) -> Record:
     for line in iterate_lines(_text(data, "train")):
         words = line.lower().split()
         longest = max(longest, len(words))
-        for word, count in Counter(words).items():
+        for word in words:
             if word in counts:
-                counts[word] += count
+                counts[word] += 1
     most = max(counts.values(), default=0)
     found: dict[str, Any] = {}
     for name, lines in texts.items():
@@ -125,7 +124,7 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
         if by not in of_test:
             raise ValueError(
                 f"--by {by}: {where} has no dependency trees of {test}; `fairseq-diverse binarize-syntax --data DIR "
-                "--dependency FILES` keeps those of test sets, which changes no runs"
+                "--dependency FILES` keeps them, which changes no runs"
             )
         number = np.array(list(map(int, of_test[by])))
         names = dict(enumerate(TREES[by]))

@@ -9,7 +9,7 @@ SUBORDINATE = ("ccomp", "advcl", "acl:relcl", "relcl")
 
 
 def kept_trees(data: Path, split: str, source: str, target: str) -> Path:
-    """The dependency trees that ``binarize-syntax`` keeps of a test set, as they were given."""
+    """The dependency trees that ``binarize-syntax`` keeps of a split other than train, as they were given."""
     return data / f"{split}.{source}-{target}.{source}.conllu"
 
 
