@@ -298,10 +298,7 @@ def _translation(
     from fairseq_diverse.experiments import report
     from fairseq_diverse.experiments.verdict import verdict, verdict_cells, verdict_notes
 
-    names = report.test_names(rows, summaries)
-    if args.test and args.test not in names:
-        raise UserError(f"--test {args.test}: no run was scored on it; there are: {', '.join(names)}")
-    chosen = [args.test] if args.test else names
+    names, chosen = _tests(args, rows, summaries)
     views = [report.of_test(rows, summaries, name) for name in chosen]
     lines = [report.compare(*view, report.of_test(*others, name)) for view, name in zip(views, chosen, strict=True)]
     if args.verdict:
@@ -320,12 +317,24 @@ def _translation(
     own = [[note for note in found if note not in common] for found in notes]
     own[-1] += [*filter(None, [table.note]), *common]
     titles = [f"{table.title}: {name}" if len(names) > 1 else table.title for name in chosen]
-    content = {"test": chosen[0], "rows": lines[0], "notes": notes[0]}
+    content: dict[str, Any] = {"test": chosen[0], "rows": lines[0], "notes": notes[0]}
     if len(chosen) > 1:
         content["tests"] = {
             name: {"rows": found, "notes": text} for name, found, text in zip(chosen, lines, notes, strict=True)
         }
     return list(zip(cells, titles, own, strict=True)), content
+
+
+def _tests(
+    args: argparse.Namespace, rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
+) -> tuple[list[str], list[str]]:
+    """All test sets, and those that are shown."""
+    from fairseq_diverse.experiments.report import test_names
+
+    names = test_names(rows, summaries)
+    if args.test and args.test not in names:
+        raise UserError(f"--test {args.test}: no run was scored on it; there are: {', '.join(names)}")
+    return names, [args.test] if args.test else names
 
 
 def _groups(
@@ -340,10 +349,10 @@ def _groups(
 
     properties = [sentences.known_property(name.strip()) for name in args.by.split(",")]
     records = sentences.find_records(rows, summaries, args.results, _root(args))
-    names = report.test_names(rows, summaries)
+    names, chosen = _tests(args, rows, summaries)
     content: dict[str, Any] = {}
     found: list[tuple[list[list[str]], str, list[str]]] = []
-    for test in [args.test] if args.test else names:
+    for test in chosen:
         view, of_others = report.of_test(rows, summaries, test), report.of_test(*others, test)
         if not any(view[1].values()):
             continue
@@ -353,7 +362,7 @@ def _groups(
             content.setdefault(test, {})[name] = {"rows": lines, "notes": notes}
             title = f"{table.title}: by {name}" + f", {test}" * (len(names) > 1)
             found.append((groups.group_cells(lines), title, notes))
-    shown = _columns([cells for cells, _, _ in found], args.columns if args.format != "html" else None)
+    shown = _columns([cells for cells, _, _ in found], args.columns if found and args.format != "html" else None)
     return [(cells, title, notes) for cells, (_, title, notes) in zip(shown, found, strict=True)], {"groups": content}
 
 

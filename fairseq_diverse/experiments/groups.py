@@ -68,7 +68,7 @@ def compare_groups(
     p_values: dict[str, dict[tuple[str, str], float]] = {prefix: {} for prefix in TESTED}
     for data in dict.fromkeys(row.data for row in rows):
         shown, of_data = ([row for row in some if row.data == data] for some in (rows, tested))
-        if data not in records:
+        if data not in records or not any(summaries[row.name] for row in shown):
             lines += [{"row": row.name, "seeds": 0} for row in shown]
             continue
         runs: dict[str, list[Summary]] = {row.baseline: [] for row in of_data} | {
@@ -157,6 +157,7 @@ def group_notes(lines: Sequence[Mapping[str, Any]], by: str, records: Mapping[st
     shown = [line for line in lines if "nll_delta" in line]
     if not shown:
         return text + machines_note(first)
+    tested = list({line["row"]: line for line in shown if "nll_seed_rows" in line}.values())
     against = f"Δ against {', '.join(dict.fromkeys(line['baseline'] for line in shown))}"
     counts = {
         prefix: next((line[f"{prefix}holm_of"] for line in shown if f"{prefix}holm_of" in line), 0) for prefix in TESTED
@@ -166,7 +167,7 @@ def group_notes(lines: Sequence[Mapping[str, Any]], by: str, records: Mapping[st
     else:
         text += [
             f"{against}: mean over seeds ± standard error over seeds, in brackets p over seeds: Dunnett's test in each "
-            f"group of all rows against their baseline ({tested_rows(shown, ['nll_'])}), then Holm's correction over "
+            f"group of all rows against their baseline ({tested_rows(tested, ['nll_'])}), then Holm's correction over "
             f"all groups and rows ({counts['nll_']} p-values); *: p < 0.05, **: p < 0.01",
             "95% interval: of Δ NLL, Dunnett's, for all rows of one group at once: corrects for rows, not for groups",
         ]

@@ -165,11 +165,17 @@ def find_records(
         if copy and copy.exists():
             record, where = _read(copy), str(copy)
         else:
-            data = find_data(name, dry=True, root=root)
-            if results and (not data.hash or data.hash != of_data[0]["data_hash"]):
+            try:
+                data = find_data(name, dry=True, root=root)
+                found_here = not results or (data.hash is not None and data.hash == of_data[0]["data_hash"])
+            except ValueError:
+                if not results:
+                    raise
+                found_here = False
+            if not found_here:
                 raise ValueError(
-                    f"{results}: saved without what is known of the test sentences of {data.name}; `fairseq-diverse "
-                    f"report TABLE --save {results}` where the data are prepared adds it ({copy})"
+                    f"{results}: saved without what is known of the test sentences of {Path(name).name}; "
+                    f"`fairseq-diverse report TABLE --save {results}` where the data are prepared adds it ({copy})"
                 )
             tests = [test for test in _tests(of_data) if test in data.subsets]
             record, where = describe(data, tests), str(data.path)

@@ -171,6 +171,7 @@ def test_rows_that_are_not_shown_are_tested_with_those_that_are_and_one_seed_is_
     alone = {name: runs[name] for name in ("first", "second")}
     found = compare_groups(shown, alone, records, "length", "test", (others, {"third": runs["third"]}))
     assert found == [line for line in every if line["row"] != "third"]
+    assert any("(2 rows, 1 of them shown), then Holm" in note for note in group_notes(found, "length", records))
     lines = compare_groups(rows, runs | {"third": runs["third"][:1], "second": []}, records, "length", "test")
     assert [line for line in lines if line["row"] == "second"] == [{"row": "second", "seeds": 0}]
     assert all(line["nll_untested"] == "one seed" and "nll_holm_p" not in line for line in lines if "baseline" in line)
@@ -357,6 +358,7 @@ def test_sentences_of_others_are_refused(change, words, finished, tmp_path, caps
     [
         (["--by", "lenght"], "--by lenght: not known; known are length, rare-words, attachment, verb-final"),
         (["--by", "length", "--verdict"], "--verdict and --by: one of them"),
+        (["--by", "length", "--test", "other"], "--test other: no run was scored on it; there are: test"),
         (["--by", "length", "--heads"], "--by and --heads: one of them"),
     ],
 )
