@@ -1,10 +1,12 @@
 """Copies of summaries outside the folder of runs, by which a table is trained over several machines."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.saved import from_results, save
+from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
 
 
 class Copies:
@@ -32,7 +34,11 @@ class Copies:
         self.finished -= needed  # checkpoints are not copied: what others are to start from is trained again
 
     def add(self, run: Run) -> None:
-        """Copy the summary of a finished run, for each row that it is the run of."""
+        """Copy the summary of a finished run, for each row that it is the run of, and what is known of its test
+        sentences."""
         if run.summary:
             for name in self.names[run.directory]:
                 save(self.folder, {name: [run.summary]})
+            if run.kind == "translation" and not record_path(self.folder, run.row.data).exists():
+                with suppress(ValueError):  # what is missing, `report --by` says
+                    save_records(self.folder, find_records([run.row], {run.row.name: [run.summary]}))

@@ -145,7 +145,10 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
 
 
 def find_records(
-    rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]], results: Path | None, root: Path | None
+    rows: Sequence[Row],
+    summaries: Mapping[str, Sequence[Summary]],
+    results: Path | None = None,
+    root: Path | None = None,
 ) -> dict[str, tuple[Record, str]]:
     """By data set of the finished rows, what is known of its test sentences, and where that comes from: the copy beside
     saved summaries, else the prepared data.
@@ -161,7 +164,7 @@ def find_records(
     found = {}
     for name in dict.fromkeys(row.data for row in rows if summaries[row.name]):
         of_data = [summary for row in rows if row.data == name for summary in summaries[row.name]]
-        copy = results / FOLDER / f"{Path(name).name}.json" if results else None
+        copy = record_path(results, name) if results else None
         if copy and copy.exists():
             record, where = _read(copy), str(copy)
         else:
@@ -185,10 +188,15 @@ def find_records(
     return found
 
 
+def record_path(folder: Path, data: str) -> Path:
+    """Where a folder of saved summaries has what is known of a data set's test sentences."""
+    return folder / FOLDER / f"{Path(data).name}.json"
+
+
 def save_records(folder: Path, records: Mapping[str, tuple[Record, str]]) -> None:
     """Copy them beside saved summaries, where `find_records` finds them."""
     for name, (record, _) in records.items():
-        write_json(folder / FOLDER / f"{Path(name).name}.json", record)
+        write_json(record_path(folder, name), record)
 
 
 def _tests(summaries: Sequence[Summary]) -> list[str]:
