@@ -181,9 +181,9 @@ def main(argv: list[str] | None = None) -> int:
         parser = build_parser(argv)
         args, unknown = parser.parse_known_args(argv)
         if unknown:
-            own = getattr(args, "subparser", parser)
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], own._option_string_actions, n=1)
-            own.error("; nearest: ".join([f"unrecognized arguments: {' '.join(unknown)}", *near]))
+            used = getattr(args, "subparser", parser)
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], used._option_string_actions, n=1)
+            used.error("; nearest: ".join([f"unrecognized arguments: {' '.join(unknown)}", *near]))
         args.user_dir, args.words = folder, argv
         _check_paths(args)
         with stopped_by_signals():

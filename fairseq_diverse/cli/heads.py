@@ -83,7 +83,7 @@ def main(args: argparse.Namespace) -> None:
     for layer in range(layers):
         for head in range(heads):
             cells = (f"{values[layer, head]:.3f}" for values in figures.values())
-            rows.append([layer + 1, head + 1, *cells, functions[layer][head]])
+            rows.append([layer + 1, head + 1, *cells, functions[layer][head] or "-"])
         rows.append([layer + 1, "mean", *(f"{values[layer].mean():.3f}" for values in figures.values()), ""])
     print(in_columns(rows, left=[len(rows[0]) - 1]))
     places: list[list[object]] = [["attention", "layer", "cosine", "constant share", "effective rank"]]
@@ -93,4 +93,4 @@ def main(args: argparse.Namespace) -> None:
         places.append([component, layer, cosine, f"{of_place['constant share']:.3f}", rank])
     print(f"\n{in_columns(places)}")
     if not known:
-        print(f"no dependency trees for {prefix}.bin: fairseq-diverse binarize-syntax adds two columns")
+        print(f"two more columns need dependency trees: fairseq-diverse binarize-syntax adds them to {args.data}")
