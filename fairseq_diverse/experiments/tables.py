@@ -4,19 +4,33 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.checkpoints.settings import unsafe_setting
 from fairseq_diverse.data import glue
-from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.experiments.flags import refuse_own
-from fairseq_diverse.experiments.rows import ENCODER, KINDS, TREES, Row
-from fairseq_diverse.support.paths import config_names, config_path, runs_dir
-from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yaml, shown
-from fairseq_diverse.syntax.makers import named_makers
+from fairseq_diverse.experiments.rows import KINDS, Row
+from fairseq_diverse.experiments.table_keys import (
+    Flags,
+    check_average,
+    command_line_values,
+    entries,
+    gpus_of,
+    length_penalties,
+    measures_heads,
+    metrics_of,
+    parse_settings,
+    parsers_of,
+    place_of,
+    published_figures,
+    read_keys,
+    test_sets,
+    text_of,
+)
+from fairseq_diverse.support.paths import config_path, runs_dir
+from fairseq_diverse.support.yaml_files import shown
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "user-dir", "parser", "pretrained", "flags", "data-flags", "generate"),
@@ -27,24 +41,12 @@ ROW_KEYS = (
     *("data", "size", "parser", "pretrained", "generate", "average", "baseline", "grid", "metrics", "published"),
     *("tests", "heads"),
 )
-TEXT_FIGURE = re.compile(r"[\d.,]+[KMGT]?(/[\d.,]+)*")
-POSITIVE = ("batch-size", "beam", "max-sentences", "max-tokens", "max-update", "nbest", "update-freq")
 IN_GRIDS = ("data", "size", "parser", "pretrained")  # of these
-PUBLISHED_KEYS = (
-    *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
-    *TASKS,
-    *(*glue.TASKS, "average"),
-    *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
-)
-AVERAGE_KEYS = ("last", "best", "every", "by")
 MOST_ROWS = 10_000  # that a grid may make
 NAME_BYTES = 200  # with a seed and a temporary file's marks, what a file system takes
 NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\xa0\u2028\u2029]")
 EPOCHS = re.compile(r"([1-9][0-9]{,3}) epochs?")
 PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
-FLAG = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
-
-Flags = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,26 +84,26 @@ def load_table(
         ValueError: names the file and the key that is wrong, and what is known.
     """
     path = config_path("tables", name)
-    content = _read(path, TABLE_KEYS)
-    overrides = _parse_settings(settings or [])
+    content = read_keys(path, TABLE_KEYS)
+    overrides = parse_settings(settings or [])
     content |= {"parser": overrides["train"].pop("parser")} if (everywhere := "parser" in overrides["train"]) else {}
-    checkpoint = _text(overrides["train"], "pretrained", path)
+    checkpoint = text_of(overrides["train"], "pretrained", path)
     overrides["train"].pop("pretrained", None)
     if user_dir is None and "user-dir" in content:
-        user_dir = str(path.parent / _text(content, "user-dir", path))
+        user_dir = str(path.parent / text_of(content, "user-dir", path))
         if not Path(user_dir, "__init__.py").is_file():
             raise ValueError(f"{path}: user-dir: {user_dir} is not a folder of a Python package")
     user_dir = os.path.abspath(user_dir) if user_dir else ""
     rows: dict[str, Row] = {}
     sizes: dict[Path, Flags] = {}
-    of_data = {str(name): flags for name, flags in _section(content, "data-flags", path).items()}
+    of_data = {str(name): flags for name, flags in entries(content, "data-flags", path).items()}
     fixed = {*overrides["train"], *(key for key, value in (("data", data), ("size", size)) if value)}
     for row_name, (family, row) in _points(content, path, fixed).items():
         where = f"{path}: row {row_name}"
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
         chosen_data, chosen_size = (
-            data or _place(content, row, "data", path),
-            size or _place(content, row, "size", path),
+            data or place_of(content, row, "data", path),
+            size or place_of(content, row, "size", path),
         )
         if not chosen_data or not chosen_size:
             raise ValueError(f"{where} has no `data` or no `size`")
@@ -109,37 +111,37 @@ def load_table(
             size_path = config_path("size", chosen_size)
         except ValueError as error:
             raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
-        base = sizes[size_path] if size_path in sizes else sizes.setdefault(size_path, _read(size_path, SIZE_KEYS))
-        train = _section(base, "train", size_path) | _section(content, "flags", path)
-        train = train | _section(of_data, chosen_data, path) | flags | overrides["train"]
+        base = sizes[size_path] if size_path in sizes else sizes.setdefault(size_path, read_keys(size_path, SIZE_KEYS))
+        train = entries(base, "train", size_path) | entries(content, "flags", path)
+        train = train | entries(of_data, chosen_data, path) | flags | overrides["train"]
         train = _in_updates(train, chosen_data, where)
         generate: Flags = {}
         for source, source_path in ((base, size_path), (content, path), (row, path)):
-            generate |= _section(source, "generate", source_path)
+            generate |= entries(source, "generate", source_path)
         generate |= overrides["generate"]
-        lenpen, tests = _length_penalties(generate, where), _tests({**content, **row}, where)
+        lenpen, tests = length_penalties(generate, where), test_sets({**content, **row}, where)
         average = next((s["average"] for s in (row, content, base) if "average" in s), None) or {}
         resolved = rows[row_name] = Row(
             name=row_name,
             data=chosen_data,
             size=size_path.stem,
-            train=_command_line_values(train, where),
-            generate=_command_line_values(generate, f"{where}: generate"),
-            average=_check_average(average, overrides["average"], path),
+            train=command_line_values(train, where),
+            generate=command_line_values(generate, f"{where}: generate"),
+            average=check_average(average, overrides["average"], path),
             baseline=str(row["baseline"]),
-            published=_published(row, path, row_name, tests),
-            published_on=_place(content, row, "data", path),
+            published=published_figures(row, path, row_name, tests),
+            published_on=place_of(content, row, "data", path),
             family=family,
-            metrics=_metrics({**content, **row}, path),
+            metrics=metrics_of({**content, **row}, path),
             user_dir=user_dir,
             lenpen=lenpen,
             tests=tests,
-            gpus=_gpus(base, size_path) if size else _gpus(content, path) or _gpus(base, size_path),
-            parser=_parser(content, {} if everywhere else row, path, train.get("task")),
-            pretrained=(checkpoint or _text({**content, **row}, "pretrained", path))
+            gpus=gpus_of(base, size_path) if size else gpus_of(content, path) or gpus_of(base, size_path),
+            parser=parsers_of(content, {} if everywhere else row, path, train.get("task")),
+            pretrained=(checkpoint or text_of({**content, **row}, "pretrained", path))
             if KINDS.get(str(train.get("task"))) == "glue"
             else "",
-            heads=_measures_heads({**content, **row}, where),
+            heads=measures_heads({**content, **row}, where),
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -179,8 +181,8 @@ def load_table(
             rows[name] = replace(resolved, pretrained=first)
     if data:
         rows = _different(rows)
-    x = tuple(flag.strip() for flag in _text(content, "x", path).split(",")) if "x" in content else ()
-    title, note = (" ".join(_text(content, key, path).split()) for key in ("title", "note"))
+    x = tuple(flag.strip() for flag in text_of(content, "x", path).split(",")) if "x" in content else ()
+    title, note = (" ".join(text_of(content, key, path).split()) for key in ("title", "note"))
     changed = tuple(f"--{name} {value}" for name, value in (("data", data), ("size", size)) if value)
     changed += tuple(f"--set {setting}" for setting in settings or [])
     return Table(path.stem, title or path.stem, note, x, rows, changed)
@@ -265,23 +267,6 @@ def to_arguments(flags: dict[str, str | bool]) -> list[str]:
     ]
 
 
-def _metrics(content: Flags, path: Path) -> tuple[str, ...]:
-    from fairseq_diverse.metrics.catalogue import chosen
-
-    text = _text(content, "metrics", path)
-    try:
-        return tuple(chosen(text)) if "metrics" in content else ()
-    except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
-
-
-def _parser(content: Flags, row: Flags, path: Path, task: Any) -> dict[str, str]:
-    """The parsers that a row names, by kind of tree; none where it reads no trees."""
-    text = _text({**content, **row}, "parser", path).replace(" ", "")
-    makers = named_makers(f"{path}: parser:", text) if text else {}
-    return makers if task == TREES else {}
-
-
 def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tuple[str, Flags]]:
     """The file's row that each row comes from, and its keys, ``baseline`` among them.
 
@@ -289,7 +274,7 @@ def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tupl
     the grid's values, named ``row-flag=value-...`` and compared with its baseline at the same values of the flags that
     the baseline's grid has, too. Grids have no flag that is ``fixed``.
     """
-    rows, grids = _section(content, "rows", path), {}
+    rows, grids = entries(content, "rows", path), {}
     for name, row in rows.items():
         if not isinstance(row, dict | None):
             raise ValueError(f"{path}: row {shown(name)} is not a list of `flag: value`")
@@ -301,7 +286,7 @@ def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tupl
     for name, row in rows.items():
         row, grid = row or {}, grids[str(name)]
         _refuse_name(str(name), path)
-        baseline = _text({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
+        baseline = text_of({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
         for values in itertools.product(*grid.values()):
             chosen = dict(zip(grid, values, strict=True))
             point = f"{name}{_suffix(chosen)}"
@@ -319,7 +304,7 @@ def _suffix(values: Flags) -> str:
 
 
 def _grid(content: Flags, path: Path) -> dict[str, list[Any]]:
-    grid = _section(content, "grid", path)
+    grid = entries(content, "grid", path)
     for flag, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{path}: grid: {shown(flag)}: a list of values expected, such as [0.1, 0.2]")
@@ -339,166 +324,3 @@ def _refuse_name(name: str, path: Path) -> None:
         )
     if len(name.encode()) > NAME_BYTES:
         raise ValueError(f"{path}: row {shown(name)}: a name of {len(name.encode())} bytes; at most {NAME_BYTES}")
-
-
-def _read(path: Path, known: tuple[str, ...]) -> Flags:
-    content = read_yaml(path)
-    if not isinstance(content, dict | None):
-        raise ValueError(f"{path}: holds no `key: value` pairs; known keys: {', '.join(known)}")
-    named = {str(key): value for key, value in (content or {}).items()}
-    _refuse_unknown(named, known, str(path))
-    return named
-
-
-def _text(content: Mapping[str, Any], key: str, path: Path) -> str:
-    """One value as text; empty where there is none."""
-    value = content.get(key)
-    if isinstance(value, list | dict | bool):
-        raise ValueError(f"{path}: {key}: text expected, not {shown(value)}")
-    return "" if value is None else str(value)
-
-
-def _place(content: Flags, row: Flags, key: str, path: Path) -> str:
-    """A row's data or size, a name or a path, from the current folder or the table's; empty where there is none."""
-    text = _text({**content, **row}, key, path)
-    if len(text) > 1000 or any(len(part.encode()) > 255 for part in Path(text).parts):
-        raise ValueError(f"{path}: {key}: {shown(text)}: longer than a file's name can be")
-    beside = path.parent / text
-    here = Path(text).exists() or (runs_dir() / "data" / text).exists() or text in config_names(key)
-    return str(beside) if text and not here and beside.exists() else text
-
-
-def _published(row: Flags, path: Path, name: str, tests: tuple[str, ...]) -> Flags:
-    """A paper's figures: numbers, besides probing accuracies also text such as 12.6M; by name those of ``tests``."""
-    published = _section(row, "published", path)
-    _refuse_unknown(published, (*PUBLISHED_KEYS, *tests), f"{path}: published figures of row {name}")
-    of_tests = {test: _section(published, test, path) for test in tests if test in published}
-    for figures in of_tests.values():
-        _refuse_unknown(figures, PUBLISHED_KEYS, f"{path}: published figures of row {name}")
-    plain = [(key, value) for key, value in published.items() if key not in of_tests]
-    for key, value in plain + [pair for figures in of_tests.values() for pair in figures.items()]:
-        if isinstance(value, bool) or not isinstance(value, int | float if key in TASKS else int | float | str):
-            raise ValueError(f"{path}: row {name}: published {key}: {shown(value)} is not a figure")
-        if isinstance(value, str) and not TEXT_FIGURE.fullmatch(value):
-            raise ValueError(f"{path}: row {name}: published {key}: {shown(value)}: write 27.3, 12.6M or 90.9/87.0")
-    return published
-
-
-def _section(content: Flags, key: str, path: Path) -> Flags:
-    section = content.get(key)
-    if section is None:
-        return {}
-    if not isinstance(section, dict):
-        raise ValueError(f"{path}: {key}: is not a list of `key: value`")
-    return section
-
-
-def _refuse_unknown(content: Flags, known: tuple[str, ...], where: str) -> None:
-    unknown = [shown(key) for key in content if key not in known]
-    if unknown:
-        raise ValueError(f"{where}: unknown key {', '.join(unknown)}; known: {', '.join(known)}")
-
-
-def _check_average(average: Any, override: Flags, path: Path) -> Flags:
-    """``none``, ``{last: N, every: UPDATES}`` or ``{best: N, every: UPDATES, by: METRIC}``, overridden key by key."""
-    average = {} if average == "none" else average
-    forms = "none, {last: N, every: UPDATES}, or {best: N, every: UPDATES, by: loss or nll_loss}"
-    if not isinstance(average, dict):
-        raise ValueError(f"{path}: average: {shown(average)}; allowed: {forms}")
-    others = {"last": {"best", "by"}, "best": {"last"}}  # that a new kind replaces
-    replaced = set().union(*(others.get(key, set()) for key in override))
-    average = {key: value for key, value in average.items() if key not in replaced} | override
-    _refuse_unknown(average, AVERAGE_KEYS, f"{path}: average")
-    if not average or 0 in (average.get("last"), average.get("best")):
-        return {}
-    numbers = [value for key, value in average.items() if key != "by"]
-    if (
-        set(average) not in ({"last", "every"}, {"best", "every", "by"})
-        or not all(type(value) is int and value > 0 for value in numbers)
-        or average.get("by", "loss") not in ("loss", "nll_loss")
-    ):
-        raise ValueError(f"{path}: average: {shown(average)}; allowed, with whole numbers above 0: {forms}")
-    return average
-
-
-def _parse_settings(settings: list[str]) -> dict[str, Flags]:
-    sections: dict[str, Flags] = {"train": {}, "generate": {}, "average": {}}
-    for setting in settings:
-        flag, equals, text = setting.partition("=")
-        section, dot, rest = flag.lstrip("-").partition(".")
-        if not equals or not flag or (dot and section not in sections):
-            raise ValueError(
-                f"--set {shown(setting)}: write flag=value, generate.flag=value, average.last=N, average.best=N, "
-                "average.every=UPDATES or average.by=METRIC"
-            )
-        sections[section if dot else "train"][rest if dot else section] = parse_value(text)
-    return sections
-
-
-def _gpus(content: Flags, path: Path) -> int:
-    gpus = content.get("gpus", 0)
-    if type(gpus) is not int or gpus < 0:
-        raise ValueError(f"{path}: gpus: {shown(gpus)}: the number of GPUs that the batch is for expected")
-    return gpus
-
-
-def _tests(content: Flags, where: str) -> tuple[str, ...]:
-    """The names under ``tests``; ``find_runs`` compares them with those of the data."""
-    names = content.get("tests") or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ValueError(
-            f"{where}: tests: {shown(names)}: a list of different names expected, [valid, test] for example"
-        )
-    return tuple(names)
-
-
-def _measures_heads(content: Flags, where: str) -> bool:
-    heads = content.get("heads", False)
-    if not isinstance(heads, bool):
-        raise ValueError(f"{where}: heads: {shown(heads)}: true or false expected")
-    return heads
-
-
-def _length_penalties(generate: Flags, where: str) -> tuple[str, ...]:
-    """Take a list of length penalties, to be chosen from on the validation split, out of ``generate``."""
-    if not isinstance(given := generate.get("lenpen"), list):
-        return ()
-    values = [str(int(v) if isinstance(v, float) and v.is_integer() else v) for v in given if type(v) in (int, float)]
-    if not len(given) == len(values) == len(set(values)) > 1 or not all(math.isfinite(float(v)) for v in values):
-        raise ValueError(f"{where}: generate: lenpen: {shown(given)}: a number or a list of different ones expected")
-    del generate["lenpen"]
-    return tuple(values)
-
-
-def _command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
-    """Typed YAML values as a command line has them; flags that are false or null are left out.
-
-    Raises:
-        ValueError: names the flag; a name or value that is not a flag's, or one that fairseq would run as code.
-    """
-    values: dict[str, str | bool] = {}
-    for name, value in flags.items():
-        flag = str(name)
-        if not FLAG.fullmatch(flag):
-            raise ValueError(f"{where}: {shown(flag)} is not the name of a flag")
-        if isinstance(value, dict | list):
-            raise ValueError(f"{where}: {flag}: one value expected, not {shown(value)}; write lists as text: 'a,b'")
-        if value is None or value is False:
-            continue
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{where}: {flag}: {value}: a finite number expected")
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        text = str(value)
-        check_text(text, f"{where}: {flag}: ")
-        if flag == "dataset-impl" and text == "fasta":
-            raise ValueError(f"{where}: {flag}: fairseq reads such files through a shell; take mmap or raw")
-        if re.match(r"-(?!\.?[0-9])", text):
-            raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
-        if flag in POSITIVE and re.fullmatch(r"-.*|[0.]+", text):
-            raise ValueError(f"{where}: {flag}: {text}: a number above 0 expected")
-        problem = unsafe_setting(flag.replace("-", "_"), text) or ("is not a plain value" if "**" in text else "")
-        if problem and flag not in ENCODER:
-            raise ValueError(f"{where}: {flag}: {shown(text)} {problem}; write the value itself")
-        values[flag] = True if value is True else text
-    return values
