@@ -341,7 +341,7 @@ def test_summaries_without_sentences_are_refused_in_one_line(finished, tmp_path,
         (lambda known, of_test: of_test.update({"attachment": "9" * COUNT}) or known, "not what `fairseq-diverse"),
         (lambda known, of_test: {}, "not what `fairseq-diverse report"),
     ],
-    ids=str,
+    ids=["data", "no tests", "no sentences", "no trees", "below 0", "no group", "nothing"],
 )  # fmt: skip
 def test_sentences_of_others_are_refused(change, words, finished, tmp_path, capsys):
     results = tmp_path / "saved"
