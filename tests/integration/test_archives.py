@@ -297,7 +297,12 @@ def test_every_data_set_is_made_from_its_archives(name, tmp_path):
             assert splits[split]["read"] == sum(count for _, count in files[prefix])
     parts = [part for listed in prepared.sources.files.values() for part in listed]
     differing = sum("lines" in part for part in parts) + len(prepared.sources.get("counts", {}))
-    assert said.count("warning: ") == differing  # no miniature has an original's size
+    assert len(of_counts(said)) == differing  # no miniature has an original's size
+
+
+def of_counts(said: str) -> list[str]:
+    """The warnings but those of subwords: a miniature has no pairs of symbols for so many merges."""
+    return [line for line in said.splitlines() if "warning" in line and "merges in place of" not in line]
 
 
 def counted(folder: Path, **counts: int) -> list[object]:
@@ -317,7 +322,7 @@ def test_every_23rd_pair_that_the_filter_keeps_is_held_out(tmp_path):
     members["de-en/train.tags.de-en.de"] = tags(german)
     write(tmp_path / "archives", {"de-en.tgz": members})
     command = counted(tmp_path, train=47, valid=2, test=15)
-    assert "warning" not in call([*command, "--workers", "2", "--strict-counts"], tmp_path).stderr
+    assert not of_counts(call([*command, "--workers", "2", "--strict-counts"], tmp_path).stderr)
     text, english = tmp_path / "out/text", sentences("en", 0, 50)
     assert lines_of(text / "valid.en") == [english[23], english[46]]
     assert lines_of(text / "train.en") == [english[i] for i in range(50) if i not in (2, 23, 46)]
