@@ -464,7 +464,7 @@ def test_dry_run_prints_commands_that_run(folder, finished):
 
 def test_wrong_names_are_refused_in_one_line(folder):
     for arguments, problem in (
-        (["no-such-table"], "no-such-table: neither a file"),
+        (["no-such-table"], "no-such-table: no such file"),
         ([folder / "table.yaml", "--rows", "none"], "no row none in table; rows: baseline, disagreement, wrong"),
         ([folder / "table.yaml", "--size", "none"], "known: base, big"),
         ([folder / "table.yaml", "--data", "none"], "data set none"),

@@ -321,7 +321,7 @@ def test_an_impossible_choice_is_one_line(folder, tmp_path, capsys, flags, messa
 
 
 def test_missing_and_empty_paths(tmp_path, capsys):
-    for path, message in ((tmp_path / "absent", "no such file or directory"), (tmp_path, "no checkpoint (*.pt)")):
+    for path, message in ((tmp_path / "absent", "no such checkpoint"), (tmp_path, "no checkpoint (*.pt)")):
         assert main(["average", "--checkpoints", str(path), "--last", "1", "--out", str(tmp_path / "a.pt")]) == 2
         assert f"{path}: {message}" in capsys.readouterr().err
 

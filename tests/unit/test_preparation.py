@@ -29,7 +29,7 @@ def tokens(language: str = "en", **steps) -> Tokens:
 @pytest.mark.parametrize("name", config_names("data"))
 def test_every_data_configuration_is_read(name):
     config = DataConfig.load(config_path("data", name))
-    assert name.endswith("_".join(config.languages)) or name == "toy" or not config.translates
+    assert "_".join(config.languages) in name or name == "toy" or not config.translates
 
 
 def test_a_value_for_both_sides_and_one_for_each():

@@ -290,7 +290,9 @@ def test_runs_of_other_arithmetic_are_named(found, warned, monkeypatch):
     monkeypatch.setattr(schedule, "outcome", lambda run: "BLEU 1")
     monkeypatch.setattr(schedule, "execute", lambda run, environment: iter(()))
     done = SimpleNamespace(name="first", directory="a", finished=True, summary=found[-1] | {"starts": found})
-    open_ = SimpleNamespace(name="first", directory="a", finished=False, summary=None, state={"starts": found})
+    open_ = SimpleNamespace(
+        name="first", directory="a", finished=False, stage="new", summary=None, state={"starts": found}
+    )
     for run, words in ((done, "NOT with --same-arithmetic"), (open_, "training began without --same-arithmetic")):
         for environment, expected in ((AVX2, warned), ({}, False)):
             said = []
