@@ -31,8 +31,8 @@ if [[ ! -f $out/data/toy/test.en-de.en.syntax.json ]]; then
         --constituency "$out/raw/{split}.en.ptb"
 fi
 
-echo "== fairseq-train and fairseq-generate, two runs side by side; logs in $out/toy-*/seed1"
-fairseq-diverse run "${table[@]}" --rows "$systems" --jobs 2
+echo "== fairseq-train and fairseq-generate, three runs side by side, which keeps two cores busy; logs in $out/toy-*/seed1"
+fairseq-diverse run "${table[@]}" --rows "$systems" --jobs 3
 
 echo "== attention maps, two side by side"
 maps=() # component, map, checkpoint
