@@ -77,7 +77,9 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--data: sentence pairs are for translation, not for {args.arch}; leave the flag out")
     pair = args.source_lang, args.target_lang
     lengths = training_lengths(args.data, *pair) if args.data else None
-    symbols = args.vocabulary or (vocabularies(args.data, *pair) if args.data else 32000)
+    symbols = args.vocabulary
+    if symbols is None:
+        symbols = vocabularies(args.data, *pair) if args.data else 32000
     size = measure_size(args, symbols, args.source_length, args.target_length)
     if lengths is not None:
         most = {side: most_heads(width, lengths.source) for side, width in size["widths"].items()}
