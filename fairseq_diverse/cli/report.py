@@ -33,9 +33,22 @@ if TYPE_CHECKING:
     from fairseq_diverse.experiments.side_by_side import Sentence
     from fairseq_diverse.experiments.tables import Table
 
+    View = tuple[list[Block], dict[str, Any]]  # tables, and what JSON has of them
+
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
 PAGE_SENTENCES = 20
 MARKER = "fairseq-diverse report (?P<command>.+?)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The rows to show, and the summaries of their runs; `others` are not shown, but tested with them."""
+
+    args: argparse.Namespace
+    table: "Table"
+    rows: "Sequence[Row]"
+    summaries: "dict[str, list[Summary]]"
+    others: "Others"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -181,16 +194,16 @@ def show(args: argparse.Namespace) -> str:
     kinds = {row.kind for row in rows}
     if len({"glue" if kind == "pretraining" else kind for kind in kinds}) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
+    asked = Asked(args, table, rows, summaries, (others, of_others))
     if "translation" not in kinds:
-        if asked := [flag for flag in ("test", "verdict", "by", "heads") if getattr(args, flag)]:
-            raise UserError(f"--{asked[0]}: is for translations; {table.name} classifies")
-        of_kind = _classification if "classification" in kinds else _glue
-        blocks, content = of_kind(args, table, rows, summaries, (others, of_others))
+        if given := [flag for flag in ("test", "verdict", "by", "heads") if getattr(args, flag)]:
+            raise UserError(f"--{given[0]}: is for translations; {table.name} classifies")
+        blocks, content = (_classification if "classification" in kinds else _glue)(asked)
     else:
         of_view = _groups if args.by else _heads if args.heads else _translation
-        blocks, content = of_view(args, table, rows, summaries, (others, of_others))
+        blocks, content = of_view(asked)
         if args.format == "html" and of_view is not _translation:
-            main_blocks, content = _translation(args, table, rows, summaries, (others, of_others))
+            main_blocks, content = _translation(asked)
             blocks = main_blocks + blocks
     count = _sentence_count(args, kinds)
     found: list[Sentence] = []
@@ -237,42 +250,33 @@ def _sentence_count(args: argparse.Namespace, kinds: set[str]) -> int:
     return args.translations
 
 
-def _classification(
-    args: argparse.Namespace,
-    table: "Table",
-    rows: "Sequence[Row]",
-    summaries: "dict[str, list[Summary]]",
-    others: "Others",
-) -> "tuple[list[Block], dict[str, Any]]":
+def _classification(asked: Asked) -> "View":
     """The tables of a report of classifiers, and what JSON has of it."""
     from fairseq_diverse.experiments import accuracy_report, report
 
-    lines = accuracy_report.compare_accuracy(rows, summaries, others)
+    lines = accuracy_report.compare_accuracy(asked.rows, asked.summaries, asked.others)
     probes = all("probe" in line for line in lines)
     cells = (accuracy_report.probe_cells if probes else accuracy_report.accuracy_cells)(lines)
-    notes = accuracy_report.accuracy_notes(lines) + report.published_note(rows)
-    (cells,) = _columns([cells], args.columns)
-    blocks: list[Block] = [(cells, table.title, [*filter(None, [table.note]), *notes])]
+    notes = accuracy_report.accuracy_notes(lines) + report.published_note(asked.rows)
+    (cells,) = _columns([cells], asked.args.columns)
+    blocks: list[Block] = [(cells, asked.table.title, [*filter(None, [asked.table.note]), *notes])]
     if more := accuracy_report.length_cells(lines):
         blocks.append((more, "Accuracy by number of operators", []))
     return blocks, {"rows": lines, "notes": notes}
 
 
-def _glue(
-    args: argparse.Namespace,
-    table: "Table",
-    rows: "Sequence[Row]",
-    summaries: "dict[str, list[Summary]]",
-    others: "Others",
-) -> "tuple[list[Block], dict[str, Any]]":
+def _glue(asked: Asked) -> "View":
     """The tables of a report of GLUE, that of pre-training last, and what JSON has of it."""
     from fairseq_diverse.experiments import glue_report, report
 
-    kinds = {row.name: row.kind for row in rows}
-    rows = [row if kinds[row.baseline] == row.kind else dataclasses.replace(row, baseline=row.name) for row in rows]
+    summaries, table = asked.summaries, asked.table
+    kinds = {row.name: row.kind for row in asked.rows}
+    own = [kinds[row.baseline] == row.kind for row in asked.rows]
+    rows = [r if same else dataclasses.replace(r, baseline=r.name) for r, same in zip(asked.rows, own, strict=True)]
     tuned, pretrained = ([row for row in rows if row.kind == kind] for kind in ("glue", "pretraining"))
-    lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned}, others)
-    before = glue_report.compare_pretraining(pretrained, {row.name: summaries[row.name] for row in pretrained}, others)
+    lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned}, asked.others)
+    of_text = {row.name: summaries[row.name] for row in pretrained}
+    before = glue_report.compare_pretraining(pretrained, of_text, asked.others)
     notes = glue_report.glue_notes(lines) + report.published_note(tuned)
     content = {"rows": lines, "notes": notes, **({"pretraining": before} if before else {})}
     tables = {
@@ -283,24 +287,20 @@ def _glue(
         ),
     }
     shown = {title: found for title, found in tables.items() if found[0]}
-    cells = _columns([found[0] for found in shown.values()], args.columns)
+    cells = _columns([found[0] for found in shown.values()], asked.args.columns)
     return [(c, title, found[1]) for c, (title, found) in zip(cells, shown.items(), strict=True)], content
 
 
-def _translation(
-    args: argparse.Namespace,
-    table: "Table",
-    rows: "Sequence[Row]",
-    summaries: "dict[str, list[Summary]]",
-    others: "Others",
-) -> "tuple[list[Block], dict[str, Any]]":
+def _translation(asked: Asked) -> "View":
     """A table for each test set, what all their notes have in common below the last one, and what JSON has of it."""
     from fairseq_diverse.experiments import report
     from fairseq_diverse.experiments.verdict import verdict, verdict_cells, verdict_notes
 
-    names, chosen = _tests(args, rows, summaries)
-    views = [report.of_test(rows, summaries, name) for name in chosen]
-    lines = [report.compare(*view, report.of_test(*others, name)) for view, name in zip(views, chosen, strict=True)]
+    args, table = asked.args, asked.table
+    names, chosen = _tests(asked)
+    views = [report.of_test(asked.rows, asked.summaries, name) for name in chosen]
+    further = [report.of_test(*asked.others, name) for name in chosen]
+    lines = [report.compare(*view, others) for view, others in zip(views, further, strict=True)]
     if args.verdict:
         for line in itertools.chain(*lines):
             line["verdict"] = verdict(line) if "nll_delta" in line else None
@@ -325,61 +325,48 @@ def _translation(
     return list(zip(cells, titles, own, strict=True)), content
 
 
-def _tests(
-    args: argparse.Namespace, rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]"
-) -> tuple[list[str], list[str]]:
+def _tests(asked: Asked) -> tuple[list[str], list[str]]:
     """All test sets, and those that are shown."""
     from fairseq_diverse.experiments.report import test_names
 
-    names = test_names(rows, summaries)
-    if args.test and args.test not in names:
-        raise UserError(f"--test {args.test}: no run was scored on it; there are: {', '.join(names)}")
-    return names, [args.test] if args.test else names
+    names, test = test_names(asked.rows, asked.summaries), asked.args.test
+    if test and test not in names:
+        raise UserError(f"--test {test}: no run was scored on it; there are: {', '.join(names)}")
+    return names, [test] if test else names
 
 
-def _groups(
-    args: argparse.Namespace,
-    table: "Table",
-    rows: "Sequence[Row]",
-    summaries: "dict[str, list[Summary]]",
-    others: "Others",
-) -> "tuple[list[Block], dict[str, Any]]":
+def _groups(asked: Asked) -> "View":
     """A table for each property of --by and test set, and what JSON has of them."""
     from fairseq_diverse.experiments import groups, report, sentences
 
+    args, rows, summaries = asked.args, asked.rows, asked.summaries
     properties = [sentences.known_property(name.strip()) for name in args.by.split(",")]
     records = sentences.find_records(rows, summaries, args.results, _root(args))
-    names, chosen = _tests(args, rows, summaries)
+    names, chosen = _tests(asked)
     content: dict[str, Any] = {}
     found: list[tuple[list[list[str]], str, list[str]]] = []
     for test in chosen:
-        view, of_others = report.of_test(rows, summaries, test), report.of_test(*others, test)
+        view, of_others = report.of_test(rows, summaries, test), report.of_test(*asked.others, test)
         if not any(view[1].values()):
             continue
         for name in properties:
             lines = groups.compare_groups(*view, records, name, test, of_others)
             notes = groups.group_notes(lines, name, records)
             content.setdefault(test, {})[name] = {"rows": lines, "notes": notes}
-            title = f"{table.title}: by {name}" + f", {test}" * (len(names) > 1)
+            title = f"{asked.table.title}: by {name}" + f", {test}" * (len(names) > 1)
             found.append((groups.group_cells(lines), title, notes))
     shown = _columns([cells for cells, _, _ in found], args.columns if found and args.format != "html" else None)
     return [(cells, title, notes) for cells, (_, title, notes) in zip(shown, found, strict=True)], {"groups": content}
 
 
-def _heads(
-    args: argparse.Namespace,
-    table: "Table",
-    rows: "Sequence[Row]",
-    summaries: "dict[str, list[Summary]]",
-    others: "Others",
-) -> "tuple[list[Block], dict[str, Any]]":
+def _heads(asked: Asked) -> "View":
     """The table of --heads and what JSON has of it."""
     from fairseq_diverse.experiments.head_report import compare_heads, head_cells, head_notes
 
-    lines = compare_heads(rows, summaries)
+    lines = compare_heads(asked.rows, asked.summaries)
     notes = head_notes(lines)
-    (cells,) = _columns([head_cells(lines)], args.columns if args.format != "html" else None)
-    return [(cells, f"{table.title}: heads", notes)], {"rows": lines, "notes": notes}
+    (cells,) = _columns([head_cells(lines)], asked.args.columns if asked.args.format != "html" else None)
+    return [(cells, f"{asked.table.title}: heads", notes)], {"rows": lines, "notes": notes}
 
 
 def _save_sentences(args: argparse.Namespace, rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]") -> None:
