@@ -52,7 +52,7 @@ done
     { echo "$0: a map could not be drawn, see above" >&2 && exit 1; }
 
 echo "== results, and five test sentences"
-columns=row,parameters,BLEU,chrF,TER,length # no speed: the last of three systems has the machine to itself
+columns=row,parameters,BLEU,chrF,TER,length # no speed: the trainings share the machine unequally
 [[ $systems != *,* ]] || columns+=",Δ BLEU,Δ NLL"
 fairseq-diverse report "${table[@]}" --rows "$systems" --columns "$columns,seeds" --translations 5
 tail -n 1 "$out/word-by-word.txt"

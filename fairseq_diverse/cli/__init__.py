@@ -28,7 +28,7 @@ COMMANDS = {
     "user-dir": "print the folder for --user-dir of fairseq's commands",
     "toy": "write the embedded corpus",
     "prepare": "clean, tokenize, segment and binarize a corpus or a task of GLUE",
-    "parse": "parse tokenized text with spaCy or benepar",
+    "parse": "parse tokenized text with spaCy, benepar or stanza",
     "binarize-syntax": "add the trees of the source to binarized data",
     "translate": "translate raw text",
     "run": "train, translate and score the rows of a table",
