@@ -27,11 +27,12 @@ class Row:
     row that it is compared with; ``published`` holds a paper's figures, measured on the data set ``published_on``.
     ``family`` is the row of the file that a grid made this one of. ``metrics`` are those of ``fairseq-diverse score``
     that translations are scored by besides BLEU, chrF and TER. ``tests`` are the sets that it is evaluated on besides
-    the first test set: names of the data's test sets, or valid. ``user_dir`` is a folder of mechanisms of the user's
-    own. ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree
-    the parser that must have made the trees of a row that reads some; empty where any will do. ``pretrained`` is what
-    its training starts from: a row of the same table, whose run of the same seed is done before, or the path of a
-    checkpoint; empty for nothing. ``heads`` says that how different its heads are is measured, too.
+    the first test set: names of the data's test sets, or valid. ``split`` is valid where it is evaluated on the
+    validation split alone, so that no test set is read. ``user_dir`` is a folder of mechanisms of the user's own.
+    ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree the parser that
+    must have made the trees of a row that reads some; empty where any will do. ``pretrained`` is what its training
+    starts from: a row of the same table, whose run of the same seed is done before, or the path of a checkpoint;
+    empty for nothing. ``heads`` says that how different its heads are is measured, too.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Row:
     parser: dict[str, str] = field(default_factory=dict)
     pretrained: "Row | str" = ""
     heads: bool = False
+    split: str = "test"
 
     @property
     def max_update(self) -> int:
@@ -107,5 +109,6 @@ class Row:
         content = {"data": data_hash, "train": train, "generate": self.generate, "average": self.average}
         content |= {"lenpen": self.lenpen} if self.lenpen else {}
         content |= {"parser": others} if (others := other_makers(self.parser)) else {}
+        content |= {"split": self.split} if self.split != "test" else {}
         content |= {"pretrained": self.pretrained.key("")} if isinstance(self.pretrained, Row) else {}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]

@@ -212,7 +212,8 @@ class Run:
                 steps[step] = generate(row.generate | {"lenpen": value}, "valid")
             chosen = self.chosen
             settings = row.generate | ({"lenpen": str(chosen["lenpen"])} if chosen else {})
-            for subset, suffix in {"test": "", **{split: f"-{name}" for name, split in self.further.items()}}.items():
+            further = {split: f"-{name}" for name, split in self.further.items()}
+            for subset, suffix in {row.split: "", **further}.items():
                 steps[f"generate{suffix}"] = generate(settings, subset)
                 steps[f"reference{suffix}"] = generate({}, subset, references=True)
             if row.heads:

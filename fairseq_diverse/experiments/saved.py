@@ -103,9 +103,11 @@ def _difference(summary: Summary, row: Row) -> str:
         values = {"last": averaged.get("last"), "best": averaged.get("best"), **values} if averaged else {"last": "0"}
         shows = " ".join(f"--set average.{key}={value}" for key, value in values.items() if value)
         return f"it evaluates {before}, not {after}; {shows} shows it"
+    if (alone := summary.get("test") == "valid") != (row.split == "valid"):
+        return "it was evaluated on {}, not on {}".format(*(("valid", "test") if alone else ("test", "valid")))
     generated = [_flags(words) for words in commands if words[:1] == ["fairseq-generate"]]
-    translated = [flags for flags in generated if flags.get("gen-subset") == "test" and "score-reference" not in flags]
-    if not translated:
+    of_split = [flags for flags in generated if flags.get("gen-subset") == row.split]
+    if not (translated := [flags for flags in of_split if "score-reference" not in flags]):
         return ""
     others = {**common("", "", True), **translation(row, Path()), "batch-size": "", "max-tokens": ""}
     chosen = summary.get("chosen", {}).get("valid_bleu", {})

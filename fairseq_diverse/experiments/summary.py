@@ -33,7 +33,7 @@ def summarize(run: Run) -> dict[str, Any]:
     Raises:
         ValueError: translations or scores of test sentences are missing.
     """
-    state = run.state
+    state, first = run.state, next(iter(run.data.tests)) if run.row.split == "test" else run.row.split
     evaluated = {"translation": ("generate",), "classification": ("accuracy",), "glue": ("glue",)}.get(run.kind, ())
     peaks = {step: state[step]["peak_memory"] for step in ("train", *evaluated)}
     if state["train"]["gb_free"] is not None:
@@ -110,7 +110,7 @@ def add_metrics(run: Run, summary: dict[str, Any], test: str = "") -> dict[str, 
     if not wanted:
         return summary
     source, target = (
-        read_lines(run.data.path / "text" / f"{run.further.get(test, 'test')}.{language}")
+        read_lines(run.data.path / "text" / f"{run.further.get(test, run.row.split)}.{language}")
         for language in (run.data.source, run.data.target)
     )
     hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
@@ -159,7 +159,7 @@ def _translation(run: Run, test: str = "") -> dict[str, Any]:
     from fairseq_diverse.metrics.scores import read_translations, score
 
     suffix = f"-{test}" if test else ""
-    references = read_lines(run.data.path / "text" / f"{run.further.get(test, 'test')}.{run.data.target}")
+    references = read_lines(run.data.path / "text" / f"{run.further.get(test, run.row.split)}.{run.data.target}")
     hypotheses = read_translations(run.directory / f"generate{suffix}.log", run.data.path)
     nll = logs.reference_nll(run.directory / f"reference{suffix}.log")
     if not len(hypotheses) == len(references) == len(nll):

@@ -163,6 +163,16 @@ def measures_heads(content: Flags, where: str) -> bool:
     return heads
 
 
+def evaluated_split(content: Flags, tests: tuple[str, ...], where: str) -> str:
+    """The split that rows are evaluated on: test, or valid alone."""
+    split = content.get("split", "test")
+    if split not in ("test", "valid"):
+        raise ValueError(f"{where}: split: {shown(split)}: test or valid expected")
+    if split == "valid" and tests:
+        raise ValueError(f"{where}: tests: {', '.join(tests)}: not with split: valid, which reads no test set")
+    return str(split)
+
+
 def length_penalties(generate: Flags, where: str) -> tuple[str, ...]:
     """Take a list of length penalties, to be chosen from on the validation split, out of ``generate``."""
     if not isinstance(given := generate.get("lenpen"), list):

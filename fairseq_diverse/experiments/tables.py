@@ -17,6 +17,7 @@ from fairseq_diverse.experiments.table_keys import (
     check_average,
     command_line_values,
     entries,
+    evaluated_split,
     gpus_of,
     length_penalties,
     measures_heads,
@@ -34,7 +35,7 @@ from fairseq_diverse.support.yaml_files import shown
 
 TABLE_KEYS = (
     *("title", "note", "data", "size", "user-dir", "parser", "pretrained", "flags", "data-flags", "generate"),
-    *("average", "baseline", "grid", "metrics", "tests", "heads", "gpus", "x", "rows"),
+    *("average", "baseline", "grid", "metrics", "tests", "split", "heads", "gpus", "x", "rows"),
 )
 SIZE_KEYS = ("train", "generate", "average", "gpus")
 ROW_KEYS = (
@@ -142,6 +143,7 @@ def load_table(
             if KINDS.get(str(train.get("task"))) == "glue"
             else "",
             heads=measures_heads({**content, **row}, where),
+            split=evaluated_split(content, tests, where),
         )
         for needed in ("arch", "max-update"):
             if needed not in resolved.train:
@@ -155,6 +157,8 @@ def load_table(
             raise ValueError(f"{where}: metrics: {', '.join(resolved.metrics)}: are of translations; it has none")
         if resolved.kind != "translation" and resolved.heads:
             raise ValueError(f"{where}: heads: are of models that translate")
+        if resolved.kind != "translation" and resolved.split != "test":
+            raise ValueError(f"{where}: split: is of models that translate")
         if "pretrained" in row and resolved.kind != "glue":
             raise ValueError(f"{where}: pretrained: its task is not sentence_prediction")
         if resolved.pretrained and "finetune-from-model" in resolved.train:

@@ -1,0 +1,88 @@
+"""`run --save`: which copies count as finished runs, which are refused, and what is said of others."""
+
+import json
+
+import pytest
+
+from fairseq_diverse.experiments import logs, provenance, summary
+from fairseq_diverse.experiments.environment import AVX2
+from fairseq_diverse.experiments.runs import find_runs
+from fairseq_diverse.experiments.saved import from_results, save
+from fairseq_diverse.experiments.side_by_side import side_by_side
+from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.metrics import scores
+from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+from tests.unit.test_records import SUMMARY
+
+MACHINE = {"cpu": "c", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu", "variables": dict(AVX2)}
+HERE = {"commit": "c" * 40, "dirty": False, "versions": {"torch": "2.7"}, "machine": MACHINE}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A prepared data set with trees, as it is known to runs."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(provenance, "collect", lambda environment: HERE)
+    folder = tmp_path / "runs/data/multi30k_en_de"
+    folder.mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    (folder / "preprocess.json").write_text(json.dumps(record))
+    (folder / "train.en-de.en.syntax.json").write_text('{"digest": "1"}')
+    return folder
+
+
+def copied(folder, row="first", more="--dropout 0.2", **changed):
+    """Write the copy of a row's first run."""
+    command = f"fairseq-train d --arch transformer --max-update 30 --lr 0.005 {more}"
+    content = SUMMARY | {"data": "multi30k_en_de", "commands": [command], **HERE, "starts": [], **changed}
+    save(folder, {row: [content]})
+
+
+def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
+    """With `split: valid` no command reads a test set, and copies of the one are not those of the other."""
+    row, tested = load_table(table(("rows:", "split: valid\nrows:"))).rows["first"], load_table(table()).rows["first"]
+    run, other = find_runs([row, tested], [1], cpu=True)
+    assert run.directory != other.directory
+    assert list(run.commands()) == list(other.commands()) == ["train", "generate", "reference"]
+    for step in ("generate", "reference"):
+        command = run.commands()[step]
+        assert command[command.index("--gen-subset") + 1] == "valid"
+    (data / "text").mkdir()
+    for language in ("en", "de"):  # there is no text/test.de
+        (data / f"text/valid.{language}").write_text(f"{language} hat einen Satz .\n")
+    monkeypatch.setattr(scores, "read_translations", lambda log, folder: ["de hat einen Satz ."])
+    monkeypatch.setattr(logs, "reference_nll", lambda log: [1.5])
+    monkeypatch.setattr(summary, "lowercased", lambda folder: False)
+    run.directory.mkdir(parents=True)
+    state = {
+        "train": dict.fromkeys(("peak_memory", "parameters", "valid_nll", "gb_free")),
+        "generate": {"peak_memory": 1},
+    }
+    (run.directory / "state.json").write_text(json.dumps(state | {"starts": [HERE]}))
+    found = summary.summarize(run)
+    assert (found["test"], found["test_nll"], found["metrics"]["bleu"]) == ("valid", [1.5], pytest.approx(100))
+    (run.directory / "summary.json").touch()
+    assert side_by_side([run], 1).sentences[0].reference == "de hat einen Satz ."
+    translated = "fairseq-generate d --gen-subset {} --beam 5"
+    commands = ["fairseq-train d --arch transformer --max-update 30 --lr 0.005 --dropout 0.2"]
+    copied(tmp_path / "a", commands=[*commands, translated.format("valid")], test="valid")
+    assert len(from_results(tmp_path / "a", [row])["first"]) == 1
+    with pytest.raises(ValueError, match="it was evaluated on valid, not on test"):
+        from_results(tmp_path / "a", [tested])
+    copied(tmp_path / "a", commands=[*commands, translated.format("test"), translated.format("valid")])
+    with pytest.raises(ValueError, match="it was evaluated on test, not on valid"):
+        from_results(tmp_path / "a", [row])
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("split: train", "split: train: test or valid expected"),
+        ("split: valid\ntests: [test]", "tests: test: not with split: valid, which reads no test set"),
+        ("split: valid\nflags: {task: logical_inference}", "split: is of models that translate"),
+    ],
+)
+def test_splits_that_cannot_be(lines, problem, table):
+    replaced = [("rows:", f"{lines}\nrows:")] + [("flags: {dropout: 0.2}\n", "")] * ("flags" in lines)
+    with pytest.raises(ValueError, match=problem):
+        load_table(table(*replaced[::-1]))
