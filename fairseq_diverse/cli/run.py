@@ -179,6 +179,9 @@ def main(args: argparse.Namespace) -> int:
     for run in once.values():
         if copies and run.directory in copies.finished:
             print(f"{run.name}: done before, {args.save}", file=sys.stderr)
+        elif copies and run.directory in copies.lacking and not run.checkpoint.is_file():
+            what = "a test set, a metric or the figures of heads"
+            print(f"{run.name}: its copy lacks {what}, and its checkpoint is not here: trained again", file=sys.stderr)
     lacking = {
         f"data set {run.data.name} has no {', '.join(names)}: left out"
         for run in runs
@@ -200,6 +203,8 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"OMP_NUM_THREADS={asked}: a number of threads above 0 expected")
     cpu = all(run.cpu for run in runs)
     environment = of_children(int(asked), dict(os.environ), cpu, args.same_arithmetic)
+    for line in copies.differences(environment) if copies else []:
+        print(f"warning: {line}", file=sys.stderr)
     if args.dry_run:
         for run in runs:
             print(f"# {run.name}: {run.stage}, {run.directory}")

@@ -1,9 +1,13 @@
 """Copies of summaries outside the folder of runs, by which a table is trained over several machines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from fairseq_diverse.experiments import provenance
+from fairseq_diverse.experiments.comparison import commits_of, machine, starts_of
+from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.saved import from_results, save
 from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
@@ -12,26 +16,59 @@ from fairseq_diverse.experiments.sentences import find_records, record_path, sav
 class Copies:
     """A folder of summaries: runs whose copies are there are finished, others are copied when they are.
 
+    Attributes:
+        finished: the directories of runs whose copies have all that their rows ask for.
+        lacking: of those whose copies lack a test set, a metric or the figures of heads.
+
     Raises:
-        ValueError: a copy is of a row with other settings, or of other data.
+        ValueError: a copy is of a row with other settings, or any copy there is of other data of the same name, or of
+            other trees, than the runs read.
     """
 
     def __init__(self, folder: Path, runs: Sequence[Run]) -> None:
         self.folder = folder
         self.names: dict[Path, set[str]] = {}  # of equal rows
-        found = from_results(folder, [run.row for run in runs]) if any(folder.glob("*.json")) else {}
+        paths = sorted(folder.glob("*.json"))
+        found = from_results(folder, [run.row for run in runs]) if paths else {}
+        self.summaries = [read_json(path) or {} for path in paths]  # of every row: all are to be compared
         seeds = {(name, copy["seed"]): copy for name, of_row in found.items() for copy in of_row}
         self.finished: set[Path] = set()
+        self.lacking: set[Path] = set()
+        for run in {run.data.path: run for run in runs if run.data.hash}.values():
+            self._refuse_other(run, "data_hash", run.data.hash, "data")
+        for run in {run.data.path: run for run in runs if run.trees}.values():
+            self._refuse_other(run, "trees", run.trees, "trees")
         for run in runs:
             self.names.setdefault(run.directory, set()).add(run.row.name)
-            if not (copy := seeds.get((run.row.name, run.seed))):
-                continue
-            if run.data.hash and copy["data_hash"] != run.data.hash:
-                raise ValueError(f"{folder}: the copy of {run.name} is of other data than {run.data.path}")
-            if run.is_complete(copy):
-                self.finished.add(run.directory)
+            if copy := seeds.get((run.row.name, run.seed)):
+                (self.finished if run.is_complete(copy) else self.lacking).add(run.directory)
         needed = {run.first.directory for run in runs if run.first and run.directory not in self.finished}
         self.finished -= needed  # checkpoints are not copied: what others are to start from is trained again
+
+    def _refuse_other(self, run: Run, key: str, own: str | None, what: str) -> None:
+        for copy in self.summaries:
+            if copy["data"] == run.data.name and copy.get(key, own) != own:
+                raise ValueError(
+                    f"{self.folder}: the copy of {copy['system']} seed {copy['seed']} is of other {what} than "
+                    f"{run.data.path}; bring the {what} from where it was trained, or give another --save"
+                )
+
+    def differences(self, environment: dict[str, str]) -> list[str]:
+        """In what the copies are not of the commit, versions and machine that runs with this environment have."""
+        if not self.summaries:
+            return []
+        kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
+            "commit": lambda start: commits_of([dict(start)])[0],
+            "versions": lambda start: ", ".join(f"{name} {v}" for name, v in start.get("versions", {}).items()),
+            "machine": machine,
+        }
+        here = provenance.collect(environment)
+        there = [start for summary in self.summaries for start in starts_of(summary)]
+        found = []
+        for what, of in kinds.items():
+            if others := dict.fromkeys(of(start) for start in there if of(start) != of(here)):
+                found.append(f"{self.folder} has runs of another {what}: {'; '.join(others)}; here: {of(here)}")
+        return found
 
     def add(self, run: Run) -> None:
         """Copy the summary of a finished run, for each row that it is the run of, and what is known of its test

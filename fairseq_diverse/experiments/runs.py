@@ -150,6 +150,11 @@ class Run:
         return next(map(recorded_makers, sorted(self.data.path.glob("test.*.syntax.json"))), {}) if reads else {}
 
     @property
+    def trees(self) -> str:
+        """The digest of the trees that it reads; empty where it reads none."""
+        return _digest_of_trees(self.data.path) if self.row.train.get("task") == TREES else ""
+
+    @property
     def refused(self) -> str:
         """Why its data's trees are not by the parsers that its row names; empty where they are, or it names none."""
         return other_trees(self.data.path, self.row.parser) if self.row.parser else ""

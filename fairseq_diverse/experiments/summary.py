@@ -44,7 +44,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "system": run.row.name,
         "data": run.data.name,
         "data_hash": run.data.hash,
-        **({"test": first} if (first := next(iter(run.data.tests))) != "test" else {}),
+        **({"test": first} if first != "test" else {}),
         "size": run.row.size,
         "seed": run.seed,
         "parameters": state["train"]["parameters"],
@@ -59,6 +59,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "peak_memory": peaks,
         **starts(state),
         **({"parsers": run.parsers} if run.parsers else {}),
+        **({"trees": run.trees} if run.trees else {}),
         "commands": run.shell_lines({"OMP_NUM_THREADS": "1"}),
         **_measured(run),
     }

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from fairseq_diverse.cli import main
 from fairseq_diverse.experiments import logs, provenance, summary
+from fairseq_diverse.experiments.copies import Copies
 from fairseq_diverse.experiments.environment import AVX2
 from fairseq_diverse.experiments.runs import find_runs
 from fairseq_diverse.experiments.saved import from_results, save
@@ -14,6 +16,7 @@ from fairseq_diverse.metrics import scores
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from tests.unit.test_records import SUMMARY
 
+TREES = ("  second:", "  trees: {task: translation_with_syntax}\n  second:")
 MACHINE = {"cpu": "c", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu", "variables": dict(AVX2)}
 HERE = {"commit": "c" * 40, "dirty": False, "versions": {"torch": "2.7"}, "machine": MACHINE}
 
@@ -36,6 +39,48 @@ def copied(folder, row="first", more="--dropout 0.2", **changed):
     command = f"fairseq-train d --arch transformer --max-update 30 --lr 0.005 {more}"
     content = SUMMARY | {"data": "multi30k_en_de", "commands": [command], **HERE, "starts": [], **changed}
     save(folder, {row: [content]})
+
+
+def test_copies_of_other_data_or_trees_are_refused_whatever_their_row(data, table, tmp_path):
+    rows = load_table(table(TREES)).rows
+    runs = {name: find_runs([rows[name]], [2], cpu=True) for name in ("second", "trees")}
+    copied(tmp_path / "a", data_hash="of other text")
+    with pytest.raises(ValueError, match=r"a: the copy of first seed 1 is of other data than .*multi30k_en_de;"):
+        Copies(tmp_path / "a", runs["second"])
+    flags = "--dropout 0.2 --task translation_with_syntax"
+    copied(tmp_path / "b", "trees", flags, trees="of another parser")
+    with pytest.raises(ValueError, match=r"b: the copy of trees seed 1 is of other trees than "):
+        Copies(tmp_path / "b", runs["trees"])
+    assert Copies(tmp_path / "b", runs["second"]).finished == set()  # which reads none
+    copied(tmp_path / "b", "trees", flags, trees=runs["trees"][0].trees)
+    (first,) = find_runs([rows["trees"]], [1], cpu=True)
+    assert Copies(tmp_path / "b", [first, *runs["trees"]]).finished == {first.directory}
+    assert not runs["second"][0].trees
+
+
+def test_what_copies_were_made_with_is_compared_with_what_is_here(data, table, tmp_path):
+    runs = find_runs(list(load_table(table()).rows.values()), [1], cpu=True)
+    copied(tmp_path / "a")
+    assert Copies(tmp_path / "a", runs).differences({}) == Copies(tmp_path / "none", runs).differences({}) == []
+    copied(tmp_path / "a", commit="d" * 40, versions={"torch": "2.6"}, machine=MACHINE | {"variables": {}})
+    commit, versions, machine = Copies(tmp_path / "a", runs).differences({})
+    assert commit.endswith("another commit: dddddddddd; here: cccccccccc")
+    assert versions.endswith("another versions: torch 2.6; here: torch 2.7")
+    assert "another machine: c, 2 cores, 1 thread, AVX2; here: " in machine and machine.endswith("--same-arithmetic")
+
+
+def test_run_says_what_it_finds(data, table, tmp_path, capsys):
+    name = table(("first:", "first: {heads: true}"))
+    copied(tmp_path / "copies", commit="d" * 40)
+    asked = ["run", name, "--rows", "first", "--dry-run", "--save", str(tmp_path / "copies")]
+    assert main(asked) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("# first seed 1: new") and "first seed 1: its copy lacks a test set, a metric or " in err
+    assert "has runs of another commit: dddddddddd; here: cccccccccc" in err
+    (run,) = find_runs(list(load_table(name).rows.values())[:1], [1], cpu=True)
+    run.checkpoints.mkdir(parents=True)
+    run.checkpoint.touch()  # heads can be measured
+    assert main(asked) == 0 and "its copy lacks" not in capsys.readouterr().err
 
 
 def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):

@@ -261,7 +261,7 @@ def test_saved_pretraining_is_repeated_where_others_start_from_it(table, tmp_pat
     monkeypatch.setattr(
         copies, "from_results", lambda folder, rows: {n: [{"seed": 1, "data_hash": None}] for n in names}
     )
-    (tmp_path / "any.json").touch()
+    (tmp_path / "any.json").write_text('{"data": "other"}')
     assert copies.Copies(tmp_path, [first, later]).finished == set()
     assert copies.Copies(tmp_path, [first]).finished == {first.directory}
     names.append(later.row.name)
