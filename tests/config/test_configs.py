@@ -222,6 +222,24 @@ def test_equal_rows_of_two_tables_are_one_run():
     assert len({row.key("hash") for row in first.values()}) == len(first)
 
 
+def test_every_row_of_the_comparison_is_one_of_its_three_trials():
+    """And its baseline is that of table multi30k in this size, with which the comparison's plan begins."""
+    tuning, compared = (load_table(name).rows for name in ("comparison-tuning", "comparison"))
+    trials: dict[str, list[Row]] = {}
+    for name, trial in tuning.items():
+        system = max((s for s in compared if f"{name}-".startswith(f"{s}-")), key=len)
+        trials.setdefault(system, []).append(trial)
+    assert {name: len(found) for name, found in trials.items()} == dict.fromkeys(compared, 3)
+    size = load_table("multi30k", size="converged").rows["baseline"]
+    for name, row in compared.items():
+        assert row.train | {"max-update": "2000"} in [trial.train for trial in trials[name]]
+        assert (row.generate, row.lenpen, row.average) == (size.generate, size.lenpen, size.average)
+    lr = tuning["baseline"].train["lr"]
+    assert compared["baseline"].key("h") == size.key("h") or compared["baseline"].train["lr"] != lr
+    assert len({trial.key("h") for trial in tuning.values()}) == len(tuning)
+    assert {trial.split for trial in tuning.values()} == {"valid"}
+
+
 def test_differences_from_the_paper_are_noted_under_the_table(capsys):
     assert not main(["report", "li2021-table6"])
     assert "288M parameters of routing do not follow" in capsys.readouterr().out
