@@ -58,16 +58,16 @@ class Copies:
         if not self.summaries:
             return []
         kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
-            "commit": lambda start: commits_of([dict(start)])[0],
-            "versions": lambda start: ", ".join(f"{name} {v}" for name, v in start.get("versions", {}).items()),
-            "machine": machine,
+            "another commit": lambda start: commits_of([dict(start)])[0],
+            "other versions": lambda start: ", ".join(f"{name} {v}" for name, v in start.get("versions", {}).items()),
+            "another machine": machine,
         }
         here = provenance.collect(environment)
         there = [start for summary in self.summaries for start in starts_of(summary)]
         found = []
         for what, of in kinds.items():
             if others := dict.fromkeys(of(start) for start in there if of(start) != of(here)):
-                found.append(f"{self.folder} has runs of another {what}: {'; '.join(others)}; here: {of(here)}")
+                found.append(f"{self.folder} has runs of {what}: {'; '.join(others)}; here: {of(here)}")
         return found
 
     def add(self, run: Run) -> None:

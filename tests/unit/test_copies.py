@@ -65,7 +65,7 @@ def test_what_copies_were_made_with_is_compared_with_what_is_here(data, table, t
     copied(tmp_path / "a", commit="d" * 40, versions={"torch": "2.6"}, machine=MACHINE | {"variables": {}})
     commit, versions, machine = Copies(tmp_path / "a", runs).differences({})
     assert commit.endswith("another commit: dddddddddd; here: cccccccccc")
-    assert versions.endswith("another versions: torch 2.6; here: torch 2.7")
+    assert versions.endswith("other versions: torch 2.6; here: torch 2.7")
     assert "another machine: c, 2 cores, 1 thread, AVX2; here: " in machine and machine.endswith("--same-arithmetic")
 
 
