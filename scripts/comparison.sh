@@ -5,8 +5,9 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ ${1:-} != iwslt14 && ${1:-} != wmt14 ]]; then
     echo "usage: $0 iwslt14|wmt14 [FLAG...]" >&2
-    echo "iwslt14: nine systems with five seeds each. wmt14, when that is finished: the baseline and the three systems with" >&2
-    echo "the lowest NLL there, three seeds each. FLAG is any of scripts/table.sh: --raw DIR, --jobs 8, --rows a,b, --slurm ..." >&2
+    echo "iwslt14: nine systems with five seeds each. wmt14, when that is finished: the baseline and the three" >&2
+    echo "mechanisms with the lowest NLL there, three seeds each. FLAG is any of scripts/table.sh: --raw DIR, --jobs 8," >&2
+    echo "--rows a,b, --slurm ..." >&2
     echo "--dry-run prints the commands and trains nothing; docs/scaling.md has the hours, modelled." >&2
     exit 2
 fi
@@ -18,7 +19,7 @@ if [[ $corpus == wmt14 ]]; then
     if [[ " $* " != *" --rows"[\ =]* ]]; then
         best=$(fairseq-diverse report comparison-iwslt14 --format json | python -c '
 import json, sys
-found = [row for row in json.load(sys.stdin)["rows"] if "nll_delta" in row]
+found = [row for row in json.load(sys.stdin)["rows"] if "nll_delta" in row and row["row"] != "wider"]
 print(",".join(row["row"] for row in sorted(found, key=lambda row: row["nll_delta"])[:3]))')
         [[ $best == *,*,* ]] || { echo "$0: fewer than three systems are finished on IWSLT14; train them, or name --rows" >&2 && exit 1; }
         rows=(--rows "baseline,$best")
