@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,24 +77,19 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     """
     if not references or len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references; equal numbers are needed")
-    statistics, values, signatures = {}, {}, {}
-    for name in METRICS:
-        metric = sacrebleu_metric(name, language, lowercase)
-        statistics[name] = sentence_statistics(name, hypotheses, references, language, lowercase)
-        values[name] = corpus_score(name, statistics[name].sum(0), language)
-        signatures[name] = str(metric.get_signature())
-    length, reference_length = statistics["bleu"].sum(0)[:2]
+    results = {name: sacrebleu_result(name, hypotheses, references, language, lowercase) for name in METRICS}
+    length, reference_length = results["bleu"].statistics.sum(0)[:2]
     return Scores(
-        **values, length_ratio=length / max(reference_length, 1), signatures=signatures, statistics=statistics
+        **{name: result.score for name, result in results.items()},
+        length_ratio=length / max(reference_length, 1),
+        signatures={name: result.signature for name, result in results.items()},
+        statistics={name: result.statistics for name, result in results.items()},
     )
 
 
-def sentence_statistics(
-    name: str, hypotheses: Sequence[str], references: Sequence[str], language: str, lowercase: bool = False
-) -> np.ndarray:
+def sentence_statistics(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str) -> np.ndarray:
     """(sentences, n) counts; their sum over any sentences is what `corpus_score` takes."""
-    metric = sacrebleu_metric(name, language, lowercase)
-    return np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]), dtype=np.float64)
+    return result_by(sacrebleu_metric(name, language), hypotheses, references).statistics
 
 
 def corpus_score(name: str, statistics: np.ndarray, language: str) -> float:
@@ -106,9 +101,14 @@ def sacrebleu_result(
     name: str, hypotheses: Sequence[str], references: Sequence[str], language: str, lowercase: bool = False
 ) -> Result:
     """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`."""
-    statistics = sentence_statistics(name, hypotheses, references, language, lowercase)
-    signature = str(sacrebleu_metric(name, language, lowercase).get_signature())
-    return Result.of(statistics, partial(corpus_score, name, language=language), signature)
+    return result_by(sacrebleu_metric(name, language, lowercase), hypotheses, references)
+
+
+def result_by(metric: Any, hypotheses: Sequence[str], references: Sequence[str], note: str = "") -> Result:
+    """The score by a metric of sacreBLEU's; ``note`` ends its signature."""
+    statistics = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
+    signature = f"{metric.get_signature()}{note}"  # complete once there were references
+    return Result.of(statistics, lambda sums: float(metric._compute_score_from_stats(list(sums)).score), signature)
 
 
 @cache
@@ -158,15 +158,6 @@ def read_translations(path: str | Path, data: str | Path | None = None) -> list[
     return text
 
 
-def read_generation(path: str | Path) -> list[str]:
-    """The best hypothesis of every sentence, in their order: tokens as in the ``H-`` lines of fairseq-generate.
-
-    Raises:
-        ValueError: the file is absent, not UTF-8, not from fairseq-generate, holds two outputs or leaves out sentences.
-    """
-    return _parse_generation(path, read_lines(path))[0]
-
-
 def _parse_generation(path: str | Path, lines: Iterable[str]) -> tuple[list[str], list[str]]:
     """The best of the ``H-`` lines of each sentence, and the same of the ``D-`` lines."""
     best: dict[str, dict[int, tuple[float, str]]] = {"H": {}, "D": {}}
@@ -183,8 +174,6 @@ def _parse_generation(path: str | Path, lines: Iterable[str]) -> tuple[list[str]
             sources.add(number)
         elif number not in best[kind] or float(match[3]) > best[kind][number][0]:
             best[kind][number] = (float(match[3]), match[4] or "")
-    if not best["H"]:
-        raise ValueError(f"{path}: no H- line; is this the output of fairseq-generate (without --quiet)?")
     for kind in best:
         if missing := sorted(set(range(max(best["H"]) + 1)) - set(best[kind])):
             shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")

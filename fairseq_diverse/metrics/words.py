@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.metrics.scores import TOKENIZERS, Result, sacrebleu_metric
+from fairseq_diverse.metrics.scores import TOKENIZERS, Result, result_by, sacrebleu_metric
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.installed import install
 
@@ -75,9 +75,7 @@ def multi_bleu(hypotheses: Sequence[str], references: Sequence[str], compounds: 
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     if compounds:
         hypotheses, references = ([split_compounds(line) for line in side] for side in (hypotheses, references))
-    statistics = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
-    signature = f"{metric.get_signature()}" + "|compounds:split" * compounds
-    return Result.of(statistics, lambda sums: float(metric._compute_score_from_stats(list(sums)).score), signature)
+    return result_by(metric, hypotheses, references, "|compounds:split" * compounds)
 
 
 def split_compounds(line: str) -> str:
@@ -106,11 +104,7 @@ def ter_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Resul
     """
     from sacrebleu.metrics import TER
 
-    metric = TER(case_sensitive=True)
-    statistics = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
-    return Result.of(
-        statistics, lambda sums: float(metric._compute_score_from_stats(list(sums)).score), str(metric.get_signature())
-    )
+    return result_by(TER(case_sensitive=True), hypotheses, references)
 
 
 def rouge_l(hypotheses: Sequence[str], references: Sequence[str]) -> Result:

@@ -16,7 +16,6 @@ from scipy import stats
 from fairseq_diverse.cli import main
 from fairseq_diverse.metrics.scores import (
     corpus_score,
-    read_generation,
     read_translations,
     score,
     sentence_statistics,
@@ -197,28 +196,21 @@ Generate test with beam=5: BLEU4 = 12.00
 """
 
 
-def test_generation_is_put_in_order_with_the_best_of_each_sentence(tmp_path):
-    path = tmp_path / "generate.log"
-    path.write_text(GENERATED, encoding="utf-8")
-    assert read_generation(path) == ["der Hund\u2028bellt", "die Katze", ""]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (GENERATED.replace("H-0", "X-0"), r"1 sentences have no H- line \(0\)"),
         (GENERATED + "S-1\tagain\n", "sentence 1 comes twice"),
-        ("nothing\n", "no H- line; is this the output"),
     ],
 )
 def test_incomplete_generation_is_refused(tmp_path, text, message):
     path = tmp_path / "generate.log"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"generate\.log: .*{message}"):
-        read_generation(path)
+        read_translations(path)
 
 
-def test_translations_are_text_or_decoded_by_fairseq_or_by_us(tmp_path, monkeypatch):
+def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_us(tmp_path, monkeypatch):
     path = tmp_path / "output"
     path.write_text("eins\n\nH-2 zwei\n", encoding="utf-8")
     assert read_translations(path) == ["eins", "", "H-2 zwei"]
