@@ -60,17 +60,17 @@ class Interval(NamedTuple):
     coverage: float
 
 
-def median_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+def median_interval(values: Sequence[float]) -> Interval:
     """Distribution-free interval of the median: from the k-th smallest to the k-th largest of n values.
 
-        coverage = 1 - 2 P(Binomial(n, 1/2) < k),  k the largest with coverage >= level
+        coverage = 1 - 2 P(Binomial(n, 1/2) < k),  k the largest with coverage >= 0.95
 
     Source: order statistics (the sign test inverted). Fewer than 6 values cannot reach 0.95: the interval is then from
     the smallest to the largest value, with its ``coverage``.
     """
     ordered, n = sorted(values), len(values)
     tails = [sum(math.comb(n, i) for i in range(k)) / 2**n for k in range(n // 2 + 2)]  # P(Binomial < k)
-    k = max(1, *(k for k, tail in enumerate(tails) if 1 - 2 * tail >= level))
+    k = max(1, *(k for k, tail in enumerate(tails) if 1 - 2 * tail >= LEVEL))
     return Interval(ordered[k - 1], ordered[n - k], max(0.0, 1 - 2 * tails[k]))
 
 

@@ -135,7 +135,7 @@ def drop_worse(folder: Path, count: int, metric: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -> None:
+def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
     """Write the mean of the checkpoints' models to ``out``, which fairseq-generate reads like any of them.
 
     Everything else is that of the last checkpoint, without the optimizer's state and moving averages. In memory are
@@ -145,7 +145,6 @@ def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -
 
     Args:
         paths: at least one checkpoint.
-        quiet: no progress bar.
 
     Raises:
         ValueError: a checkpoint cannot be loaded, is damaged, or its model has other parameters than the first.
@@ -155,7 +154,7 @@ def average_checkpoints(paths: Sequence[Path], out: Path, quiet: bool = False) -
 
     sums: dict[str, Tensor] = {}
     layout: dict[str, tuple] = {}
-    for path in tqdm(paths, desc="average", unit="checkpoint", disable=quiet or None):
+    for path in tqdm(paths, desc="average", unit="checkpoint", disable=None):
         state = load_checkpoint(path, mmap=True)
         model = state["model"]
         layout = _same_layout(path, _layout(path, model), paths[0], layout)

@@ -19,12 +19,8 @@ REPORT_SECONDS = 30
 REPORT_SHARE = 0.05
 
 
-def _nothing(run: Run) -> None:
-    pass
-
-
 def run_all(
-    runs: Sequence[Run], jobs: int, environment: dict[str, str], ended: Callable[[Run], None] = _nothing
+    runs: Sequence[Run], jobs: int, environment: dict[str, str], ended: Callable[[Run], object] = lambda run: None
 ) -> int:
     """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others.
 

@@ -111,9 +111,9 @@ def dictionary(words: int = 30) -> Dictionary:
     return made
 
 
-def task(words: int = 30) -> Any:
+def task() -> Any:
     """The part of a task that a model needs."""
-    made = dictionary(words)
+    made = dictionary()
     return SimpleNamespace(source_dictionary=made, target_dictionary=made, max_positions=lambda: 64)
 
 

@@ -169,7 +169,7 @@ def test_a_damaged_file_is_a_user_error(tmp_path, changes, what):
 def average(tmp_path_factory) -> bytes:
     folder = tmp_path_factory.mktemp("average")
     torch.save(checkpoint(), folder / "checkpoint1.pt")
-    average_checkpoints([folder / "checkpoint1.pt"] * 2, folder / "average.pt", quiet=True)
+    average_checkpoints([folder / "checkpoint1.pt"] * 2, folder / "average.pt")
     return (folder / "average.pt").read_bytes()
 
 

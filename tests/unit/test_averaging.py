@@ -62,7 +62,7 @@ def three(tmp_path) -> list[Path]:
 
 def test_mean_of_every_parameter(three, tmp_path):
     out = tmp_path / "average.pt"
-    average_checkpoints(three, out, quiet=True)
+    average_checkpoints(three, out)
     models, averaged = [parameters(number) for number in (1, 2, 3)], load_checkpoint(out)["model"]
     assert list(averaged) == list(models[0])
     for key, value in averaged.items():
@@ -79,7 +79,7 @@ def test_mean_of_every_parameter(three, tmp_path):
 
 def test_shared_tensors_stay_shared_and_the_rest_is_for_generation(three, tmp_path):
     out = tmp_path / "average.pt"
-    average_checkpoints(three, out, quiet=True)
+    average_checkpoints(three, out)
     state = load_checkpoint(out)
     tied = {state["model"][key].data_ptr() for key in state["model"] if "embed" in key or "projection" in key}
     assert len(tied) == 1
@@ -93,14 +93,14 @@ def test_shared_tensors_stay_shared_and_the_rest_is_for_generation(three, tmp_pa
 def test_average_of_one_and_of_equal_checkpoints_is_exact(three, tmp_path):
     out = tmp_path / "average.pt"
     for paths in ([three[0]], [three[0]] * 3):
-        average_checkpoints(paths, out, quiet=True)
+        average_checkpoints(paths, out)
         for key, value in load_checkpoint(out)["model"].items():
             assert torch.equal(value, parameters(1)[key])
 
 
 def test_an_average_that_was_changed_is_refused(three, tmp_path):
     out = tmp_path / "average.pt"
-    average_checkpoints(three, out, quiet=True)
+    average_checkpoints(three, out)
     for key in parameters(1):
         state = load_checkpoint(out)
         if state["model"][key].numel():
@@ -112,7 +112,7 @@ def test_an_average_that_was_changed_is_refused(three, tmp_path):
             ValueError, match=r"changed\.pt: the checksum of its parameters is not the one that average wrote"
         ):
             load_checkpoint(tmp_path / "changed.pt")
-    average_checkpoints([out], tmp_path / "again.pt", quiet=True)
+    average_checkpoints([out], tmp_path / "again.pt")
     assert load_checkpoint(tmp_path / "again.pt")["extra_state"]["averaged"] == ["average.pt"]
 
 
@@ -137,7 +137,7 @@ def test_one_checkpoint_is_in_memory_at_a_time(three, tmp_path, monkeypatch):
         return state
 
     monkeypatch.setattr(averaging, "load_checkpoint", load)
-    average_checkpoints(three * 2, tmp_path / "average.pt", quiet=True)
+    average_checkpoints(three * 2, tmp_path / "average.pt")
     assert len(loaded) == 6
 
 
@@ -170,7 +170,7 @@ def changed(key: str, value) -> OrderedDict:
 def test_other_parameters_are_refused(three, tmp_path, model, message):
     other, out = save(tmp_path / "other.pt", model), tmp_path / "average.pt"
     with pytest.raises(ValueError, match=f"other.pt: {message}"):
-        average_checkpoints([three[0], other], out, quiet=True)
+        average_checkpoints([three[0], other], out)
     assert not out.exists()
 
 
