@@ -11,23 +11,21 @@ from fairseq_diverse.experiments.comparison import (
     NO_OTHERS,
     SMALLEST,
     Others,
-    commits_note,
     commits_of,
     compared,
     compared_seeds,
     deviation,
     difference,
     ended_early,
-    ended_early_note,
     machines,
-    machines_note,
     mark,
     over_seeds,
     p_number,
     p_values,
     refuse_other_data,
+    runs_notes,
     seeds_notes,
-    seeds_that_differ_note,
+    spread,
     with_others,
     without_empty_columns,
 )
@@ -117,10 +115,8 @@ def probe_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         largest = next((f"{line['largest']:.2f}" for line in of_system.values() if "largest" in line), "")
         rows.append([probe, largest])
         for line in (of_system.get(name, {}) for name in systems):
-            share = _spread(line.get("all"), line.get("all_deviation")) + (
-                mark(line["holm_p"]) if "holm_p" in line else ""
-            )
-            rows[-1] += ["not run" if line.get("seeds") == 0 else share, _spread(line.get("published"), None)]
+            share = _share(line, "all") + (mark(line["holm_p"]) if "holm_p" in line else "")
+            rows[-1] += ["not run" if line.get("seeds") == 0 else share, _share(line, "published")]
     return without_empty_columns(rows)
 
 
@@ -129,11 +125,11 @@ def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     rows = [["row", "parameters", "as in training", "longer", "all", "largest class", "Δ all", "p over examples"]]
     rows[0] += ["seeds", "published"]
     for line in lines:
-        published = "" if line["published"] is None else f"{line['published']:.2f}"
+        published = _share(line, "published")
         if not line["seeds"]:
             rows.append([line["row"], "not run", *[""] * 7, published])
             continue
-        shares = [_spread(line.get(name), line.get(f"{name}_deviation")) for name in ("seen", "longer", "all")]
+        shares = [_share(line, name) for name in ("seen", "longer", "all")]
         parameters = f"{line['parameters']:,}" if "parameters" in line else ""
         largest = f"{line['largest']:.2f}" if "largest" in line else ""
         tests = [difference(line, 2), p_number(line["p"])] if "delta" in line else ["", ""]
@@ -167,7 +163,7 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         text.append("p over examples (other test examples, the same trainings): paired t-test")
     if "probe" in done[0]:
         text.append(f"seeds: {', '.join(sorted({str(line['seeds']) for line in done}))}")
-    return [*text, *seeds_that_differ_note(done), *ended_early_note(done), *machines_note(done), commits_note(done)]
+    return text + runs_notes(done)
 
 
 def _probing_notes(judged: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -241,7 +237,6 @@ def _hits(seeds: Sequence[Mapping[str, Accuracy]]) -> np.ndarray:
     return np.mean([[hit == "1" for hit in pooled(seed.values()).hits] for seed in seeds], axis=0)
 
 
-def _spread(mean: float | None, deviation: float | None) -> str:
-    if mean is None:
-        return ""
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+def _share(line: Mapping[str, Any], name: str) -> str:
+    """The cell of an accuracy; empty where there is none."""
+    return "" if line.get(name) is None else spread(line[name], line.get(f"{name}_deviation"))

@@ -22,6 +22,11 @@ def deviation(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
+def spread(mean: float, deviation: float | None, digits: int = 2) -> str:
+    """A cell: a mean and its deviation, where there is one."""
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if deviation is not None else "")
+
+
 def commits_of(summaries: Sequence[Summary]) -> list[str]:
     """The commits that the runs were made with, of all their starts, a + behind those with changed files."""
     starts = [start for summary in summaries for start in starts_of(summary)]
@@ -313,6 +318,11 @@ def ended_early_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which rows trained for fewer updates than ``max-update``, by seed; none where none did."""
     found = [line["ended_early"] for line in lines if line.get("ended_early")]
     return [f"updates until training ended, by seed: {'; '.join(found)}"] if found else []
+
+
+def runs_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How the runs of finished rows differ from what the table says, where and by which code they ran."""
+    return [*seeds_that_differ_note(lines), *ended_early_note(lines), *machines_note(lines), commits_note(lines)]
 
 
 def missing(row: Row, summaries: Sequence[Summary]) -> dict[str, dict[str, list[int]]]:

@@ -10,21 +10,19 @@ from fairseq_diverse.data.glue import TASKS, split_name
 from fairseq_diverse.experiments.comparison import (
     NO_OTHERS,
     Others,
-    commits_note,
     commits_of,
     compared_seeds,
     deviation,
     difference,
     ended_early,
-    ended_early_note,
     machines,
-    machines_note,
     mark,
     over_seeds,
     p_values,
     refuse_other_data,
+    runs_notes,
     seeds_notes,
-    seeds_that_differ_note,
+    spread,
     with_others,
     without_empty_columns,
 )
@@ -147,15 +145,15 @@ def glue_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
             f"Holm's correction over {p_values(of_tasks)}; of the average Dunnett's test alone; *: p < 0.05, **: "
             "p < 0.01"
         )
-        spread = [f"{line['system']} {line['figure']} {line['delta']:+.2f} (p {line['seed_p']:.3f})" for line in tested]
-        text.append(f"differences, p before Holm's correction: {'; '.join(spread)}")
+        found = [f"{line['system']} {line['figure']} {line['delta']:+.2f} (p {line['seed_p']:.3f})" for line in tested]
+        text.append(f"differences, p before Holm's correction: {'; '.join(found)}")
     for key, why in UNTESTED.items():
         if names := dict.fromkeys(line["system"] for line in judged if line.get(key)):
             text.append(f"{', '.join(names)}: {why}")
     if points := [line["point"] for line in done if "point" in line]:
         text.append(f"the best points of the grids, chosen by the dev sets shown here: {', '.join(points)}")
     text.append(f"seeds: {', '.join(sorted({str(line['seeds']) for line in done}))}")
-    return [*text, *seeds_that_differ_note(done), *ended_early_note(done), *machines_note(done), commits_note(done)]
+    return text + runs_notes(done)
 
 
 def compare_pretraining(
@@ -187,10 +185,9 @@ def pretraining_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         if not line["seeds"]:
             rows.append([line["row"], "not run", "", "", "", ""])
             continue
-        spread = "" if line["nll_deviation"] is None else f" ± {line['nll_deviation']:.4f}"
         delta = difference(line, 4) if "delta" in line else ""
         parameters = f"{line['parameters']:,}" if line["parameters"] else ""
-        updates, nll = f"{line['updates']:,}", f"{line['nll']:.4f}{spread}"
+        updates, nll = f"{line['updates']:,}", spread(line["nll"], line["nll_deviation"], 4)
         rows.append([line["row"], parameters, updates, nll, delta, str(line["seeds"])])
     return without_empty_columns(rows)
 
@@ -201,7 +198,7 @@ def pretraining_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     if not done:
         return []
     text = ["NLL: nats a masked token at the last update, lower is better", *seeds_notes(done, {"": ("nats", 4)})]
-    return [*text, *seeds_that_differ_note(done), *ended_early_note(done), *machines_note(done), commits_note(done)]
+    return text + runs_notes(done)
 
 
 def _task(row: Row, summaries: Sequence[Summary]) -> str:
@@ -262,5 +259,4 @@ def _averages(
 def _score(line: Mapping[str, Any]) -> str:
     if "score" not in line:
         return ""
-    spread = "" if line["score_deviation"] is None else f" ± {line['score_deviation']:.2f}"
-    return f"{line['score']:.2f}{spread}" + (mark(line["holm_p"]) if "holm_p" in line else "")
+    return spread(line["score"], line["score_deviation"]) + (mark(line["holm_p"]) if "holm_p" in line else "")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.comparison import deviation
+from fairseq_diverse.experiments.comparison import deviation, spread
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
 
@@ -51,8 +51,7 @@ def head_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def _figure(figures: Mapping[str, Any], name: str) -> str:
     if name not in figures:
         return "-"
-    spread = figures[f"{name} deviation"]
-    text = f"{figures[name]:.{DIGITS[name]}f}" + (f" ± {spread:.{DIGITS[name]}f}" if spread is not None else "")
+    text = spread(figures[name], figures[f"{name} deviation"], DIGITS[name])
     return f"{text} of {figures['width']:.0f}" if name == "effective rank" else text
 
 

@@ -29,6 +29,7 @@ from fairseq_diverse.experiments.comparison import (
     refuse_other_data,
     seeds_notes,
     seeds_that_differ_note,
+    spread,
     with_others,
     without_empty_columns,
 )
@@ -244,10 +245,9 @@ def published_note(rows: Sequence[Row]) -> list[str]:
 
 def _measured(line: Mapping[str, Any], one_seed: bool) -> dict[str, str]:
     """The cells of a finished row by column, without further metrics."""
-    spread = line["bleu_interval"] if one_seed else line["bleu_deviation"]
     cells = {
         "parameters": _formatted(line["parameters"], ","),
-        "BLEU": f"{line['bleu']:.2f}" + (f" ± {spread:.2f}" if spread is not None else ""),
+        "BLEU": spread(line["bleu"], line["bleu_interval" if one_seed else "bleu_deviation"]),
         "chrF": f"{line['chrf']:.2f}",
         "TER": f"{line['ter']:.2f}",
         "length": f"{line['length_ratio']:.3f}",
