@@ -68,8 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layer.add_argument("--layers", metavar="all|1-3|1,4", help="several, a row of panels each, the heads side by side")
     attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
     attention.add_argument("--subwords", action="store_true", help="rows and columns are subwords, not words")
-    attention.set_defaults(read_paths=("path", "data"), subparser=attention)
-    attention.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+    attention.set_defaults(read_paths=("path", "data"))
 
     heads = kinds.add_parser(
         "head-map",
@@ -85,8 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     heads.add_argument("--data", required=True, help="binarized data that they were trained on")
     heads.add_argument("--split", default="valid", help="default: valid")
     heads.add_argument("--seed", type=int, default=1, help="of t-SNE (default: 1)")
-    heads.set_defaults(read_paths=("checkpoints", "data"), subparser=heads)
-    heads.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+    heads.set_defaults(read_paths=("checkpoints", "data"))
 
     logs = kinds.add_parser(
         "curves",
@@ -107,8 +105,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_argument(
         "--smooth", type=int, metavar="N", help="mean of N logged values (default: a 50th of all; 1: as logged)"
     )
-    logs.set_defaults(subparser=logs)
-    logs.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
     table = kinds.add_parser(
         "rows",
@@ -127,8 +123,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", metavar="PROPERTY", help="length, rare-words, attachment or verb-final, of the first test set"
     )
     table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
-    table.set_defaults(subparser=table)
-    table.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
     lengths = kinds.add_parser(
         "lengths",
@@ -138,8 +132,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="example: fairseq-diverse plot lengths --data data/multi30k_en_de --out lengths.png",
     )
     lengths.add_argument("--data", required=True, nargs="+", metavar="DATA", help="binarized data")
-    lengths.set_defaults(read_paths=("data",), subparser=lengths)
-    lengths.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+    lengths.set_defaults(read_paths=("data",))
+
+    for kind in kinds.choices.values():
+        kind.set_defaults(subparser=kind)
+        kind.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
 
 
 def main(args: argparse.Namespace) -> None:
