@@ -26,6 +26,7 @@ from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement i
 )
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.testing.models import dictionary
 
 fairseq_diverse.register()
 
@@ -134,13 +135,6 @@ SIDES |= {
 }
 
 
-def dictionary(size: Size) -> Dictionary:
-    words = Dictionary()
-    for word in range(size.words):
-        words.add_symbol(f"w{word}")
-    return words
-
-
 def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     """A model; every side has the same seed."""
     torch.manual_seed(1)
@@ -148,7 +142,7 @@ def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     criterion = "label_smoothed_cross_entropy"
     args = Namespace(arch=side.arch, criterion=criterion, share_all_embeddings=True, **{**widths, **side.flags})
     ARCH_CONFIG_REGISTRY[side.arch](args)
-    words = dictionary(size)
+    words = dictionary(size.words)
     task: Any = SimpleNamespace(source_dictionary=words, target_dictionary=words)
     model = ARCH_MODEL_REGISTRY[side.arch].build_model(args, task)
     if side.naive:
