@@ -1,7 +1,8 @@
 """The console command ``fairseq-diverse``: one module per subcommand.
 
 A subcommand module has a docstring (its help), ``EXAMPLE``, ``add_arguments(parser)`` and ``main(args)``,
-which returns an exit code or None; where its flags are slow to load, ``check_words`` looks at the words before.
+which returns an exit code or None. ``PATHS`` names arguments whose files must exist before anything slow is imported;
+where the flags themselves are slow to load, ``check_words`` looks at the words before.
 A ``ValueError`` or ``OSError`` is a user error and printed as one line.
 """
 
