@@ -281,16 +281,14 @@ class DiverseDecoder(TransformerDecoderBase):
             states.append(x)
             if aligned and out.cross_weights is not None:
                 attn = out.cross_weights.float().to(x)[:alignment_heads].mean(dim=0)
-            for component, figures in (("decoder", out.decoder_agreement), ("cross", out.cross_agreement)):
+            for component, figures, weights, heads, plain in (
+                ("decoder", out.decoder_agreement, out.decoder_weights, out.decoder_heads, out.decoder_plain_weights),
+                ("cross", out.cross_agreement, out.cross_weights, out.cross_heads, out.cross_plain_weights),
+            ):
                 if figures is not None:
                     agreement[component].append(figures)
-            for component, weights in (("decoder", out.decoder_weights), ("cross", out.cross_weights)):
                 if weights is not None and request.wants_weights(component, layer.number):
                     maps[component, layer.number] = weights
-            for component, heads, plain in (
-                ("decoder", out.decoder_heads, out.decoder_plain_weights),
-                ("cross", out.cross_heads, out.cross_plain_weights),
-            ):
                 if heads is not None and plain is not None:
                     inside[component, layer.number] = heads, plain
 

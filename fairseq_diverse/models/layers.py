@@ -10,7 +10,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.fairseq_attention import IncrementalState, StagedAttention
+from fairseq_diverse.attention.fairseq_attention import AttentionOutput, IncrementalState, StagedAttention
 from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.relations import Relations
 from fairseq_diverse.support.errors import UserError
@@ -116,8 +116,20 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
     )
 
 
+def attend_to_itself(layer: Any, x: Tensor, padding: Tensor | None, **options: Any) -> tuple[Tensor, AttentionOutput]:
+    """The first part of either layer: self-attention, residual connection and its layer norm."""
+    residual = x
+    if layer.normalize_before:
+        x = layer.self_attn_layer_norm(x)
+    attended = layer.self_attn.attend(
+        x, x, x, key_padding_mask=padding, query_padding_mask=padding, need_weights=False, **options
+    )
+    x = layer.residual_connection(layer.dropout_module(attended.value), residual)
+    return (x if layer.normalize_before else layer.self_attn_layer_norm(x)), attended
+
+
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
-    """The second half of either layer: feed-forward network, residual connection and its layer norm."""
+    """The last part of either layer: feed-forward network, residual connection and its layer norm."""
     residual = x
     if layer.normalize_before:
         x = layer.final_layer_norm(x)
@@ -167,26 +179,16 @@ class DiverseEncoderLayer(CompiledLayer, TransformerEncoderLayerBase):
         inside: bool = False,
     ) -> tuple[Tensor | None, ...]:
         """One layer; ``terms`` and the later arguments as in ``StagedAttention.attend``."""
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-        attended = self.self_attn.attend(
+        x, attended = attend_to_itself(
+            self,
             x,
-            x,
-            x,
-            key_padding_mask=encoder_padding_mask,
-            query_padding_mask=encoder_padding_mask,
-            need_weights=False,
+            encoder_padding_mask,
             need_head_weights=need_head_weights,
             terms=terms,
             relations=relations,
             previous=previous,
             inside=inside,
         )
-        x = self.residual_connection(self.dropout_module(attended.value), residual)
-        if not self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-
         return EncoderLayerOutput(feed_forward(self, x), *attended[1:])
 
 
@@ -250,26 +252,16 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
             cross_terms, decoder_terms: disagreement terms to measure.
             inside_cross, inside_decoder: return head outputs and plain weights.
         """
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-        attended = self.self_attn.attend(
+        x, attended = attend_to_itself(
+            self,
             x,
-            x,
-            x,
-            key_padding_mask=self_attn_padding_mask,
-            query_padding_mask=self_attn_padding_mask,
+            self_attn_padding_mask,
             incremental_state=incremental_state,
-            need_weights=False,
             attn_mask=self_attn_mask,
             need_head_weights=need_decoder_weights,
             terms=decoder_terms,
             inside=inside_decoder,
         )
-        x = self.residual_connection(self.dropout_module(attended.value), residual)
-        if not self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-
         cross_weights = cross_agreement = cross_heads = cross_plain_weights = None
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
