@@ -102,10 +102,8 @@ def load_table(
     for row_name, (family, row) in _points(content, path, fixed).items():
         where = f"{path}: row {row_name}"
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
-        chosen_data, chosen_size = (
-            data or place_of(content, row, "data", path),
-            size or place_of(content, row, "size", path),
-        )
+        chosen_data = data or place_of(content, row, "data", path)
+        chosen_size = size or place_of(content, row, "size", path)
         if not chosen_data or not chosen_size:
             raise ValueError(f"{where} has no `data` or no `size`")
         try:
@@ -122,7 +120,7 @@ def load_table(
         generate |= overrides["generate"]
         lenpen, tests = length_penalties(generate, where), test_sets({**content, **row}, where)
         average = next((s["average"] for s in (row, content, base) if "average" in s), None) or {}
-        resolved = rows[row_name] = Row(
+        rows[row_name] = Row(
             name=row_name,
             data=chosen_data,
             size=size_path.stem,
@@ -145,28 +143,7 @@ def load_table(
             heads=measures_heads({**content, **row}, where),
             split=evaluated_split(content, tests, where),
         )
-        for needed in ("arch", "max-update"):
-            if needed not in resolved.train:
-                raise ValueError(f"{where} and size {size_path.stem} set no `{needed}`")
-        if not re.fullmatch("[1-9][0-9]{,11}", str(resolved.train["max-update"])):
-            raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
-        _refuse_too_few_updates(resolved, path)
-        if resolved.kind != "translation" and resolved.average.get("by") == "nll_loss":
-            raise ValueError(f"{where}: average: by: nll_loss: classifiers have loss only")
-        if resolved.kind != "translation" and resolved.metrics:
-            raise ValueError(f"{where}: metrics: {', '.join(resolved.metrics)}: are of translations; it has none")
-        if resolved.kind != "translation" and resolved.heads:
-            raise ValueError(f"{where}: heads: are of models that translate")
-        if resolved.kind != "translation" and resolved.split != "test":
-            raise ValueError(f"{where}: split: is of models that translate")
-        if "pretrained" in row and resolved.kind != "glue":
-            raise ValueError(f"{where}: pretrained: its task is not sentence_prediction")
-        if resolved.pretrained and "finetune-from-model" in resolved.train:
-            raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
-        try:
-            refuse_own(resolved)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        _refuse_wrong(rows[row_name], row, train, path)
     if not rows:
         raise ValueError(f"{path}: no rows")
     if not data and (unused := [name for name in of_data if name not in (known := {r.data for r in rows.values()})]):
@@ -239,14 +216,42 @@ def _examples(data: str) -> int | None:
     return found[0].examples if found else None
 
 
-def _refuse_too_few_updates(row: Row, path: Path) -> None:
+def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
+    """Raise ``ValueError`` where a row lacks a setting, or two do not go together.
+
+    Args:
+        given: its keys in the file.
+        train: its flags of training as they were typed.
+    """
+    where = f"{path}: row {row.name}"
+    for needed in ("arch", "max-update"):
+        if needed not in row.train:
+            raise ValueError(f"{where} and size {row.size} set no `{needed}`")
+    if not re.fullmatch("[1-9][0-9]{,11}", str(row.train["max-update"])):
+        raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
     kind = "best" if "best" in row.average else "last"
     if row.average and row.average[kind] * row.average["every"] > row.max_update:
         raise ValueError(
-            f"{path}: row {row.name}: average: the {kind} {row.average[kind]} checkpoints of every "
-            f"{row.average['every']} updates, but only {row.max_update} updates; give others with --set "
-            "average.every=N, or --set average.last=0 for none"
+            f"{where}: average: the {kind} {row.average[kind]} checkpoints of every {row.average['every']} updates, "
+            f"but only {row.max_update} updates; give others with --set average.every=N, or --set average.last=0 for "
+            "none"
         )
+    if row.kind != "translation" and row.average.get("by") == "nll_loss":
+        raise ValueError(f"{where}: average: by: nll_loss: classifiers have loss only")
+    if row.kind != "translation" and row.metrics:
+        raise ValueError(f"{where}: metrics: {', '.join(row.metrics)}: are of translations; it has none")
+    if row.kind != "translation" and row.heads:
+        raise ValueError(f"{where}: heads: are of models that translate")
+    if row.kind != "translation" and row.split != "test":
+        raise ValueError(f"{where}: split: is of models that translate")
+    if "pretrained" in given and row.kind != "glue":
+        raise ValueError(f"{where}: pretrained: its task is not sentence_prediction")
+    if row.pretrained and "finetune-from-model" in row.train:
+        raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
+    try:
+        refuse_own(row)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def select_rows(table: Table, names: str | None) -> list[Row]:
