@@ -154,9 +154,10 @@ def refresh(path: Path) -> None:
     print(f"{path}: {count} table{'s' * (count > 1)}")
 
 
-def show(args: argparse.Namespace) -> str:
-    """The report that the arguments ask for; copies the summaries where they say so."""
-    from fairseq_diverse.experiments import formats, report, saved
+def _asked(args: argparse.Namespace) -> Asked:
+    """The table and its rows that the arguments choose, each with the row that it is compared with, which come first
+    where they were not chosen."""
+    from fairseq_diverse.experiments import report
     from fairseq_diverse.experiments.tables import select_rows
 
     table = read_table(args)
@@ -189,12 +190,20 @@ def show(args: argparse.Namespace) -> str:
         rows = [row for row in rows if summaries[row.name]]
         if not rows:
             raise UserError(f"--finished: no row of {table.name} has a finished run")
+    return Asked(args, table, rows, summaries, (others, of_others))
+
+
+def show(args: argparse.Namespace) -> str:
+    """The report that the arguments ask for; copies the summaries where they say so."""
+    from fairseq_diverse.experiments import formats, saved
+
+    asked = _asked(args)
+    table, rows, summaries = asked.table, asked.rows, asked.summaries
     if len(views := [f"--{flag}" for flag in ("verdict", "by", "heads") if getattr(args, flag)]) > 1:
         raise UserError(f"{' and '.join(views)}: one of them")
     kinds = {row.kind for row in rows}
     if len({"glue" if kind == "pretraining" else kind for kind in kinds}) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
-    asked = Asked(args, table, rows, summaries, (others, of_others))
     if "translation" not in kinds:
         if given := [flag for flag in ("test", "verdict", "by", "heads") if getattr(args, flag)]:
             raise UserError(f"--{given[0]}: is for translations; {table.name} classifies")
