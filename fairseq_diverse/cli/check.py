@@ -22,8 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.user_dir is not None:
-        register_with(args.user_dir)
     from fairseq_diverse.attention import mechanisms  # noqa: F401  (without fairseq, which takes seconds)
     from fairseq_diverse.attention.registry import MECHANISMS
 

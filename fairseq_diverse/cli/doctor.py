@@ -30,15 +30,7 @@ INSTALL_FAIRSEQ = (
     "pip install torch numpy cython setuptools wheel, then "
     f"env -u CUDA_HOME pip install --no-build-isolation fairseq-fixed=={FAIRSEQ} (needs a C++ compiler)"
 )
-# package: module
-REQUIRED = {
-    "sacrebleu": "sacrebleu",
-    "sacremoses": "sacremoses",
-    "subword-nmt": "subword_nmt",
-    "sentencepiece": "sentencepiece",
-    "jinja2": "jinja2",
-    "tabulate": "tabulate",
-}
+REQUIRED = ("sacrebleu", "sacremoses", "subword-nmt", "sentencepiece", "jinja2", "tabulate")
 MODULES = {"scikit-learn": "sklearn"}  # whose name is not that of the package
 
 
@@ -182,8 +174,8 @@ def _allow_list() -> Check:
 
 
 def _text_tools() -> Iterator[Check]:
-    for package, module in REQUIRED.items():
-        yield _imported(package, module, _version(package), f"pip install {package}")
+    for package in REQUIRED:
+        yield _imported(package, package.replace("-", "_"), _version(package), f"pip install {package}")
 
 
 def _extras() -> Iterator[Check]:
