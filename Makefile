@@ -64,9 +64,9 @@ lint: setup
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# The tables of README.md, docs/results.md and docs/demo.md, from the summaries in results/
+# The tables of README.md and docs/, from the summaries in results/
 results: setup
-	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md docs/demo.md
+	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md docs/demo.md docs/glue.md
 
 # The docs site in build/site, which needs no server but for its search: `.venv/bin/mkdocs serve`
 docs: setup
