@@ -103,6 +103,10 @@ class Run:
         subsets = self.data.subsets
         return {name: subsets[name] for name in self.row.tests if subsets.get(name, "test") != "test"}
 
+    def split_of(self, test: str) -> str:
+        """The split that one of ``further`` is, by name; for any other name that of the row."""
+        return self.further.get(test, self.row.split)
+
     @property
     def done(self) -> dict[str, Any]:
         """``state`` without the steps of a test set that was exchanged since."""
@@ -152,7 +156,7 @@ class Run:
     @property
     def trees(self) -> str:
         """The digest of the trees that it reads; empty where it reads none."""
-        return _digest_of_trees(self.data.path) if self.row.train.get("task") == TREES else ""
+        return _digest_of_trees(self.row, self.data.path)
 
     @property
     def refused(self) -> str:
@@ -286,7 +290,7 @@ def find_runs(
 
     def runs_of(row: Row) -> list[Run]:
         data, first = found[row.data], _first(row)
-        trees = _digest_of_trees(data.path) if row.train.get("task") == TREES else ""
+        trees = _digest_of_trees(row, data.path)
         own = _digest_of_code(row.user_dir)
         pretrained = (found[first.data].hash or "") if first else checkpoints.get(str(row.pretrained), "")
         read = f"{data.hash}{trees}{encoders.get(_encoder(row), '')}{own}{pretrained}"
@@ -348,8 +352,10 @@ def _refuse_unknown_tests(row: Row, data: DataSet) -> None:
         )
 
 
-def _digest_of_trees(folder: Path) -> str:
-    """The hash of what ``binarize-syntax`` added to the data; other trees make another run."""
+def _digest_of_trees(row: Row, folder: Path) -> str:
+    """The hash of what ``binarize-syntax`` added to the data, if the row reads it; other trees make another run."""
+    if row.train.get("task") != TREES:
+        return ""
     records = sorted(path for split in ("train", "valid", "test") for path in folder.glob(f"{split}.*.syntax.json"))
     return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
 

@@ -47,8 +47,7 @@ def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideByS
     Raises:
         ValueError: a run's translations do not belong to the test set that the data has now; names the file.
     """
-    data, further = runs[0].data, runs[0].further
-    split, name = (further[test], test) if test in further else (runs[0].row.split, "test")
+    data, split, name = runs[0].data, runs[0].split_of(test), test if test in runs[0].further else "test"
     texts = [data.path / "text" / f"{split}.{language}" for language in (data.source, data.target)]
     of_rows = {run.row.name: _translated(run, f"{name}.hyp") for run in runs if run.data.path == data.path}
     if not any(of_rows.values()) or not all(path.is_file() for path in texts):

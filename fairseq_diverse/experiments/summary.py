@@ -111,7 +111,7 @@ def add_metrics(run: Run, summary: dict[str, Any], test: str = "") -> dict[str, 
     if not wanted:
         return summary
     source, target = (
-        read_lines(run.data.path / "text" / f"{run.further.get(test, run.row.split)}.{language}")
+        read_lines(run.data.path / "text" / f"{run.split_of(test)}.{language}")
         for language in (run.data.source, run.data.target)
     )
     hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
@@ -160,7 +160,7 @@ def _translation(run: Run, test: str = "") -> dict[str, Any]:
     from fairseq_diverse.metrics.scores import read_translations, score
 
     suffix = f"-{test}" if test else ""
-    references = read_lines(run.data.path / "text" / f"{run.further.get(test, run.row.split)}.{run.data.target}")
+    references = read_lines(run.data.path / "text" / f"{run.split_of(test)}.{run.data.target}")
     hypotheses = read_translations(run.directory / f"generate{suffix}.log", run.data.path)
     nll = logs.reference_nll(run.directory / f"reference{suffix}.log")
     if not len(hypotheses) == len(references) == len(nll):
