@@ -12,12 +12,16 @@ import pytest
 import torch
 
 from fairseq_diverse.cli import build_parser
+from fairseq_diverse.experiments.runs import find_runs
+from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.toy.probing import write_probing
 from tests.integration.commands import TINY, cli, programs_as_forks, run
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
 from tests.integration.test_run import SIZE, UPDATES
+from tests.unit.test_records import RECORD
+from tests.unit.test_report import summary
 
 pytestmark = pytest.mark.integration
 
@@ -165,6 +169,20 @@ def test_the_comparison_at_the_papers_size(tmp_path):
             command, capture_output=True, text=True, env=os.environ | {"FAIRSEQ_DIVERSE_RUNS": "."}
         )
         assert refused.returncode and message in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_the_best_three_of_iwslt14_go_on_to_wmt14(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    folder = tmp_path / "data/iwslt14_de_en"
+    folder.mkdir(parents=True)
+    (folder / "preprocess.json").write_text(json.dumps(RECORD | {"source": "de", "target": "en"}))
+    nll = {"baseline": 2.0, "wider": 1.0, "em": 1.7, "gated": 1.9, "disagreement": 2.1, "evolving": 1.6}
+    rows = load_table("comparison-iwslt14").rows
+    for one in find_runs([rows[row] for row in nll], [1], cpu=not torch.cuda.is_available()):
+        one.directory.mkdir(parents=True)
+        (one.directory / "summary.json").write_text(json.dumps(summary(1, 3, nll[one.row.name])))
+    shown = call("comparison.sh", "wmt14", "--dry-run")
+    assert re.findall(r"^# ([\w-]+) seed 1: ", shown, re.MULTILINE) == ["baseline", "evolving", "em", "gated"]
 
 
 def test_a_dry_run_of_the_gpu_check(tmp_path):
