@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from fairseq_diverse.support.installed import install
 
 if TYPE_CHECKING:
+    from fairseq_diverse.experiments.copies import Copies
     from fairseq_diverse.experiments.runs import Run, Tracking
     from fairseq_diverse.experiments.tables import Table
 
@@ -171,24 +172,7 @@ def main(args: argparse.Namespace) -> int:
     found = find_runs(rows, parse_seeds(args.seeds), args.dry_run)
     found = [each for run in found for each in (run.first, run) if each]
     copies = Copies(args.save, found) if args.save else None
-    once: dict[Path, Run] = {}  # of equal rows one run, scored as all of them ask for
-    for run in found:
-        same = once.get(run.directory, run)
-        once[run.directory] = replace(run, row=run.row.with_scores_of(same.row), tracking=tracking)
-    runs = [run for run in once.values() if not (copies and run.directory in copies.finished)]
-    for run in once.values():
-        if copies and run.directory in copies.finished:
-            print(f"{run.name}: done before, {args.save}", file=sys.stderr)
-        elif copies and run.directory in copies.lacking and not run.checkpoint.is_file():
-            what = "a test set, a metric or the figures of heads"
-            print(f"{run.name}: its copy lacks {what}, and its checkpoint is not here: trained again", file=sys.stderr)
-    lacking = {
-        f"data set {run.data.name} has no {', '.join(names)}: left out"
-        for run in runs
-        if (names := [name for name in run.row.tests if name not in run.data.subsets])
-    }
-    for line in sorted(lacking):
-        print(f"tests: {line}", file=sys.stderr)
+    runs = _left(found, tracking, copies)
     by_row = {f"{args.table}: row {run.row.name}": run for run in runs}
     refuse_unknown(
         (row, step, run.commands()[step][3:], own_flags(run.row, step))
@@ -211,30 +195,7 @@ def main(args: argparse.Namespace) -> int:
             print("\n".join(run.shell_lines(environment)), end="\n\n")
         return 0
     if args.slurm is not None:
-        from fairseq_diverse.experiments.environment import AVX2
-        from fairseq_diverse.experiments.schedule import other_arithmetic
-        from fairseq_diverse.experiments.slurm import Job
-        from fairseq_diverse.support.paths import runs_dir
-        from fairseq_diverse.support.slurm import submit
-
-        for run in runs:
-            if args.same_arithmetic and (why := other_arithmetic(run, AVX2)):
-                print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
-        unfinished = [run for run in runs if not run.finished]
-        waiting = [run for run in unfinished if run.first and not run.first.finished]
-        unfinished = [run for run in unfinished if run not in waiting]
-        folder = runs_dir() / "slurm"
-        queued = (
-            submit([Job(run, args.same_arithmetic) for run in unfinished], args.jobs, args.slurm, folder)
-            if unfinished
-            else []
-        )
-        for run, job in zip(unfinished, queued, strict=True):
-            print(f"{run.name}: job {job}, {run.directory}")
-        done = len(runs) - len(unfinished) - len(waiting)
-        print(f"{len(unfinished)} runs queued, {done} done before; logs of jobs: {folder}")
-        if waiting:
-            print(f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again")
+        _submit(runs, args)
         return 0
     from fairseq_diverse.experiments.schedule import run_all
 
@@ -242,6 +203,54 @@ def main(args: argparse.Namespace) -> int:
         return 1
     print(f"the results: {_report(args)}", file=sys.stderr)
     return 0
+
+
+def _left(found: "list[Run]", tracking: "Tracking", copies: "Copies | None") -> "list[Run]":
+    """What has no complete copy: of equal rows one run, scored as all of them ask for."""
+    once: dict[Path, Run] = {}
+    for run in found:
+        same = once.get(run.directory, run)
+        once[run.directory] = replace(run, row=run.row.with_scores_of(same.row), tracking=tracking)
+    runs = list(once.values())
+    if copies:
+        for run in runs:
+            if run.directory in copies.finished:
+                print(f"{run.name}: done before, {copies.folder}", file=sys.stderr)
+            elif run.directory in copies.lacking and not run.checkpoint.is_file():
+                why = "its copy lacks a test set, a metric or the figures of heads, and its checkpoint is not here"
+                print(f"{run.name}: {why}: trained again", file=sys.stderr)
+        runs = [run for run in runs if run.directory not in copies.finished]
+    lacking = {
+        f"data set {run.data.name} has no {', '.join(names)}: left out"
+        for run in runs
+        if (names := [name for name in run.row.tests if name not in run.data.subsets])
+    }
+    for line in sorted(lacking):
+        print(f"tests: {line}", file=sys.stderr)
+    return runs
+
+
+def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
+    """Queue what is not finished on SLURM, but for runs that wait for their pre-training."""
+    from fairseq_diverse.experiments.environment import AVX2
+    from fairseq_diverse.experiments.schedule import other_arithmetic
+    from fairseq_diverse.experiments.slurm import Job
+    from fairseq_diverse.support.paths import runs_dir
+    from fairseq_diverse.support.slurm import submit
+
+    for run in runs:
+        if args.same_arithmetic and (why := other_arithmetic(run, AVX2)):
+            print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
+    unfinished = [run for run in runs if not run.finished]
+    waiting = [run for run in unfinished if run.first and not run.first.finished]
+    ready = [run for run in unfinished if run not in waiting]
+    folder = runs_dir() / "slurm"
+    jobs = [Job(run, args.same_arithmetic) for run in ready]
+    for run, job in zip(ready, submit(jobs, args.jobs, args.slurm, folder) if jobs else [], strict=True):
+        print(f"{run.name}: job {job}, {run.directory}")
+    print(f"{len(ready)} runs queued, {len(runs) - len(unfinished)} done before; logs of jobs: {folder}")
+    if waiting:
+        print(f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again")
 
 
 def _report(args: argparse.Namespace) -> str:
