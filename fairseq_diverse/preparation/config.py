@@ -60,6 +60,11 @@ class DataConfig:
     def translates(self) -> bool:
         return len(self.sides) == 2 and not self.glue
 
+    @property
+    def unit(self) -> str:
+        """What a line of each side is."""
+        return "pairs" if self.translates else "examples" if self.glue else "lines"
+
     def monolingual(self, language: str = "") -> "DataConfig":
         """The training and validation text of one side, by default the source, for masked language models.
 

@@ -123,6 +123,12 @@ def iterate_lines(path: str | Path) -> Iterator[str]:
         yield from decode_lines(f, str(path))
 
 
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a UTF-8 file with a newline after each line, on every system."""
+    with open(path, "w", encoding="utf-8", newline="\n") as f:
+        f.writelines(line + "\n" for line in lines)
+
+
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
     """As ``iterate_lines``, for lines that were already read; errors name the source ``name``."""
     for number, line in enumerate(lines, start=1):

@@ -24,8 +24,8 @@ import torch
 import fairseq_diverse
 import fairseq_diverse.cli
 from fairseq_diverse.experiments import execution
+from fairseq_diverse.preparation import binarizing
 
-prepare = importlib.import_module("fairseq_diverse.preparation.prepare")  # the package's function hides it
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
 
 TINY = (
@@ -114,7 +114,7 @@ def train_in_two_processes(*args: object, nccl: bool = False) -> list[str]:
 def preprocess_in_a_fork() -> Iterator[None]:
     """Let ``prepare`` start fairseq-preprocess as a fork of this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare, "run_to_end", _run_to_end)
+        patch.setattr(binarizing, "run_to_end", _run_to_end)
         yield
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from fairseq_diverse.preparation import DataConfig, Preprocessing
+from fairseq_diverse.preparation import DataConfig, Preprocessing, segmenting
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.paths import config_path
 from tests.integration.commands import cli, preprocess_in_a_fork, shared_data
@@ -313,16 +313,17 @@ def test_a_full_disk_leaves_nothing(tmp_path, raw):
 
 @pytest.mark.usefixtures("forked_preprocess")
 def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw, monkeypatch):
-    module = importlib.import_module("fairseq_diverse.preparation.prepare")
+    module = importlib.import_module("fairseq_diverse.preparation.prepare")  # the package's function hides it
     config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
     module.prepare(config, raw, tmp_path / "fresh")
     calls = []
-    for name in ("_tokenize", "_apply_truecaser", "_apply", "_binarize"):
-        step = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, name=name, step=step: (calls.append(name), step(*a))[1])
+    where = {"tokenize": module, "_apply_truecaser": segmenting, "_apply": segmenting, "binarize": module}
+    for name, place in where.items():
+        step = getattr(place, name)
+        monkeypatch.setattr(place, name, lambda *a, name=name, step=step: (calls.append(name), step(*a))[1])
     out, work = tmp_path / "out", tmp_path / "work"
-    for step, at in (("_tokenize", 1), ("_apply_truecaser", 4), ("_apply", 2), ("_binarize", 1)):
-        real, left = getattr(module, step), [at]
+    for step, at in (("tokenize", 1), ("_apply_truecaser", 4), ("_apply", 2), ("binarize", 1)):
+        real, left = getattr(where[step], step), [at]
 
         def stop(*arguments, real=real, left=left):
             left[0] -= 1
@@ -332,15 +333,15 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
             return result
 
         with monkeypatch.context() as patch:
-            patch.setattr(module, step, stop)
+            patch.setattr(where[step], step, stop)
             with pytest.raises(KeyboardInterrupt):
                 module.prepare(config, raw, out, work=work)
         assert not out.exists()
     assert module.prepare(config, raw, out, work=work)
     assert contents(out) == contents(tmp_path / "fresh")
     assert not work.exists()
-    again = {"_tokenize": 1, "_apply_truecaser": 1, "_apply": 1, "_binarize": 1}  # only the interrupted steps
-    once = {"_tokenize": 3, "_apply_truecaser": 6, "_apply": 6, "_binarize": 1}
+    again = dict.fromkeys(where, 1)  # only the interrupted steps
+    once = {"tokenize": 3, "_apply_truecaser": 6, "_apply": 6, "binarize": 1}
     assert {name: calls.count(name) for name in once} == {name: once[name] + again[name] for name in once}
 
 

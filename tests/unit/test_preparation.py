@@ -10,7 +10,7 @@ import pytest
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
-from fairseq_diverse.preparation.prepare import _learn
+from fairseq_diverse.preparation.segmenting import _learn
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords, learn
 from fairseq_diverse.preparation.tokens import Tokens, clean

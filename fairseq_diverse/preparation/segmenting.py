@@ -1,0 +1,105 @@
+"""Truecasing and subwords: ``text/tok.SPLIT.LANG`` to ``text/bpe.SPLIT.LANG``."""
+
+import io
+import os
+import sys
+from contextlib import nullcontext, redirect_stderr
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.preparation import subwords
+from fairseq_diverse.preparation.config import DataConfig
+from fairseq_diverse.preparation.encoding import Encoding
+from fairseq_diverse.preparation.parallel import parallel_map
+from fairseq_diverse.preparation.progress import bar
+from fairseq_diverse.preparation.steps import Steps
+from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.support.files import iterate_lines, write_lines
+
+
+def truecase(
+    config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None
+) -> dict[str, str | None]:
+    """Train truecasers on the training text and apply them to ``text/tok.*``, if configured."""
+    names: dict[str, str | None] = dict.fromkeys(config.sides)
+    for (side, side_steps), language in zip(config.sides.items(), config.languages, strict=True):
+        if side_steps["truecase"]:
+            given = encoding and encoding.truecaser
+            names[side] = f"text/{given.name if given else f'truecase.{language}'}"
+            model = work / f"{names[side]}"
+            if not given:
+                steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
+            for split in config.splits:
+                path = work / f"text/tok.{split}.{language}"
+                steps(f"truecase {path.name}", _apply_truecaser, path, Tokens(side_steps, model), workers)
+    return names
+
+
+def _train_truecaser(train: Path, model: Path) -> None:
+    import sacremoses
+
+    documents = (line.split(" ") for line in bar(iterate_lines(train), f"train {model.name}"))
+    sacremoses.MosesTruecaser().train(documents, save_to=str(model))
+    model.chmod(0o644)  # sacremoses makes it readable for its owner only
+
+
+def _apply_truecaser(path: Path, tokens: Tokens, workers: int) -> None:
+    """Idempotent."""
+    with parallel_map(tokens.truecase, bar(iterate_lines(path), f"truecase {path.name}"), workers) as lines:
+        write_lines(path.with_name("cased"), lines)
+    os.replace(path.with_name("cased"), path)
+
+
+def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding: Encoding | None) -> dict[str, Any]:
+    """Learn subwords on the training text, or take those of ``encoding``, and write ``text/bpe.SPLIT.LANG``; returns
+    ``bpe`` for the record."""
+    text, languages, bpe = work / "text", config.languages, config.bpe
+    end = "sentencepiece.model" if bpe["kind"] == "sentencepiece" else "bpe.codes"
+    models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}
+    vocabulary: dict[str, str | None] = dict.fromkeys(languages)
+    if encoding:
+        models = dict.fromkeys(languages, encoding.model.name)
+        vocabulary = dict.fromkeys(languages, f"text/{encoding.vocabulary.name}" if encoding.vocabulary else None)
+    else:
+        for model in sorted(set(models.values())):
+            paths = [text / f"tok.train.{language}" for language in languages if models[language] == model]
+            steps(f"learn {model}", _learn, bpe, paths, text / model)
+    for language in languages:
+        if bpe["threshold"] and not encoding:
+            segmenter = subwords.Subwords(bpe["kind"], text / models[language])
+            vocabulary[language] = f"text/bpe.vocab.{language}"
+            counted = text / f"bpe.vocab.{language}"
+            steps(f"count {counted.name}", _count, text / f"tok.train.{language}", segmenter, counted, workers)
+        allowed = vocabulary[language]
+        segmenter = subwords.Subwords(
+            bpe["kind"], text / models[language], work / allowed if allowed else None, bpe["threshold"]
+        )
+        for split in config.splits:
+            made = text / f"bpe.{split}.{language}"
+            steps(f"segment {made.name}", _apply, text / f"tok.{split}.{language}", segmenter, made, workers)
+    sides = dict(zip(config.sides, languages, strict=True))
+    return {
+        **bpe,
+        "model": {side: f"text/{models[language]}" for side, language in sides.items()},
+        "vocabulary": {side: vocabulary[language] for side, language in sides.items()},
+    }
+
+
+def _learn(bpe: dict[str, Any], paths: list[Path], model: Path) -> None:
+    print(f"learn {bpe['kind']} ({bpe['size']:,})", file=sys.stderr)
+    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # hides the learner's progress bar
+        lines = (line for path in paths for line in iterate_lines(path))
+        learned = subwords.learn(bpe["kind"], lines, bpe["size"], model)
+    if learned < bpe["size"]:
+        why = "no other pair of symbols occurs twice in the training text"
+        print(f"warning: {learned:,} merges in place of {bpe['size']:,}: {why}", file=sys.stderr)
+
+
+def _count(path: Path, segmenter: subwords.Subwords, counted: Path, workers: int) -> None:
+    with parallel_map(segmenter.segment, bar(iterate_lines(path), f"count {counted.name}"), workers) as segmented:
+        subwords.count_subwords(segmented, counted)
+
+
+def _apply(path: Path, segmenter: subwords.Subwords, made: Path, workers: int) -> None:
+    with parallel_map(segmenter.segment, bar(iterate_lines(path), f"segment {made.name}"), workers) as segmented:
+        write_lines(made, segmented)
