@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 
@@ -15,3 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # forked commands (tests/integration/commands.py) must not inherit a thread pool
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of imported and collected objects, searched again and again otherwise

@@ -1,5 +1,6 @@
 """Run fairseq's commands like a user, on data made here."""
 
+import gc
 import importlib
 import json
 import logging
@@ -186,6 +187,7 @@ def _work(
     command: list[str], out: IO[Any], err: IO[Any], cwd: str | Path | None, env: dict[str, str] | None
 ) -> NoReturn:
     """``python -m MODULE ...`` in a child process just forked."""
+    gc.freeze()  # what is the parent's is not searched, and so stays shared
     code, module = 1, importlib.import_module(command[2])
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they are the parent's
     try:
