@@ -38,6 +38,9 @@ FAIRSEQ = {
     r"IndexError: Target (-?\d+) is out of bounds\.": (
         r"--num-classes: too few, or a label that is not in label/dict.txt: a sentence is in class \1, counted from 0"
     ),
+    r"KeyError: 'target'": (
+        "the data have nothing to learn; with --regression-target they need scores in label/SPLIT.label, as STS-B has"
+    ),
     r"AttributeError: '(\w+)' object has no attribute 'register_classification_head'": (
         r"--arch: \1 is no classifier of sentences; use diverse_roberta or one derived from it"
     ),

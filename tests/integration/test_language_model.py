@@ -213,6 +213,11 @@ def test_training_in_half_types(data, tmp_path, device, kind):
         ("words", "--mask-whole-words", "--mask-whole-words: broken in fairseq 0.12.3.1"),
         ("sentences", "--num-classes 1", "--num-classes: too few, or a label that is not in label/dict.txt"),
         ("sentences", "--num-classes -1", "--num-classes: give their number"),
+        (
+            "sentences",
+            "--num-classes 1 --regression-target",
+            "--regression-target they need scores in label/SPLIT.label",
+        ),
         ("sentences", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
         ("sentences", "--max-positions 9", "no batches: every sentence is too long ("),
         ("sentences", "--train-subset absent", "pairs/input0/absent: no such split; see --train-subset"),
