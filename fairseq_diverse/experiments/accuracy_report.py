@@ -162,7 +162,7 @@ def accuracy_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         text += seeds_notes(done, {"": ("points", 2)})
         text.append("p over examples (other test examples, the same trainings): paired t-test")
     if "probe" in done[0]:
-        text.append(f"seeds: {', '.join(sorted({str(line['seeds']) for line in done}))}")
+        text.append(f"seeds a row: {', '.join(sorted({str(line['seeds']) for line in done}))}")
     return text + runs_notes(done)
 
 

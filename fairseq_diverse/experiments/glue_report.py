@@ -152,7 +152,7 @@ def glue_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
             text.append(f"{', '.join(names)}: {why}")
     if points := [line["point"] for line in done if "point" in line]:
         text.append(f"the best points of the grids, chosen by the dev sets shown here: {', '.join(points)}")
-    text.append(f"seeds: {', '.join(sorted({str(line['seeds']) for line in done}))}")
+    text.append(f"seeds a row: {', '.join(sorted({str(line['seeds']) for line in done}))}")
     return text + runs_notes(done)
 
 

@@ -420,7 +420,7 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
         ["Surface", "", "49.50", "85.00", "73.50"],
     ]
     notes = accuracy_notes(lines)
-    assert "seeds: 2" in notes and any(
+    assert "seeds a row: 2" in notes and any(
         note.startswith("against baseline, over seeds: Dunnett's test") for note in notes
     )
     assert any(note.endswith("p < 0.05: sentence_length routed, word_content routed") for note in notes)
