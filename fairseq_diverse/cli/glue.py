@@ -6,8 +6,11 @@ the most frequent label. GLUE's test sets have no labels: --predictions writes t
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
@@ -47,6 +50,7 @@ def main(args: argparse.Namespace) -> None:
     name = settings.get("_name") if isinstance(settings, Mapping) else getattr(settings, "task", None)
     if name != "sentence_prediction":  # other tasks look for their dictionaries elsewhere
         raise UserError(problem)
+    _warn_of_other_task(args.checkpoint, settings, task.name)
     (model,), _, trained = load_models([args.checkpoint], args.data)
     if trained.cfg.num_classes != (len(task.labels) or 1):
         raise UserError(problem)
@@ -69,3 +73,13 @@ def main(args: argparse.Namespace) -> None:
         for metric, score in part["metrics"].items():
             most = f" (most frequent label: {part['majority'][metric]:.2f})" if "majority" in part else ""
             print(f"{name} {HEADINGS[metric]} {score:.2f}{most}, {part['examples']:,} examples")
+
+
+def _warn_of_other_task(checkpoint: str, settings: Any, task: str) -> None:
+    """Where the data folder of training is still there and holds another task, of as many classes perhaps."""
+    from fairseq_diverse.preparation.pipeline import glue_task, read_record
+
+    data = settings.get("data", "") if isinstance(settings, Mapping) else getattr(settings, "data", "")
+    with suppress(ValueError):
+        if (other := glue_task(read_record(data))) not in (None, task):
+            print(f"warning: {checkpoint} was trained on {data}, {other}, not {task}", file=sys.stderr)

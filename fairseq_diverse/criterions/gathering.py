@@ -2,7 +2,7 @@
 
 With ``--report-mcc``, ``--report-acc-and-f1`` or ``--report-pearson-and-spearman``, fairseq's criterion of sentence
 prediction logs lists of predictions, but says that its logging outputs can be summed over processes: TypeError. Labels
-that are no numbers are a ValueError after the first epoch.
+that are no numbers are a ValueError after the first epoch, and several classes of scores a RuntimeError.
 """
 
 import functools
@@ -34,6 +34,8 @@ def _with_numbers_as_labels(init: Any) -> Any:
     @functools.wraps(init)
     def check(self: Any, cfg: Any, task: Any) -> None:
         init(self, cfg, task)
+        if self.regression_target and (classes := getattr(task.cfg, "num_classes", 1)) != 1:
+            raise UserError(f"--num-classes {classes}: must be 1 with --regression-target")
         if not self.keep_pred_and_targ or self.regression_target:
             return
         labels = self.label_dict.symbols[self.label_dict.nspecial :]

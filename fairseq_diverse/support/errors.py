@@ -9,6 +9,9 @@ from typing import Any, NoReturn
 # fairseq's messages about user errors (last line of the stack trace), and the line shown instead.
 FAIRSEQ = {
     r"fairseq_diverse\.support\.errors\.UserError: (.*)": r"\1",  # from a process that torch spawned for a GPU
+    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*label/dict\.txt)'": (
+        r"\1: missing; data with scores in place of classes need --num-classes 1 --regression-target"
+    ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*)'": r"\1: no such file or folder",
     r"Exception: Could not infer language pair.*": (
         "the data folder has no prepared language pair (such as train.en-de.en.bin); give another folder, or the "

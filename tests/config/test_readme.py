@@ -129,6 +129,11 @@ def test_fairseq_commands_parse(words):
     assert process.exitcode == 0
 
 
+@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "fairseq-validate"], ids=" ".join)
+def test_validation_leaves_out_no_example(words):
+    assert words[words.index("--required-batch-size-multiple") + 1] == "1"
+
+
 def test_the_architectures_of_the_migration_are_those_of_fairseq():
     """Every setting of fairseq's architecture is that of ours."""
     fairseq_diverse.register()

@@ -218,13 +218,16 @@ def test_training_in_half_types(data, tmp_path, device, kind):
             "--num-classes 1 --regression-target",
             "--regression-target they need scores in label/SPLIT.label",
         ),
+        ("sentences", "--regression-target", "--num-classes 2: must be 1 with --regression-target"),
+        ("scores", "", "scores/label/dict.txt: missing; data with scores in place of classes need --num-"),
         ("sentences", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
         ("sentences", "--max-positions 9", "no batches: every sentence is too long ("),
         ("sentences", "--train-subset absent", "pairs/input0/absent: no such split; see --train-subset"),
     ],
 )
 def test_user_errors_are_one_line(data, tmp_path, task, flags, message):
-    part, folder = (WORDS, "text") if task == "words" else (CLASSES, "pairs")
+    folder = {"words": "text", "sentences": "pairs"}.get(task, task)
+    part = WORDS if task == "words" else CLASSES
     criterion = "--criterion masked_lm" if task == "words" else "--criterion sentence_prediction"
     _, log = train(data / folder, tmp_path, part, EVOLVING, criterion, "--max-update 1", flags, check=False)
     assert "Traceback" not in log and message in log.splitlines()[-1] and log.splitlines()[-1].startswith("error: ")

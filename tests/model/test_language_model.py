@@ -24,7 +24,8 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from tests.cases import ROBERTA_CASES, batch, build_model, dictionary
 
-TASK = SimpleNamespace(target_dictionary=dictionary(), label_dictionary=dictionary())
+CFG = SimpleNamespace(num_classes=1)
+TASK = SimpleNamespace(target_dictionary=dictionary(), label_dictionary=dictionary(), cfg=CFG)
 HEAD = "sentence_classification_head"
 VARIANTS = [
     {},
@@ -253,7 +254,7 @@ def task_with_labels(*labels):
     symbols = Dictionary()
     for label in labels:
         symbols.add_symbol(label)
-    return SimpleNamespace(target_dictionary=dictionary(), label_dictionary=symbols)
+    return SimpleNamespace(target_dictionary=dictionary(), label_dictionary=symbols, cfg=CFG)
 
 
 def test_predictions_are_not_summed_over_processes():

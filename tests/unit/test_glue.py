@@ -1,19 +1,23 @@
 """Tasks of GLUE: their files, scores, rows of tables and reports."""
 
+import json
 import random
 import re
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
 from scipy.stats import dunnett
 
 from fairseq_diverse.analysis.glue import scores, write_predictions
+from fairseq_diverse.cli.glue import _warn_of_other_task
 from fairseq_diverse.data.glue import TASKS, read_examples, split_name
 from fairseq_diverse.experiments import copies, glue_report, report, schedule
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import DataSet, Run
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics.glue import glue_scores
+from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.preparation.subwords import Subwords
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.reference import glue as reference
@@ -124,6 +128,15 @@ def test_predictions_have_the_form_of_glue(tmp_path):
     assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
     write_predictions(TASKS["STS-B"], [0.5, 1.2, -1], tmp_path / "S.tsv")
     assert (tmp_path / "S.tsv").read_text().split("\n")[1:4] == ["0\t2.500", "1\t5.000", "2\t0.000"]
+
+
+def test_a_checkpoint_of_another_task_is_named(tmp_path, capsys):
+    record = {"format": FORMAT, "schema": SCHEMA, "config": {"glue": "CoLA"}}
+    (tmp_path / "preprocess.json").write_text(json.dumps(record))
+    for settings in ({"data": str(tmp_path)}, Namespace(data=str(tmp_path)), {"data": "moved"}, {}):
+        for task in ("CoLA", "RTE"):
+            _warn_of_other_task("a.pt", settings, task)
+    assert capsys.readouterr().err == f"warning: a.pt was trained on {tmp_path}, CoLA, not RTE\n" * 2
 
 
 def test_subwords_of_gpt2_keep_the_spaces(tmp_path):
