@@ -130,6 +130,8 @@ def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = Fal
                     f"{path}, line 1: no column {', '.join(missing)}; files of {task.name} start with the names of "
                     f"their columns, {', '.join(wanted)} among them"
                 )
+            if twice := [name for name in wanted if columns.count(name) > 1]:
+                raise ValueError(f"{path}, line 1: column {twice[0]} twice; leave one of them out")
             continue
         where = f"{path}, line {number}"
         if len(cells) != len(columns):

@@ -65,6 +65,9 @@ def test_a_wrong_header_is_named(tmp_path):
     path.write_text("sentence\tlabel\n")
     with pytest.raises(ValueError, match=r"train\.tsv: no examples"):
         list(read_examples(path, TASKS["SST-2"], labelled=True))
+    path.write_text("sentence\tlabel\tlabel\nIt is.\t1\t0\n")
+    with pytest.raises(ValueError, match=r"train\.tsv, line 1: column label twice; leave one of them out$"):
+        list(read_examples(path, TASKS["SST-2"], labelled=True))
 
 
 def test_broken_lines_of_qqp_are_skipped_unless_strict(tmp_path):
