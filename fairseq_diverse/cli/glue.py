@@ -79,7 +79,7 @@ def _warn_of_other_task(checkpoint: str, settings: Any, task: str) -> None:
     """Where the data folder of training is still there and holds another task, of as many classes perhaps."""
     from fairseq_diverse.preparation.pipeline import glue_task, read_record
 
-    data = settings.get("data", "") if isinstance(settings, Mapping) else getattr(settings, "data", "")
+    data = str(settings.get("data") if isinstance(settings, Mapping) else getattr(settings, "data", None))
     with suppress(ValueError):
         if (other := glue_task(read_record(data))) not in (None, task):
             print(f"warning: {checkpoint} was trained on {data}, {other}, not {task}", file=sys.stderr)
