@@ -19,7 +19,10 @@ if [[ $corpus == wmt14 ]]; then
     if [[ " $* " != *" --rows"[\ =]* ]]; then
         best=$(fairseq-diverse report comparison-iwslt14 --format json | python -c '
 import json, sys
-found = [row for row in json.load(sys.stdin)["rows"] if "nll_delta" in row and row["row"] != "wider"]
+rows = json.load(sys.stdin)["rows"]
+found = [row for row in rows if "nll_delta" in row and row["row"] != "wider"]
+if few := ["{row} ({seeds} of 5 seeds)".format(**row) for row in rows if row["seeds"] < 5]:
+    print("not finished on IWSLT14:", ", ".join(few), file=sys.stderr)
 print(",".join(row["row"] for row in sorted(found, key=lambda row: row["nll_delta"])[:3]))')
         [[ $best == *,*,* ]] || { echo "$0: fewer than three systems are finished on IWSLT14; train them, or name --rows" >&2 && exit 1; }
         rows=(--rows "baseline,$best")

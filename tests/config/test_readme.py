@@ -222,7 +222,7 @@ def test_real_data_may_be_absent_on_github(variables, outcome, monkeypatch, tmp_
         shared_data("multi30k")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/demo.md", "docs/glue.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/comparison.md", "docs/demo.md", "docs/glue.md"])
 def test_the_tables_are_those_of_the_results(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (ROOT / name).read_text(encoding="utf-8")
