@@ -12,43 +12,28 @@ import argparse
 import contextlib
 import dataclasses
 import io
-import itertools
 import json
 import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fairseq_diverse.cli import report_views as views
+from fairseq_diverse.cli.report_views import Asked, folder_of_runs
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, rewrite_blocks
 
 if TYPE_CHECKING:
-    from fairseq_diverse.experiments.comparison import Others
-    from fairseq_diverse.experiments.formats import Block
     from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.saved import Summary
     from fairseq_diverse.experiments.side_by_side import Sentence
-    from fairseq_diverse.experiments.tables import Table
-
-    View = tuple[list[Block], dict[str, Any]]  # tables, and what JSON has of them
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
 PAGE_SENTENCES = 20
 MARKER = "fairseq-diverse report (?P<command>.+?)"
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """The rows to show, and the summaries of their runs; `others` are not shown, but tested with them."""
-
-    args: argparse.Namespace
-    table: "Table"
-    rows: "Sequence[Row]"
-    summaries: "dict[str, list[Summary]]"
-    others: "Others"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,9 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     parser.add_argument(
+        "--without", metavar="a,b", help="leave these rows out, of the tests too (of --rows, the others are tested)"
+    )
+    parser.add_argument(
         "--best", action="store_true", help="of a row's grid, only the point with the lowest NLL in its last validation"
     )
-    parser.add_argument("--finished", action="store_true", help="only rows with a finished run")
+    parser.add_argument(
+        "--finished", action="store_true", help="only rows with a finished run; a note names the others"
+    )
     parser.add_argument("--test", metavar="NAME", help="only this test set")
     parser.add_argument(
         "--verdict", action="store_true", help="one line a row: does it help, how sure is that, what does it cost"
@@ -103,7 +93,7 @@ def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]", asked: bool 
 
     if args.results:
         return saved.from_results(args.results, rows, asked)
-    return saved.from_runs(rows, _root(args), asked)
+    return saved.from_runs(rows, folder_of_runs(args), asked)
 
 
 def nothing_finished(table: str) -> str:
@@ -111,10 +101,6 @@ def nothing_finished(table: str) -> str:
         f"no row has a finished run; fairseq-diverse run {table} trains them; if you ran it with --set, --size or "
         "--data, give the same flags here"
     )
-
-
-def _root(args: argparse.Namespace) -> Path | None:
-    return Path(args.runs).resolve() if args.runs else None
 
 
 def main(args: argparse.Namespace) -> None:
@@ -161,6 +147,10 @@ def _asked(args: argparse.Namespace) -> Asked:
     from fairseq_diverse.experiments.tables import select_rows
 
     table = read_table(args)
+    if left := {row.name for row in select_rows(table, args.without, "--without")} if args.without else set():
+        if not (kept := {name: row for name, row in table.rows.items() if name not in left}):
+            raise UserError(f"--without {args.without}: leaves no row of {table.name}")
+        table = dataclasses.replace(table, rows=kept, changed=(*table.changed, f"--without {args.without}"))
     shown = [row.name for row in select_rows(table, args.rows)]
     if table.changed:  # figures that are not those of the file's settings say so in the title
         table = dataclasses.replace(table, title=f"{table.title} [{' '.join(table.changed)}]")
@@ -172,6 +162,8 @@ def _asked(args: argparse.Namespace) -> Asked:
         every = [dataclasses.replace(row, baseline=args.baseline) for row in every]
     elif args.baseline:
         every = [dataclasses.replace(row, baseline=same.get(row.data, row.baseline)) for row in every]
+    if row := next((row for row in every if row.baseline in left), None):
+        raise UserError(f"--without {row.baseline}: row {row.name} is compared with it; give another --baseline")
     of_name = {row.name: row for row in every}
     rows = [of_name[name] for name in shown]
     baselines = dict.fromkeys(row.baseline for row in rows)
@@ -186,11 +178,10 @@ def _asked(args: argparse.Namespace) -> Asked:
         others = [row for row in others if (row.family, row.data) not in families]
         best = report.best_of_grids([*rows, *others], summaries | of_others)
         rows, others = ([row for row in best if ((row.family, row.data) in families) == own] for own in (True, False))
-    if args.finished:
-        rows = [row for row in rows if summaries[row.name]]
-        if not rows:
-            raise UserError(f"--finished: no row of {table.name} has a finished run")
-    return Asked(args, table, rows, summaries, (others, of_others))
+    not_run = [row.name for row in rows if not summaries[row.name]] if args.finished else []
+    if not (rows := [row for row in rows if row.name not in not_run]):
+        raise UserError(f"--finished: no row of {table.name} has a finished run")
+    return Asked(args, table, rows, summaries, (others, of_others), not_run)
 
 
 def show(args: argparse.Namespace) -> str:
@@ -199,29 +190,34 @@ def show(args: argparse.Namespace) -> str:
 
     asked = _asked(args)
     table, rows, summaries = asked.table, asked.rows, asked.summaries
-    if len(views := [f"--{flag}" for flag in ("verdict", "by", "heads") if getattr(args, flag)]) > 1:
-        raise UserError(f"{' and '.join(views)}: one of them")
+    if len(given := [f"--{flag}" for flag in ("verdict", "by", "heads") if getattr(args, flag)]) > 1:
+        raise UserError(f"{' and '.join(given)}: one of them")
     kinds = {row.kind for row in rows}
     if len({"glue" if kind == "pretraining" else kind for kind in kinds}) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
     if "translation" not in kinds:
         if given := [flag for flag in ("test", "verdict", "by", "heads") if getattr(args, flag)]:
             raise UserError(f"--{given[0]}: is for translations; {table.name} classifies")
-        blocks, content = (_classification if "classification" in kinds else _glue)(asked)
+        blocks, content = (views.classification_view if "classification" in kinds else views.glue_view)(asked)
     else:
-        of_view = _groups if args.by else _heads if args.heads else _translation
+        of_view = views.groups_view if args.by else views.heads_view if args.heads else views.translation_view
         blocks, content = of_view(asked)
-        if args.format == "html" and of_view is not _translation:
-            main_blocks, content = _translation(asked)
+        if args.format == "html" and of_view is not views.translation_view:
+            main_blocks, content = views.translation_view(asked)
             blocks = main_blocks + blocks
     count = _sentence_count(args, kinds)
     found: list[Sentence] = []
     if count and args.format != "html":
         from fairseq_diverse.experiments.side_by_side import side_by_side
 
-        found = side_by_side(saved.runs_of(rows, _root(args)), count, args.test or "test").sentences
+        found = side_by_side(saved.runs_of(rows, folder_of_runs(args)), count, args.test or "test").sentences
     if found:
         content["translations"] = [sentence.as_dict() for sentence in found]
+    if asked.not_run:
+        (cells, title, notes), *further = blocks
+        missing = f"{len(asked.not_run)} of {len(rows) + len(asked.not_run)} rows"
+        blocks = [(cells, title, [*notes, f"not run ({missing}): {', '.join(asked.not_run)}"]), *further]
+        content["not_run"] = asked.not_run
     if args.no_notes:
         blocks = [(cells, title, []) for cells, title, _ in blocks]
     if not any(summaries.values()):
@@ -237,7 +233,7 @@ def show(args: argparse.Namespace) -> str:
         from fairseq_diverse.cli.report_page import page
 
         done = [] if args.results else [row for row in rows if summaries[row.name]]
-        runs = saved.runs_of(done, _root(args))
+        runs = saved.runs_of(done, folder_of_runs(args))
         beside = args.out.resolve().parent if args.out else Path.cwd()
         return page(table, rows, content, blocks, summaries, runs, count, args.test, beside)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
@@ -259,141 +255,11 @@ def _sentence_count(args: argparse.Namespace, kinds: set[str]) -> int:
     return args.translations
 
 
-def _classification(asked: Asked) -> "View":
-    """The tables of a report of classifiers, and what JSON has of it."""
-    from fairseq_diverse.experiments import accuracy_report, report
-
-    lines = accuracy_report.compare_accuracy(asked.rows, asked.summaries, asked.others)
-    probes = all("probe" in line for line in lines)
-    cells = (accuracy_report.probe_cells if probes else accuracy_report.accuracy_cells)(lines)
-    notes = accuracy_report.accuracy_notes(lines) + report.published_note(asked.rows)
-    (cells,) = _columns([cells], asked.args.columns)
-    blocks: list[Block] = [(cells, asked.table.title, [*filter(None, [asked.table.note]), *notes])]
-    if more := accuracy_report.length_cells(lines):
-        blocks.append((more, "Accuracy by number of operators", []))
-    return blocks, {"rows": lines, "notes": notes}
-
-
-def _glue(asked: Asked) -> "View":
-    """The tables of a report of GLUE, that of pre-training last, and what JSON has of it."""
-    from fairseq_diverse.experiments import glue_report, report
-
-    summaries, table = asked.summaries, asked.table
-    kinds = {row.name: row.kind for row in asked.rows}
-    own = [kinds[row.baseline] == row.kind for row in asked.rows]
-    rows = [r if same else dataclasses.replace(r, baseline=r.name) for r, same in zip(asked.rows, own, strict=True)]
-    tuned, pretrained = ([row for row in rows if row.kind == kind] for kind in ("glue", "pretraining"))
-    lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned}, asked.others)
-    of_text = {row.name: summaries[row.name] for row in pretrained}
-    before = glue_report.compare_pretraining(pretrained, of_text, asked.others)
-    notes = glue_report.glue_notes(lines) + report.published_note(tuned)
-    content = {"rows": lines, "notes": notes, **({"pretraining": before} if before else {})}
-    tables = {
-        table.title: (glue_report.glue_cells(lines) if lines else [], [*filter(None, [table.note]), *notes]),
-        "Pre-training": (
-            glue_report.pretraining_cells(before) if before else [],
-            glue_report.pretraining_notes(before),
-        ),
-    }
-    shown = {title: found for title, found in tables.items() if found[0]}
-    cells = _columns([found[0] for found in shown.values()], asked.args.columns)
-    return [(c, title, found[1]) for c, (title, found) in zip(cells, shown.items(), strict=True)], content
-
-
-def _translation(asked: Asked) -> "View":
-    """A table for each test set, what all their notes have in common below the last one, and what JSON has of it."""
-    from fairseq_diverse.experiments import report
-    from fairseq_diverse.experiments.verdict import verdict, verdict_cells, verdict_notes
-
-    args, table = asked.args, asked.table
-    names, chosen = _tests(asked)
-    views = [report.of_test(asked.rows, asked.summaries, name) for name in chosen]
-    further = [report.of_test(*asked.others, name) for name in chosen]
-    lines = [report.compare(*view, others) for view, others in zip(views, further, strict=True)]
-    if args.verdict:
-        for line in itertools.chain(*lines):
-            line["verdict"] = verdict(line) if "nll_delta" in line else None
-    cells = [
-        verdict_cells(view[0], found) if args.verdict else report.to_cells(found)
-        for view, found in zip(views, lines, strict=True)
-    ]
-    cells = _columns(cells, args.columns)
-    notes = [
-        verdict_notes(found, shown[0]) if args.verdict else report.notes(view[0], found, shown[0])
-        for view, found, shown in zip(views, lines, cells, strict=True)
-    ]
-    common = [note for note in notes[0] if all(note in others for others in notes)]
-    own = [[note for note in found if note not in common] for found in notes]
-    own[-1] += [*filter(None, [table.note]), *common]
-    titles = [f"{table.title}: {name}" if len(names) > 1 else table.title for name in chosen]
-    content: dict[str, Any] = {"test": chosen[0], "rows": lines[0], "notes": notes[0]}
-    if len(chosen) > 1:
-        content["tests"] = {
-            name: {"rows": found, "notes": text} for name, found, text in zip(chosen, lines, notes, strict=True)
-        }
-    return list(zip(cells, titles, own, strict=True)), content
-
-
-def _tests(asked: Asked) -> tuple[list[str], list[str]]:
-    """All test sets, and those that are shown."""
-    from fairseq_diverse.experiments.report import test_names
-
-    names, test = test_names(asked.rows, asked.summaries), asked.args.test
-    if test and test not in names:
-        raise UserError(f"--test {test}: no run was scored on it; there are: {', '.join(names)}")
-    return names, [test] if test else names
-
-
-def _groups(asked: Asked) -> "View":
-    """A table for each property of --by and test set, and what JSON has of them."""
-    from fairseq_diverse.experiments import groups, report, sentences
-
-    args, rows, summaries = asked.args, asked.rows, asked.summaries
-    properties = [sentences.known_property(name.strip()) for name in args.by.split(",")]
-    records = sentences.find_records(rows, summaries, args.results, _root(args))
-    names, chosen = _tests(asked)
-    content: dict[str, Any] = {}
-    found: list[tuple[list[list[str]], str, list[str]]] = []
-    for test in chosen:
-        view, of_others = report.of_test(rows, summaries, test), report.of_test(*asked.others, test)
-        if not any(view[1].values()):
-            continue
-        for name in properties:
-            lines = groups.compare_groups(*view, records, name, test, of_others)
-            notes = groups.group_notes(lines, name, records)
-            content.setdefault(test, {})[name] = {"rows": lines, "notes": notes}
-            title = f"{asked.table.title}: by {name}" + f", {test}" * (len(names) > 1)
-            found.append((groups.group_cells(lines), title, notes))
-    shown = _columns([cells for cells, _, _ in found], args.columns if found and args.format != "html" else None)
-    return [(cells, title, notes) for cells, (_, title, notes) in zip(shown, found, strict=True)], {"groups": content}
-
-
-def _heads(asked: Asked) -> "View":
-    """The table of --heads and what JSON has of it."""
-    from fairseq_diverse.experiments.head_report import compare_heads, head_cells, head_notes
-
-    lines = compare_heads(asked.rows, asked.summaries)
-    notes = head_notes(lines)
-    (cells,) = _columns([head_cells(lines)], asked.args.columns if asked.args.format != "html" else None)
-    return [(cells, f"{asked.table.title}: heads", notes)], {"rows": lines, "notes": notes}
-
-
 def _save_sentences(args: argparse.Namespace, rows: "Sequence[Row]", summaries: "dict[str, list[Summary]]") -> None:
     """Copy what --by needs besides the summaries; where it is not to be had, say so."""
     from fairseq_diverse.experiments import sentences
 
     try:
-        sentences.save_records(args.save, sentences.find_records(rows, summaries, args.results, _root(args)))
+        sentences.save_records(args.save, sentences.find_records(rows, summaries, args.results, folder_of_runs(args)))
     except ValueError as error:
         print(f"--save {args.save}: without what --by needs: {error}", file=sys.stderr)
-
-
-def _columns(tables: list[list[list[str]]], names: str | None) -> list[list[list[str]]]:
-    """The chosen columns of every table that has them."""
-    if names is None:
-        return tables
-    chosen = [name.strip() for name in names.split(",")]
-    known = list(dict.fromkeys(name for cells in tables for name in cells[0]))
-    if unknown := [name for name in chosen if name not in known]:
-        raise UserError(f"--columns: no column {', '.join(unknown)}; there are: {', '.join(known)}")
-    return [[[row[cells[0].index(name)] for name in chosen if name in cells[0]] for row in cells] for cells in tables]

@@ -14,6 +14,7 @@ UNKNOWN = "unknown machine"
 Others = tuple[Sequence[Row], Mapping[str, list[Summary]]]  # rows of a table that are not shown, and their runs
 NO_OTHERS: Others = ((), {})
 SMALLEST = "with these seeds, a true difference of this size is found (p < 0.05) in 80% of cases"
+UNEVEN = 3.0  # times the deviation of all others: the plan of the comparison shows the table without such a row, too
 ALONE = "comparable only if all runs had the machine to themselves"
 
 
@@ -24,7 +25,7 @@ def deviation(values: Sequence[float]) -> float | None:
 
 def spread(mean: float, deviation: float | None, digits: int = 2) -> str:
     """A cell: a mean and its deviation, where there is one."""
-    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if deviation is not None else "")
+    return f"{mean:z.{digits}f}" + (f" ± {deviation:.{digits}f}" if deviation is not None else "")
 
 
 def commits_of(summaries: Sequence[Summary]) -> list[str]:
@@ -119,7 +120,8 @@ def over_seeds(
 
     ``delta`` is the difference of the mean scores of the runs that are `compared`. ``seed_error``, ``seed_p``,
     ``seed_interval``, ``seed_deviation`` and ``smallest`` are those of `dunnett`, of all rows with the same baseline
-    and several seeds together, ``seed_rows`` of them; where nothing can be tested, ``untested`` says why.
+    and several seeds together, ``seed_rows`` of them; ``seed_ratio`` is the row's own deviation divided by that of all
+    others, the baseline among them (None if that is 0); where nothing can be tested, ``untested`` says why.
 
     Args:
         score: of a run.
@@ -139,11 +141,19 @@ def over_seeds(
             if test := tests.get(name):
                 entries |= {"seed_error": test.error, "seed_p": test.p, "seed_interval": list(test.interval)}
                 entries |= {"seed_deviation": test.deviation, "smallest": test.smallest, "seed_rows": len(several)}
+                entries["seed_ratio"] = _ratio([values[x] for x in (baseline, *several) if x != name], values[name])
                 entries |= {"untested": "no spread over seeds"} if test.p is None else {}
             else:
                 entries["untested"] = "one seed" if len(values[name]) == 1 else "baseline: one seed"
             found[name] = {f"{prefix}{key}": value for key, value in entries.items()}
     return found
+
+
+def _ratio(others: Sequence[Sequence[float]], own: Sequence[float]) -> float | None:
+    """The standard deviation over seeds of a row, divided by that of all others together (pooled)."""
+    squares = sum(float(np.var(scores)) * len(scores) for scores in others)
+    pooled = (squares / sum(len(scores) - 1 for scores in others)) ** 0.5
+    return float(np.std(own, ddof=1)) / pooled if pooled else None
 
 
 def difference(line: Mapping[str, Any], digits: int, prefix: str = "") -> str:
@@ -184,6 +194,13 @@ def seeds_notes(lines: Sequence[Mapping[str, Any]], scales: Mapping[str, tuple[s
     if designs:
         named = [f"{', '.join(names)}: {design}" for design, names in designs.items()]
         text.append(f"{SMALLEST}: {'; '.join(named if len(named) > 1 else designs)}")
+    for key, (unit, _) in scales.items():
+        ratios = {line["row"]: line.get(f"{key}seed_ratio") or 0.0 for line in shown}
+        if wide := [f"{name} ({ratio:.1f} times)" for name, ratio in ratios.items() if ratio > UNEVEN]:
+            text.append(
+                f"the test assumes one standard deviation over seeds, but in {unit} more than {UNEVEN:.0f} times that "
+                f"of all others together have {', '.join(wide)}; --without ROW leaves one out"
+            )
     return text
 
 
@@ -228,7 +245,11 @@ def seeds_that_differ_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     notes = []
     for key, text in texts.items():
-        found = [f"{line['row']} {', '.join(map(str, line[key]))}" for line in lines if line.get(key)]
+        rows: dict[str, list[str]] = {}
+        for line in lines:
+            if line.get(key):
+                rows.setdefault(", ".join(map(str, line[key])), []).append(line["row"])
+        found = [f"{', '.join(names)} {seeds}" for seeds, names in rows.items()]
         notes += [f"{text}: {'; '.join(found)}"] if found else []
     return notes
 

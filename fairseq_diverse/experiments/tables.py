@@ -254,7 +254,7 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{path}: {error}") from None
 
 
-def select_rows(table: Table, names: str | None) -> list[Row]:
+def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[Row]:
     """The rows that a comma-separated list names, themselves or as the file's row of a grid; all of them for None."""
     if names is None:
         return list(table.rows.values())
@@ -262,7 +262,7 @@ def select_rows(table: Table, names: str | None) -> list[Row]:
     found = {name: [row for row in table.rows.values() if name in (row.name, row.family)] for name in chosen}
     unknown = [name for name, rows in found.items() if not rows]
     if unknown or not chosen:
-        raise ValueError(f"--rows {names}: no row {', '.join(unknown)} in {table.name}; rows: {', '.join(table.rows)}")
+        raise ValueError(f"{flag} {names}: no row {', '.join(unknown)} in {table.name}; rows: {', '.join(table.rows)}")
     return list({row.name: row for rows in found.values() for row in rows}.values())
 
 

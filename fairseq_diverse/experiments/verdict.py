@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq_diverse.experiments.comparison import (
     ALONE,
+    commits_note,
     ended_early_note,
     machines_note,
     no_speed_note,
@@ -69,4 +70,5 @@ def verdict_notes(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
         *no_speed_note([line for line in done if "baseline" in line]),
     ]
     text += speed if "training speed" in columns else []
-    return text + seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
+    text += seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
+    return text + ([commits_note(done)] if done else [])

@@ -183,6 +183,8 @@ def test_the_best_three_of_iwslt14_go_on_to_wmt14(tmp_path, monkeypatch):
         (one.directory / "summary.json").write_text(json.dumps(summary(1, 3, nll[one.row.name])))
     shown = call("comparison.sh", "wmt14", "--dry-run")
     assert re.findall(r"^# ([\w-]+) seed 1: ", shown, re.MULTILINE) == ["baseline", "evolving", "em", "gated"]
+    done = subprocess.run([SCRIPTS / "comparison.sh", "wmt14", "--dry-run"], capture_output=True, text=True)
+    assert "not finished on IWSLT14: baseline (1 of 5 seeds), " in done.stderr and "lpea-rhe (0 of 5" in done.stderr
 
 
 def test_a_dry_run_of_the_gpu_check(tmp_path):

@@ -168,6 +168,46 @@ def test_one_seed_is_compared_with_the_same_seed_and_not_tested(table):
     assert "other seeds than the baseline's; all of both are used: second 7" in report.notes(rows, lines, [])
     _, line = report.compare(rows, {"first": first, "second": [summary(1, 22, 4.0), summary(3, 1, 1.0)]})
     assert line["nll_delta"] == pytest.approx(-4.5) and line["other_seeds"] == [1, 3]  # tested: unpaired
+    others = [{"row": row, "other_seeds": seeds} for row, seeds in (("a", [1, 2]), ("b", [1, 7]), ("c", [1, 2]))]
+    (note,) = comparison.seeds_that_differ_note(others)
+    assert note.endswith("; all of both are used: a, c 1, 2; b 1, 7")
+
+
+def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_left_out(table, tmp_path, capsys):
+    """Left out, it is not in the common deviation, either: what it hid is found."""
+    name = table(THIRD)
+    nll = {"first": [5.0, 5.1, 5.2], "third": [4.0, 6.0], "fourth": [5.1, 5.0, 5.2], "second": [4.5, 4.6, 4.4]}
+    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
+    flags = {"first": "0.2", "third": "0.4", "fourth": "0.5", "second": "0.3 --fp16"}
+    runs = {row: [summary(seed, 9, x) for seed, x in enumerate(values)] for row, values in nll.items()}
+    runs = {row: [run | {"commands": [command + flags[row]]} for run in of_row] for row, of_row in runs.items()}
+    saved.save(tmp_path / "results", runs)
+    asked = ["report", name, "--results", str(tmp_path / "results")]
+    assert not main([*asked, "--format", "json"])
+    lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+    own = {row: np.var(values, ddof=1) for row, values in nll.items()}
+    assert lines["third"]["nll_seed_ratio"] == pytest.approx((own["third"] / own["first"]) ** 0.5)
+    others = (2 * own["first"] + 2 * own["fourth"] + own["third"]) / 5
+    assert lines["second"]["nll_seed_ratio"] == pytest.approx((own["second"] / others) ** 0.5)
+    assert lines["second"]["nll_seed_p"] > 0.05 and lines["third"]["seed_ratio"] is None
+    assert not main([*asked, "--verdict"])
+    shown = capsys.readouterr().out
+    assert "all others together have third (14.1 times); --without ROW leaves one out" in shown
+    assert "(3 rows)" in shown and "commits: 0123456789+" in shown
+    assert not main([*asked, "--verdict", "--without", "third"])
+    left = capsys.readouterr().out
+    assert "[--without third]" in left and "third " not in left and "(2 rows)" in left and "assumes one" not in left
+    found = [re.search("^second .* (helps|not resolved) ", text, re.MULTILINE)[1] for text in (shown, left)]
+    assert found == ["not resolved", "helps"]
+    for rows, message in (
+        ("first", "--without first: row third is compared with it; give another --baseline"),
+        ("fifth", "--without fifth: no row fifth in table; rows: first, "),
+        ("first,second,third,fourth", "leaves no row of table"),
+    ):
+        assert main([*asked, "--without", rows]) == 2
+        assert message in capsys.readouterr().err
+    assert not main([*asked, "--without", "first", "--baseline", "second", "--columns", "row,NLL"])
+    assert "first" not in capsys.readouterr().out.split("\n\n")[1]
 
 
 @pytest.mark.parametrize("other", [None, MACHINE | {"threads": 2}], ids=["unknown", "another"])
@@ -585,7 +625,10 @@ def test_report_in_every_format(results, capsys, tmp_path):
     ):
         assert not main(["report", *results, "--format", form, "--finished", "--columns", "row, BLEU"])
         shown = capsys.readouterr().out
-        assert sign in shown and "first" in shown and "second" not in shown and "chrF" not in shown
+        assert sign in shown and "first" in shown and "chrF" not in shown
+        assert shown.count("second") == 1 and "not run (1 of 2 rows): second" in shown
+    assert not main(["report", *results, "--finished", "--no-notes"])
+    assert "second" not in capsys.readouterr().out
     assert not main(["report", *results, "--format", "json", "--out", str(tmp_path / "summaries.json")])
     content = json.loads((tmp_path / "summaries.json").read_text())
     assert content["rows"][0]["seeds"] == 2 and content["notes"] and capsys.readouterr().out == ""
