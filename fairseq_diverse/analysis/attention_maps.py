@@ -38,7 +38,8 @@ def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on
         flag: for error messages.
 
     Returns:
-        ``{(component, layer): (H, B, T, S)}``; the rows of a real query sum to 1.
+        ``{(component, layer): (H, B, T, S)}``; the rows of a real query sum to 1, of differential attention
+        to 1 - lambda. Interacting heads have none.
 
     Raises:
         UserError: the model does not have the placement.

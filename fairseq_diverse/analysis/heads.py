@@ -44,12 +44,14 @@ def inspect_heads(
     Of an encoder head, averaged over sentences:
 
     - confidence, syntactic attention, redundant: ``head_confidence``, ``syntactic_attention`` and ``redundant_heads``
-      of the weights without mechanisms, softmax(mask(q k / sqrt(D))) (Zhang et al., 2021, Eqs. 3, 9, 10);
+      of the weights without mechanisms, softmax(mask(q k / sqrt(D))), which enlivening judges (Zhang et al., 2021,
+      Eqs. 3, 9, 10); of differential attention, which has no such weights, of its maps;
     - importance: | sum over positions of O_h . dL/dO_h |, where O_h is the head's output before the heads are combined
       and L the negative log-likelihood of the sentence (Michel et al., 2019); divided in each layer by its Euclidean
       norm over heads.
 
-    And shares of the real queries, of the same weights: previous, next (``neighbour_hits``) and rarest (``rare_hits``).
+    And shares of the real queries: previous, next (``neighbour_hits``) and rarest (``rare_hits``), of the maps as the
+    model computes them, with its mechanisms; of interacting heads, which have no map each, of the weights without.
 
     Of an attention: ``HeadDiversity`` of the head outputs as they are combined.
 
@@ -68,11 +70,11 @@ def inspect_heads(
     totals: dict[str, Share] = {}
     diversity: dict[tuple[str, int], HeadDiversity] = {}
     for sample in samples:
-        inside, gradients = _run(model, sample, dictionary.pad())
+        inside, maps, gradients = _run(model, sample, dictionary.pad())
         for place, (heads, _) in inside.items():
             tokens = sample["net_input"]["src_tokens" if place[0] == "encoder" else "prev_output_tokens"]
             diversity.setdefault(place, HeadDiversity()).add(heads, tokens != dictionary.pad())
-        encoder = [parts for (component, _), parts in inside.items() if component == "encoder"]
+        encoder = _of_encoder(model, inside, maps)
         for name, (sums, count) in _of_batch(encoder, gradients, sample, dictionary, gate, graphs, counts, limit):
             before = totals.get(name, (torch.zeros(()), 0))
             totals[name] = before[0] + sums.double().cpu(), before[1] + int(count)
@@ -86,21 +88,34 @@ def inspect_heads(
     return HeadFigures(means, {place: diversity[place].figures() for place in order})
 
 
-def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, list[Tensor]]:
-    """The inside of every attention, and of each encoder layer the gradient of the NLL by the head outputs."""
+def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, dict, list[Tensor]]:
+    """The inside of every attention; of the encoder the maps, and for each layer the gradient of the NLL by the head
+    outputs."""
     on = ",".join(component for component, count in layer_counts(model.cfg).items() if count)
     with torch.enable_grad():
-        decoded, extra = model(**sample["net_input"], attention_request=AttentionRequest(inside=on))
+        request = AttentionRequest(inside=on, weights="encoder")
+        decoded, extra = model(**sample["net_input"], attention_request=request)
         inside = extra["inside"]
         target = sample["target"]
         log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)
         nll = -log_probabilities.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target != padding].sum()
         of_encoder = [heads for (component, _), (heads, _) in inside.items() if component == "encoder"]
-        return inside, list(torch.autograd.grad(nll, of_encoder))
+        return inside, extra["maps"], list(torch.autograd.grad(nll, of_encoder))
+
+
+def _of_encoder(model: DiverseTransformerModel, inside: dict, maps: dict) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """The head outputs of every encoder layer, the weights that the heads are judged by, and those that they use."""
+    found = []
+    for number, layer in enumerate(model.encoder.layers, 1):
+        heads, judged = inside["encoder", number]
+        attention = layer.self_attn
+        used = maps["encoder", number].detach().transpose(0, 1) if attention.has_maps else judged
+        found.append((heads, used if attention.stage("attention") else judged, used))
+    return found
 
 
 def _of_batch(
-    inside: list[tuple[Tensor, Tensor]],
+    encoder: list[tuple[Tensor, Tensor, Tensor]],
     gradients: list[Tensor],
     sample: dict[str, Any],
     dictionary: "Dictionary",
@@ -117,16 +132,16 @@ def _of_batch(
         word, head = place_trees(sample, graphs, dictionary.pad()).unbind(-1)[:2]
         relation = dependency_relation(word, head)
     of_layers: list[dict[str, Share]] = []
-    for (heads, weights), gradient in zip(inside, gradients, strict=True):
-        means = {"confidence": head_confidence(weights, valid)}  # (B, H)
+    for (heads, judged, used), gradient in zip(encoder, gradients, strict=True):
+        means = {"confidence": head_confidence(judged, valid)}  # (B, H)
         if relation is not None:
-            means["syntactic attention"] = syntactic_attention(weights, relation, valid)
-            means["redundant"] = redundant_heads(weights, relation, valid, gate).float()
+            means["syntactic attention"] = syntactic_attention(judged, relation, valid)
+            means["redundant"] = redundant_heads(judged, relation, valid, gate).float()
         means["importance"] = (heads.detach() * gradient).sum((2, 3)).abs()
         of_layer: dict[str, Share] = {name: (values.sum(0), len(values)) for name, values in means.items()}
-        of_layer["previous"], of_layer["next"] = (neighbour_hits(weights, valid, offset) for offset in (-1, 1))
+        of_layer["previous"], of_layer["next"] = (neighbour_hits(used, valid, offset) for offset in (-1, 1))
         frequency = counts.to(tokens.device)[tokens]
-        of_layer["rarest"] = rare_hits(weights, valid, frequency, valid & (tokens != dictionary.eos()), limit)
+        of_layer["rarest"] = rare_hits(used, valid, frequency, valid & (tokens != dictionary.eos()), limit)
         of_layers.append(of_layer)
     for name, (_, count) in of_layers[0].items():
         yield name, (torch.stack([of_layer[name][0] for of_layer in of_layers]), count)

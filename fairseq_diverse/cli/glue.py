@@ -46,11 +46,10 @@ def main(args: argparse.Namespace) -> None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
     problem = f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction"
     saved = load_checkpoint(args.checkpoint, mmap=True, verify=False)
-    settings = (saved.get("cfg") or {}).get("task") or saved.get("args")
-    name = settings.get("_name") if isinstance(settings, Mapping) else getattr(settings, "task", None)
-    if name != "sentence_prediction":  # other tasks look for their dictionaries elsewhere
+    settings = _task_settings(saved)
+    if settings.get("_name", settings.get("task")) != "sentence_prediction":  # others keep their dictionaries elsewhere
         raise UserError(problem)
-    _warn_of_other_task(args.checkpoint, settings, task.name)
+    _warn_of_other_task(args.checkpoint, str(settings.get("data")), task.name)
     (model,), _, trained = load_models([args.checkpoint], args.data)
     if trained.cfg.num_classes != (len(task.labels) or 1):
         raise UserError(problem)
@@ -75,11 +74,15 @@ def main(args: argparse.Namespace) -> None:
             print(f"{name} {HEADINGS[metric]} {score:.2f}{most}, {part['examples']:,} examples")
 
 
-def _warn_of_other_task(checkpoint: str, settings: Any, task: str) -> None:
+def _task_settings(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings = (saved.get("cfg") or {}).get("task") or saved.get("args") or {}
+    return settings if isinstance(settings, Mapping) else vars(settings)  # a Namespace of tasks with add_args
+
+
+def _warn_of_other_task(checkpoint: str, data: str, task: str) -> None:
     """Where the data folder of training is still there and holds another task, of as many classes perhaps."""
     from fairseq_diverse.preparation.pipeline import glue_task, read_record
 
-    data = str(settings.get("data") if isinstance(settings, Mapping) else getattr(settings, "data", None))
     with suppress(ValueError):
         if (other := glue_task(read_record(data))) not in (None, task):
             print(f"warning: {checkpoint} was trained on {data}, {other}, not {task}", file=sys.stderr)

@@ -2,9 +2,9 @@
 
 Per encoder layer and head: confidence is the mean of the largest weight, syntactic attention the weight on
 dependency-related words, redundant the share of sentences in which the head attends to syntax less than the gate asks
-(Zhang et al. 2021). previous, next and rarest are the shares of tokens that attend most to the token before, to the
-next, and to the sentence's rarest token (Voita et al. 2019). All are taken from the plain attention weights, also where
-a mechanism changes them. importance is gradient-based (Michel et al. 2019). The two syntactic ones need the data's
+(Zhang et al. 2021); as in enlivening, of the weights without mechanisms. previous, next and rarest are the shares of
+tokens that attend most to the token before, to the next, and to the sentence's rarest token (Voita et al. 2019), with
+the model's mechanisms. importance is gradient-based (Michel et al. 2019). The two syntactic ones need the data's
 dependency trees (fairseq-diverse binarize-syntax). Roles: positional (previous or next at least 0.9), syntactic (not
 redundant in most sentences), rare words (rarest above 0.5).
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, metavar="FILE", help="the model to look into")
     parser.add_argument("--data", required=True, type=Path, help="binarized data that it was trained on")
     parser.add_argument("--split", default="valid", help="default: valid")
-    parser.add_argument("--gate", default="dynamic", help="dynamic or a number in (0, 1] (default: dynamic)")
+    parser.add_argument("--gate", help="dynamic or a number in (0, 1] (default: the model's, or dynamic)")
     parser.add_argument("--sentences", type=int, metavar="N", help="only about the first N")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON")
@@ -52,9 +52,11 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
     register()
-    gate = Enlivening.Settings(gate=args.gate)
-    gate.check()
+    asked = Enlivening.Settings(gate=args.gate or "dynamic")
+    asked.check()
     model, task = load_model(args.checkpoint, args.data)
+    own = (module.threshold for module in model.modules() if isinstance(module, Enlivening))
+    gate = asked.threshold if args.gate else next(own, None)
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not
     task.load_dataset(args.split)
     pairs = task.dataset(args.split)
@@ -66,7 +68,7 @@ def main(args: argparse.Namespace) -> None:
         pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
     batches = task.get_batch_iterator(pairs, max_sentences=64).next_epoch_itr(shuffle=False)
     chosen = batches if args.sentences is None else itertools.islice(batches, -(-args.sentences // 64))
-    figures, attentions = inspect_heads(model, chosen, task.source_dictionary, gate.threshold, graphs)
+    figures, attentions = inspect_heads(model, chosen, task.source_dictionary, gate, graphs)
     functions = roles(figures)
     if args.out:
         save_figure(draw_figures(figures), args.out)

@@ -42,6 +42,8 @@ def test_figures_are_means_over_layers_and_seeds(table):
     assert of_first["encoder: cosine"] == "0.150 ± 0.071" and of_first["cross: cosine"] == "-"
     assert of_first["cross: effective rank"] == "8.0 ± 1.4 of 128" and of_first["decoder: constant share"] == "-"
     assert "runs not measured: second; fairseq-diverse run TABLE --heads does it" in head_notes(lines)
+    below = compare_heads(rows[:1], {"first": [SUMMARY | {"heads": {"encoder:1": place(-0.0004, 0.5, 9.0)}}]})
+    assert head_cells(below)[1][1] == "0.000"
     lines = compare_heads(rows, {"first": [SUMMARY], "second": []})
     assert [row[1] for row in head_cells(lines)[1:]] == ["not measured", "not run"]
 

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from fairseq_diverse.analysis.attention_maps import attention_maps
 from fairseq_diverse.analysis.diversity import HeadDiversity, off_diagonal_cosine
 from fairseq_diverse.analysis.heads import FIGURES, draw_figures, inspect_heads
 from fairseq_diverse.analysis.roles import neighbour_hits, rare_hits, roles
+from fairseq_diverse.attention.functional.enlivening import head_confidence
 from fairseq_diverse.attention.request import AttentionRequest
-from tests.cases import batch, build_model, dictionary
+from tests.cases import CASES, batch, build_model, dictionary
 from tests.reference import roles as reference
 
 WORDS = dictionary()
@@ -40,6 +42,36 @@ def test_redundancy_equals_that_of_an_enlivened_model(flags):
     assert set(figures) == set(FIGURES)
     torch.testing.assert_close(figures["redundant"][0], expected)
     assert (figures["confidence"] > 0).all() and (figures["confidence"] <= 1).all()
+
+
+@pytest.mark.parametrize("flags", [flags for name, flags in CASES if name.endswith("-encoder")], ids=str)
+def test_shares_are_those_of_the_maps_that_the_model_computes(flags):
+    model, sample = build_model(flags), as_sample(batch())
+    figures = inspect_heads(model, [sample], WORDS, None, None, FREQUENT).heads
+    valid = (tokens := sample["net_input"]["src_tokens"]) != PAD
+    maps = attention_maps(model, sample["net_input"], "encoder", "--on")
+    inside = model(**sample["net_input"], attention_request=AttentionRequest(inside="encoder"))[1]["inside"]
+    for number, attention in enumerate((layer.self_attn for layer in model.encoder.layers), 1):
+        used = maps["encoder", number].transpose(0, 1) if attention.has_maps else inside["encoder", number][1]
+        counts = torch.tensor(WORDS.count)[tokens]
+        rare = rare_hits(used, valid, counts, valid & (tokens != WORDS.eos()), WORDS.count[4 + FREQUENT - 1])
+        for name, (hits, asked) in {"next": neighbour_hits(used, valid, 1), "rarest": rare}.items():
+            torch.testing.assert_close(figures[name][number - 1], hits.double() / asked)
+        judged = used if attention.mechanism("differential") else inside["encoder", number][1]
+        torch.testing.assert_close(figures["confidence"][number - 1], head_confidence(judged, valid).double().mean(0))
+
+
+def test_heads_that_relative_positions_turn_to_the_neighbour_are_positional():
+    model = build_model({"relative_on": "encoder", "relative_limit": 3})
+    with torch.no_grad():
+        for layer in model.encoder.layers:
+            layer.self_attn.q_proj.weight.zero_()
+            layer.self_attn.q_proj.bias.fill_(1)
+            keys = layer.self_attn.mechanism("relative").keys.zero_()
+            keys[3 - 1] = 20  # one word before
+    figures = inspect_heads(model, [as_sample(batch())], WORDS, None, None, FREQUENT).heads
+    assert (figures["previous"] == 1).all()
+    assert {role.split(",")[0] for layer in roles(figures) for role in layer} == {"positional"}
 
 
 def test_importance_is_the_derivative_by_a_factor_of_the_head():
