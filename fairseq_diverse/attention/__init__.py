@@ -10,6 +10,7 @@ from fairseq_diverse.attention.mechanism import (
     placement,
 )
 from fairseq_diverse.attention.placements import COMPONENTS
+from fairseq_diverse.attention.precision import at_least_float32
 from fairseq_diverse.attention.registry import MECHANISMS, register_mechanism
 from fairseq_diverse.attention.standalone import StandaloneAttention
 from fairseq_diverse.support.errors import UserError
@@ -23,6 +24,7 @@ __all__ = [
     "MechanismSettings",
     "StandaloneAttention",
     "UserError",
+    "at_least_float32",
     "mechanisms",
     "option",
     "placement",

@@ -8,12 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.functional.agreement import agreement
-from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_softmax
+from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_logits, masked_softmax
 from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, AttentionShape, Mechanism
 from fairseq_diverse.attention.plan import Placed
 from fairseq_diverse.support.errors import UserError
 
-SKIPPED = ("select", "bias", "logits", "weights", "output_bias", "attention")  # by a mechanism with stage "attention"
+# stages that a mechanism with stage "attention" skips
+SKIPPED = ("select", "bias", "logits", "normalize", "weights", "output_bias", "attention")
+OF_ONE = ("select", "normalize", "combine")  # stages that only one mechanism of an attention can have
 
 
 class BodyOutput(NamedTuple):
@@ -28,17 +30,23 @@ def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[l
     """The modules of one attention's mechanisms, and the shape of the attention with them.
 
     Raises:
-        UserError: one mechanism replaces the whole attention and would skip a stage of another one.
+        UserError: one mechanism replaces the whole attention and would skip a stage of another one, two have a stage of
+            ``OF_ONE``, or the heads of keys and values do not divide the heads.
     """
+    place = f"{shape.component}:{shape.layer}"
     for mechanism, settings in placed:
         if "project" in mechanism.stages():
             shape = mechanism.project(settings, shape)  # type: ignore[attr-defined]
+    if shape.key_heads != shape.heads and (shape.key_heads < 1 or shape.heads % shape.key_heads):
+        raise UserError(f"{place}: {shape.key_heads} heads of keys and values do not divide {shape.heads} heads")
     built = [made for mechanism, settings in placed if (made := mechanism.build(settings, shape)) is not None]
+    for stage in OF_ONE:
+        if len(names := [made.name for made in built if stage in made.stages()]) > 1:
+            raise UserError(f"{place} has {' and '.join(names)}: only one can have the stage {stage}; place them apart")
     for replacing in (made for made in built if "attention" in made.stages()):
         for other in built:
             skipped = [stage for stage in SKIPPED if stage in other.stages()] if other is not replacing else []
             if skipped:
-                place = f"{shape.component}:{shape.layer}"
                 raise UserError(
                     f"{place} has {replacing.name} and {other.name}: {replacing.name} skips the stage {skipped[0]} of "
                     f"{other.name}; place them apart"
@@ -64,7 +72,7 @@ class StagedBody:
             setattr(self, mechanism.key, mechanism)
         self.stage_keys = {stage: tuple(m.key for m in mechanisms if stage in m.stages()) for stage in STAGES}
         self.gated_mechanisms = frozenset(name for m in mechanisms for name in m.gates)
-        self.needs_map = any(self.stage_keys[stage] for stage in ("logits", "weights", "output_bias"))
+        self.needs_map = any(self.stage_keys[stage] for stage in ("logits", "normalize", "weights", "output_bias"))
         if self.stage_keys["combine"]:
             self.out_proj = None
 
@@ -86,6 +94,8 @@ class StagedBody:
 
         The map of weights is computed only if a stage or the caller needs it; otherwise torch's fused kernel runs.
         """
+        for mechanism in self.stage("qkv"):
+            context.q, context.k, context.v = mechanism.qkv(context)
         q, k, v = context.q, context.k, context.v
         replacing = self.stage("attention")
         need_weights = need_weights or "position" in terms
@@ -122,7 +132,10 @@ class StagedBody:
             logits = logits if bias is None else logits + bias
             for mechanism in self.stage("logits"):
                 logits = mechanism.logits(logits, context)
-            weights = masked_softmax(logits, context.visible)
+            if normalizing := self.stage("normalize"):
+                weights = normalizing[0].normalize(masked_logits(logits, context.visible), context)
+            else:
+                weights = masked_softmax(logits, context.visible)
             mixed = weights
             for mechanism in self.stage("weights"):
                 mixed = mechanism.weights(mixed, context)
@@ -145,6 +158,11 @@ class StagedBody:
         """(..., H D) concatenated heads -> (..., C)."""
         combining = self.stage("combine")
         return combining[0].combine(heads) if combining else self.out_proj(heads)
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, h, S, D) -> (B, ``heads``, S, D): each of the h heads serves heads / h heads that follow each other."""
+    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
 
 
 def _where_selected(term: Tensor, otherwise: Any, context: AttentionContext) -> Tensor:

@@ -9,7 +9,7 @@ from fairseq.modules import MultiheadAttention
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.body import StagedBody, build_mechanisms
+from fairseq_diverse.attention.body import StagedBody, build_mechanisms, repeat_heads
 from fairseq_diverse.attention.functional.masking import attend_somewhere, masked_softmax
 from fairseq_diverse.attention.mechanism import AttentionContext, AttentionShape
 from fairseq_diverse.attention.plan import Placed
@@ -28,9 +28,10 @@ class AttentionOutput(NamedTuple):
     weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; straight after the softmax
     agreement: Tensor | None  # (K,) one value per disagreement term
     redundant: Tensor | None = None  # (B, H) bool, only with --enliven
-    carry: Tensor | None = None  # (B, H, T, S) evolved logits for the next layer
+    carry: Tensor | None = None  # of a mechanism, for the next layer; (B, H, T, S) logits of evolving attention
     heads: Tensor | None = None  # (B, H, T, D) before they are combined; only with ``inside``
     plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k / sqrt(D))); only with ``inside``
+    loss: Tensor | None = None  # () the sum of the mechanisms' ``add_loss``
 
 
 class StagedAttention(StagedBody, MultiheadAttention):
@@ -65,7 +66,11 @@ class StagedAttention(StagedBody, MultiheadAttention):
         if shape.key_width != before.key_width:
             self.scaling = shape.key_width**-0.5
             self.q_proj = quant_noise(nn.Linear(embed_dim, num_heads * shape.key_width), *noise)
-            self.k_proj = quant_noise(nn.Linear(self.kdim, num_heads * shape.key_width), *noise)
+        self.key_heads = shape.key_heads
+        if (shape.key_width, shape.key_heads) != (before.key_width, before.key_heads):
+            self.k_proj = quant_noise(nn.Linear(self.kdim, self.key_heads * shape.key_width), *noise)
+        if shape.key_heads != before.key_heads:
+            self.v_proj = quant_noise(nn.Linear(self.vdim, self.key_heads * shape.head_width), *noise)
         if shape.out_width != before.out_width:
             self.out_proj = quant_noise(nn.Linear(shape.out_width, embed_dim), *noise)
         self.out_gain = shape.out_gain
@@ -112,7 +117,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
             need_weights, need_head_weights: return the weights averaged over heads, or of each head.
             terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
             relations: from the source trees, for mechanisms that need them.
-            previous: (B, H, T, S) the ``carry`` of the layer before, or None.
+            previous: the ``carry`` of the layer before, or None.
             inside: return the head outputs, and the weights without any mechanism.
             Others as in fairseq.
 
@@ -140,8 +145,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
         context = AttentionContext(
             query.transpose(0, 1),
             q,
-            k,
-            v,
+            repeat_heads(k, self.num_heads),
+            repeat_heads(v, self.num_heads),
             self.scaling,
             self._dropout,
             key_padding_mask,
@@ -158,10 +163,12 @@ class StagedAttention(StagedBody, MultiheadAttention):
         shown = None
         if need_weights and output.weights is not None:
             shown = output.weights.transpose(0, 1) if need_head_weights else output.weights.mean(1)
-        own: tuple[Tensor, ...] = ()
+        heads = plain_weights = None
         if inside:
-            own = (output.heads, masked_softmax(q.detach() @ k.detach().transpose(-1, -2), context.allowed))
-        return AttentionOutput(value, shown, output.agreement, context.selected, context.carry, *own)
+            k = repeat_heads(k.detach(), self.num_heads)
+            heads, plain_weights = output.heads, masked_softmax(q.detach() @ k.transpose(-1, -2), context.allowed)
+        from_stages = context.selected, context.carry, heads, plain_weights, context.loss
+        return AttentionOutput(value, shown, output.agreement, *from_stages)
 
     def _recall(self, state: IncrementalState | None) -> dict[str, Tensor] | None:
         """What mechanisms kept at earlier decoding steps; None in a full pass."""
@@ -191,22 +198,22 @@ class StagedAttention(StagedBody, MultiheadAttention):
         incremental_state: IncrementalState | None,
         static_kv: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """q (B, H, T, D), already scaled; k and v (B, H, S, D) and their padding (B, S), both with the cached steps.
+        """q (B, H, T, D), already scaled; k and v (B, ``key_heads``, S, D) and their padding (B, S), also cached ones.
 
         The cache has fairseq's key and format, so fairseq reorders it with the beams.
         """
 
-        def split(x: Tensor) -> Tensor:
-            return x.view(x.size(0), x.size(1), self.num_heads, -1).permute(1, 2, 0, 3)
+        def split(x: Tensor, heads: int) -> Tensor:
+            return x.view(x.size(0), x.size(1), heads, -1).permute(1, 2, 0, 3)
 
-        q = split(self.q_proj(query) * self.scaling)
+        q = split(self.q_proj(query) * self.scaling, self.num_heads)
         cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}
         cached = "prev_key" in cache
         if cached and static_kv:
             k, v = cache["prev_key"], cache["prev_value"]
         else:
             assert key is not None and value is not None
-            k, v = split(self.k_proj(key)), split(self.v_proj(value))
+            k, v = split(self.k_proj(key), self.key_heads), split(self.v_proj(value), self.key_heads)
             if cached:
                 k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
         assert k is not None and v is not None
@@ -223,7 +230,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
         """Warm start: a mechanism that the checkpoint does not have keeps its initial values."""
         super().upgrade_state_dict_named(state_dict, name)
         own = self.state_dict(prefix=f"{name}.")
-        plain = {"q_proj": self.embed_dim, "k_proj": self.kdim, "out_proj": self.embed_dim}  # input widths
+        # input widths
+        plain = {"q_proj": self.embed_dim, "k_proj": self.kdim, "v_proj": self.vdim, "out_proj": self.embed_dim}
         reshaped = [
             projection
             for projection, width in plain.items()

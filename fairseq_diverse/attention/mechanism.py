@@ -12,11 +12,13 @@ from fairseq_diverse.attention.relations import Relations
 
 # In the order in which ``StagedBody`` runs them.
 STAGES = {
-    "project": "change the width of queries, keys or the output projection",
+    "project": "change the width of queries, keys or the output projection, or the number of heads of keys and values",
+    "qkv": "change queries, keys and values after their projections",
     "bias": "add a finite term to the logits",
     "select": "choose, for each sentence, the heads that get the mechanisms in ``gates``",
     "visible": "forbid keys",
     "logits": "change the logits, before the mask",
+    "normalize": "compute the weights from the masked logits, in place of the softmax",
     "weights": "change the weights, after the softmax",
     "output_bias": "add a term to the head outputs, computed from the weights",
     "attention": "replace the attention, from queries, keys and values to head outputs",
@@ -79,6 +81,8 @@ class AttentionShape:
         out_width: input width of the output projection.
         out_gain: factor on the initial weights of the output projection.
         query_width: of the input of the query projection.
+        key_heads: heads of keys and values, a divisor of H; each serves H / key_heads heads that follow each other.
+            The stages see H heads, the cache of decoding has key_heads.
     """
 
     component: str
@@ -90,12 +94,13 @@ class AttentionShape:
     out_width: int
     out_gain: float = 1.0
     query_width: int = 0
+    key_heads: int = 0
 
     @classmethod
     def of(cls, component: str, layer: int, width: int, heads: int) -> Self:
         """The attention without mechanisms."""
         head_width = width // max(heads, 1)
-        return cls(component, layer, width, heads, head_width, head_width, width, query_width=width)
+        return cls(component, layer, width, heads, head_width, head_width, width, query_width=width, key_heads=heads)
 
 
 @dataclass
@@ -105,7 +110,7 @@ class AttentionContext:
     Args:
         query: (B, T, query_width) the input of the query projection.
         q: (B, H, T, Dk) queries, times ``scale``.
-        k, v: (B, H, S, Dk) and (B, H, S, D).
+        k, v: (B, H, S, Dk) and (B, H, S, D), with the cached positions in decoding.
         scale: factor of the queries, 1 / sqrt(Dk).
         dropout: probability of dropping a weight; 0 in evaluation.
         key_padding: (B, S), True at padding; None without padding.
@@ -114,14 +119,15 @@ class AttentionContext:
         allowed: (B or 1, 1, T or 1, S) bool, True where padding and causality let a query see a key; None = everywhere.
             A query without an allowed key sees all keys.
         relations: from the source trees, for settings with ``trees``.
-        previous: (B, H, T, S) the ``carry`` of the layer before; None in the first.
+        previous: the ``carry`` of the same component in the layer before; None in the first.
         memory: what mechanisms keep between decoding steps, by key: tensors (B, ...), reordered with the beams. None in
             a full pass.
 
-    Set by stages:
+    Set by stages (assigning another field changes nothing):
         selected: (B, H) bool, the heads that get the gated mechanisms; None = all.
         visible: ``allowed`` combined with the hard masks of mechanisms.
-        carry: (B, H, T, S) for the next layer of the encoder.
+        carry: a tensor for the same component of the next layer, of one mechanism of the component.
+        loss: (), what mechanisms gave to ``add_loss``, summed; the model returns it, for a criterion.
     """
 
     query: Tensor
@@ -140,6 +146,11 @@ class AttentionContext:
     selected: Tensor | None = None
     visible: Tensor | None = None
     carry: Tensor | None = None
+    loss: Tensor | None = None
+
+    def add_loss(self, value: Tensor) -> None:
+        """Give a loss term of this attention, (), to the criterion."""
+        self.loss = value if self.loss is None else self.loss + value
 
     @property
     def valid_queries(self) -> Tensor:
@@ -175,10 +186,12 @@ class Mechanism(nn.Module):
     stages. Logits and weights are (B, H, T, S), head outputs (B, H, T, D):
 
         project(cls, settings, where: AttentionShape) -> AttentionShape                        (a class method)
+        qkv(self, context) -> q, k, v, of the shapes of ``context``; the width of q and k may differ
         select(self, logits, context) -> (B, H) bool
         bias(self, context) -> broadcast to (B, H, T, S)
         visible(self, context) -> bool, broadcast to (B, H, T, S)
         logits(self, logits, context), weights(self, weights, context) -> (B, H, T, S)
+        normalize(self, logits, context) -> weights (B, H, T, S), 0 at the least finite number, which masked logits are
         output_bias(self, weights, context) -> (B, H, T, D)
         attention(self, context, need_weights: bool) -> head outputs, weights or None
         heads(self, heads, context), gate(self, heads, context) -> (B, H, T, D)
@@ -188,7 +201,7 @@ class Mechanism(nn.Module):
     """
 
     name: ClassVar[str]
-    key: ClassVar[str]  # attribute of the attention and prefix in the state_dict; by default the name
+    key: ClassVar[str]  # attribute of the attention and prefix in the state_dict; by default the name, with _
     Settings: ClassVar[type[MechanismSettings]]
     components: ClassVar[tuple[str, ...]] = COMPONENTS
     refuses: ClassVar[Mapping[str, str]] = {}  # mechanism -> reason; "*": all but ``works_with``

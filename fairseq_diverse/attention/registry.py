@@ -126,7 +126,7 @@ def add_flags(parser: Any) -> None:
     """
     for name, cls in MECHANISMS.items():
         for f in dataclasses.fields(cls.Settings):
-            options = {"type": type(f.default), "default": argparse.SUPPRESS, **f.metadata}
+            options = {"type": _kind(f), "default": argparse.SUPPRESS, **f.metadata}
             options.pop("flag", None)
             options["help"] = f"{f.metadata['help']} (default: {f.default!r})".replace("%", "%%")
             try:
@@ -144,11 +144,16 @@ def read_settings(args: Any, mechanism: str) -> Any:
     values = {}
     for f in dataclasses.fields(kind):
         given = getattr(args, attribute_name(mechanism, f.name), f.default)
-        value = values[f.name] = _typed(flag_name(mechanism, f.name), given, type(f.default))
+        value = values[f.name] = _typed(flag_name(mechanism, f.name), given, _kind(f))
         choices = f.metadata.get("choices", (value,))
         if value not in choices:  # from --model-overrides or Python; argparse checks the command line
             raise UserError(f"{flag_name(mechanism, f.name)} {value!r}: allowed are {', '.join(map(str, choices))}")
     return kind(**values)
+
+
+def _kind(field: dataclasses.Field[Any]) -> type:
+    """The type of a flag: of its default, but float for a float whose default is written as an integer."""
+    return float if field.type in (float, "float") else type(field.default)
 
 
 def _typed(flag: str, value: Any, kind: type) -> Any:

@@ -30,7 +30,8 @@ class AttentionRequest:
         terms: disagreement terms, see ``TERMS``.
         on: placement of the attentions to measure.
         weights: placement of the attentions whose maps are returned; empty for none.
-        inside: placement of the attentions whose head outputs and plain weights are returned; empty for none.
+        inside: placement of the attentions whose head outputs and plain weights (without mechanisms and gradient) are
+            returned; empty for none.
         centre: subtract each head's mean over the batch before the cosines; not possible with the position term.
         alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If not, an attention
             that is measured or has a mechanism does not compute it (fairseq's decoder always does).
@@ -85,6 +86,37 @@ class ResolvedRequest:
 
     def wants_inside(self, component: str, layer: int) -> bool:
         return layer in self.inside.get(component, ())
+
+
+@dataclass(frozen=True)
+class JoinedRequest:
+    """Two requests in one forward pass, such as disagreement's and that of another loss term.
+
+    Errors of each name its own flag. Head outputs and maps of one request would be mixed with those of the other, so
+    only one may ask for each.
+    """
+
+    first: "AttentionRequest | JoinedRequest"
+    second: "AttentionRequest | JoinedRequest"
+
+    def resolve(self, layers: Layers, heads: Mapping[str, int]) -> ResolvedRequest:
+        """As ``AttentionRequest.resolve``.
+
+        Raises:
+            UserError: also where both ask for terms, for weights or for head outputs.
+        """
+        one, other = (request.resolve(layers, heads) for request in (self.first, self.second))
+        for name in ("terms", "weights", "inside"):
+            if getattr(one, name) and getattr(other, name):
+                raise UserError(f"two losses ask for {name!r} in an AttentionRequest; let one of them ask for both")
+        measuring = one if one.terms else other
+        return ResolvedRequest(
+            measuring.terms,
+            measuring.on,
+            one.weights or other.weights,
+            one.inside or other.inside,
+            one.alignment or other.alignment,
+        )
 
 
 NOTHING = ResolvedRequest((), {}, {}, {})

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.body import StagedBody, build_mechanisms
+from fairseq_diverse.attention.body import StagedBody, build_mechanisms, repeat_heads
 from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import AttentionPlan, Component
@@ -23,7 +23,8 @@ class StandaloneOutput(NamedTuple):
     value: Tensor  # (B, T, C)
     weights: Tensor | None  # (B, H, T, S)
     agreement: Tensor | None  # (K,) one value per disagreement term
-    carry: Tensor | None  # (B, H, T, S) for the next layer
+    carry: Tensor | None  # of a mechanism, for the next layer; (B, H, T, S) logits of evolving attention
+    loss: Tensor | None  # () the sum of the mechanisms' ``add_loss``
 
 
 class StandaloneAttention(StagedBody, nn.Module):
@@ -76,8 +77,9 @@ class StandaloneAttention(StagedBody, nn.Module):
         built, shape = build_mechanisms(plan.at(component, layer), before)
         self.embed_dim, self.num_heads, self.dropout, self.trees = embed_dim, num_heads, dropout, plan.trees
         self.scale = shape.key_width**-0.5
-        self.k_proj = nn.Linear(kdim or embed_dim, num_heads * shape.key_width, bias)
-        self.v_proj = nn.Linear(vdim or embed_dim, embed_dim, bias)
+        self.key_heads = shape.key_heads
+        self.k_proj = nn.Linear(kdim or embed_dim, self.key_heads * shape.key_width, bias)
+        self.v_proj = nn.Linear(vdim or embed_dim, self.key_heads * shape.head_width, bias)
         self.q_proj = nn.Linear(shape.query_width, num_heads * shape.key_width, bias)
         self.out_proj = nn.Linear(shape.out_width, embed_dim, bias)
         same_width = {kdim, vdim, qdim} <= {None, embed_dim}
@@ -138,8 +140,12 @@ class StandaloneAttention(StagedBody, nn.Module):
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
         q, k, v = (
-            projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+            repeat_heads(projection(x).unflatten(-1, (heads, -1)).transpose(1, 2), self.num_heads)
+            for projection, x, heads in (
+                (self.q_proj, query, self.num_heads),
+                (self.k_proj, key, self.key_heads),
+                (self.v_proj, value, self.key_heads),
+            )
         )
         padding = None if key_padding_mask is None else _forbidden(key_padding_mask)
         allowed = None if padding is None else ~padding[:, None, None]
@@ -164,7 +170,8 @@ class StandaloneAttention(StagedBody, nn.Module):
             mask_bias=bias,
         )
         heads, weights, agreement = self.run_stages(context, need_weights, terms)
-        return StandaloneOutput(self.combine_heads(heads.transpose(1, 2).flatten(2)), weights, agreement, context.carry)
+        value = self.combine_heads(heads.transpose(1, 2).flatten(2))
+        return StandaloneOutput(value, weights, agreement, context.carry, context.loss)
 
 
 def _forbidden(mask: Tensor) -> Tensor:

@@ -8,17 +8,19 @@ with its defaults.
 
 import argparse
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from fairseq_diverse.cli.user_dir import register_with
 
+PLACES = ("encoder", "decoder", "cross", "roberta")
 EXAMPLE = "fairseq-diverse check temperature --user-dir examples/temperature"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="all, or a mechanism, such as routing: its flags begin with NAME")
+    parser.add_argument("--on", choices=PLACES, help="only there (default: wherever it is defined)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -27,25 +29,30 @@ def main(args: argparse.Namespace) -> int:
 
     if args.name not in (*MECHANISMS, "all"):
         raise ValueError(f"{args.name}: not a mechanism; known are {', '.join(MECHANISMS)}, and all")
+    from fairseq_diverse.testing.properties import defined_at
+
     register_with(args.user_dir)
+    names = list(MECHANISMS) if args.name == "all" else [args.name]
+    columns = {name: [place for place in defined_at(name) if args.on in (None, place)] for name in names}
+    if not any(columns.values()):
+        raise ValueError(f"--on {args.on}: {args.name} is defined on {', '.join(defined_at(args.name))} only")
     logger = logging.getLogger("fairseq_diverse")
     before = logger.level
     logger.setLevel(logging.ERROR)  # warm starts log warnings
     try:
-        failures = [check(name, args.user_dir) for name in (MECHANISMS if args.name == "all" else [args.name])]
+        failures = [check(name, places, args.user_dir) for name, places in columns.items() if places]
     finally:
         logger.setLevel(before)
     return 1 if any(failures) else 0
 
 
-def check(name: str, user_dir: str | None) -> int:
-    """Print the table of one mechanism; returns the number of failed checks."""
+def check(name: str, columns: Sequence[str], user_dir: str | None) -> int:
+    """Print the table of one mechanism at some places; returns the number of failed checks."""
     from fairseq_diverse.attention.registry import MECHANISMS
     from fairseq_diverse.testing import properties
     from fairseq_diverse.testing.models import ROBERTA, at, examples, places
 
     settings = examples(name)
-    columns = properties.defined_at(name)
     print(f"{name}: {len(settings)} setting{'s' * (len(settings) > 1)} at {', '.join(columns)}", flush=True)
     failed: dict[str, list[str]] = {}  # what differs -> where
     width = max(map(len, [*properties.PROPERTIES, "with every other mechanism"]))
@@ -60,9 +67,7 @@ def check(name: str, user_dir: str | None) -> int:
                 run()
             except Exception as error:  # a mechanism may raise anything
                 of = f", setting {number}" if len(checks) > 1 else ""
-                text = " ".join(str(error).split()) or "no message"
-                named = "" if isinstance(error, properties.PropertyFailed) else f"{type(error).__name__}: "
-                failed.setdefault(f"{named}{text}", []).append(f"{title} at {column}{of}")
+                failed.setdefault(properties.told(error), []).append(f"{title} at {column}{of}")
                 fine = False
         return "✓" if fine else "FAILED"
 

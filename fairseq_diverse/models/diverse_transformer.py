@@ -100,8 +100,8 @@ class DiverseEncoder(TransformerEncoderBase):
     ) -> dict[str, Any]:
         """As fairseq's encoder.
 
-        The result also has ``agreement`` (one (K,) tensor per measured layer), ``maps``, ``inside``, and ``redundant``
-        (with --enliven: layer -> (B, H), True at redundant heads).
+        The result also has ``agreement`` (one (K,) tensor per measured layer), ``maps``, ``inside``, ``losses``, and
+        ``redundant`` (with --enliven: layer -> (B, H), True at redundant heads).
 
         Args:
             source_trees: (B, T, 5) integers, see ``relate``; ignored by a model without syntax.
@@ -129,6 +129,7 @@ class DiverseEncoder(TransformerEncoderBase):
         maps: AttentionMaps = {}
         redundant: dict[int, Tensor] = {}
         inside: Inside = {}
+        losses: dict[tuple[str, int], Tensor] = {}
         carry = None
         for layer in self.layers:
             out = EncoderLayerOutput(
@@ -154,6 +155,8 @@ class DiverseEncoder(TransformerEncoderBase):
                 redundant[layer.number] = out.redundant
             if out.heads is not None and out.plain_weights is not None:
                 inside["encoder", layer.number] = out.heads, out.plain_weights
+            if out.loss is not None:
+                losses["encoder", layer.number] = out.loss
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -168,6 +171,7 @@ class DiverseEncoder(TransformerEncoderBase):
             "maps": maps,
             "redundant": redundant,
             "inside": inside,
+            "losses": losses,
         }
 
 
@@ -198,8 +202,8 @@ class DiverseDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's decoder; the second result also has ``agreement``, ``maps`` and ``inside`` (see
-        ``DiverseEncoder``)."""
+        """As fairseq's decoder; the second result also has ``agreement``, ``maps``, ``inside`` and ``losses``
+        (see ``DiverseEncoder``)."""
         x, extra = self.extract_features(
             prev_output_tokens,
             encoder_out,
@@ -257,6 +261,8 @@ class DiverseDecoder(TransformerDecoderBase):
         agreement: dict[str, list[Tensor]] = {"decoder": [], "cross": []}
         maps: AttentionMaps = {}
         inside: Inside = {}
+        losses: dict[tuple[str, int], Tensor] = {}
+        carry = cross_carry = None
         for index, layer in enumerate(self.layers):
             aligned = index == (self.num_layers - 1 if alignment_layer is None else alignment_layer)
             out = DecoderLayerOutput(
@@ -275,15 +281,21 @@ class DiverseDecoder(TransformerDecoderBase):
                     need_decoder_weights=request.wants_weights("decoder", layer.number),
                     inside_cross=request.wants_inside("cross", layer.number),
                     inside_decoder=request.wants_inside("decoder", layer.number),
+                    previous_cross=cross_carry,
+                    previous_decoder=carry,
                 )
             )
             x = out.x
+            carry = carry if out.decoder_carry is None else out.decoder_carry
+            cross_carry = cross_carry if out.cross_carry is None else out.cross_carry
             states.append(x)
             if aligned and out.cross_weights is not None:
                 attn = out.cross_weights.float().to(x)[:alignment_heads].mean(dim=0)
-            for component, figures, weights, heads, plain in (
-                ("decoder", out.decoder_agreement, out.decoder_weights, out.decoder_heads, out.decoder_plain_weights),
-                ("cross", out.cross_agreement, out.cross_weights, out.cross_heads, out.cross_plain_weights),
+            of_decoder = out.decoder_weights, out.decoder_heads, out.decoder_plain_weights, out.decoder_loss
+            of_cross = out.cross_weights, out.cross_heads, out.cross_plain_weights, out.cross_loss
+            for component, figures, (weights, heads, plain, loss) in (
+                ("decoder", out.decoder_agreement, of_decoder),
+                ("cross", out.cross_agreement, of_cross),
             ):
                 if figures is not None:
                     agreement[component].append(figures)
@@ -291,13 +303,15 @@ class DiverseDecoder(TransformerDecoderBase):
                     maps[component, layer.number] = weights
                 if heads is not None and plain is not None:
                     inside[component, layer.number] = heads, plain
+                if loss is not None:
+                    losses[component, layer.number] = loss
 
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         x = x.transpose(0, 1)  # (B, T, C)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
-        extra = {"agreement": agreement, "maps": maps, "inside": inside}
+        extra = {"agreement": agreement, "maps": maps, "inside": inside, "losses": losses}
         return x, {"attn": [attn], "inner_states": states, **extra}
 
 
@@ -368,6 +382,7 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``; the second result also has
 
         - ``redundant``: ``{layer: (B, H)}`` from the encoder;
+        - ``losses``: ``{(component, layer): ()}``, what mechanisms gave to ``add_loss``, of layers that ran;
         - ``inside``, on request: ``{(component, layer): (head outputs, plain weights)}``;
         - ``agreement``, on request: (K,) float32, one value per term: mean over the measured layers that ran, then
           over components (0 if LayerDrop dropped all);
@@ -395,6 +410,6 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         )
         extra["agreement"] = mean_agreement([encoder_out["agreement"], *extra["agreement"].values()], request, x)
         extra["redundant"] = encoder_out["redundant"]
-        for name in ("maps", "inside"):
+        for name in ("maps", "inside", "losses"):
             extra[name] |= encoder_out[name]
         return x, extra

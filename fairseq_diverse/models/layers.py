@@ -145,9 +145,10 @@ class EncoderLayerOutput(NamedTuple):
     weights: Tensor | None  # (H, B, T, T)
     agreement: Tensor | None  # (K,)
     redundant: Tensor | None  # (B, H)
-    carry: Tensor | None  # (B, H, T, T) evolved logits for the next layer
+    carry: Tensor | None  # of a mechanism, for the next layer
     heads: Tensor | None  # (B, H, T, D) head outputs, on request
     plain_weights: Tensor | None  # (B, H, T, T) weights without any mechanism, on request
+    loss: Tensor | None  # () of the mechanisms
 
 
 class DiverseEncoderLayer(CompiledLayer, TransformerEncoderLayerBase):
@@ -204,6 +205,10 @@ class DecoderLayerOutput(NamedTuple):
     cross_plain_weights: Tensor | None  # (B, H, T, S) weights without any mechanism, likewise
     decoder_heads: Tensor | None
     decoder_plain_weights: Tensor | None
+    cross_loss: Tensor | None  # () of the mechanisms
+    decoder_loss: Tensor | None
+    cross_carry: Tensor | None  # of a mechanism, for the next layer
+    decoder_carry: Tensor | None
 
 
 class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
@@ -242,6 +247,8 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
         need_decoder_weights: bool = False,
         inside_cross: bool = False,
         inside_decoder: bool = False,
+        previous_cross: Tensor | None = None,
+        previous_decoder: Tensor | None = None,
     ) -> tuple[Tensor | None, ...]:
         """One layer.
 
@@ -251,6 +258,7 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
             need_cross_weights, need_decoder_weights: always return these maps.
             cross_terms, decoder_terms: disagreement terms to measure.
             inside_cross, inside_decoder: return head outputs and plain weights.
+            previous_cross, previous_decoder: what mechanisms of the layer before carry.
         """
         x, attended = attend_to_itself(
             self,
@@ -260,9 +268,10 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
             attn_mask=self_attn_mask,
             need_head_weights=need_decoder_weights,
             terms=decoder_terms,
+            previous=previous_decoder,
             inside=inside_decoder,
         )
-        cross_weights = cross_agreement = cross_heads = cross_plain_weights = None
+        cross_weights = cross_agreement = cross_heads = cross_plain_weights = cross_loss = cross_carry = None
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
             if self.normalize_before:
@@ -280,10 +289,12 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
                 need_weights=plain and not self.training and self.need_attn,
                 need_head_weights=need_cross_weights or (need_attn and (plain or map_needed)),
                 terms=cross_terms,
+                previous=previous_cross,
                 inside=inside_cross,
             )
             cross_weights, cross_agreement = crossed.weights, crossed.agreement
             cross_heads, cross_plain_weights = crossed.heads, crossed.plain_weights
+            cross_loss, cross_carry = crossed.loss, crossed.carry
             x = self.residual_connection(self.dropout_module(crossed.value), residual)
             if not self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
@@ -298,4 +309,8 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
             cross_plain_weights,
             attended.heads,
             attended.plain_weights,
+            cross_loss,
+            attended.loss,
+            cross_carry,
+            attended.carry,
         )

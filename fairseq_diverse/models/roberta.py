@@ -92,6 +92,7 @@ class DiverseRobertaEncoder(RobertaEncoder):
             "agreement": mean_agreement([encoded["agreement"]], request, x),
             "maps": encoded["maps"],
             "inside": encoded["inside"],
+            "losses": encoded["losses"],
         }
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ SIDES = (("left", "right"), ("right", "right"), ("left", "left"))  # where sourc
 
 class PropertyFailed(AssertionError):
     """A property does not hold; the message says what differs and by how much."""
+
+
+def told(error: Exception) -> str:
+    """An error as text, with its kind unless it is ``PropertyFailed``."""
+    kind = "" if isinstance(error, PropertyFailed) else f"{type(error).__name__}: "
+    return kind + (" ".join(str(error).split()) or "no message")
 
 
 def require(holds: bool, problem: str) -> None:
@@ -120,6 +127,43 @@ def declared(name: str) -> None:
     options.parse_args_and_arch(options.get_training_parser(), required)
 
 
+def shapes(flags: Flags) -> None:
+    """Every stage returns what the docstring of ``Mechanism`` says."""
+    model = trained_model(flags)
+    for module in model.modules():
+        if isinstance(module, Mechanism):
+            for stage in module.stages() - {"project", "attention", "combine"}:
+                setattr(module, stage, partial(_checked, stage, getattr(module, stage)))
+    model(**batch())
+
+
+def _checked(stage: str, method: Callable[..., Any], *given: Any) -> Any:
+    """The result of a stage.
+
+    Raises:
+        PropertyFailed: it is no tensor, or its shape or type is not the stage's.
+    """
+    result, context = method(*given), given[-1]
+    sizes = (*context.q.shape[:3], context.k.size(2))  # B, H, T, S
+    if stage == "qkv":
+        found = [tuple(getattr(x, "shape", ())) for x in result] if isinstance(result, tuple) else []
+        fine = len(found) == 3 and found[0][:3] == sizes[:3] and {x[:3] for x in found[1:]} == {(*sizes[:2], sizes[3])}
+        require(fine and found[0][3] == found[1][3], f"qkv returns {found}, not q, k, v of (B, H, T or S, width)")
+        return result
+    require(isinstance(result, Tensor), f"{stage} returns {type(result).__name__}, not a tensor")
+    shape = tuple(result.shape)
+    if stage in ("bias", "visible"):
+        broadcast = len(shape) <= 4 and all(x in (1, y) for x, y in zip(shape[::-1], sizes[::-1], strict=False))
+        require(broadcast, f"{stage} returns {shape}, which is not broadcast to (B, H, T, S) {sizes}")
+    else:
+        heads = (*sizes[:3], context.v.size(3))
+        expected = sizes[:2] if stage == "select" else heads if stage == "output_bias" else tuple(given[0].shape)
+        require(shape == expected, f"{stage} returns {shape}, not {expected}")
+    booleans = stage in ("visible", "select")
+    require((result.dtype == torch.bool) == booleans, f"{stage} returns {result.dtype}")
+    return result
+
+
 def neutral_is_the_baseline(name: str, place: str) -> None:
     """At its neutral setting the mechanism changes nothing."""
     mechanism = MECHANISMS[name]
@@ -137,7 +181,7 @@ def neutral_is_the_baseline(name: str, place: str) -> None:
 def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bool = False) -> dict[str, Tensor]:
     model = trained_model({**flags, "checkpoint_activations": checkpointing})
     output, extra = model(**batch(), attention_request=request)
-    loss = output.float().square().mean()
+    loss = sum(extra["losses"].values(), output.float().square().mean())
     if request is not None:
         loss = loss + extra["agreement"].sum()
     loss.backward()
@@ -332,6 +376,7 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
             results = []
             for run in (attention.attend, compiled):
                 attention.zero_grad()
+                torch.manual_seed(1)  # the same draws
                 try:
                     out = run(x, source, source, terms=("output",), **options)
                 except torch._dynamo.exc.Unsupported as error:
@@ -352,6 +397,7 @@ def routes_agree(flags: Flags) -> None:
 
     def run(request: AttentionRequest | None) -> tuple[Tensor, dict[str, Any], list[Tensor]]:
         model.zero_grad()
+        torch.manual_seed(1)  # the same draws
         output, extra = model(**batch(), attention_request=request)
         output.square().mean().backward()
         return output, extra, [p.grad.clone() for p in model.parameters()]
@@ -428,8 +474,8 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
             if component != "encoder":
                 causality(flags)
                 step_by_step(flags)
-        except PropertyFailed as error:
-            raise PropertyFailed(f"with {other}: {error}") from None
+        except Exception as error:  # a mechanism may raise anything
+            raise PropertyFailed(f"with {other}: {told(error)}") from error
 
 
 Property = Callable[[Flags], None]
@@ -437,6 +483,7 @@ Property = Callable[[Flags], None]
 # checked and printed by `check`, for each setting on each component
 PROPERTIES: dict[str, Property] = {
     "off = absent": off_is_absent,
+    "shapes of what the stages return": shapes,
     "gradients, also with activation checkpointing": gradients,
     "gradients with disagreement": lambda flags: gradients(flags, disagreement=True),
     "gradients = finite differences (float64)": gradients_in_float64,

@@ -79,8 +79,9 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp
     wait_for(lambda: list(runs.glob("*/seed1/train.log")) and "train_inner" in (first() / "train.log").read_text(), log)
     pattern = f"^{re.escape(sys.executable)} -u -m submitit.core._submit"
     pids = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=True).stdout.split()
-    stopped = [pid for pid in pids if b"SLURM_ARRAY_TASK_ID=0" in Path(f"/proc/{pid}/environ").read_bytes()]
-    os.kill(int(stopped[0]), signal.SIGUSR2)
+    own = {b"SLURM_ARRAY_TASK_ID=0", f"SLURM_LOG={slurm}".encode()}
+    (stopped,) = [pid for pid in pids if own <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))]
+    os.kill(int(stopped), signal.SIGUSR2)
     wait_for(lambda: (slurm / "requeued").exists(), log)
     assert (slurm / "requeued").read_text() == "requeue 42_0\n"
     wait_for(lambda: len(list(runs.glob("*/seed?/summary.json"))) == 2, log)

@@ -331,6 +331,8 @@ def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
         f"{component}:{layer}" for component in ("encoder", "decoder", "cross") for layer in (1, 2)
     ]
     assert all(list(place) == ["cosine", "constant share", "effective rank", "width"] for place in attentions.values())
+    own, low = (json.loads(command(*common, "--json", "--gate", gate))["redundant"] for gate in (0.5, 0.01))
+    assert figures["redundant"] == own != low  # the gate of the checkpoint
     said = command(*common, "--gate", 1, "--out", tmp_path / "heads.png")
     assert said.splitlines()[0].endswith("  role") and (tmp_path / "heads.png").stat().st_size > 5000
     assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # with a gate of 1 no head is important

@@ -1,12 +1,19 @@
 """The regularizer: value, loss, logging, accumulation, LayerDrop, refusals."""
 
+import re
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.logging import metrics
 
-from fairseq_diverse.attention.request import TERMS, AttentionRequest
+from fairseq_diverse.attention.request import TERMS, AttentionRequest, JoinedRequest
+from fairseq_diverse.criterions.disagreement import DisagreementConfig, DisagreementMixin
 from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
@@ -81,6 +88,76 @@ def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size():
         torch.testing.assert_close([log["loss"], log["nll_loss"]], [plain[0].detach(), plain[2]["nll_loss"]])
         for term, value in zip(terms.split(","), agreement, strict=True):
             torch.testing.assert_close(log[f"disagreement_{term}"], -value * size)
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/adding-a-mechanism.md").read_text(encoding="utf-8")
+SHARPNESS = re.search(r"```python\n(from dataclasses.*?class WithSharpness.*?)```", PAGE, re.DOTALL)[1]
+
+
+@pytest.fixture
+def sharpness(monkeypatch):
+    """Makes a module of source text."""
+
+    def of(source):
+        code = types.ModuleType("sharpness")
+        monkeypatch.setitem(sys.modules, "sharpness", code)  # dataclasses look for it
+        monkeypatch.delitem(CRITERION_REGISTRY, "label_smoothed_cross_entropy_with_sharpness", raising=False)
+        exec(source, code.__dict__)
+        return code
+
+    return of
+
+
+def test_a_criterion_takes_the_losses_of_stages(sharpness):
+    """As docs/adding-a-mechanism.md changes its criterion."""
+    instead = re.search(r"`(terms = list\(.*?\))` takes", PAGE)[1]
+    changed = re.sub(r"terms = \[\]\n.*?(?=\n        if terms)", instead, SHARPNESS, flags=re.DOTALL)
+    code = sharpness(changed)
+    cfg = code.SharpnessConfig(label_smoothing=0.1, sentence_avg=False, sharpness_on="encoder", sharpness_weight=0.5)
+    made = code.WithSharpness.build_criterion(cfg, SimpleNamespace(target_dictionary=dictionary()))
+    model = build_model().eval()
+    plain, forward = criterion(disagreement_weight=0.0)(model, sample())[0], model.forward
+    losses = {("encoder", 1): torch.tensor(2.0), ("cross", 2): torch.tensor(4.0)}
+    model.forward = lambda **net_input: ((found := forward(**net_input))[0], {**found[1], "losses": losses})
+    added = made(model, sample())[0] - plain
+    assert added.item() == pytest.approx(0.5 * sample()["ntokens"] * 3, rel=1e-4)
+
+
+def test_another_loss_term_asks_the_model_in_the_same_pass(sharpness):
+    """The criterion of docs/adding-a-mechanism.md, alone and with disagreement."""
+    code = sharpness(SHARPNESS)
+
+    @dataclass
+    class BothConfig(DisagreementConfig, code.SharpnessConfig):
+        pass
+
+    class Both(DisagreementMixin, code.WithSharpness):
+        pass
+
+    cfg = BothConfig(label_smoothing=0.1, sentence_avg=False, sharpness_on="encoder:2,cross:1", sharpness_weight=0.5)
+    model, task = build_model().eval(), SimpleNamespace(target_dictionary=dictionary())
+    plain = criterion(disagreement_weight=0.0)(model, sample())[0]
+    found = [kind.build_criterion(cfg, task)(model, sample())[0] - plain for kind in (code.WithSharpness, Both)]
+    extra = model(**batch(), attention_request=AttentionRequest(weights="encoder:2,cross:1"))[1]
+    expected = []
+    for of, place in (("src_tokens", ("encoder", 2)), ("prev_output_tokens", ("cross", 1))):
+        real = (batch()[of] != dictionary().pad()).nonzero().tolist()
+        rows = [extra["maps"][place][h, b, t].tolist() for h in range(4) for b, t in real]
+        expected.append(sum(weight**2 for row in rows for weight in row) / len(rows))
+    assert found[0].item() == pytest.approx(0.5 * sample()["ntokens"] * sum(expected) / 2, rel=1e-4)
+    torch.testing.assert_close(found[1] - found[0], criterion()(model, sample())[0] - plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (AttentionRequest(("output",), "cross"), "two losses ask for 'terms' in an AttentionRequest"),
+        (AttentionRequest(weights="encoder:9", flag="--sharpness-on"), "--sharpness-on 'encoder:9': layer 9"),
+    ],
+)
+def test_errors_of_joined_requests_say_which(request_, message):
+    with pytest.raises(UserError, match=message):
+        build_model()(**batch(), attention_request=JoinedRequest(AttentionRequest(("output",), "cross"), request_))
 
 
 def test_centred_terms():

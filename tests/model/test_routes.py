@@ -19,6 +19,11 @@ def test_routes_agree(name, flags):
     properties.routes_agree(flags)
 
 
+@pytest.mark.parametrize(("name", "flags"), [*CASES, ALL_ON])
+def test_shapes_of_what_the_stages_return(name, flags):
+    properties.shapes(flags)
+
+
 @pytest.mark.parametrize(("name", "flags"), [case for case in CASES if "differential_on" not in case[1]])
 def test_the_rows_of_maps_sum_to_1(name, flags):
     _, extra = build_model(flags)(**batch(), attention_request=AttentionRequest(weights=EVERYWHERE))

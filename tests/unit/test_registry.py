@@ -1,7 +1,11 @@
 """Mechanisms of a user: what the registry accepts, and one line for everything else."""
 
 import argparse
-from dataclasses import dataclass
+import itertools
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,16 +13,20 @@ from torch import nn
 
 from fairseq_diverse.attention import (
     MECHANISMS,
+    AttentionContext,
     Mechanism,
     MechanismSettings,
+    StandaloneAttention,
     option,
     placement,
     register_mechanism,
 )
-from fairseq_diverse.attention.registry import add_flags
+from fairseq_diverse.attention.registry import add_flags, read_settings
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
+from fairseq_diverse.testing.models import at
 from tests.cases import batch, build_model
 
 
@@ -105,6 +113,254 @@ def test_a_mechanism_that_replaces_the_attention_skips_no_stage_silently():
             build_model({**flags, "own_on": "encoder"})
 
 
+def documented(name, beginning=""):
+    """A method of docs/adding-a-mechanism.md, by its name and the beginning of its body."""
+    text = (Path(__file__).resolve().parents[2] / "docs/adding-a-mechanism.md").read_text(encoding="utf-8")
+    names = {"torch": torch, "Tensor": torch.Tensor, "AttentionContext": AttentionContext}
+    exec(re.search(rf"```python\n(def {name}\(self, [^\n]*\n    {beginning}.*?)```", text, re.DOTALL)[1], names)
+    return names[name]
+
+
+class Sparsemax(Mechanism):
+    """weights = the point of the simplex that is nearest to the logits"""
+
+    Settings = On
+    normalize = documented("normalize")
+
+
+class OneMore(Mechanism):
+    """weights = exp(logits) / (1 + sum of exp(logits)): heads may attend to nothing"""
+
+    Settings = On
+
+    def normalize(self, logits, context):
+        return torch.cat([logits, torch.zeros_like(logits[..., :1])], -1).softmax(-1)[..., :-1]
+
+
+def sparsemax(logits):
+    """The threshold found by bisection."""
+    low, high = min(logits) - 1, max(logits)
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(max(x - middle, 0) for x in logits) > 1 else (low, middle)
+    return [max(x - low, 0) for x in logits]
+
+
+def one_more(logits):
+    return [math.exp(x) / (1 + sum(map(math.exp, logits))) for x in logits]
+
+
+@pytest.mark.parametrize(("own", "loop"), [(Sparsemax, sparsemax), (OneMore, one_more)])
+def test_the_softmax_can_be_replaced(own, loop):
+    register_mechanism("own")(own)
+    attention = StandaloneAttention(24, 4, mechanisms={"own": {}}).double()
+    x, real = 2 * torch.randn(2, 5, 24, dtype=torch.float64), torch.tensor([5, 3])
+    output = attention.attend(x, x, x, torch.arange(5) >= real[:, None], need_weights=True)
+    q, k, v = (p(x).unflatten(-1, (4, 6)) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
+    heads = torch.zeros(2, 5, 4, 6, dtype=torch.float64)
+    for b, h, t in itertools.product(range(2), range(4), range(5)):
+        weights = loop([float(q[b, t, h] @ k[b, s, h]) / 6**0.5 for s in range(real[b])]) + [0.0] * (5 - int(real[b]))
+        assert output.weights[b, h, t].tolist() == pytest.approx(weights, abs=1e-12)
+        heads[b, t, h] = sum(weight * v[b, s, h] for s, weight in enumerate(weights))
+    torch.testing.assert_close(output.value, attention.out_proj(heads.flatten(2)))
+
+
+@pytest.mark.parametrize("own", [Sparsemax, OneMore])
+def test_what_replaces_the_softmax_has_every_property(own):
+    register_mechanism("own")(own)
+    for component in ("encoder", "decoder", "cross"):
+        for title, holds in properties.PROPERTIES.items():
+            if properties.applies(title, component):
+                holds({"own_on": component})
+    flags = {"own_on": "encoder", "relative_on": "encoder", "talking": "both", "talking_on": "encoder"}
+    for holds in (properties.padding, properties.gradients, properties.gradients_in_float64):
+        holds(flags)
+
+
+@pytest.mark.parametrize("stage", ["select", "normalize", "combine"])
+def test_only_one_mechanism_has_a_stage_whose_result_replaces(stage):
+    for name in ("own", "other"):
+        register_mechanism(name)(mechanism(**{stage: lambda self, *given: given[0]}))
+    build_model({"own_on": "encoder:1", "other_on": "encoder:2"})
+    with pytest.raises(UserError, match=f"encoder:2 has own and other: only one can have the stage {stage}; place "):
+        build_model({"own_on": "encoder", "other_on": "encoder:2"})
+
+
+def test_what_replaces_the_attention_skips_no_normalize():
+    register_mechanism("own")(Sparsemax)
+    with pytest.raises(UserError, match="differential skips the stage normalize of own"):
+        build_model({"own_on": "decoder", "differential_on": "decoder"})
+
+
+class Router(Mechanism):
+    """heads[h] * H * softmax(W x)[h], and a loss of the mean shares"""
+
+    Settings = On
+    heads = documented("heads", "share = ")
+
+    def __init__(self, settings, where):
+        super().__init__(settings, where)
+        self.router = nn.Linear(where.query_width, where.heads)
+
+
+class CarriesValues(Mechanism):
+    """values + share * values of the first layer (Zhou et al., 2024, "Value residual learning")"""
+
+    Settings = On
+
+    def __init__(self, settings, where):
+        super().__init__(settings, where)
+        self.share = nn.Parameter(torch.tensor(0.5))
+
+    def qkv(self, context):
+        context.carry = context.v if context.previous is None else context.previous
+        return context.q, context.k, context.v + self.share * context.carry
+
+
+class DropsHeads(Mechanism):
+    """In training, heads are dropped and the others scaled (Zhou et al., 2020, "Scheduled DropHead")"""
+
+    Settings = On
+
+    def heads(self, heads, context):
+        kept = torch.rand(*heads.shape[:2], 1, 1) > 0.3 if self.training else torch.ones(1)
+        return heads * kept / kept.type_as(heads).mean().clamp(min=0.1)
+
+
+@pytest.mark.parametrize("own", [Router, CarriesValues, DropsHeads])
+@pytest.mark.parametrize("place", ["encoder", "decoder", "cross", "roberta"])
+def test_mechanisms_of_other_papers_have_every_property(own, place):
+    register_mechanism("own")(own)
+    for title, holds in properties.PROPERTIES.items():
+        if properties.applies(title, place):
+            holds(at({"own_on": "{on}"}, place))
+
+
+def test_a_layer_gets_what_the_same_component_of_the_layer_before_carries():
+    register_mechanism("own")(CarriesValues)
+    model = build_model({"own_on": "encoder,decoder,cross"}).eval()
+    values = {}
+    for name, module in model.named_modules():
+        if name.endswith("v_proj"):
+            module.register_forward_hook(lambda module, given, out, name=name: values.update({name: out}))
+    inside = model(**batch(), attention_request=AttentionRequest(inside="decoder:3,cross:3"))[1]["inside"]
+    for component, part in (("decoder", "self_attn"), ("cross", "encoder_attn")):
+        first, own = (values[f"decoder.layers.{layer}.{part}.v_proj"] for layer in (0, 2))
+        v = (own + 0.5 * first).unflatten(-1, (4, 6)).permute(1, 2, 0, 3)
+        heads, weights = inside[component, 3]
+        torch.testing.assert_close(heads, weights @ v)
+
+
+def test_a_loss_of_what_a_stage_computes_reaches_the_criterion():
+    register_mechanism("own")(Router)
+    model = build_model({"own_on": "encoder:2,decoder:1,cross:1-2"})
+    losses = model(**batch())[1]["losses"]
+    assert set(losses) == {("encoder", 2), ("decoder", 1), ("cross", 1), ("cross", 2)}
+    assert all(loss.shape == () and 1 <= loss < 4 for loss in losses.values())
+    assert not build_model()(**batch())[1]["losses"]
+    attention, x = StandaloneAttention(24, 4, mechanisms={"own": {}}), torch.randn(2, 5, 24)
+    padding = torch.arange(5) >= torch.tensor([[5], [3]])
+    found = attention.attend(x, x, x, padding, query_padding_mask=padding).loss
+    load = attention.own.router(x)[~padding].softmax(-1).mean(0)
+    torch.testing.assert_close(found, 4 * sum(share**2 for share in load))
+
+
+def test_losses_of_several_mechanisms_are_summed():
+    register_mechanism("own")(Router)
+    register_mechanism("other")(type("Other", (Router,), {}))
+    attention, x = StandaloneAttention(24, 4, mechanisms={"own": {}, "other": {}}), torch.randn(2, 5, 24)
+    alone = [StandaloneAttention(24, 4, mechanisms={name: {}}) for name in ("own", "other")]
+    for one in alone:
+        one.load_state_dict(attention.state_dict(), strict=False)
+    losses = [one.attend(x, x, x).loss for one in (attention, *alone)]
+    torch.testing.assert_close(losses[0], losses[1] + losses[2])
+
+
+class DoublesQueries(Mechanism):
+    """Queries times 2, keys without their first channel, values negated."""
+
+    Settings = On
+
+    def qkv(self, context):
+        keep = torch.ones_like(context.k[..., :1, :])
+        keep[..., 0] = 0
+        return 2 * context.q, context.k * keep, -context.v
+
+
+@pytest.mark.parametrize("other", ["", "relative", "differential", "evolving", "qk-head-dim"])
+def test_queries_keys_and_values_can_be_changed_before_every_other_stage(other):
+    """As if the projections were others, also for a mechanism that replaces the attention."""
+    register_mechanism("own")(DoublesQueries)
+    more = {other: {"kind": 4} if other == "qk-head-dim" else {}} if other else {}
+    changing, plain = (StandaloneAttention(24, 4, mechanisms={**given, **more}) for given in ({"own": {}}, {}))
+    plain.load_state_dict(changing.state_dict())
+    with torch.no_grad():
+        for tensor in plain.q_proj.parameters():
+            tensor.mul_(2)
+        for tensor in plain.k_proj.parameters():
+            tensor.unflatten(0, (4, -1))[:, 0] = 0
+        for tensor in plain.v_proj.parameters():
+            tensor.neg_()
+        x, padding = torch.randn(2, 5, 24), torch.arange(5) >= torch.tensor([[5], [3]])
+        outputs = [attention(x, x, x, padding, average_attn_weights=False) for attention in (changing, plain)]
+    torch.testing.assert_close(*outputs)
+
+
+def test_changed_keys_are_not_changed_again_in_the_cache():
+    register_mechanism("own")(DoublesQueries)
+    for holds in (properties.step_by_step, properties.finished_sentences_leave, properties.routes_agree):
+        holds({"own_on": "encoder,decoder,cross"})
+
+
+class SharesKeys(Mechanism):
+    """``kind`` heads of keys and values for all heads."""
+
+    Settings = settings(kind=0)
+
+    @classmethod
+    def project(cls, settings, where):
+        return replace(where, key_heads=settings.kind)
+
+
+@pytest.mark.parametrize("width", [0, 5])
+def test_heads_can_share_keys_and_values(width):
+    register_mechanism("own")(SharesKeys)
+    more = {"qk_head_dim": width, "own_on": "encoder,decoder,cross"}
+    shared, plain = build_model({"own": 2, **more}), build_model(more)
+    state = {
+        key: value.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
+        if ".k_proj." in key or ".v_proj." in key
+        else value
+        for key, value in shared.state_dict().items()
+    }
+    plain.load_state_dict(state)
+    torch.testing.assert_close(shared.eval()(**batch())[0], plain.eval()(**batch())[0])
+    inside = (model(**batch(), attention_request=AttentionRequest(inside="cross:2"))[1] for model in (shared, plain))
+    torch.testing.assert_close(*(found["inside"]["cross", 2] for found in inside))
+
+
+def test_shared_keys_and_values_decode_from_a_smaller_cache_and_load():
+    register_mechanism("own")(SharesKeys)
+    flags = {"own": 2, "own_on": "encoder,decoder,cross"}
+    for holds in (properties.step_by_step, properties.gradients, properties.warm_start, properties.off_is_absent):
+        holds(flags)
+    attention = properties.attention_at(build_model(flags), "decoder")
+    state = {}
+    attention.attend(*[torch.randn(1, 3, 24)] * 3, incremental_state=state)
+    assert attention._get_input_buffer(state)["prev_key"].shape == (3, 2, 1, 6)
+    alone = StandaloneAttention(24, 4, mechanisms={"own": {"kind": 2}}, component="decoder")
+    alone.load_state_dict(attention.state_dict())
+    x = torch.randn(3, 5, 24)
+    expected = attention.eval().attend(*[x.transpose(0, 1)] * 3).value.transpose(0, 1)
+    torch.testing.assert_close(alone(x, x, x)[0], expected)
+
+
+def test_heads_of_keys_that_do_not_divide_the_heads_are_refused():
+    register_mechanism("own")(SharesKeys)
+    with pytest.raises(UserError, match="decoder:1: 3 heads of keys and values do not divide 4 heads"):
+        build_model({"own": 3, "own_on": "decoder"})
+
+
 class ReadsTheFuture(Mechanism):
     """Adds the logits in reverse order, including those of later keys."""
 
@@ -162,6 +418,49 @@ def test_a_broken_mechanism_is_found(cls, holds, component, message):
         holds({"own_on": component})
 
 
+@pytest.mark.parametrize(
+    ("stage", "returned", "message"),
+    [
+        ("heads", lambda heads, context: heads[:, :, :1], r"heads returns \(3, 4, 1, 6\), not \(3, 4, 7, 6\)"),
+        ("weights", lambda weights, context: None, "weights returns NoneType, not a tensor"),
+        ("visible", lambda context: context.q.new_ones(1), "visible returns torch.float32"),
+        (
+            "bias",
+            lambda context: context.q.new_zeros(5, 7),
+            r"bias returns \(5, 7\), which is not broadcast to \(B, H, T, S\) \(3, 4, 7, 7\)",
+        ),
+        ("qkv", lambda context: (context.q, context.k), r"qkv returns \[.*\], not q, k, v of \(B, H, T or S, width\)"),
+        ("select", lambda logits, context: logits > 0, r"select returns \(3, 4, 7, 7\), not \(3, 4\)"),
+    ],
+)
+def test_a_wrong_shape_is_named(stage, returned, message):
+    register_mechanism("own")(mechanism(**{stage: lambda self, *given: returned(*given)}))
+    with pytest.raises(properties.PropertyFailed, match=message):
+        properties.shapes({"own_on": "decoder"})
+
+
+def test_an_error_with_another_mechanism_names_it():
+    def heads(self, heads, context):
+        assert self.alone, "no other mechanism"
+        return heads
+
+    register_mechanism("own")(mechanism(heads=heads, alone=False))
+    with pytest.raises(properties.PropertyFailed, match="with talking: AssertionError: no other mechanism"):
+        properties.with_others("own", "encoder", ["talking"])
+
+
+def test_a_float_may_have_an_integer_as_default():
+    @dataclass(frozen=True)
+    class Rate(On):
+        rate: float = option(1, "help")
+
+    register_mechanism("own")(mechanism(Rate))
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    args = parser.parse_args(["--own-rate", "0.5", "--own-on", "encoder"])
+    assert args.own_rate == 0.5 and read_settings(args, "own").rate == 0.5
+
+
 def test_without_reordering_only_the_beam_matters():
     register_mechanism("own")(KeepsStateOnItself)
     properties.step_by_step({"own_on": "decoder"}, beam=1)
@@ -204,6 +503,8 @@ def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys)
     assert rows["causality"] == ["✓", "FAILED", "✓", "-"]
     assert any(line.startswith("  causality at decoder: outputs before position 2: differs by") for line in lines)
     assert lines[-2] == "own: 1 failed"
+    assert main(["check", "own", "--on", "encoder"]) == 0
+    assert "property" in (out := capsys.readouterr().out) and "decoder" not in out
 
 
 class ForgetsThePaddingUnlessTrained(Mechanism):

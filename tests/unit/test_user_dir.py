@@ -16,6 +16,8 @@ def test_a_folder_that_is_not_a_package_is_one_line(command, tmp_path, capsys):
 def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
     assert main(["check", "nothing"]) == 2
     assert "nothing: not a mechanism; known are qk-head-dim, syntax, " in capsys.readouterr().err
+    assert main(["check", "localness", "--on", "cross"]) == 2
+    assert "--on cross: localness is defined on encoder, roberta only\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

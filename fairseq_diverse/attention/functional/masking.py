@@ -15,6 +15,12 @@ def attend_somewhere(allowed: Tensor) -> Tensor:
     return allowed | ~allowed.any(-1, keepdim=True)
 
 
+def masked_logits(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """Logits (B, H, T, S) in at least float32, the least finite number where a key is not allowed."""
+    logits = at_least_float32(logits)
+    return logits if allowed is None else logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+
+
 def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     """Softmax over the allowed keys, in at least float32.
 
@@ -29,10 +35,7 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     Returns:
         (B, H, T, S) float32, or float64 for float64 logits; rows sum to 1.
     """
-    logits = at_least_float32(logits)
-    if allowed is not None:
-        logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
-    return logits.softmax(-1)
+    return masked_logits(logits, allowed).softmax(-1)
 
 
 def additive_mask(bias: Tensor, allowed: Tensor | None) -> Tensor:

@@ -104,5 +104,6 @@ class EvolvingAttention(Mechanism):
             cells,
             above,
         )
-        context.carry = evolved if self.carry_ratio else None
+        if self.carry_ratio:
+            context.carry = evolved
         return evolved
