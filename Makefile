@@ -66,7 +66,7 @@ bench: setup
 
 # The tables of README.md and docs/, from the summaries in results/
 results: setup
-	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md docs/demo.md docs/glue.md
+	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md docs/comparison.md docs/demo.md docs/glue.md
 
 # The docs site in build/site, which needs no server but for its search: `.venv/bin/mkdocs serve`
 docs: setup
