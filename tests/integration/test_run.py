@@ -172,10 +172,11 @@ def test_test_nll_is_the_sum_of_the_tokens_log_probabilities(folder, finished):
 
 
 def test_a_failing_row_is_reported_without_a_stack_trace(folder, finished):
-    assert finished.returncode == 1 and "Traceback" not in finished.stderr
-    assert re.search(r"wrong seed 1: FAILED: train ended with exit code 1; the end of .*train.log:", finished.stderr)
-    assert "error: --disagreement-on 'encoder:9': layer 9 of encoder is out of range" in finished.stderr
-    assert re.search(r"baseline seed 1: BLEU \d", finished.stderr)
+    said = finished.stderr
+    assert finished.returncode == 1 and "Traceback" not in said
+    assert re.search(r"wrong seed 1: FAILED: train ended with exit code 1; the end of .*train.log:", said), said
+    assert "error: --disagreement-on 'encoder:9': layer 9 of encoder is out of range" in said
+    assert re.search(r"baseline seed 1: BLEU \d", said)
 
 
 def test_a_finished_run_gets_the_metrics_and_test_sets_of_another_table(folder, finished, tmp_path):
