@@ -1,6 +1,7 @@
 """What every comparison of rows needs: differences over seeds, machines, marks, notes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ def over_seeds(
 
 def _ratio(others: Sequence[Sequence[float]], own: Sequence[float]) -> float | None:
     """The standard deviation over seeds of a row, divided by that of all others together (pooled)."""
-    squares = sum(float(np.var(scores)) * len(scores) for scores in others)
+    squares = fsum(np.var(scores) * len(scores) for scores in others)
     pooled = (squares / sum(len(scores) - 1 for scores in others)) ** 0.5
     return float(np.std(own, ddof=1)) / pooled if pooled else None
 

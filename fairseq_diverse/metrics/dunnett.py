@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
     if wrong := [score for group in groups for score in group if not np.isfinite(score)]:
         raise ValueError(f"scores are finite numbers; got {wrong[0]}")
     freedom = sum(sizes) - len(sizes)
-    deviation = np.sqrt(sum(((group - group.mean()) ** 2).sum() for group in groups) / freedom)
+    deviation = np.sqrt(fsum(((group - group.mean()) ** 2).sum() for group in groups) / freedom)  # in any order
     if deviation <= 1e-12 * max(np.abs(group).max() for group in groups):  # equal up to rounding
         deviation = 0.0
     first, *others = groups

@@ -1,5 +1,6 @@
 """Dunnett's test, what it could have found, and Holm's correction: against scipy, tables and simulation."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -46,6 +47,13 @@ def test_critical_values_are_those_of_dunnetts_tables(systems, seeds, bound):
     first, *others = samples([seeds] * (systems + 1))
     reach = [(test.interval[1] - test.difference) / test.error for test in dunnett(first, others)]
     assert reach == pytest.approx([bound] * systems, abs=0.005)
+
+
+def test_the_systems_order_changes_no_bit():
+    first, *others = samples([3, 2, 5, 4, 3])
+    tests = dunnett(first, others)
+    for order in itertools.permutations(range(4)):
+        assert dunnett(first, [others[i] for i in order]) == [tests[i] for i in order]
 
 
 def simulate(sizes, shift, trials=20_000):
