@@ -160,7 +160,8 @@ def _checked(stage: str, method: Callable[..., Any], *given: Any) -> Any:
         expected = sizes[:2] if stage == "select" else heads if stage == "output_bias" else tuple(given[0].shape)
         require(shape == expected, f"{stage} returns {shape}, not {expected}")
     booleans = stage in ("visible", "select")
-    require((result.dtype == torch.bool) == booleans, f"{stage} returns {result.dtype}")
+    wanted = "torch.bool" if booleans else "numbers"
+    require((result.dtype == torch.bool) == booleans, f"{stage} returns {result.dtype}, not {wanted}")
     return result
 
 

@@ -423,7 +423,7 @@ def test_a_broken_mechanism_is_found(cls, holds, component, message):
     [
         ("heads", lambda heads, context: heads[:, :, :1], r"heads returns \(3, 4, 1, 6\), not \(3, 4, 7, 6\)"),
         ("weights", lambda weights, context: None, "weights returns NoneType, not a tensor"),
-        ("visible", lambda context: context.q.new_ones(1), "visible returns torch.float32"),
+        ("visible", lambda context: context.q.new_ones(1), "visible returns torch.float32, not torch.bool"),
         (
             "bias",
             lambda context: context.q.new_zeros(5, 7),
