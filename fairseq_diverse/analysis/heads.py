@@ -62,6 +62,9 @@ def inspect_heads(
         gate: constant gate, or None = the dynamic one.
         graphs: dependencies by sentence id, as in ``SyntaxDataset``; None = without the two syntactic statistics.
         frequent: number of the most frequent words, which are not rare; without other words there is no ``rarest``.
+
+    Raises:
+        UserError: there are no samples.
     """
     model.eval()
     counts = torch.tensor(dictionary.count)

@@ -14,7 +14,6 @@ outputs' energy does not depend on the position, effective rank in how many dire
 """
 
 import argparse
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figu
 from fairseq_diverse.support.tables import in_columns
 
 PATHS = ("checkpoint", "data")
+BATCH = 64
 EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en_de --out heads.png"
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, type=Path, help="binarized data that it was trained on")
     parser.add_argument("--split", default="valid", help="default: valid")
     parser.add_argument("--gate", help="dynamic or a number in (0, 1] (default: the model's, or dynamic)")
-    parser.add_argument("--sentences", type=int, metavar="N", help="only about the first N")
+    parser.add_argument("--sentences", type=int, metavar="N", help="of only the first N")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"heat map, {FORMATS_TEXT}")
@@ -43,6 +43,8 @@ def main(args: argparse.Namespace) -> None:
         check_name(args.out)
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
+    from fairseq.data.data_utils import numpy_seed
+
     from fairseq_diverse import register
     from fairseq_diverse.analysis.heads import draw_figures, inspect_heads
     from fairseq_diverse.analysis.roles import roles
@@ -66,9 +68,12 @@ def main(args: argparse.Namespace) -> None:
     graphs = SyntaxDataset(str(prefix), ("dependency",)) if known else None
     if needed := model.encoder.plan.trees:
         pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
-    batches = task.get_batch_iterator(pairs, max_sentences=64).next_epoch_itr(shuffle=False)
-    chosen = batches if args.sentences is None else itertools.islice(batches, -(-args.sentences // 64))
-    figures, attentions = inspect_heads(model, chosen, task.source_dictionary, gate, graphs)
+    with numpy_seed(2):  # the order of task.get_batch_iterator
+        order = pairs.ordered_indices()
+    order = order[order < (args.sentences or len(pairs))]
+    batches = (order[start : start + BATCH] for start in range(0, len(order), BATCH))
+    samples = (pairs.collater([pairs[number] for number in batch]) for batch in batches)
+    figures, attentions = inspect_heads(model, samples, task.source_dictionary, gate, graphs)
     functions = roles(figures)
     if args.out:
         save_figure(draw_figures(figures), args.out)

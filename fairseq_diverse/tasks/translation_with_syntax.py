@@ -1,5 +1,6 @@
 """Translation with trees of the source sentences."""
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from fairseq import utils
 from fairseq.data import BaseWrapperDataset, ConcatDataset
 from fairseq.logging import metrics
+from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from fairseq_diverse.attention.relations import PADDING
 from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.data.trees import SyntaxDataset
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
 
 
@@ -60,6 +63,8 @@ class TranslationWithSyntax(TranslationTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
+        if from_checkpoint and type(model) is TransformerModel:  # in an ensemble with a model that needs trees
+            model = DiverseTransformerModel.build_model(Namespace(**vars(cfg)), self)
         if plan := getattr(model.encoder, "plan", None):
             self.trees = tuple(dict.fromkeys((*self.trees, *plan.trees)))
         if self.trees and self.cfg.truncate_source:

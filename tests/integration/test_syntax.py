@@ -10,10 +10,13 @@ import sys
 import time
 
 import pytest
+import torch
 from fairseq.tasks.translation import TranslationConfig
 
+from fairseq_diverse.analysis.heads import inspect_heads
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.translate import _output
+from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
 from tests.integration.commands import TINY, cli, run
@@ -77,6 +80,15 @@ def test_every_sentence_has_its_own_trees_in_every_batch(data, checkpoint):
         assert float(score) == pytest.approx(float(together[n][0]), abs=1e-3)
     workers = translate(data, checkpoint, "--batch-size", 5, "--num-workers", 2)
     assert {n: text for n, (_, text) in workers.items()} == {n: text for n, (_, text) in alone.items()}
+
+
+def test_an_ensemble_with_fairseqs_transformer(data, checkpoint, tmp_path):
+    """fairseq's model takes no trees; the ensemble of a model with itself translates as it does."""
+    train(data, tmp_path / "plain", "--task translation --arch transformer", updates=6)
+    plain = tmp_path / "plain/checkpoint_last.pt"
+    assert translate(data, f"{plain}:{plain}") == translate(data, plain)
+    both, alone = (translate(data, path) for path in (f"{checkpoint}:{plain}", checkpoint))
+    assert len(both) == len(alone) == 12 and both != alone
 
 
 def test_killed_and_resumed_gives_the_same_losses(data, tmp_path):
@@ -333,6 +345,15 @@ def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     assert all(list(place) == ["cosine", "constant share", "effective rank", "width"] for place in attentions.values())
     own, low = (json.loads(command(*common, "--json", "--gate", gate))["redundant"] for gate in (0.5, 0.01))
     assert figures["redundant"] == own != low  # the gate of the checkpoint
+    model, task = load_model(str(checkpoint), data)
+    task.load_dataset("valid")
+    pairs = task.dataset("valid")
+    assert set(pairs.ordered_indices()[:3]) != {0, 1, 2}  # the shortest are others
+    first = [pairs.collater([pairs[number]]) for number in range(3)]
+    expected = inspect_heads(model, first, task.source_dictionary, None, None).heads
+    chosen = json.loads(command(*common, "--json", "--sentences", 3))
+    for name in ("confidence", "importance", "previous", "next"):
+        torch.testing.assert_close(torch.tensor(chosen[name]).double(), expected[name].double())
     said = command(*common, "--gate", 1, "--out", tmp_path / "heads.png")
     assert said.splitlines()[0].endswith("  role") and (tmp_path / "heads.png").stat().st_size > 5000
     assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # with a gate of 1 no head is important
