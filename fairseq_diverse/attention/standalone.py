@@ -12,9 +12,11 @@ from fairseq_diverse.attention.body import StagedBody, build_mechanisms, repeat_
 from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import AttentionPlan, Component
-from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
+from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.support.errors import UserError
+
+HIDDEN = -1e4  # what is added to the logits of hidden keys: -inf, the least number of a type, or such a number
 
 
 class StandaloneOutput(NamedTuple):
@@ -72,6 +74,8 @@ class StandaloneAttention(StagedBody, nn.Module):
                 if field not in MECHANISMS[name].Settings.__dataclass_fields__:
                     raise UserError(f"mechanisms: {name} has no setting {field!r}")
                 setattr(args, attribute_name(name, field), value)
+            if not (its := read_settings(args, name)).active and its.switch not in settings:
+                raise UserError(f"mechanisms: {name} is off without {its.switch!r}; give one, or leave {name} out")
         plan = AttentionPlan(args, {component: Component(layer, embed_dim, num_heads)})
         before = replace(plan.shape(component, layer), query_width=qdim or embed_dim)
         built, shape = build_mechanisms(plan.at(component, layer), before)
@@ -102,7 +106,13 @@ class StandaloneAttention(StagedBody, nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``torch.nn.MultiheadAttention`` with ``batch_first=True``; masks are boolean or added to the logits."""
+        """As ``torch.nn.MultiheadAttention`` with ``batch_first=True``.
+
+        Raises:
+            UserError: as ``attend``, or ``is_causal``, which only says what ``attn_mask`` is, without one.
+        """
+        if is_causal and attn_mask is None:
+            raise UserError("is_causal=True only says that attn_mask is causal; give attn_mask, too")
         output = self.attend(query, key, value, key_padding_mask, need_weights, attn_mask)
         weights = output.weights if need_weights else None
         return output.value, weights.mean(1) if weights is not None and average_attn_weights else weights
@@ -126,16 +136,17 @@ class StandaloneAttention(StagedBody, nn.Module):
         Args:
             query: (B, T, qdim).
             key, value: (B, S, kdim), (B, S, vdim).
-            key_padding_mask: (B, S), True (or -inf) at padding.
-            query_padding_mask: (B, T), True at padding; for ``terms`` and for mechanisms that read several queries.
-            attn_mask: (T, S), (B, T, S) or (B H, T, S); True or -inf where a query may not see a key; finite numbers
-                are added to the logits.
+            key_padding_mask: (B, S), True at padding, or numbers, as in ``attn_mask``.
+            query_padding_mask: (B, T), likewise; for ``terms`` and for mechanisms that read several queries. If query
+                and key are one tensor, that of the keys by default.
+            attn_mask: (T, S), (B, T, S) or (B H, T, S); True where a query may not see a key, or numbers that are added
+                to the logits; -inf and numbers up to -10,000 are as True.
             terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
             trees: (B, T, 5) integers, see ``relate``; for mechanisms that need them.
             previous: the ``carry`` of the layer before.
 
         Raises:
-            UserError: trees are needed but not given.
+            UserError: trees are needed but not given, or a mask has integers.
         """
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
@@ -147,14 +158,17 @@ class StandaloneAttention(StagedBody, nn.Module):
                 (self.v_proj, value, self.key_heads),
             )
         )
-        padding = None if key_padding_mask is None else _forbidden(key_padding_mask)
+        padding, bias = _split("key_padding_mask", key_padding_mask)
+        padded_queries, _ = _split("query_padding_mask", query_padding_mask)
+        hidden, added = _split("attn_mask", attn_mask)
         allowed = None if padding is None else ~padding[:, None, None]
-        bias = None
-        if attn_mask is not None:
-            mask = _by_head(attn_mask, len(q), self.num_heads)
-            seen = ~_forbidden(mask)
+        bias = None if bias is None else bias[:, None, None]
+        if hidden is not None:
+            seen = ~_by_head(hidden, len(q), self.num_heads)
             allowed = seen if allowed is None else seen & allowed
-            bias = mask.masked_fill(~seen, 0) if mask.is_floating_point() else None
+        if added is not None:
+            added = _by_head(added, len(q), self.num_heads)
+            bias = added if bias is None else added + bias
         context = AttentionContext(
             query,
             q * self.scale,
@@ -163,7 +177,7 @@ class StandaloneAttention(StagedBody, nn.Module):
             self.scale,
             self.dropout if self.training else 0.0,
             padding,
-            query_padding_mask,
+            padding if padded_queries is None and query is key else padded_queries,
             None if allowed is None else attend_somewhere(allowed),
             relate(trees, self.trees) if trees is not None else None,
             previous,
@@ -174,9 +188,14 @@ class StandaloneAttention(StagedBody, nn.Module):
         return StandaloneOutput(value, weights, agreement, context.carry, context.loss)
 
 
-def _forbidden(mask: Tensor) -> Tensor:
-    """True where a boolean mask is True, or an additive one -inf."""
-    return mask if mask.dtype == torch.bool else mask == -torch.inf
+def _split(name: str, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A mask as booleans, True where keys are hidden, and the numbers to add elsewhere; None where there are none."""
+    if mask is None or mask.dtype == torch.bool:
+        return mask, None
+    if not mask.is_floating_point():
+        raise UserError(f"{name}: {mask.dtype}; give booleans, True where keys are hidden, or floats to add to logits")
+    hidden = mask <= HIDDEN
+    return hidden, mask.masked_fill(hidden, 0)
 
 
 def _by_head(mask: Tensor, batch: int, heads: int) -> Tensor:

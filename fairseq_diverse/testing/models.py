@@ -1,6 +1,5 @@
 """Tiny models and batches for checking mechanisms."""
 
-import dataclasses
 from argparse import Namespace
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -77,12 +76,6 @@ def at(flags: Flags, place: str) -> Flags:
     if place == ROBERTA:
         return {**at(flags, "encoder"), "arch": "diverse_roberta"}
     return {name: place if value == "{on}" else value for name, value in flags.items()}
-
-
-def settings_by_name(flags: Flags) -> dict[str, dict[str, Any]]:
-    """The settings of every mechanism that is on, as ``StandaloneAttention`` takes them."""
-    found = {name: dataclasses.asdict(read_settings(Namespace(**flags), name)) for name in placed(flags)}
-    return {name: {field: value for field, value in its.items() if field != "on"} for name, its in found.items()}
 
 
 def terms(flags: Flags) -> tuple[str, ...]:

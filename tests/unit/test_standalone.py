@@ -1,16 +1,19 @@
 """The attention without fairseq equals the fairseq version and torch's module, and does not import fairseq."""
 
+import dataclasses
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
 from torch import nn
 
 from fairseq_diverse.attention import StandaloneAttention
+from fairseq_diverse.attention.registry import MECHANISMS, read_settings
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.testing.models import at, settings_by_name
+from fairseq_diverse.testing.models import at, examples, placed
 from tests.cases import CASES, batch, build_model
 
 B, T, S, C, H = 3, 8, 6, 24, 4
@@ -37,6 +40,9 @@ def test_off_it_is_torchs_attention():
         {"attn_mask": added},
         {"attn_mask": biased},
         {"attn_mask": biased.expand(B * H, T, S)},
+        {"key_padding_mask": torch.randn(B, S).masked_fill(padding, -torch.inf)},
+        {"key_padding_mask": torch.randn(B, S), "attn_mask": biased},
+        {"attn_mask": added.clamp(min=torch.finfo().min)},
         {"key_padding_mask": padding, "attn_mask": future, "average_attn_weights": False},
         {"key_padding_mask": padding, "need_weights": False},
     ):
@@ -56,6 +62,12 @@ def test_queries_may_have_their_own_width():
     heads = ((q @ k.mT / (C / H) ** 0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
     expected = attention.out_proj(heads * (x @ attention.gated.projection.weight.t()).sigmoid())
     torch.testing.assert_close(attention(x, keys, values)[0], expected)
+
+
+def settings_by_name(flags):
+    """The settings of every mechanism that is on, as ``StandaloneAttention`` takes them."""
+    found = {name: dataclasses.asdict(read_settings(Namespace(**flags), name)) for name in placed(flags)}
+    return {name: {field: value for field, value in its.items() if field != "on"} for name, its in found.items()}
 
 
 class Block(nn.Module):
@@ -104,6 +116,10 @@ def test_a_block_with_it_equals_fairseqs_layer(name, flags):
         ({"mechanisms": {"localness": {}}, "component": "decoder"}, "localness is defined for encoder"),
         ({"mechanisms": {"interacting": {"kind": "sum"}, "talking": {"kind": "both"}}}, "encoder:1 also has talking"),
         ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
+        (
+            {"mechanisms": {"routing": {"iterations": 5}}},
+            "routing is off without 'kind'; give one, or leave routing out",
+        ),
     ],
 )
 def test_errors_are_one_line(options, message):
@@ -120,6 +136,56 @@ def test_masks_that_interacting_heads_cannot_use_are_refused():
         attention(x, x, x, attn_mask=future.exp())
     with pytest.raises(UserError, match=r"^attn_mask: interacting heads share one mask"):
         attention(x, x, x, attn_mask=future.expand(8, 3, 3) < 0)
+
+
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo().min, -1e9, -1e4])
+@pytest.mark.parametrize(
+    "flags", [{"evolving": {"conv": "0.4"}}, {"talking": {"kind": "both"}}, {"routing": {"kind": "em"}}]
+)
+def test_a_number_that_hides_is_as_true(hidden, flags):
+    """Mechanisms that change logits must not see it."""
+    attention = StandaloneAttention(C, H, mechanisms=flags, component="decoder")
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x, future, padding = torch.randn(B, T, C), torch.ones(T, T).triu(1).bool(), torch.zeros(B, T, dtype=torch.bool)
+    padding[1, 5:] = True
+    expected = attention(x, x, x, padding, attn_mask=future)[0]
+    mask, ends = (torch.zeros(hide.shape).masked_fill(hide, hidden) for hide in (future, padding))
+    torch.testing.assert_close(attention(x, x, x, ends, attn_mask=mask)[0], expected)
+
+
+def test_masks_of_integers_are_refused():
+    """Torch refuses them, too; 1 may mean that a key is hidden or that it is seen."""
+    attention, x = StandaloneAttention(C, H), torch.randn(B, T, C)
+    for name, mask in (("key_padding_mask", torch.ones(B, T).long()), ("attn_mask", torch.ones(T, T).byte())):
+        with pytest.raises(UserError, match=rf"^{name}: torch\.u?int.*; give booleans"):
+            attention(x, x, x, **{name: mask})
+
+
+@pytest.mark.parametrize("component", ["encoder", "decoder"])
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in ("syntax", "enliven")])
+def test_padding_beside_a_sentence_does_not_change_it(name, component):
+    """Called as torch's module, without ``query_padding_mask``."""
+    if component not in MECHANISMS[name].components:
+        return
+    settings = settings_by_name(at(examples(name)[0], component))
+    attention = StandaloneAttention(C, H, mechanisms=settings, component=component).eval()
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x, future = torch.randn(1, T, C), torch.ones(T, T).triu(1).bool() if component == "decoder" else None
+    alone = attention(x[:, :5], x[:, :5], x[:, :5], attn_mask=None if future is None else future[:5, :5])[0]
+    padding = torch.arange(T)[None] >= 5
+    beside = attention(x, x, x, padding, attn_mask=future)[0]
+    torch.testing.assert_close(beside[:, :5], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_is_causal_alone_is_refused():
+    """Torch refuses it, too; without the mask queries would see what comes after them."""
+    x = torch.randn(B, T, C)
+    with pytest.raises(UserError, match="give attn_mask, too"):
+        StandaloneAttention(C, H)(x, x, x, is_causal=True)
+    with pytest.raises(RuntimeError):
+        nn.MultiheadAttention(C, H, batch_first=True)(x, x, x, is_causal=True)
 
 
 def test_trees_that_are_missing_are_named():
