@@ -1,5 +1,6 @@
 """Averages of checkpoints, taken one checkpoint at a time."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,15 +90,23 @@ def in_range(found: Sequence[Checkpoint], first: int, final: int) -> list[Checkp
 def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
     """The ``count`` checkpoints with the best value of ``metric``, or all where there are fewer, the best first.
 
-    Copies of one model count once.
+    Copies of one model count once. A value that is not finite is worse than any other, and its checkpoint not chosen.
 
     The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of
     validation (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages
     are not candidates.
 
     Raises:
-        ValueError: none of them holds the metric.
+        ValueError: none of them holds the metric, or no value is finite.
     """
+    found = _by_metric(files, metric)
+    if not found:
+        raise ValueError(f"no checkpoint holds a finite {metric}: training diverged")
+    return found[: _positive(count)]
+
+
+def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
+    """The checkpoints with a finite value, the best first."""
     by_update: dict[Any, Checkpoint] = {}
     higher: bool | None = None
     for path in files:
@@ -116,7 +125,8 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
     if not found:
         raise ValueError(f"no checkpoint holds {metric}; found {_names(files)}")
     sign = -1 if higher else 1
-    return sorted(found, key=lambda one: (sign * (one.value or 0.0), -one.number))[: _positive(count)]
+    finite = [one for one in found if one.value is not None and math.isfinite(one.value)]
+    return sorted(finite, key=lambda one: (sign * (one.value or 0.0), -one.number))
 
 
 def drop_worse(folder: Path, count: int, metric: str) -> None:
@@ -130,7 +140,7 @@ def drop_worse(folder: Path, count: int, metric: str) -> None:
     paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]
     if len(paths) > count + 1:
         found = numbered(paths, "updates")
-        kept = {found[-1].path, *(checkpoint.path for checkpoint in best([one.path for one in found], count, metric))}
+        kept = {found[-1].path, *(one.path for one in _by_metric([one.path for one in found], metric)[:count])}
         for path in set(paths) - kept:
             path.unlink(missing_ok=True)
 

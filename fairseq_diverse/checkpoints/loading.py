@@ -224,19 +224,26 @@ def _check_types(path: str | Path, state: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: not a fairseq checkpoint: {printable(str(wrong[0]))} is of another type")
 
 
-def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Refuse weights that are not finite or too large for a trained model, and a wrong checksum."""
-    for name, value in state["model"].items():
+def implausible(weights: Mapping[str, Any]) -> tuple[str, float] | None:
+    """A tensor of a ``state_dict`` that is not finite or too large for a trained model, and its worst number."""
+    for name, value in weights.items():
         private = str(name).rpartition(".")[2].startswith("_")  # fairseq's _float_tensor is never filled
         if private or not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
             continue
         low, high = (bound.item() for bound in torch.aminmax(value.detach()))
         if not -MAX_WEIGHT <= low <= high <= MAX_WEIGHT:
-            worst = low if -low > high else high
-            raise UserError(
-                f"{path}: {printable(str(name))} is {worst:.3g}, but trained weights are numbers up to "
-                f"{MAX_WEIGHT:.0f}: the file is damaged or training diverged; copy it again or use an older checkpoint"
-            )
+            return str(name), low if -low > high else high
+    return None
+
+
+def _check_weights(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Refuse implausible weights, and a wrong checksum."""
+    if found := implausible(state["model"]):
+        name, worst = found
+        raise UserError(
+            f"{path}: {printable(name)} is {worst:.3g}, but trained weights are numbers up to {MAX_WEIGHT:.0f}: the "
+            "file is damaged or training diverged; copy it again or use an older checkpoint"
+        )
     extra = state.get("extra_state")
     if isinstance(extra, Mapping) and "checksum" in extra and extra["checksum"] != checksum(state["model"]):
         raise UserError(

@@ -17,6 +17,7 @@ from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.checkpoints.loading import implausible
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import (
     ROBERTA,
@@ -449,6 +450,11 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     """The largest difference of outputs after a new process has loaded the model from a file, one number per case."""
     package = Path(__file__).resolve().parents[1]
     models = [trained_model(flags).eval() for flags in cases]
+    for key, value in (found for model in models if (found := implausible(model.state_dict()))):
+        raise PropertyFailed(
+            f"{key}: {value:.3g} in a checkpoint would be taken for damage; keep a constant out of it by "
+            "register_buffer(..., persistent=False)"
+        )
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         file = Path(folder, "models.pt")
         kept = zip(cases, models, strict=True)

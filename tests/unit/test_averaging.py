@@ -1,5 +1,6 @@
 """Averages: the mean of every parameter; shared tensors stay shared; the right checkpoints are chosen."""
 
+import math
 import resource
 import subprocess
 import sys
@@ -264,6 +265,23 @@ def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
     for number in (8, 9):
         save(tmp_path / f"checkpoint_1_{number}.pt", model, number)
     assert len(averaging.best([tmp_path / f"checkpoint_1_{n}.pt" for n in (1, 8, 9)], 3, "loss")) == 1
+
+
+def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path):
+    """Wherever it comes among the values, which are sorted."""
+    model = OrderedDict(weight=torch.ones(1))
+    for number, value in enumerate((3.0, math.nan, 1.5, -math.inf, 1.0, 1.2), start=1):
+        save(tmp_path / f"checkpoint_1_{number}.pt", model, number, value=value)
+    files = [*tmp_path.iterdir()]
+    assert [one.number for one in averaging.best(files, 6, "loss")] == [5, 6, 3, 1]
+    averaging.drop_worse(tmp_path, 2, "loss")
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint_1_5.pt", "checkpoint_1_6.pt"}
+    for number in (1, 2, 3, 5, 6):
+        save(tmp_path / f"checkpoint_1_{number}.pt", model, number, value=math.nan)
+    averaging.drop_worse(tmp_path, 2, "loss")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_1_6.pt"]
+    with pytest.raises(ValueError, match="no checkpoint holds a finite loss: training diverged"):
+        averaging.best([*tmp_path.iterdir()], 1, "loss")
 
 
 def test_best_by_the_name_of_a_file(tmp_path, capsys):

@@ -489,6 +489,17 @@ def test_without_stages_it_is_fairseqs_attention():
     assert torch.equal(model.eval()(**batch())[0], build_model().eval()(**batch())[0])
 
 
+def test_a_constant_that_checkpoints_cannot_have_is_named():
+    class Own(mechanism()):
+        def __init__(self, settings, where):
+            super().__init__(settings, where)
+            self.register_buffer("never", torch.tensor([-math.inf]))
+
+    register_mechanism("own")(Own)
+    with pytest.raises(properties.PropertyFailed, match=r"own\.never: -inf in a checkpoint .* persistent=False"):
+        properties.reload([{"own_on": "encoder"}])
+
+
 def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys):
     register_mechanism("own")(ReadsTheFuture)
     few = {title: properties.PROPERTIES[title] for title in ("off = absent", "causality")}
