@@ -226,6 +226,10 @@ class StagedAttention(StagedBody, MultiheadAttention):
             )
         return q, k, v, key_padding_mask
 
+    def _adaptive_prune_heads(self, reserve_head_index: list[tuple[int, int]]) -> None:
+        super()._adaptive_prune_heads(reserve_head_index)
+        self.key_heads = self.num_heads  # only without mechanisms
+
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Warm start: a mechanism that the checkpoint does not have keeps its initial values."""
         super().upgrade_state_dict_named(state_dict, name)

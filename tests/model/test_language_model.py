@@ -208,6 +208,19 @@ def test_disagreement_of_the_layers():
         measure("decoder")
 
 
+def test_heads_that_are_left_after_pruning_are_measured():
+    """As fairseq's trainer prunes them."""
+    model = roberta().eval()
+    for layer in model.encoder.sentence_encoder.layers:
+        reserved = layer.self_attn._get_reserve_head_index(num_heads_to_keep=2)
+        layer.self_attn._adaptive_prune_heads(reserve_head_index=reserved)
+        layer.self_attn._set_skip_embed_dim_check()
+    request = AttentionRequest(("output", "subspace"), "encoder")
+    output, extra = model(**words(), attention_request=request)
+    torch.testing.assert_close(output, model(**words())[0])
+    assert ((extra["agreement"] > 0) & (extra["agreement"] <= 1)).all()
+
+
 def built(kind, config, task=TASK, **flags):
     cfg = config(tpu=False) if "Lm" in kind.__name__ else config()
     for name, value in flags.items():

@@ -115,6 +115,22 @@ def test_gates_are_their_formula(gates):
     assert gradcheck(gate_heads, (heads, x, weight), fast_mode=True)
 
 
+def test_exponentials_are_in_float32_under_autocast():
+    vectors = [torch.randn(32) for _ in range(4)]
+    with torch.autocast("cpu", torch.bfloat16):
+        got = differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2)
+    assert torch.equal(got, differential_ratio((vectors[0], vectors[1]), (vectors[2], vectors[3]), 0.2))
+
+
+@pytest.mark.parametrize(("dtype", "opening"), [(torch.bfloat16, 6.5), (torch.float16, 8.5)])
+def test_a_gate_that_is_nearly_open_has_a_gradient_in_half_types(dtype, opening):
+    """Where its sigmoid would round to 1."""
+    weight = torch.full((1, 1), opening, dtype=dtype, requires_grad=True)
+    gate_heads(torch.ones(1, 1, 1, 1, dtype=dtype), torch.ones(1, 1, 1, dtype=dtype), weight).sum().backward()
+    slope = torch.tensor(opening).sigmoid() * torch.tensor(-opening).sigmoid()
+    torch.testing.assert_close(weight.grad.float().squeeze(), slope, rtol=1e-2, atol=0)
+
+
 def test_disagreement_is_measured_before_the_gate():
     model = build_model({"gated": "element", "gated_on": "encoder"}).eval()
     request = AttentionRequest(("output",), "encoder:1")

@@ -41,6 +41,7 @@ def differential_attention(
             allows everything.
         dropout: probability of dropping a weight, in [0, 1).
         scale: factor of Q K^T; None for 1 / sqrt(Dk / 2).
+        need_weights: also return A.
 
     Returns:
         (B, H, T, D) head outputs, and A (B, H, T, S) before dropout, at least float32, whose rows sum to 1 - ratio;
@@ -79,5 +80,6 @@ def differential_ratio(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tenso
     Returns:
         Scalar, at least float32.
     """
-    one, two = (torch.exp(at_least_float32(a) @ at_least_float32(b)) for a, b in (first, second))
+    with torch.autocast(first[0].device.type, enabled=False):
+        one, two = (torch.exp(at_least_float32(a) @ at_least_float32(b)) for a, b in (first, second))
     return one - two + initial_ratio

@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from fairseq_diverse.attention.precision import at_least_float32
+
 
 def gate_heads(heads: Tensor, query: Tensor, weight: Tensor) -> Tensor:
     """Head outputs times a sigmoid gate, computed from the input of the query projection.
@@ -19,5 +21,5 @@ def gate_heads(heads: Tensor, query: Tensor, weight: Tensor) -> Tensor:
     Returns:
         (B, H, T, D)
     """
-    gates = (query @ weight.t()).sigmoid()  # (B, T, H) or (B, T, H D)
-    return heads * gates.unflatten(-1, (heads.size(1), -1)).transpose(1, 2).type_as(heads)
+    gates = at_least_float32(query @ weight.t()).sigmoid()  # (B, T, H) or (B, T, H D)
+    return (heads * gates.unflatten(-1, (heads.size(1), -1)).transpose(1, 2)).type_as(heads)
