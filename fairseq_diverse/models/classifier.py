@@ -11,7 +11,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
-from fairseq_diverse.attention.registry import active, add_flags
+from fairseq_diverse.attention.registry import active, add_flags, keep_layers
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
 from fairseq_diverse.models.diverse_transformer import (
     DiverseEncoder,
@@ -100,6 +100,11 @@ class DiverseClassifier(BaseFairseqModel):
         check_heads(args)
         kept = getattr(args, "pretrained", None)
         pretrained = task.pretrained() if kept is None else None
+        if layers_kept := getattr(args, "encoder_layers_to_keep", None):
+            if kept is not None or pretrained is not None:
+                raise UserError("--encoder-layers-to-keep: the encoder is probed as it was trained; leave the flag out")
+            keep_layers(args)
+            args.encoder_layers = len(layers_kept.split(","))
         if pretrained is not None:
             if placed := active(args):
                 raise UserError(f"--from-checkpoint: the encoder is probed as it was trained; leave out {placed[0]}")

@@ -80,6 +80,20 @@ def test_batches_have_all_first_sequences_then_all_second_ones():
     assert dataset.collater([]) == {} and not len(ClassificationDataset([], [], 1, False).ordered_indices())
 
 
+def test_layers_that_are_kept(task):
+    """As fairseq prunes a model that was trained with LayerDrop: placements follow their layers."""
+    flags = {"encoder_layers": 4, "routing": "em", "routing_on": "encoder:3"}
+    whole = build(task, **flags)
+    kept = build(task, **flags, encoder_layers_to_keep="0,2")
+    kept.load_state_dict(whole.state_dict(), model_cfg=Namespace(arch="", encoder_layers_to_keep="0,2"))
+    assert len(kept.encoder.layers) == 2 and not kept.encoder.layers[1].self_attn.is_plain
+    task.load_dataset("test5")
+    dataset = task.dataset("test5")
+    inputs = dataset.collater([dataset[i] for i in range(6)])["net_input"]
+    whole.encoder.layers = torch.nn.ModuleList([whole.encoder.layers[0], whole.encoder.layers[2]])
+    torch.testing.assert_close(kept.eval()(**inputs)[0], whole.eval()(**inputs)[0])
+
+
 def test_batches_have_little_padding(task):
     task.load_dataset("train")
     dataset = task.dataset("train")
