@@ -4,16 +4,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from fairseq_diverse.attention.functional.routing import (
-    em_routing,
-    plain_em_routing,
-    plain_simple_routing,
-    simple_routing,
-)
+from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.kernels import routing as kernels
 from fairseq_diverse.attention.kernels.routing import CHUNK
 from tests.reference import routing as reference
+from tests.reference import routing_by_autograd as plain
 
 B, H = 3, 4
 SHAPES = [(12, 1), (6, 2), (1, 12)]
@@ -68,7 +64,7 @@ def kernel(request, monkeypatch):
 def test_the_fast_version_equals_the_plain_one(kind, dtype, chunk, shape, kernel, monkeypatch):
     monkeypatch.setitem(CHUNK, "cpu", chunk)
     results = []
-    for simple, em in ((simple_routing, em_routing), (plain_simple_routing, plain_em_routing)):
+    for simple, em in ((simple_routing, em_routing), (plain.simple_routing, plain.em_routing)):
         torch.manual_seed(0)
         votes = torch.randn(2, B, H, *shape).to(dtype).requires_grad_()
         betas = [torch.randn(shape[0], requires_grad=True) for _ in range(2)]
@@ -87,20 +83,20 @@ def test_float32_versions_equal_the_loop_and_the_plain_gradients(iterations, ker
         torch.randn(24)[::2].requires_grad_() for _ in range(2)
     ]  # strided: a kernel must not read them as contiguous
     lists = [beta.tolist() for beta in betas]
-    for fast, plain, expected in (
+    for fast, by_autograd, expected in (
         (
             lambda: em_routing(votes, *betas, iterations),
-            lambda: plain_em_routing(votes, *betas, iterations),
+            lambda: plain.em_routing(votes, *betas, iterations),
             [reference.em_routing(sentence, *lists, iterations, True) for sentence in votes.tolist()],
         ),
         (
             lambda: simple_routing(votes, iterations),
-            lambda: plain_simple_routing(votes, iterations),
+            lambda: plain.simple_routing(votes, iterations),
             [reference.simple_routing(sentence, iterations) for sentence in votes.tolist()],
         ),
     ):
         torch.testing.assert_close(fast(), torch.tensor(expected), rtol=1e-4, atol=1e-5)
-        gradients = [torch.autograd.grad(f().square().sum(), votes)[0] for f in (fast, plain)]
+        gradients = [torch.autograd.grad(f().square().sum(), votes)[0] for f in (fast, by_autograd)]
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
 
 
@@ -110,7 +106,7 @@ def test_votes_that_nearly_agree_keep_full_precision(heads, shift, kernel):
     torch.manual_seed(0)
     votes, grad = torch.randn(32, heads, 64, 1) + shift, torch.randn(32, 64)
     gradients = []
-    for f, dtype in ((em_routing, torch.float32), (plain_em_routing, torch.float64)):
+    for f, dtype in ((em_routing, torch.float32), (plain.em_routing, torch.float64)):
         v = votes.to(dtype).requires_grad_()
         betas = torch.zeros(64, dtype=dtype), torch.zeros(64, dtype=dtype)
         gradients.append(torch.autograd.grad(f(v, *betas), v, grad.to(dtype))[0].double())
@@ -122,7 +118,7 @@ def test_gradients_of_costs_are_precise_for_certain_capsules(kernel):
     torch.manual_seed(0)
     votes, grad = 1e-2 * torch.randn(3, 2, 4, 1), torch.randn(3, 4)
     gradients = []
-    for f, dtype in ((em_routing, torch.float32), (plain_em_routing, torch.float64)):
+    for f, dtype in ((em_routing, torch.float32), (plain.em_routing, torch.float64)):
         betas = [(5 * torch.ones(4, dtype=dtype)).requires_grad_(), torch.zeros(4, dtype=dtype, requires_grad=True)]
         gradients.append(torch.autograd.grad(f(votes.to(dtype), *betas), betas, grad.to(dtype))[0].double())
     torch.testing.assert_close(*gradients, rtol=1e-2, atol=0)
@@ -148,7 +144,7 @@ def test_tokens_are_split_among_threads(threads, kernel):
     torch.manual_seed(0)
     votes = torch.randn(5, H, 12, 1, requires_grad=True)
     betas = [torch.randn(12, requires_grad=True) for _ in range(2)]
-    plain_em_routing(votes, *betas).square().sum().backward()
+    plain.em_routing(votes, *betas).square().sum().backward()
     expected = [x.grad.clone() for x in (votes, *betas)]
     for x in (votes, *betas):
         x.grad = None
@@ -162,7 +158,7 @@ def test_tokens_are_split_among_threads(threads, kernel):
 
 def test_strided_and_empty_votes(kernel):
     votes = torch.randn(H, 12, 5, 1, requires_grad=True)
-    got, expected = (f(votes.permute(2, 0, 1, 3)) for f in (simple_routing, plain_simple_routing))
+    got, expected = (f(votes.permute(2, 0, 1, 3)) for f in (simple_routing, plain.simple_routing))
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), votes)[0] for x in (got, expected)))
     empty = torch.zeros(0, H, 12, 1, requires_grad=True)

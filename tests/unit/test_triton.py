@@ -14,13 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fairseq_diverse.attention.functional import agreement as formulas
 from fairseq_diverse.attention.functional.interacting import interacting_attention
 from fairseq_diverse.attention.functional.masking import attend_somewhere
-from fairseq_diverse.attention.functional.routing import (
-    em_routing,
-    plain_em_routing,
-    plain_simple_routing,
-    simple_routing,
-)
+from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
 from fairseq_diverse.attention.kernels import gpu
+from tests.reference import routing_by_autograd
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,9 +55,9 @@ def routed(kind, votes, betas, iterations, grad, plain=False):
     betas = [beta.detach().to(votes.device, torch.float64 if plain else beta.dtype).requires_grad_() for beta in betas]
     votes = votes.detach().to(torch.float64 if plain else votes.dtype).requires_grad_()
     if kind == "simple":
-        out = (plain_simple_routing if plain else simple_routing)(votes, iterations)
+        out = (routing_by_autograd.simple_routing if plain else simple_routing)(votes, iterations)
     else:
-        out = (plain_em_routing if plain else em_routing)(votes, *betas, iterations, kind == "em")
+        out = (routing_by_autograd.em_routing if plain else em_routing)(votes, *betas, iterations, kind == "em")
     inputs = [votes, *betas] if kind == "em" else [votes]
     return out, *torch.autograd.grad(out, inputs, grad.to(out))
 

@@ -49,6 +49,9 @@ def additive_mask(bias: Tensor, allowed: Tensor | None) -> Tensor:
     Args:
         bias: broadcast to (B, H, T, S), finite.
         allowed: bool, broadcast to (B, H, T, S), at least one True in every row; None allows everything.
+
+    Returns:
+        The mask, of the broadcast shape of both; the dtype of ``bias``.
     """
     if allowed is not None:
         bias = bias.masked_fill(~allowed, -torch.inf)

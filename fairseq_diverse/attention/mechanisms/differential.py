@@ -37,7 +37,6 @@ class DifferentialAttention(Mechanism):
         on: str = placement("", "placement of differential attention; empty = off")
 
     refuses = dict.fromkeys(("enliven", "relative", "localness", "talking", "evolving", "interacting"), NOT_DEFINED)
-    works_with = ("syntax",)
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:
         super().__init__(settings, where)
