@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Li and Luo (2022): plain, fixed-size, talking and interacting heads in any number (Tables 3-5).
 # Data: data-prep/prepare-iwslt16.sh ARCHIVES DATA, or prepare-wmt17.sh ARCHIVES DATA en-de (or en-cs).
-# fairseq-diverse size --data DATA gives the mean sentence length (the size of fixed heads) and the largest number of interacting heads.
+# fairseq-diverse size --arch li2022_interacting --data DATA gives the mean sentence length (the size of fixed heads)
+# and the largest number of interacting heads.
 set -euo pipefail
 
 usage="usage: $0 DATA OUT plain|fixed|talking|interacting|interacting-sum HEADS [FLAG...]    (FLAG: of fairseq-train)"

@@ -17,7 +17,7 @@ from fairseq_diverse.logic.formulas import RELATIONS, SYMBOLS
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.classification import ClassificationTask
 
-VALID_RATIO = 17  # training pairs per validation pair
+VALID_RATIO = 17  # one pair in so many is for validation
 
 
 @dataclass

@@ -404,10 +404,10 @@ def test_a_mount_point_is_refused_before_any_work(tmp_path, raw, monkeypatch):
 
 
 def test_the_script_prints_its_usage(tmp_path):
-    for arguments in ([], ["raw"], ["raw", "out", "de-en"], ["raw", "out", "en-de", "more"]):
+    for arguments in ([], ["raw"], ["raw", "out", "de-en"], ["raw", "--workers", "8"]):
         done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 2
-        usage = "prepare-multi30k.sh RAW_DIR OUT [en-de|en-fr|en-cs]"
+        usage = "prepare-multi30k.sh RAW_DIR OUT [en-de|en-fr|en-cs] [FLAG...]"
         assert done.stderr.splitlines()[0] == f"usage: [TREES=dependency|constituency|both] {usage}"
 
 
@@ -433,7 +433,7 @@ def test_the_script_prepares_multi30k_from_any_folder(multi30k, tmp_path):
             text = (multi30k / f"{name}.{language}").read_text(encoding="utf-8").split("\n")[:300]
             (tmp_path / f"raw/{name}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
     environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
-    subprocess.run([SCRIPT, "raw", "out"], check=True, cwd=tmp_path, env=environment)
+    subprocess.run([SCRIPT, "raw", "out", "en-de", "--workers", "1"], check=True, cwd=tmp_path, env=environment)
     preprocessing = Preprocessing.load(tmp_path / "out")
     decoded = [preprocessing.decode(line) for line in lines_of(tmp_path / "out/text/bpe.test.de")]
     reference = lines_of(tmp_path / "raw/test_2016_flickr.de")
