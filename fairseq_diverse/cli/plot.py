@@ -1,6 +1,7 @@
 """Draw figures: attention maps of a sentence pair, heads of several models, curves, tables, sentence lengths."""
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -207,6 +208,8 @@ def plot_rows(args: argparse.Namespace) -> None:
         raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
     table = read_table(args)
     rows = select_rows(table, args.rows)
+    if other := next((row for row in rows if row.kind != "translation"), None):
+        raise UserError(f"plot rows: draws rows that translate; row {other.name} does not; choose others with --rows")
     if args.by:
         save_figure(_groups(args, table, rows), args.out)
         print(args.out)
@@ -231,6 +234,7 @@ def _groups(args: argparse.Namespace, table: "Table", rows: "Sequence[Row]") -> 
     known_property(args.by)
     names = {name for row in rows for name in (row.name, row.baseline)}
     shown, others = ([row for row in table.rows.values() if (row.name in names) == own] for own in (True, False))
+    shown = [row if row.baseline in names else dataclasses.replace(row, baseline=row.name) for row in shown]
     summaries, of_others = read_summaries(args, shown), read_summaries(args, others, asked=False) if others else {}
     records = find_records(shown, summaries, args.results, Path(args.runs).resolve() if args.runs else None)
     test = test_names(shown, summaries)[0]

@@ -129,10 +129,11 @@ def refresh(path: Path) -> None:
 
     def table(block: re.Match[str]) -> str:
         try:
-            with contextlib.redirect_stderr(io.StringIO()) as said:
+            with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
                 args = parser.parse_args([*shlex.split(block["command"]), "--format", "markdown"])
         except SystemExit:
-            raise UserError(f"{path}: {block['start'].strip()}: {said.getvalue().strip().splitlines()[-1]}") from None
+            problem = (said.getvalue().strip() or "shows no table").splitlines()[-1]
+            raise UserError(f"{path}: {block['start'].strip()}: {problem}") from None
         return f"{show(args)}\n"
 
     if not (count := rewrite_blocks(path, MARKER, table)):
@@ -155,13 +156,13 @@ def _asked(args: argparse.Namespace) -> Asked:
     if table.changed:  # figures that are not those of the file's settings say so in the title
         table = dataclasses.replace(table, title=f"{table.title} [{' '.join(table.changed)}]")
     every = list(table.rows.values())
-    same = {row.data: row.name for row in table.rows.values() if row.family == args.baseline}  # of a grid over data
-    if args.baseline is not None and args.baseline not in table.rows and not same:
+    points = [row for row in table.rows.values() if row.family == args.baseline]  # of a grid
+    if args.baseline is not None and args.baseline not in table.rows and not points:
         raise ValueError(f"--baseline {args.baseline}: no such row; rows: {', '.join(table.rows)}")
     if args.baseline in table.rows:
         every = [dataclasses.replace(row, baseline=args.baseline) for row in every]
     elif args.baseline:
-        every = [dataclasses.replace(row, baseline=same.get(row.data, row.baseline)) for row in every]
+        every = [dataclasses.replace(row, baseline=_of_grid(row, points)) for row in every]
     if row := next((row for row in every if row.baseline in left), None):
         raise UserError(f"--without {row.baseline}: row {row.name} is compared with it; give another --baseline")
     of_name = {row.name: row for row in every}
@@ -182,6 +183,16 @@ def _asked(args: argparse.Namespace) -> Asked:
     if not (rows := [row for row in rows if row.name not in not_run]):
         raise UserError(f"--finished: no row of {table.name} has a finished run")
     return Asked(args, table, rows, summaries, (others, of_others), not_run)
+
+
+def _of_grid(row: "Row", points: "Sequence[Row]") -> str:
+    """The point of the baseline's grid that a row is compared with: that of equal values, or the only one of its data;
+    where no point has its data, the row's own baseline."""
+    of_data = {point.name.removeprefix(point.family): point.name for point in points if point.data == row.data}
+    equal = of_data.get(row.name.removeprefix(row.family))
+    if len(of_data) > 1 and equal is None:
+        raise UserError(f"--baseline {points[0].family}: which is for row {row.name}? {', '.join(of_data.values())}")
+    return equal or next(iter(of_data.values()), row.baseline)
 
 
 def show(args: argparse.Namespace) -> str:
@@ -223,6 +234,7 @@ def show(args: argparse.Namespace) -> str:
     if not any(summaries.values()):
         print(f"warning: {nothing_finished(args.table)}", file=sys.stderr)
     if args.save:
+        saved.refuse_replacing(args.save, rows, summaries)
         if not saved.save(args.save, summaries):
             raise ValueError(f"--save {args.save}: no row of {table.name} has a finished run")
         if "translation" in kinds:

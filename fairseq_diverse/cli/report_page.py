@@ -17,7 +17,7 @@ from fairseq_diverse.experiments.row_dots import draw_rows
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.saved import Summary
-from fairseq_diverse.experiments.side_by_side import seed_folders, side_by_side
+from fairseq_diverse.experiments.side_by_side import side_by_side
 from fairseq_diverse.experiments.tables import Table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def page(
         test: the test set of the pictures (default: the first).
         beside: folder of the page, from which its links to runs start.
     """
-    folders = {run.row.name: seed_folders(run) for run in runs}
+    folders = {run.row.name: run.of_seeds() for run in runs}
     links = {
         name: {f"seed {seed}": quote(os.path.relpath(folder, beside)) for seed, folder in of_row.items()}
         for name, of_row in folders.items()
@@ -98,7 +98,7 @@ def _figures(
     else:
         rows, summaries = of_test(rows, summaries, test or test_names(rows, summaries)[0])
         figures["Rows: means and seeds"] = draw_rows(lines, summaries)
-        if table.x:
+        if table.x and any(table.x[0] in row.train for row in rows):
             drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))
             figures[f"Against --{table.x[0]}"] = drawn
     logs = {row.name: [path / "train.log" for path in folders.get(row.name, {}).values()] for row in rows}

@@ -57,12 +57,14 @@ def glue_view(asked: Asked) -> "View":
     from fairseq_diverse.experiments import glue_report, report
 
     summaries, table = asked.summaries, asked.table
-    kinds = {row.name: row.kind for row in asked.rows}
-    own = [kinds[row.baseline] == row.kind for row in asked.rows]
+    own = [table.rows[row.baseline].kind == row.kind for row in asked.rows]
     rows = [r if same else dataclasses.replace(r, baseline=r.name) for r, same in zip(asked.rows, own, strict=True)]
     tuned, pretrained = ([row for row in rows if row.kind == kind] for kind in ("glue", "pretraining"))
-    lines = glue_report.compare_glue(tuned, {row.name: summaries[row.name] for row in tuned}, asked.others)
-    of_text = {row.name: summaries[row.name] for row in pretrained}
+    of_tuned, of_text = (
+        {name: summaries[name] for row in of_kind for name in (row.name, row.baseline)}
+        for of_kind in (tuned, pretrained)
+    )
+    lines = glue_report.compare_glue(tuned, of_tuned, asked.others)
     before = glue_report.compare_pretraining(pretrained, of_text, asked.others)
     notes = glue_report.glue_notes(lines) + report.published_note(tuned)
     content = {"rows": lines, "notes": notes, **({"pretraining": before} if before else {})}

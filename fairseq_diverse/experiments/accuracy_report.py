@@ -130,7 +130,7 @@ def accuracy_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             rows.append([line["row"], "not run", *[""] * 7, published])
             continue
         shares = [_share(line, name) for name in ("seen", "longer", "all")]
-        parameters = f"{line['parameters']:,}" if "parameters" in line else ""
+        parameters = f"{line['parameters']:,}" if line.get("parameters") else ""
         largest = f"{line['largest']:.2f}" if "largest" in line else ""
         tests = [difference(line, 2), p_number(line["p"])] if "delta" in line else ["", ""]
         rows.append([line["row"], parameters, *shares, largest, *tests, str(line["seeds"]), published])
@@ -229,7 +229,10 @@ def _averages(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _accuracies(summaries: Sequence[Summary]) -> list[dict[str, Accuracy]]:
-    return [{name: Accuracy(**part) for name, part in summary["accuracy"].items()} for summary in summaries]
+    return [
+        {name: Accuracy(part["classes"], part["hits"]) for name, part in summary["accuracy"].items()}
+        for summary in summaries
+    ]
 
 
 def _hits(seeds: Sequence[Mapping[str, Accuracy]]) -> np.ndarray:

@@ -111,7 +111,7 @@ def with_others(
         runs = [*every[row.name], *every.get(row.baseline, ())]
         same = len({(s.get("data_hash"), _examples(s)) for s in runs}) == 1 and row.baseline in every
         found += [row] if same and row.kind in kinds else []
-    return found, every
+    return found, {name: every.get(name, []) for row in found for name in (row.name, row.baseline)}
 
 
 def over_seeds(
@@ -132,7 +132,7 @@ def over_seeds(
 
     values = {name: [score(s) for s in of_row] for name, of_row in summaries.items()}
     found: dict[str, dict[str, Any]] = {}
-    for baseline in dict.fromkeys(row.baseline for row in rows if summaries[row.baseline]):
+    for baseline in dict.fromkeys(row.baseline for row in rows if summaries.get(row.baseline)):
         group = [row.name for row in rows if row.baseline == baseline != row.name and summaries[row.name]]
         several = [name for name in group if min(len(values[baseline]), len(values[name])) > 1]
         tests = dict(zip(several, dunnett(values[baseline], [values[name] for name in several]), strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_diverse.data.glue import TASKS
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.yaml_files import shown
 
@@ -68,7 +69,9 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
         if "glue" in summary:
             for name, part in summary["glue"].items():
                 figures[name] = [*part["metrics"].values(), *part.get("majority", {}).values(), part["examples"]]
-            wrong += [] if summary["glue"] and all(p["metrics"] for p in summary["glue"].values()) else ["glue"]
+            task = next((task for task in TASKS.values() if {*task.named("valid")} == {*summary["glue"]}), None)
+            whole = task and all({*part["metrics"]} == {*task.metrics} for part in summary["glue"].values())
+            wrong += [] if whole else ["glue"]
         elif "pretraining" in summary:
             figures["valid_nll"] = [summary["valid_nll"]["last"]]
         elif "accuracy" in summary:

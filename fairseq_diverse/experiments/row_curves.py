@@ -49,8 +49,9 @@ def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
     groups: dict[str, dict[float | str | None, str]] = {}
     for row in rows:
         rest = {flag: value for flag, value in row.train.items() if flag not in flags}
-        key = json.dumps([row.data, rest, row.generate, row.average], sort_keys=True)
         text = texts[row.name]
+        level = text if numeric and numbers[row.name] is None else None  # of each a level of its own
+        key = json.dumps([row.data, rest, row.generate, row.lenpen, row.average, level], sort_keys=True)
         groups.setdefault(key, {})[numbers[row.name] if numeric else text and str(text)] = row.name
     return [Curve(_label(list(points.values())), points) for points in groups.values()]
 

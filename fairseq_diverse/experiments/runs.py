@@ -30,6 +30,7 @@ class Tracking(NamedTuple):
 
 
 NOT_TRACKED = Tracking()
+UNPREPARED = "unprepared"  # in place of a key, which needs the data
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,17 @@ class Run:
         key = self.directory.parent.name.rpartition("-")[2]
         return {"WANDB_NAME": self.name, "WANDB_RUN_ID": f"{key}-seed{self.seed}", "WANDB_RESUME": "allow"}
 
+    def of_seeds(self) -> dict[int, Path]:
+        """The folders of the finished runs of every seed, by seed, whatever their row was called then."""
+        parent = self.directory.parent
+        key = parent.name.rpartition("-")[2]
+        found: dict[int, Path] = {}
+        folders = [parent] if key == UNPREPARED else sorted(parent.parent.glob(f"*-{key}"))
+        for folder in (path.parent for parent in folders for path in parent.glob("seed*/summary.json")):
+            if (seed := folder.name.removeprefix("seed")).isdecimal():
+                found.setdefault(int(seed), folder)
+        return dict(sorted(found.items()))
+
     def shell_lines(self, environment: dict[str, str]) -> list[str]:
         """The command lines for a shell; where a length penalty is to be chosen, the user sets it as ``LENPEN``."""
         return "\n".join(self.lines_by_step(environment).values()).split("\n")
@@ -294,16 +306,20 @@ def find_runs(
         own = _digest_of_code(row.user_dir)
         pretrained = (found[first.data].hash or "") if first else checkpoints.get(str(row.pretrained), "")
         read = f"{data.hash}{trees}{encoders.get(_encoder(row), '')}{own}{pretrained}"
-        key = row.key(read) if data.hash else "unprepared"
+        key = row.key(read) if data.hash else UNPREPARED
         existing = sorted(root.glob(f"*-{key}")) if data.hash else []
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
-        parent = existing[0] if existing else root / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
+        new = root / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
+        parent = parents.setdefault(key if data.hash else new.name, existing[0] if existing else new)
         for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
             if os.pathsep in str(path) or "${" in str(path):
                 raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
         firsts = runs_of(first) if first else [None] * len(seeds)
-        return [Run(row, s, data, cpu, parent / f"seed{s}", f) for s, f in zip(seeds, firsts, strict=True)]
+        folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
+        of_seeds = zip(seeds, folders, firsts, strict=True)
+        return [Run(row, s, data, cpu, folder / f"seed{s}", first) for s, folder, first in of_seeds]
 
+    parents: dict[str, Path] = {}  # of equal rows one
     runs: list[Run] = []
     for row in rows:
         runs += runs_of(row)

@@ -26,10 +26,14 @@ def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True)
     """
     found: dict[str, list[Summary]] = {row.name: [] for row in rows}
     for run in (runs_of if asked else _possible)(rows, root):
-        paths = sorted(run.directory.parent.glob("seed*/summary.json"))
-        if run.refused and paths and asked:
+        folders = run.of_seeds()
+        if run.refused and folders and asked:
             print(f"row {run.row.name} is left out: {run.refused}", file=sys.stderr)
-        found[run.row.name] = [] if run.refused else _by_seed(read_summary(path, AGAIN) for path in paths)
+        for seed, folder in {}.items() if run.refused else folders.items():
+            summary = read_summary(folder / "summary.json", AGAIN)
+            if summary["seed"] != seed:
+                raise ValueError(f"{folder}: is a copy of the run of seed {summary['seed']}; delete or rename it")
+            found[run.row.name].append(summary)
     return found
 
 
@@ -144,6 +148,20 @@ def _evaluated(average: Mapping[str, str | bool], train: Mapping[str, str | bool
     which = f"best {average['best']} checkpoints by {average.get('metric')}" if "best" in average else ""
     which = which or f"last {average.get('last')} checkpoints"
     return f"the average of the {which}, one every {train.get('save-interval-updates')} updates"
+
+
+def refuse_replacing(folder: Path, rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> None:
+    """Raise ``ValueError`` where ``save`` would replace copies of runs with other settings or of other data."""
+    try:
+        copies = from_results(folder, rows) if any(folder.glob("*.json")) else {}
+    except ValueError as error:
+        raise ValueError(f"{error}; save to another folder, or delete this file") from None
+    for name, of_row in copies.items():
+        own = {summary["seed"]: summary.get("data_hash") for summary in summaries[name]}
+        for copy in of_row:
+            if copy.get("data_hash") != own.get(copy["seed"], copy.get("data_hash")):
+                where = f"{folder}: the copy of {name} seed {copy['seed']}"
+                raise ValueError(f"{where} is of other data; save to another folder, or delete this file")
 
 
 def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:

@@ -126,7 +126,8 @@ def outcome(run: Run) -> str:
     if run.kind == "classification":
         from fairseq_diverse.analysis.accuracy import Accuracy, pooled
 
-        return f"accuracy {pooled(Accuracy(**part) for part in summary['accuracy'].values()).share:.2f}"
+        parts = summary["accuracy"].values()
+        return f"accuracy {pooled(Accuracy(part['classes'], part['hits']) for part in parts).share:.2f}"
     metrics = summary["metrics"]
     figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
     updates = summary.get("updates", run.row.max_update)

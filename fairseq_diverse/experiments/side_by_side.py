@@ -67,13 +67,5 @@ def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideByS
     return SideBySide(shown, len(reference), chosen)
 
 
-def seed_folders(run: Run) -> dict[int, Path]:
-    """The folders of a row's finished runs, by seed."""
-    found = {
-        path.parent.name.removeprefix("seed"): path.parent for path in run.directory.parent.glob("seed*/summary.json")
-    }
-    return {int(seed): found[seed] for seed in sorted(found, key=lambda seed: (len(seed), seed)) if seed.isdecimal()}
-
-
 def _translated(run: Run, name: str) -> dict[int, Path]:
-    return {seed: folder / name for seed, folder in seed_folders(run).items() if (folder / name).is_file()}
+    return {seed: folder / name for seed, folder in run.of_seeds().items() if (folder / name).is_file()}

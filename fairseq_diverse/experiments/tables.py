@@ -87,6 +87,7 @@ def load_table(
     path = config_path("tables", name)
     content = read_keys(path, TABLE_KEYS)
     overrides = parse_settings(settings or [])
+    fixed = {*overrides["train"], *(key for key, value in (("data", data), ("size", size)) if value)}
     content |= {"parser": overrides["train"].pop("parser")} if (everywhere := "parser" in overrides["train"]) else {}
     checkpoint = text_of(overrides["train"], "pretrained", path)
     overrides["train"].pop("pretrained", None)
@@ -98,7 +99,6 @@ def load_table(
     rows: dict[str, Row] = {}
     sizes: dict[Path, Flags] = {}
     of_data = {str(name): flags for name, flags in entries(content, "data-flags", path).items()}
-    fixed = {*overrides["train"], *(key for key, value in (("data", data), ("size", size)) if value)}
     for row_name, (family, row) in _points(content, path, fixed).items():
         where = f"{path}: row {row_name}"
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}

@@ -171,7 +171,8 @@ def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple
     if min(len(baseline), len(system)) < 2:
         raise ValueError(f"two seeds of each system, or more, are needed; got {len(baseline)} and {len(system)}")
     difference = float(np.mean(system) - np.mean(baseline))
-    if np.std(baseline) == np.std(system) == 0:
+    scores = np.abs([*baseline, *system])
+    if max(np.std(baseline), np.std(system)) <= 1e-12 * scores.max():  # equal up to rounding, as in `dunnett`
         return difference, None
     return difference, float(ttest_ind(system, baseline, equal_var=False).pvalue)
 

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -151,11 +152,15 @@ def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str
         The number of blocks.
 
     Raises:
-        ValueError: the file cannot be read or is not UTF-8.
+        ValueError: the file cannot be read or is not UTF-8, or a block has no end.
     """
-    pattern = rf"(?s)(?P<start><!-- {marker} -->\n).*?(?=<!-- end -->)"
+    start, end = rf"(?P<start><!-- {marker} -->\n)", "<!-- end -->"
     old = "\n".join([*read_lines(path), ""])
-    text, count = re.subn(pattern, lambda found: found["start"] + block(found), old)
+    starts = [*re.finditer(start, old)]
+    for found, after in itertools.pairwise([*(x.span() for x in starts), (len(old), len(old))]):
+        if end not in old[found[1] : after[0]]:
+            raise ValueError(f"{path}: {old[found[0] : found[1]].strip()}: has no {end} before the next one")
+    text, count = re.subn(rf"{start}(?s:.*?)(?={end})", lambda found: found["start"] + block(found), old)
     if count:
         with atomic_write(path) as f:
             f.write(text)

@@ -22,11 +22,16 @@ class _Loader(get_yaml_loader()):  # type: ignore[misc]
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        texts: set[str] = set()
+        values: dict[Any, str] = {}  # 1, 1.0 and yes are equal
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            number = key.tag.rpartition(":")[2] in ("int", "float", "bool")
+            value = self.construct_object(key) if number else key.value
+            if key.value in texts or value in values:
+                twice = key.value if key.value in texts else f"{key.value}, which is equal to {values[value]}"
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {twice}", key.start_mark)
+            texts.add(key.value)
+            values[value] = key.value
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -61,6 +61,11 @@ def test_what_is_set_for_every_row_is_not_in_the_names_of_a_grid(table):
     made = load_table(file, data="c", size="tiny")
     assert list(made.rows) == [f"{name}-lr={lr}" for name in ("first", "second") for lr in (1, 2)]
     assert made.changed == ("--data c", "--size tiny")
+    parsers = table(
+        ("rows:", "grid: {parser: [spacy, stanza]}\nrows:"), ("{dropout: 0.3,", "{task: translation_with_syntax,")
+    )
+    (row,) = [row for row in load_table(parsers, settings=["parser=stanza"]).rows.values() if row.parser]
+    assert row.name == "second" and {*row.parser.values()} == {"stanza"}
 
 
 def test_equal_rows_are_scored_as_all_of_them_ask_for(table):
@@ -299,6 +304,8 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("rows:", f"grid: {{lr: {list(range(101))}, dropout: {list(range(100))}}}\nrows:"), "makes 20,200 rows"),
         (("rows:", "grid: {metrics: [wer, ter]}\nrows:"), "grid: metrics: not a flag of a program; write rows for it"),
         (("fp16: true", "task: sentence_probing, metrics: wer"), "row second: metrics: wer: are of translations"),
+        (("  first:", "  1:\n  yes:\n  first:"), "duplicate key yes, which is equal to 1"),
+        (("  first:", "  2: {lr: 1}\n  0x2: {lr: 2}\n  first:"), "duplicate key 0x2, which is equal to 2"),
         (("rows:", "grid: {from-checkpoint: [a/b, a_b]}\nrows:"), "two rows would be called first-from-checkpoint=a_b"),
     ],
 )

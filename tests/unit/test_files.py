@@ -263,6 +263,11 @@ def test_marked_blocks_of_a_page_are_rewritten(tmp_path):
     assert page.read_text() == (
         "a\n<!-- results of x -->\nnew x \\1\n<!-- end -->\nb\n<!-- results of y -->\nnew y \\1\n<!-- end -->\n"
     )
+    for text in ("<!-- a -->\nprose\n<!-- a -->\n<!-- end -->\n", "<!-- end -->\n<!-- a -->\nprose\n"):
+        page.write_text(text)
+        with pytest.raises(ValueError, match=r"page\.md: <!-- a -->: has no <!-- end --> before the next one"):
+            rewrite_blocks(page, "a", lambda found: "new\n")
+        assert page.read_text() == text
     page.write_bytes(b"nothing\r\n")
     assert rewrite_blocks(page, "results", lambda found: "new\n") == 0 and page.read_bytes() == b"nothing\r\n"
 

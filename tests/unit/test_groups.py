@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -313,6 +314,11 @@ def test_saved_copies_show_the_same_groups_as_runs(finished, tmp_path, capsys):
     assert out.read_bytes().startswith(b"%PDF")
     code, page, _ = shown(capsys, finished, "--by", "length", "--format", "html", "--translations", 0)
     assert code == 0 and "by length" in page and page.count("<table") > 1
+    chain = Path(finished).read_text().replace("  second: {", "  second: {baseline: third, ")
+    Path(finished).write_text(f"{chain}x: clip-norm\n")  # which no row has
+    assert main(["plot", "rows", finished, "--by", "length", "--rows", "second", "--out", str(out)]) == 0
+    code, page, _ = shown(capsys, finished, "--rows", "second", "--format", "html", "--translations", 0)
+    assert code == 0 and "Against --clip-norm" not in page
 
 
 def test_summaries_without_sentences_are_refused_in_one_line(finished, tmp_path, capsys):

@@ -239,6 +239,17 @@ def test_curves_are_rows_that_differ_in_one_flag(table):
         curves(rows, ["phrase-limits"])
 
 
+def test_rows_that_differ_in_more_than_the_flag_are_other_curves(table):
+    levels = "  none: {syntax: phrase, phrase-limit: no-number}\n  other: {syntax: phrase, phrase-limit: another}\n"
+    tried = "  k-8-lenpen: {syntax: phrase, phrase-limit: 8, generate: {lenpen: [1, 2]}}\n"
+    table.write_text(table.read_text().replace("rows:\n", f"rows:\n{levels}{tried}"))
+    rows = load_table(str(table)).rows
+    found = curves([rows[name] for name in ("none", "other", "k-8", "k-8-lenpen")], ["phrase-limit"])
+    assert sorted(map(str, (curve.points for curve in found))) == sorted(
+        map(str, ({None: "none"}, {None: "other"}, {8.0: "k-8"}, {8.0: "k-8-lenpen"}))
+    )
+
+
 def bar_ends(axis):
     """Lower and upper end of every bar, in the order of drawing."""
     return [bars[2][0].get_segments()[0][:, 1].tolist() for bars in axis.containers]
@@ -322,6 +333,8 @@ def test_plot_rows(table, tmp_path, capsys):
     table.write_text(table.read_text() + "x: phrase-limit\n")
     assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 0
     assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
+    other = ["plot", "rows", "nlu-small", "--x", "arch", "--out", str(tmp_path / "k.pdf")]
+    assert main(other) == 2 and "draws rows that translate; row plain-pretraining does not" in capsys.readouterr().err
     assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
     assert "--metrics blue: known are bleu, nll, speed" in capsys.readouterr().err
     assert main(["plot", "rows", str(table), "--runs", str(tmp_path), "--out", str(tmp_path / "k.pdf")]) == 2

@@ -1,6 +1,7 @@
 """A damaged or hostile record of prepared data, its models, or a run's summary: one line that names the file."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,11 +11,13 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.experiments import comparison, schedule
 from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
 from fairseq_diverse.experiments.records import read_summary
+from fairseq_diverse.experiments.runs import find_runs
+from fairseq_diverse.experiments.saved import from_runs
 from fairseq_diverse.experiments.summary import starts
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
-from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
+from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, lowercased
 
 SIDE = SIDE_DEFAULTS | {"normalize": False}
 RECORD = {
@@ -188,6 +191,53 @@ def test_a_damaged_summary_names_the_file_and_the_figure(keys, value, words, tmp
     assert said.startswith(f"{path}: not a summary of a run (") and words in said and said.endswith("; save it again")
 
 
+@pytest.mark.parametrize(
+    "glue",
+    [
+        {},
+        {"RTE-m": {"metrics": {"accuracy": 60.0}, "examples": 5}},
+        {"RTE": {"metrics": {"f1": 60.0}, "examples": 5}},
+        {"MNLI-m": {"metrics": {"accuracy": 60.0}, "examples": 5}},
+    ],
+    ids=["nothing", "no dev set", "another metric", "one dev set of two"],
+)
+def test_a_summary_of_glue_has_the_figures_of_its_task(glue, tmp_path):
+    path = tmp_path / "first-seed1.json"
+    shared = {key: value for key, value in SUMMARY.items() if key not in ("metrics", "test_nll", "bleu_counts")}
+    path.write_text(json.dumps(shared | {"glue": {"RTE": {"metrics": {"accuracy": 60.0}, "examples": 5}}}))
+    assert read_summary(path, "")["glue"]
+    path.write_text(json.dumps(shared | {"glue": glue}))
+    with pytest.raises(ValueError, match=r"not a summary of a run \(glue\); save it again"):
+        read_summary(path, "save it again")
+
+
+NLU = Path(__file__).parents[2] / "results/nlu-small"
+
+
+@pytest.mark.parametrize("chosen", ["evolving", "evolving-pretraining,plain-pretraining"])
+def test_rows_of_glue_have_the_figures_that_they_have_in_the_whole_table(chosen, capsys):
+    """Also those of pre-training, which the table has, too."""
+
+    def shown(*flags):
+        assert main(["report", "nlu-small", "--results", str(NLU), "--format", "json", *flags]) == 0
+        content = json.loads(capsys.readouterr().out)
+        return [*content["rows"], *content.get("pretraining", [])]
+
+    every = shown()
+    found = shown("--rows", chosen)
+    assert found and all(line in every for line in found if "delta" in line) and any("delta" in line for line in found)
+
+
+def test_finished_rows_of_glue_without_their_baseline_are_shown(tmp_path, capsys):
+    folder = shutil.copytree(NLU, tmp_path / "nlu")
+    for path in folder.glob("plain-data*RTE*"):
+        path.unlink()
+    asked = ["report", "nlu-small", "--results", str(folder), "--finished", "--format", "json"]
+    assert main(asked) == 0
+    lines = [line for line in json.loads(capsys.readouterr().out)["rows"] if line["figure"] == "RTE accuracy"]
+    assert len(lines) == 2 and not any("delta" in line for line in lines)
+
+
 def test_a_summary_from_before_machines_were_recorded_is_read(tmp_path):
     path = tmp_path / "first-seed1.json"
     path.write_text(json.dumps({key: value for key, value in SUMMARY.items() if key not in ("machine", "starts")}))
@@ -356,6 +406,67 @@ def test_saved_copies_are_of_the_rows_that_are_shown(table, tmp_path, capsys):
     assert {path.name.partition("-")[0] for path in (tmp_path / "copies").iterdir()} == {"first", "second"}
 
 
+def test_copies_of_other_settings_or_data_are_not_replaced(table, tmp_path, capsys):
+    asked = results(tmp_path / "results", table(), {row: NLL[row] for row in ("first", "second")})
+    save = ["--save", str(tmp_path / "copies")]
+    reported(capsys, asked, *save)
+    before = {path.name: path.read_text() for path in (tmp_path / "copies").iterdir()}
+    path = tmp_path / "copies/second-seed1.json"
+    for change, problem in (
+        ({"commands": ["fairseq-train d --lr 7"]}, "not row second of this table as configured: "),
+        ({"data_hash": "x"}, "the copy of second seed 1 is of other data; "),
+    ):
+        path.write_text(json.dumps(json.loads(before[path.name]) | change))
+        kept = path.read_text()
+        assert main([*asked, *save]) == 2 and path.read_text() == kept
+        said = capsys.readouterr().err
+        assert problem in said and "save to another folder, or delete this file" in said
+    path.write_text(before[path.name])
+    reported(capsys, asked, *save)
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """A folder of runs with data, and what leaves a finished run there."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "runs/data/multi30k_en_de").mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    (tmp_path / "runs/data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
+
+    def finish(run):
+        run.directory.mkdir(parents=True)
+        (run.directory / "summary.json").write_text(json.dumps(SUMMARY | {"seed": run.seed}))
+        return run.directory
+
+    return finish
+
+
+def test_copies_of_folders_are_no_seeds(prepared, rows):
+    for folder in [prepared(run) for run in find_runs(rows, [1, 2], cpu=True)]:
+        for name in (f"{folder.name}-old", f"{folder.name}.bak"):
+            shutil.copytree(folder, folder.with_name(name))
+    assert {row: [s["seed"] for s in found] for row, found in from_runs(rows).items()} == {
+        "first": [1, 2],
+        "second": [1, 2],
+    }
+    shutil.copytree(folder, folder.with_name("seed7"))
+    with pytest.raises(ValueError, match="seed7: is a copy of the run of seed 2; delete or rename it"):
+        from_runs(rows)
+
+
+def test_equal_runs_in_several_folders_are_all_found(prepared, rows, table):
+    """Of two processes that began before either had a folder; and equal rows of one table share one."""
+    (row, _), renamed = rows, load_table(table(("first:", "other:"))).rows["other"]
+    one, two = find_runs([row], [1], cpu=True), find_runs([renamed], [2, 3], cpu=True)
+    folders = [prepared(run) for run in (*one, *two)]
+    assert len({folder.parent for folder in folders}) == 2
+    for each in (row, renamed):
+        assert [s["seed"] for s in from_runs([each])[each.name]] == [1, 2, 3]
+        assert [run.directory for run in find_runs([each], [1, 2, 3], cpu=True)] == folders
+    more = load_table(table(("first:", "first: {lr: 7}\n  third: {lr: 7}"))).rows
+    assert len({run.directory for run in find_runs([more["first"], more["third"]], [1], cpu=True)}) == 1
+
+
 def test_a_baseline_with_a_baseline_that_is_not_shown_is_compared_with_nothing(table, tmp_path, capsys):
     chain = ("  second: {", "  third: {dropout: 0.4, baseline: second}\n  second: {")
     found, _ = reported(capsys, results(tmp_path / "results", table(chain), NLL), "--rows", "third")
@@ -384,6 +495,7 @@ def test_rows_that_are_not_shown_and_cannot_be_run_do_not_stop_a_report_of_runs(
     asked = ["report", name, "--runs", str(tmp_path / "runs"), "--format", "json"]
     found, _ = reported(capsys, asked, "--rows", "second")
     assert found["second"]["nll_seed_rows"] == 2 and found["second"]["seeds"] == 2
+    assert [found[row]["nll"] for row in ("first", "second")] == [pytest.approx(5.6), pytest.approx(5.25)]
     assert main(asked) == 2 and "nowhere" in capsys.readouterr().err
 
 

@@ -405,6 +405,28 @@ def test_long_headers_have_several_lines():
     ]
 
 
+def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
+    name = table(("rows:", "grid: {dropout: [0.2, 0.4]}\nrows:"), ("dropout: 0.3, fp16", "fp16"))
+    command = "fairseq-train d --arch transformer --max-update 30 --lr 0.005 --dropout "
+    runs = {
+        f"{family}-dropout={rate}": [summary(1, 20, nll) | {"commands": [f"{command}{rate}{more}"]}]
+        for family, more in (("first", ""), ("second", " --fp16"))
+        for rate, nll in ((0.2, 5.0), (0.4, 6.0))
+    }
+    saved.save(tmp_path / "results", runs)
+    asked = ["report", name, "--results", str(tmp_path / "results"), "--format", "json"]
+    assert not main([*asked, "--baseline", "second"])
+    lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+    assert (
+        lines["first-dropout=0.2"]["baseline"] == "second-dropout=0.2"
+        and "nll_delta" not in lines["second-dropout=0.4"]
+    )
+    asked[1] = table(("  first:", "  first: {grid: {}}"), ("dropout: 0.3, fp16", "grid: {dropout: [0.2, 0.4]}, fp16"))
+    assert main([*asked, "--baseline", "second"]) == 2
+    said = "--baseline second: which is for row first? second-dropout=0.2, second-dropout=0.4"
+    assert said in capsys.readouterr().err
+
+
 def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
     command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
     second = summary(1, 3, 4.0) | {"commands": [command]}
@@ -751,7 +773,11 @@ def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
     assert written.startswith(f"before\n\n{marker}table\n\n| row | BLEU |") and "old" not in written
     assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" not in written
     assert not main(["report", "--refresh", str(text)]) and text.read_text() == written
-    for wrong, message in (("nothing\n", "no table between"), (marker.replace("--columns", "--colums"), "--colums")):
+    for wrong, message in (
+        ("nothing\n", "no table between"),
+        (marker.replace("--columns", "--colums"), "--colums"),
+        (marker.replace("--columns row,BLEU", "--help"), "--help -->: shows no table"),
+    ):
         text.write_text(f"{wrong}<!-- end -->")
         assert main(["report", "--refresh", str(text)]) == 2
         assert message in capsys.readouterr().err and text.read_text() == f"{wrong}<!-- end -->"
