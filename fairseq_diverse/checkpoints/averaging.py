@@ -90,7 +90,7 @@ def in_range(found: Sequence[Checkpoint], first: int, final: int) -> list[Checkp
 def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
     """The ``count`` checkpoints with the best value of ``metric``, or all where there are fewer, the best first.
 
-    Copies of one model count once. A value that is not finite is worse than any other, and its checkpoint not chosen.
+    Copies of one model in a folder count once. A checkpoint whose value is not finite is not chosen.
 
     The value is the one in the checkpoint: the figure that ``--best-checkpoint-metric`` named, or a mean of
     validation (``loss``, ``nll_loss``); or else the one in its name (``checkpoint.best_bleu_36.70.pt``). Averages
@@ -120,7 +120,9 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
         if value is not None:
             higher = maximized if higher is None else higher
             number = _updates(state)
-            by_update.setdefault(path if number is None else number, Checkpoint(path, number or 0, value))
+            by_update.setdefault(
+                path if number is None else (path.parent, number), Checkpoint(path, number or 0, value)
+            )
     found = list(by_update.values())
     if not found:
         raise ValueError(f"no checkpoint holds {metric}; found {_names(files)}")

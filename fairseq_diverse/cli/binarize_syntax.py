@@ -11,6 +11,8 @@ The dependencies of all splits but train are kept as they are, too: `report --by
 import argparse
 import json
 import shutil
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +66,9 @@ def main(args: argparse.Namespace) -> None:
     if args.slurm is not None:
         queue(args, {str(args.data): []})
         return
-    from fairseq_diverse.data.trees import binarize
+    from fairseq_diverse.data.trees import available_trees, binarize
     from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
+    from fairseq_diverse.support.errors import UserError
     from fairseq_diverse.syntax.attachment import kept_trees
     from fairseq_diverse.syntax.makers import named_makers
     from fairseq_diverse.syntax.parse import record_path
@@ -86,6 +89,9 @@ def main(args: argparse.Namespace) -> None:
         )
         assert text is not None
         prefix = args.data / f"{split}.{args.source_lang}-{args.target_lang}.{args.source_lang}"
+        there: list[str] = []
+        with suppress(UserError):  # a damaged description is replaced
+            there = available_trees(prefix)
         made: dict[str, dict[str, Any]] = {}
         for kind, path in (("dependency", dependency), ("constituency", constituency)):
             if path:
@@ -93,6 +99,10 @@ def main(args: argparse.Namespace) -> None:
         if unused := sorted({*named.values()} - {how["parser"] for how in made.values()}):
             raise ValueError(f"--parser {args.parser}: by what `parse` recorded, {unused[0]} made no trees of {split}")
         counts = binarize(prefix, text, dependency, constituency, args.subwords, made)
+        for kind in there:
+            if not getattr(args, kind):
+                gone = f"its {kind} trees are gone; give --{kind} FILES as well to have both"
+                print(f"warning: {split}: {gone}", file=sys.stderr)
         if dependency and split != "train":
             kept = kept_trees(args.data, split, args.source_lang, args.target_lang)
             with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:
@@ -119,4 +129,5 @@ def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:
         content = json.loads(record.read_text(encoding="utf-8"))
     except ValueError:
         raise ValueError(f"{record}: damaged; parse again, or delete it") from None
-    return recorded_parsers({"parsers": {kind: content}}, str(record))[kind]
+    of_kind = recorded_parsers({"parsers": {kind: content}}, str(record))[kind]
+    return {key: value for key, value in of_kind.items() if key != "text"}

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.support.processes import Busy
-    from fairseq_diverse.syntax.parse import join_shards, parse_file, shard_path
+    from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, shard_path
     from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
 
     name = args.parser or parser_of(args.kind, args.model)
@@ -77,6 +77,7 @@ def main(args: argparse.Namespace) -> None:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         whole, out = out, shard_path(out, *shard) if args.shard else out
         if existing := next((path for path in (out, *[whole] * args.join) if path.exists()), None):
+            refuse_other(existing, text, args.kind, name, model, args.language)
             print(f"{existing}: there already")
         else:
             count, unparsed = parse_file(text, out, args.kind, name, model, args.language, workers, shard, gpus)

@@ -84,8 +84,10 @@ def put_plain(data: PlainData, raw: Path, out: Path, overwrite: bool = False) ->
         raise ValueError(f"{raw}: lacks {', '.join(missing)}, {data.origin}")
     if out.is_dir() and filecmp.cmpfiles(raw, out, data.files, shallow=False)[0] == data.files:
         return False
-    if not overwrite and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
-        raise ValueError(f"{out}: exists and holds something else; choose another --out or add --overwrite")
+    if out.is_file() or (out.is_dir() and {path.name for path in out.iterdir()} - {*data.files}):
+        raise ValueError(f"{out}: exists and is something else; choose another --out")
+    if not overwrite and out.is_dir() and any(out.iterdir()):
+        raise ValueError(f"{out}: holds other files of these names; choose another --out or add --overwrite")
     for name in data.files:
         data.read(raw / name)
     work = temporary_path(out)

@@ -21,7 +21,7 @@ from fairseq_diverse.support.files import remove, temporary_path
 from fairseq_diverse.support.installed import install
 
 TOLERANCE = 1e-3  # of a log probability; float32 rounding is about 1e-5
-SENTENCES, LONGEST = 8, 20  # random pairs that are compared, their subwords
+SENTENCES, LONGEST = 8, 20  # random pairs that are compared, their subwords and </s> at most
 
 
 def to_ctranslate2(path: str | Path, data: str | Path, out: str | Path, quantization: str | None = None) -> None:
@@ -86,7 +86,8 @@ def _difference(model: Any, task: Any, folder: Path) -> float:
 
     numbers = torch.Generator().manual_seed(1)
     sides = task.source_dictionary, task.target_dictionary
-    pairs = [[_sentence(side, numbers) for side in sides] for _ in range(SENTENCES)]
+    longest = min(LONGEST, *model.max_positions())
+    pairs = [[_sentence(side, longest, numbers) for side in sides] for _ in range(SENTENCES)]
     words = [[[side[number] for number in pair[n]] for pair in pairs] for n, side in enumerate(sides)]
     translator = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=torch.get_num_threads())
     differences = []
@@ -96,8 +97,8 @@ def _difference(model: Any, task: Any, folder: Path) -> float:
     return float(torch.stack(differences).nan_to_num(torch.inf).max())
 
 
-def _sentence(words: Any, numbers: torch.Generator) -> list[int]:
-    length = int(torch.randint(1, LONGEST, (), generator=numbers))
+def _sentence(words: Any, longest: int, numbers: torch.Generator) -> list[int]:
+    length = int(torch.randint(1, longest, (), generator=numbers))
     return torch.randint(words.nspecial, len(words), (length,), generator=numbers).tolist()
 
 

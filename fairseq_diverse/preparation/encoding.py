@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
-from fairseq_diverse.preparation.pipeline import AGAIN, FILE, glue_task, inside, languages, read_record
+from fairseq_diverse.preparation.pipeline import (
+    AGAIN,
+    FILE,
+    MOSES,
+    TRUECASING,
+    glue_task,
+    inside,
+    languages,
+    read_record,
+)
 
 GPT2 = ("encoder.json", "vocab.bpe", "dict.txt")
 GPT2_ORIGIN = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
@@ -22,6 +31,7 @@ class Encoding:
     model: Path
     vocabulary: Path | None = None
     truecaser: Path | None = None
+    moses: bool = True  # see ``Tokens``
 
     @property
     def files(self) -> list[Path]:
@@ -51,11 +61,12 @@ def of_data(folder: Path) -> Encoding:
         raise ValueError(f"{folder}: of two languages; take one prepared with --monolingual")
     try:
         side = next(iter(record["config"]["sides"]))
-        bpe, truecaser = record["bpe"], record["truecaser"][side]
-        files = [name and inside(folder, name) for name in (bpe["model"][side], bpe["vocabulary"][side], truecaser)]
+        bpe, names = record["bpe"], (record["bpe"]["model"], record["bpe"]["vocabulary"], record["truecaser"])
+        model, vocabulary, truecaser = (of[side] and inside(folder, of[side]) for of in names)
         steps = {key: record["config"]["sides"][side][key] for key in ("language", *SIDE_DEFAULTS)}
         settings = {key: value for key, value in bpe.items() if key not in ("model", "vocabulary")}
         dictionary = folder / (f"{side}/dict.txt" if glue_task(record) else "dict.txt")
-        return Encoding(steps, settings, dictionary, *files)
+        moses = record.get(TRUECASING) == MOSES
+        return Encoding(steps, settings, dictionary, model, vocabulary, truecaser, moses)
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise ValueError(f"{folder / FILE}: incomplete ({error}); {AGAIN}") from None

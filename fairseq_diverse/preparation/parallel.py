@@ -1,45 +1,56 @@
 """Apply a function to many lines, in one or several processes."""
 
+import collections
+import itertools
 import multiprocessing
-import multiprocessing.pool
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import STOPS, die_with_parent, signals_deferred
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_function: Callable[[Any], Any]  # in a worker process: sent once, not with every item
-_context: Any = multiprocessing.get_context()
-SIGNALS = (signal.SIGINT, *STOPS)  # ignored by workers: the pool would wait for a worker that dies of a signal
-
-
-class _Worker(_context.Process):
-    terminate = _context.Process.kill  # workers ignore SIGTERM
-
-
-class _Context(type(_context)):
-    Process = _Worker
+_function: Callable[[Any], Any]  # in a worker process: sent once, not with every chunk
+CHUNK = 200  # items
+SIGNALS = (signal.SIGINT, *STOPS)  # ignored by workers, which end with the parent
 
 
 @contextmanager
 def parallel_map(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[Iterator[R]]:
-    """``map(function, items)``, in order, with ``workers`` processes, which end with the block."""
+    """``map(function, items)``, in order, with ``workers`` processes, which end with the block.
+
+    Raises:
+        UserError: a process was killed.
+    """
     if workers == 1:
         yield map(function, items)
-    else:
-        pool = None
-        try:
-            with signals_deferred():
-                pool = multiprocessing.pool.Pool(workers, _start_worker, (function,), context=_Context())
-            yield pool.imap(_call, items, chunksize=200)
-        finally:
-            if pool is not None:
-                with signals_deferred():
-                    pool.terminate()
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start_worker, (function,))
+    try:
+        yield _results(pool, iter(items), workers)
+    finally:
+        with signals_deferred():
+            pool.shutdown(cancel_futures=True)
+
+
+def _results(pool: ProcessPoolExecutor, items: Iterator[Any], workers: int) -> Iterator[Any]:
+    waiting: collections.deque[Future[list[Any]]] = collections.deque()
+    try:
+        while chunk := [*itertools.islice(items, CHUNK)]:
+            with signals_deferred():  # the first call starts the processes
+                waiting.append(pool.submit(_work, chunk))
+            if len(waiting) > 2 * workers:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    except BrokenProcessPool:
+        raise UserError("a process died, out of memory?; start again with fewer --workers") from None
 
 
 def _start_worker(function: Callable[[Any], Any]) -> None:
@@ -50,5 +61,5 @@ def _start_worker(function: Callable[[Any], Any]) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _call(item: Any) -> Any:
-    return _function(item)
+def _work(chunk: list[Any]) -> list[Any]:
+    return [*map(_function, chunk)]

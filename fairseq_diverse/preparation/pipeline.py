@@ -12,6 +12,7 @@ from fairseq_diverse.preparation.tokens import Tokens
 FILE = "preprocess.json"
 FORMAT = "fairseq-diverse preprocessing"
 SCHEMA = 1
+TRUECASING, MOSES = "truecasing", "moses"  # of data prepared before, a record says nothing
 AGAIN = "prepare the data again (with --overwrite)"
 
 
@@ -122,7 +123,8 @@ class Preprocessing:
             tokens, subwords = {}, {}
             for side in config["sides"]:
                 truecaser, vocabulary = record["truecaser"][side], bpe["vocabulary"][side]
-                tokens[side] = Tokens(config["sides"][side], truecaser and inside(data_dir, truecaser))
+                model = truecaser and inside(data_dir, truecaser)
+                tokens[side] = Tokens(config["sides"][side], model, record.get(TRUECASING) == MOSES, bpe["kind"])
                 subwords[side] = Subwords(
                     bpe["kind"],
                     inside(data_dir, bpe["model"][side]),

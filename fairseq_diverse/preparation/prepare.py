@@ -14,7 +14,7 @@ from typing import Any
 from fairseq_diverse.preparation.binarizing import binarize
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
-from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, read_record
+from fairseq_diverse.preparation.pipeline import FILE, FORMAT, MOSES, SCHEMA, TRUECASING, read_record
 from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
@@ -22,6 +22,7 @@ from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.files import iterate_lines, temporary_path
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
+TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
 Say = Callable[[str], None]
 
 
@@ -73,12 +74,14 @@ def prepare(
     wanted: dict[str, Any] = {"config": config.as_dict(), "raw": raw_hashes}
     wanted |= {"encoding": {path.name: _file_hash(path) for path in encoding.files}} if encoding else {}
     wanted |= {"hold-out": hold_out} if hold_out else {}
+    if any(side["truecase"] for side in config.sides.values()) and (encoding is None or encoding.moses):
+        wanted[TRUECASING] = MOSES
     if _existing(out, wanted, strict, overwrite):
         return False
     if _is_mount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     pairs = {split: tuple(raw / name for name in of_split) for split, of_split in names.items()}
-    tokens = tuple(map(Tokens, config.sides.values()))
+    tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
     totals = {split: _equal_lengths(*paths) for split, paths in pairs.items()}
     versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
     keep, work = work is not None, work or temporary
@@ -115,7 +118,7 @@ def prepare(
         }
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         steps.path.unlink(missing_ok=True)
-        put_in_place(work, out)
+        put_in_place(work, out, kept=TREES)
     except OSError as error:  # for example a full disk, for which Python names no file
         raise OSError(f"{out}: not prepared: {error}") from None
     finally:
@@ -172,12 +175,14 @@ def _is_mount(out: Path) -> bool:
     return os.path.ismount(out) or len(mounts) == 2
 
 
-def put_in_place(work: Path, out: Path) -> None:
-    """Rename ``work`` to ``out``, in the place of what is there."""
+def put_in_place(work: Path, out: Path, kept: str = "") -> None:
+    """Rename ``work`` to ``out``, in the place of what is there; a folder ``kept`` stays."""
     old = temporary_path(out).with_suffix(".old")
     if out.exists():
         os.replace(out, old)
     os.replace(work, out)
+    if kept and (old / kept).is_dir():
+        os.replace(old / kept, out / kept)
     shutil.rmtree(old, ignore_errors=True)
 
 

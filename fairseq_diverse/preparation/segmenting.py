@@ -29,9 +29,10 @@ def truecase(
             model = work / f"{names[side]}"
             if not given:
                 steps(f"train {model.name}", _train_truecaser, work / f"text/tok.train.{language}", model)
+            tokens = Tokens(side_steps, model, encoding.moses if given and encoding else True)
             for split in config.splits:
                 path = work / f"text/tok.{split}.{language}"
-                steps(f"truecase {path.name}", _apply_truecaser, path, Tokens(side_steps, model), workers)
+                steps(f"truecase {path.name}", _apply_truecaser, path, tokens, workers)
     return names
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.preparation.subwords import readable
+from fairseq_diverse.preparation.subwords import SPACE_MARK, readable
 
 # Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -22,17 +22,19 @@ class Tokens:
     Args:
         steps: the side: ``language`` and the keys of ``SIDE_DEFAULTS``.
         truecaser: the truecaser's model; None before its training, or without a truecaser.
+        moses: keep the case of known words within a sentence, as Moses does.
+        subwords: their kind.
     """
 
-    def __init__(self, steps: dict[str, Any], truecaser: Path | None = None):
+    def __init__(self, steps: dict[str, Any], truecaser: Path | None = None, moses: bool = True, subwords: str = ""):
         import sacremoses
 
         language = steps["language"]
-        self.steps = steps
+        self.steps, self.subwords = steps, subwords
         self.normalizer = sacremoses.MosesPunctNormalizer(language) if steps["normalize"] else None
         self.moses = sacremoses.MosesTokenizer(language) if steps["tokenizer"] == "moses" else None
         self.detokenizer = sacremoses.MosesDetokenizer(language)
-        self.truecaser = None
+        self.truecaser, self.keeps_known = None, moses
         if truecaser:
             with readable(truecaser, "model of a truecaser"):
                 self.truecaser = sacremoses.MosesTruecaser(str(truecaser))
@@ -43,6 +45,8 @@ class Tokens:
     def tokenize(self, line: str) -> str:
         """Normalized, tokenized, cased text; tokens joined by single spaces."""
         line = clean(line)[0]
+        if self.subwords == "sentencepiece":  # which does not tell its own mark from a space
+            line = line.replace(SPACE_MARK, " ")
         if self.steps["tokenizer"] == "raw":  # for subwords that hold the spaces
             return line.strip()
         if self.normalizer:
@@ -63,7 +67,7 @@ class Tokens:
 
     def truecase(self, line: str) -> str:
         assert self.truecaser is not None
-        return self.truecaser.truecase(line, return_str=True)
+        return self.truecaser.truecase(line, return_str=True, use_known=self.keeps_known)
 
     def detokenize(self, line: str) -> str:
         """Detokenized text; normalization and lower-casing are not undone."""

@@ -93,11 +93,23 @@ def parse_file(
         paths = _parse(lines, out, parts, job, workers, gpus)
         record: dict[str, Any] = {"kind": kind, "parser": parser, "model": model, "language": language}
         record["versions"] = versions(parser, model)
-        if shard != (1, 1):
-            record["shard"] = {"text": digest, "lines": [first, last]}
+        record |= {"text": digest} if shard == (1, 1) else {"shard": {"text": digest, "lines": [first, last]}}
         unparsed = _join(paths, out, record)
         shutil.rmtree(parts)
     return last - first, unparsed
+
+
+def refuse_other(out: Path, text: Path, kind: str, parser: str, model: str, language: str) -> None:
+    """Raise ``UserError`` where finished trees are, by what was recorded, of another text or parser."""
+    recorded = _read(record_path(out)) if record_path(out).exists() else {}
+    recorded |= recorded.get("shard", {})
+    asked = {"kind": kind, "parser": parser, "language": language, "model": Path(model).name}
+    recorded |= {"model": Path(recorded["model"]).name} if "model" in recorded else {}
+    if "text" in recorded and text.exists():  # earlier versions did not record it
+        asked["text"] = _measure(text)[1]
+    if other := next((key for key, value in asked.items() if recorded.get(key, value) != value), None):
+        shown = "of another text" if other == "text" else f"of {other} {recorded[other]}"
+        raise UserError(f"{out}: there already, but {shown}; delete it to parse again, or give another --out")
 
 
 def _measure(text: Path) -> tuple[int, str]:
@@ -152,7 +164,7 @@ def join_shards(out: Path, count: int) -> list[Path]:
                 with atomic_write(f"{out}.unparsed", "wb") as joined:
                     joined.writelines(listed.read_bytes() for listed in lists)
             with atomic_write(record_path(out)) as described:
-                json.dump(records[0], described)
+                json.dump(records[0] | {"text": ranges[0]["text"]}, described)
         for shard in shards:
             for path in (Path(f"{shard}.unparsed"), record_path(shard), shard):
                 path.unlink(missing_ok=True)

@@ -86,6 +86,13 @@ def test_ctranslate2_translates_the_same(data, checkpoint, tmp_path):
         assert [found[n][0] for n in ended] == pytest.approx([expected[n][0] for n in ended], abs=2e-4)
 
 
+def test_ctranslate2_of_few_learned_positions(data, tmp_path):
+    flags = "--encoder-learned-pos --decoder-learned-pos --max-source-positions 14 --max-target-positions 14"
+    path = train(data, tmp_path / "model", f"{flags} --skip-invalid-size-inputs-valid-test")
+    words = ["export", "--to", "ctranslate2", "--data", str(data), "--out", str(tmp_path / "out")]
+    assert main([*words, str(path)]) == 0 and (tmp_path / "out/model.bin").exists()
+
+
 def test_what_ctranslate2_does_not_know_is_refused(data, tmp_path, capsys):
     for flags, message in (
         ("--cross-self-attention", "cannot go to CTranslate2: a log probability would differ by "),

@@ -158,7 +158,10 @@ def test_fairseq_reads_the_result_and_preprocessing_repeats_it(tmp_path, raw, pr
     assert (preprocessing.source, preprocessing.target) == ("en", "de")
     for language in WORDS:
         shutil.copyfile(raw / f"train.{language}", raw / f"second.{language}")
+    (out / "trees").mkdir()
+    (out / "trees/train.en.conllu").write_text("hours of parsing")
     said = prepare("--overwrite", files={"test": ["test", "second"]})
+    assert (out / "trees/train.en.conllu").read_text() == "hours of parsing"
     assert "test1 (second): 40 of 40 pairs kept" in said
     record = json.loads((out / "preprocess.json").read_text())
     assert record["hash"] == preprocessing.hash and list(record["tests"]) == ["test", "second"]

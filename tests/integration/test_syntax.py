@@ -315,7 +315,10 @@ def test_translate_parses_stdin(data, checkpoint, tmp_path):
     prepared, trees, model = shutil.copytree(data, tmp_path / "data"), tmp_path / "x.conllu", MODELS["dependency"]
     how = ("--kind", "dependency", "--model", os.path.relpath(model), "--workers", 1)
     command("parse", *how, "--input", data / "text/tok.test.en", "--out", trees)
-    command("binarize-syntax", "--data", prepared, "--splits", "test", "--dependency", trees)
+    done = cli("binarize-syntax", "--data", prepared, "--splits", "test", "--dependency", trees)
+    assert done.returncode == 0 and done.stderr.endswith(
+        "warning: test: its constituency trees are gone; give --constituency FILES as well to have both\n"
+    )
     assert read_record(prepared)["parsers"]["dependency"]["model"] == str(model.resolve())
     lines = ["He sees the tower .", "", " ".join(["tower"] * 600), "The old man ( he ) sleeps ."]
     line = [*COMMAND, "translate", "--checkpoint", checkpoint, "--data", prepared, "--cpu", "--max-len-b", 12]

@@ -539,8 +539,12 @@ def test_files_of_ones_own_are_checked_and_copied_all_or_none(tmp_path, monkeypa
     before = find_data("probing").hash
     assert sorted(path.name for path in made.iterdir()) == sorted(PLAIN_DATA["probing"].files)
     (raw / "subj_number.txt").write_text(good.replace("tr\t", "tr\t", 1) + "te\tNN\tdogs .\n")
-    assert "holds something else; choose another --out or add --overwrite" in asked()
+    assert "holds other files of these names; choose another --out or add --overwrite" in asked()
     assert asked("--overwrite") == f"prepared {made}\n" and find_data("probing").hash != before
+    (made / "thesis.tex").write_text("mine")
+    (raw / "subj_number.txt").write_text(good)
+    assert "exists and is something else; choose another --out" in asked("--overwrite")
+    assert (made / "thesis.tex").read_text() == "mine"
 
 
 def test_offline_the_files_are_listed_with_their_addresses(tmp_path, monkeypatch, capsys):

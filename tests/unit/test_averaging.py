@@ -267,6 +267,15 @@ def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
     assert len(averaging.best([tmp_path / f"checkpoint_1_{n}.pt" for n in (1, 8, 9)], 3, "loss")) == 1
 
 
+def test_equal_updates_of_several_trainings_are_no_copies(tmp_path):
+    for folder, values in (("one", (1.0, 4.0)), ("two", (3.0, 2.0))):
+        (tmp_path / folder).mkdir()
+        for number, value in enumerate(values, 1):
+            save(tmp_path / folder / f"checkpoint{number}.pt", OrderedDict(weight=torch.ones(1)), number, value=value)
+    found = averaging.best(sorted(tmp_path.glob("*/*.pt")), 3, "loss")
+    assert [(one.path.parent.name, one.number) for one in found] == [("one", 1), ("two", 2), ("two", 1)]
+
+
 def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path):
     """Wherever it comes among the values, which are sorted."""
     model = OrderedDict(weight=torch.ones(1))

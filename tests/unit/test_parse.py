@@ -106,6 +106,28 @@ def test_a_text_is_measured_as_if_it_were_in_memory(tmp_path):
         assert parse._measure(tmp_path / "text") == (len(lines), expected)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"text": "other"}, "of another text"),
+        ({"parser": "stanza"}, "of parser stanza"),
+        ({"model": "/there/other"}, "of model other"),
+        ({"shard": {"text": "other", "lines": [0, 1]}}, "of another text"),
+    ],
+    ids=str,
+)
+def test_finished_trees_of_another_text_or_parser_are_not_taken_for_those_asked_for(change, said, tmp_path):
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.write_text("a b\n")
+    asked = {"kind": "dependency", "parser": "spacy", "model": "/here/model", "language": "en"}
+    for content in ({}, asked, asked | {"text": parse._measure(text)[1], "model": "/there/model"}):
+        parse.record_path(out).write_text(json.dumps(content))
+        parse.refuse_other(out, text, *asked.values())
+    parse.record_path(out).write_text(json.dumps(asked | change))
+    with pytest.raises(UserError, match=rf"out: there already, but {said}; delete it to parse again, or give another"):
+        parse.refuse_other(out, text, *asked.values())
+
+
 def write_shards(tmp_path, **other):
     """Three shards of five lines, the third with a line that has no tree."""
     for number, (first, last) in enumerate([(0, 1), (1, 3), (3, 5)], 1):
@@ -126,7 +148,7 @@ def test_shards_are_joined_when_all_are_there(tmp_path):
         parse.join_shards(out, 3)
     assert parse.join_shards(out, 3) == [] == parse.join_shards(out, 3)
     assert out.read_text() == "".join(f"(S {line})\n" for line in range(5))
-    assert json.loads((tmp_path / "out.json").read_text()) == {"kind": "constituency", "versions": {}}
+    assert json.loads((tmp_path / "out.json").read_text()) == {"kind": "constituency", "versions": {}, "text": "hash"}
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out.json", "out.unparsed"}
     assert (tmp_path / "out.unparsed").read_text() == "4\tempty line\n"
 

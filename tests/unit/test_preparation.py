@@ -1,7 +1,10 @@
 """Configuration, cleaning, tokens, subwords and the record of a prepared data set, without fairseq."""
 
 import json
+import multiprocessing
+import os
 import re
+import signal
 import sys
 from types import SimpleNamespace
 
@@ -9,11 +12,13 @@ import pytest
 
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
+from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
-from fairseq_diverse.preparation.segmenting import _learn
+from fairseq_diverse.preparation.segmenting import _learn, _train_truecaser
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords, learn
 from fairseq_diverse.preparation.tokens import Tokens, clean
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import config_names, config_path
 
 MINIMAL = {"source": "en", "target": "de"}
@@ -110,6 +115,39 @@ def test_moses_steps_and_their_options():
     assert tokens(escape=True).tokenize("A & B") == "A &amp; B"
     assert tokens(lowercase=True).tokenize("Äpfel UND") == "äpfel und"
     assert tokens(tokenizer="none", normalize=False).tokenize(" a,\xa0b \u3000c ") == "a, b c"
+
+
+def test_truecasing_is_that_of_moses(tmp_path):
+    """Only the first word, and words that were never seen as they are; data prepared before keep what they have."""
+    text = ["They may go .", "He told us .", "see the US in May .", "the cat"]
+    (tmp_path / "train").write_text("\n".join(text * 3))
+    _train_truecaser(tmp_path / "train", tmp_path / "model")
+    steps = SIDE_DEFAULTS | {"language": "en", "truecase": True, "tokenizer": "none", "normalize": False}
+    line = "The US may see THE cat in May ."
+    assert Tokens(steps, tmp_path / "model").tokenize(line) == "the US may see the cat in May ."
+    assert Tokens(steps, tmp_path / "model", moses=False).tokenize(line) != "the US may see the cat in May ."
+
+
+def test_the_mark_of_sentencepiece_in_text_is_a_space():
+    steps = SIDE_DEFAULTS | {"language": "en"}
+    assert Tokens(steps, subwords="sentencepiece").tokenize("Sales \u2581\u2582 rise") == "Sales \u2582 rise"
+    assert Tokens(steps, subwords="subword-nmt").tokenize("Sales \u2581 rise") == "Sales \u2581 rise"
+
+
+def _kills(item):
+    if item == 700:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item + 1
+
+
+def test_lines_stay_in_order_and_a_killed_process_is_said():
+    """As by the kernel, where memory runs out; multiprocessing.Pool waits for its result for ever."""
+    with parallel_map(_kills, range(700), 2) as found:
+        assert [*found] == [*range(1, 701)]
+    said = r"a process died, out of memory\?; .* fewer --workers"
+    with pytest.raises(UserError, match=said), parallel_map(_kills, range(5000), 2) as found:
+        assert [*found]
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize(
