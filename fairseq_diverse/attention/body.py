@@ -36,9 +36,13 @@ def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[l
     place = f"{shape.component}:{shape.layer}"
     for mechanism, settings in placed:
         if "project" in mechanism.stages():
-            shape = mechanism.project(settings, shape)  # type: ignore[attr-defined]
-    if shape.key_heads != shape.heads and (shape.key_heads < 1 or shape.heads % shape.key_heads):
-        raise UserError(f"{place}: {shape.key_heads} heads of keys and values do not divide {shape.heads} heads")
+            before, shape = shape, mechanism.project(settings, shape)  # type: ignore[attr-defined]
+            for field in ("component", "layer", "width", "heads", "query_width"):
+                if getattr(before, field) != getattr(shape, field):
+                    raise UserError(f"mechanism {mechanism.name!r}: project cannot change {field}")
+            if shape.key_heads < 1 or shape.heads % shape.key_heads:
+                heads = f"{shape.key_heads} heads of keys and values do not divide {shape.heads} heads"
+                raise UserError(f"{place} has {mechanism.name}: {heads}")
     built = [made for mechanism, settings in placed if (made := mechanism.build(settings, shape)) is not None]
     for stage in OF_ONE:
         if len(names := [made.name for made in built if stage in made.stages()]) > 1:

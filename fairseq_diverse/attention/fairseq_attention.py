@@ -69,7 +69,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         self.key_heads = shape.key_heads
         if (shape.key_width, shape.key_heads) != (before.key_width, before.key_heads):
             self.k_proj = quant_noise(nn.Linear(self.kdim, self.key_heads * shape.key_width), *noise)
-        if shape.key_heads != before.key_heads:
+        if (shape.head_width, shape.key_heads) != (before.head_width, before.key_heads):
             self.v_proj = quant_noise(nn.Linear(self.vdim, self.key_heads * shape.head_width), *noise)
         if shape.out_width != before.out_width:
             self.out_proj = quant_noise(nn.Linear(shape.out_width, embed_dim), *noise)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.relations import Relations
+from fairseq_diverse.support.errors import UserError
 
 # In the order in which ``StagedBody`` runs them.
 STAGES = {
@@ -149,7 +150,13 @@ class AttentionContext:
     loss: Tensor | None = None
 
     def add_loss(self, value: Tensor) -> None:
-        """Give a loss term of this attention, (), to the criterion."""
+        """Give a loss term of this attention, (), to the criterion.
+
+        Raises:
+            UserError: it is not a single number.
+        """
+        if value.dim():
+            raise UserError(f"add_loss: a tensor of shape {tuple(value.shape)}; give a sum or mean, a single number")
         self.loss = value if self.loss is None else self.loss + value
 
     @property

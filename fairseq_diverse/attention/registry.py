@@ -204,6 +204,23 @@ def place_by_default(args: Any, component: str) -> None:
             setattr(args, name, component)
 
 
+def keep_names(args: Any) -> None:
+    """Record the active mechanisms that are not the package's in ``args.own_mechanisms``, which checkpoints keep.
+
+    Without its --user-dir, a checkpoint of a mechanism that has no parameters would be loaded without it.
+
+    Raises:
+        UserError: one is recorded, but not registered.
+    """
+    before = (getattr(args, "own_mechanisms", None) or "").split(",")
+    if missing := [name for name in before if name and name not in MECHANISMS]:
+        raise UserError(f"the model has the mechanism {missing[0]!r}, which is not registered; give its --user-dir")
+    own = [name for name, cls in MECHANISMS.items() if not cls.__module__.startswith(f"{__name__.split('.')[0]}.")]
+    own = [name for name in own if read_settings(args, name).active]
+    if own or any(before):
+        args.own_mechanisms = ",".join(own)
+
+
 def keep_layers(args: Any) -> None:
     """Renumber the placements in ``args`` for the layers that fairseq's ``--*-layers-to-keep`` (from 0) keeps; a
     mechanism without a kept layer is switched off."""

@@ -51,8 +51,10 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
     arch = settings.get("_name") or settings.get("arch")
     if ARCH_MODEL_NAME_REGISTRY.get(arch, arch) not in MODELS:
         raise UserError(f"{path}: a {printable(str(arch))} model; only a diverse_transformer or transformer can go")
-    if flags := active(Namespace(**settings)):
+    flags, names = active(Namespace(**settings)), settings.get("own_mechanisms")
+    if flags or names:
         kinds = [f"{flag} {settings[flag.removeprefix('--').replace('-', '_')]}" for flag in flags]
+        kinds = kinds or [f"the mechanism {printable(str(names))}"]
         raise UserError(
             f"{path}: {', '.join(kinds)} cannot go: only fairseq-diverse computes this; a model without mechanisms can "
             "go, also if it was trained with --disagreement"
@@ -95,7 +97,7 @@ def _own_settings() -> Iterator[str]:
     layers = ArgumentParser()
     add_layer_flags(layers)
     yield from vars(layers.parse_args([]))
-    yield "user_dir"
+    yield from ("user_dir", "own_mechanisms")
 
 
 def _task(settings: Mapping[str, Any]) -> str:

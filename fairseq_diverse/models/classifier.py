@@ -11,7 +11,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
-from fairseq_diverse.attention.registry import active, add_flags, keep_layers
+from fairseq_diverse.attention.registry import active, add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
 from fairseq_diverse.models.diverse_transformer import (
     DiverseEncoder,
@@ -98,6 +98,7 @@ class DiverseClassifier(BaseFairseqModel):
                 raise UserError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: must be at least 1")
         args.decoder_layers, args.no_cross_attention = 0, True
         check_heads(args)
+        keep_names(args)
         kept = getattr(args, "pretrained", None)
         pretrained = task.pretrained() if kept is None else None
         if layers_kept := getattr(args, "encoder_layers_to_keep", None):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_diverse.attention.fairseq_attention import IncrementalState
 from fairseq_diverse.attention.plan import AttentionPlan, Component
-from fairseq_diverse.attention.registry import add_flags, keep_layers
+from fairseq_diverse.attention.registry import add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
 from fairseq_diverse.models.layers import (
@@ -330,6 +330,7 @@ class DiverseModel(BaseFairseqModel):
         if not isinstance(args, Namespace):
             exit_with(f"fairseq-hydra-train ignores misspelt flags of {model}; use fairseq-train")
         check_heads(args, sides)
+        keep_names(args)
         keep_layers(args)
 
     def __prepare_scriptable__(self) -> None:

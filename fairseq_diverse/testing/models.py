@@ -15,6 +15,7 @@ from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import PADDING
 from fairseq_diverse.attention.request import TERMS
+from fairseq_diverse.support.errors import UserError
 
 fairseq_diverse.register()
 
@@ -54,6 +55,8 @@ def examples(name: str) -> list[Flags]:
     kind = cls.Settings.__dataclass_fields__.get("kind")
     if kind is None:
         return [on]
+    if not kind.metadata.get("choices"):
+        raise UserError(f"mechanism {name!r}: give kind its choices, or the class examples; with what is it checked?")
     choices = [choice for choice in kind.metadata.get("choices", ()) if choice != kind.default]
     return [{attribute_name(name, "kind"): choice, **on} for choice in choices]
 

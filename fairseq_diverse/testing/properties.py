@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from fairseq import options
 from torch import Tensor
+from torch.nn.functional import pad as pad_tokens
 
 from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
-from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.relations import PADDING, relate
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.checkpoints.loading import implausible
 from fairseq_diverse.support.errors import UserError
@@ -27,6 +28,7 @@ from fairseq_diverse.testing.models import (
     build_model,
     dictionary,
     examples,
+    placed,
     places,
     terms,
 )
@@ -119,6 +121,9 @@ def declared(name: str) -> None:
                 flag in known,
                 f"examples or neutral: {flag!r} is not a setting; write it with _, as in parsed arguments",
             )
+    for flags in (*examples(name), *([mechanism.neutral] if mechanism.neutral else [])):
+        on = name in placed(at(dict(flags), defined_at(name)[0])) and flags.get(attribute_name(name, "on")) == "{on}"
+        require(on, f'examples or neutral: {flags} does not switch {name} on at "{{on}}", so that nothing is checked')
     model = build_model(at(examples(name)[0], defined_at(name)[0]))
     modules = [module for module in model.modules() if isinstance(module, Mechanism) and module.name == name]
     own = {key for module in modules for key, _ in module.named_parameters()}
@@ -183,11 +188,60 @@ def neutral_is_the_baseline(name: str, place: str) -> None:
 def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bool = False) -> dict[str, Tensor]:
     model = trained_model({**flags, "checkpoint_activations": checkpointing})
     output, extra = model(**batch(), attention_request=request)
+    for name, loss in extra["losses"].items():
+        require(loss.requires_grad, f"loss {name}: it has no gradient")
     loss = sum(extra["losses"].values(), output.float().square().mean())
     if request is not None:
         loss = loss + extra["agreement"].sum()
     loss.backward()
     return {name: p.grad for name, p in model.named_parameters()}
+
+
+def called_twice(flags: Flags) -> None:
+    """In evaluation, a second call gives the same, and mechanisms keep nothing; long sentences work."""
+    model = trained_model(flags).eval()
+    mechanisms = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
+    before = {name: dict(vars(module)) for name, module in mechanisms.items()}
+    with torch.no_grad():
+        first, second = (model(**batch())[0] for _ in range(2))
+        for name, module in mechanisms.items():
+            changed = [key for key, value in vars(module).items() if value is not before[name].get(key, name)]
+            require(not changed, f"{name}: a call stores {', '.join(changed)} on the module")
+        require(torch.equal(first, second), "a second call in evaluation gives other outputs")
+        long, _ = model(**batch((62, 4), (61, 6)))
+    require(bool(long.isfinite().all()), "an output of a long sentence is not finite")
+
+
+def on_the_device(flags: Flags) -> None:
+    """Tensors that stages make are on the device of the queries: made without a device, here they have no values."""
+    component = where_placed(flags)
+    attention = attention_at(trained_model(flags), component)
+    sample = batch((4, 3), (1, 1))
+    related = relate(sample["source_trees"], ("dependency", "constituency"))
+    padding = sample["src_tokens"] == dictionary().pad()
+    x = torch.randn(5, 2, 24)
+    for maps in (True, False):
+        try:
+            with torch.device("meta"):
+                out = attention.attend(
+                    x, x, x, padding, query_padding_mask=padding, relations=related, need_head_weights=maps
+                )
+        except (RuntimeError, NotImplementedError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise PropertyFailed(f"a tensor is made without device=context.q.device: {reason}") from None
+        require(out.value.device.type == "cpu", "a tensor is made without device=context.q.device")
+
+
+def attention_dropout(flags: Flags) -> None:
+    """In training, two draws of --attention-dropout differ."""
+    attention = attention_at(trained_model({**flags, "attention_dropout": 0.5}), where_placed(flags))
+    sample = batch((4, 3), (1, 1))
+    related = relate(sample["source_trees"], ("dependency", "constituency"))
+    x, draws = torch.randn(5, 2, 24), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        draws.append(attention.attend(x, x, x, relations=related).value)
+    require(not torch.allclose(*draws), "context.dropout has no effect")
 
 
 def gradients(flags: Flags, disagreement: bool = False) -> None:
@@ -242,16 +296,21 @@ def layerdrop(flags: Flags) -> None:
     require(finite, "a gradient is not finite")
 
 
-def causality(flags: Flags) -> None:
+def causality(flags: Flags, training: bool = False) -> None:
     """No output at target position t depends on a target token after t."""
-    model = trained_model(flags).eval()
+    model = trained_model(flags).train(training)
     sample = batch(target=(6, 6, 6))
+
+    def outputs(sample: dict[str, Tensor]) -> Tensor:
+        torch.manual_seed(1)  # the same draws
+        return model(**sample)[0]
+
     with torch.no_grad():
-        before, _ = model(**sample)
+        before = outputs(sample)
         for position in range(1, 7):
             changed = {**sample, "prev_output_tokens": sample["prev_output_tokens"].clone()}
             changed["prev_output_tokens"][:, position:] = 4 + (changed["prev_output_tokens"][:, position:] + 7) % 26
-            after, _ = model(**changed)
+            after = outputs(changed)
             require_close(after[:, :position], before[:, :position], f"outputs before position {position}", 1e-6)
             require(not torch.allclose(after[:, position:], before[:, position:]), "later outputs do not change")
 
@@ -270,9 +329,19 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
                 real = (src if "arch" in flags else tgt) != pad
                 src, tgt = src[src != pad][None], tgt[tgt != pad][None]
                 lengths = torch.tensor([src.size(1)])
-                alone, _ = model(src_tokens=src, src_lengths=lengths, prev_output_tokens=tgt, source_trees=trees)
+                alone, extra = model(src_tokens=src, src_lengths=lengths, prev_output_tokens=tgt, source_trees=trees)
                 where = " and ".join(padded_on)
                 require_close(together[row, real], alone[0], f"a sentence alone, compared with a batch padded {where}")
+                if extra["losses"]:  # of a batch they may be sums or means: of this sentence, with and without padding
+                    at_source, at_target = ((3, 0) if side == "left" else (0, 3) for side in padded_on)
+                    padded = {
+                        "src_tokens": pad_tokens(src, at_source, value=pad),
+                        "prev_output_tokens": pad_tokens(tgt, at_target, value=pad),
+                        "source_trees": pad_tokens(trees, (0, 0, *at_source), value=PADDING[0]),
+                    }
+                    _, others = model(src_lengths=lengths, **padded)
+                    for name, loss in extra["losses"].items():
+                        require_close(others["losses"][name], loss, f"loss {name} of a sentence padded {where}")
 
 
 def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
@@ -337,10 +406,12 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
         terms=terms(flags) if need_weights else ("output",),
     )
     assert out.agreement is not None
-    (out.value.float().sum() + out.agreement.sum()).backward()
+    if out.loss is not None:
+        require(bool(out.loss.isfinite()), f"{dtype}: a loss is not finite")
+    (out.value.float().sum() + out.agreement.sum() + (0 if out.loss is None else out.loss.float())).backward()
     require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
     require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
-    finite = all(p.grad.isfinite().all() for p in attention.parameters())
+    finite = all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
     require(finite, f"{dtype}: a gradient is not finite")
 
 
@@ -381,7 +452,7 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
                 torch.manual_seed(1)  # the same draws
                 try:
                     out = run(x, source, source, terms=("output",), **options)
-                except torch._dynamo.exc.Unsupported as error:
+                except torch._dynamo.exc.TorchDynamoException as error:
                     raise PropertyFailed(f"torch.compile: {str(error).strip().splitlines()[0]}") from None
                 assert out.agreement is not None
                 (out.value.square().mean() + out.agreement.sum()).backward()
@@ -402,7 +473,7 @@ def routes_agree(flags: Flags) -> None:
         torch.manual_seed(1)  # the same draws
         output, extra = model(**batch(), attention_request=request)
         output.square().mean().backward()
-        return output, extra, [p.grad.clone() for p in model.parameters()]
+        return output, extra, [torch.zeros(()) if p.grad is None else p.grad.clone() for p in model.parameters()]
 
     model = trained_model(flags).double()
     explicit, extra, gradients = run(AttentionRequest(weights=everywhere(flags)))
@@ -490,11 +561,15 @@ Property = Callable[[Flags], None]
 # checked and printed by `check`, for each setting on each component
 PROPERTIES: dict[str, Property] = {
     "off = absent": off_is_absent,
+    "the same twice, and in long sentences": called_twice,
+    "on the device of the queries": on_the_device,
+    "attention dropout": attention_dropout,
     "shapes of what the stages return": shapes,
     "gradients, also with activation checkpointing": gradients,
     "gradients with disagreement": lambda flags: gradients(flags, disagreement=True),
     "gradients = finite differences (float64)": gradients_in_float64,
     "causality": causality,
+    "causality in training": lambda flags: causality(flags, training=True),
     "alone = in a padded batch": padding,
     "step by step = full pass, beam 1": lambda flags: step_by_step(flags, beam=1),
     "step by step = full pass, beam 5 reordered": step_by_step,

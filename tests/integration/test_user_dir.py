@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.checkpoints.loading import load_checkpoint, save_checkpoint
 from tests.integration.commands import TINY, make_data
 
 pytestmark = pytest.mark.integration
@@ -51,8 +51,21 @@ def test_size_counts_it(trained):
     assert done.returncode == 0 and json.loads(done.stdout)["parameters"]["added"] == 2 * 2, done.stderr
 
 
-def test_without_the_folder_the_message_names_the_flag(trained):
+def test_without_the_folder_the_message_names_the_flag(trained, tmp_path):
+    """Also where the mechanism has no parameters, and where the checkpoint is of before its name was kept."""
     data, checkpoint = trained
-    done = command("fairseq_cli.generate", data, "--user-dir", PACKAGE, "--path", checkpoint, "--cpu")
-    assert done.returncode and "has a mechanism that is not registered; give its --user-dir" in done.stderr
-    assert "Traceback" not in done.stderr
+    state = load_checkpoint(checkpoint)
+    parameters = state["model"]
+    plain = {key: value for key, value in parameters.items() if ".temperature." not in key}
+    save_checkpoint(state | {"model": plain}, tmp_path / "plain.pt")
+    assert state["cfg"]["model"].own_mechanisms == "temperature"
+    state["cfg"]["model"].own_mechanisms = None
+    save_checkpoint(state, tmp_path / "before.pt")
+    name = "the model has the mechanism 'temperature', which is not registered; give its --user-dir"
+    unknown = "has a mechanism that is not registered; give its --user-dir"
+    for path, said in ((checkpoint, name), (tmp_path / "plain.pt", name), (tmp_path / "before.pt", unknown)):
+        done = command("fairseq_cli.generate", data, "--user-dir", PACKAGE, "--path", path, "--cpu")
+        assert done.returncode and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    flags = ("--to", "fairseq", "--out", tmp_path / "out.pt", tmp_path / "plain.pt")
+    done = command("fairseq_diverse.cli", "export", *flags)
+    assert done.returncode and "the mechanism temperature cannot go" in done.stderr

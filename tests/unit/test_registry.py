@@ -223,7 +223,8 @@ class DropsHeads(Mechanism):
     Settings = On
 
     def heads(self, heads, context):
-        kept = torch.rand(*heads.shape[:2], 1, 1) > 0.3 if self.training else torch.ones(1)
+        kept = torch.rand(*heads.shape[:2], 1, 1, device=heads.device) > 0.3
+        kept = kept if self.training else torch.ones_like(kept)
         return heads * kept / kept.type_as(heads).mean().clamp(min=0.1)
 
 
@@ -357,8 +358,125 @@ def test_shared_keys_and_values_decode_from_a_smaller_cache_and_load():
 
 def test_heads_of_keys_that_do_not_divide_the_heads_are_refused():
     register_mechanism("own")(SharesKeys)
-    with pytest.raises(UserError, match="decoder:1: 3 heads of keys and values do not divide 4 heads"):
+    with pytest.raises(UserError, match="decoder:1 has own: 3 heads of keys and values do not divide 4 heads"):
         build_model({"own": 3, "own_on": "decoder"})
+
+
+def test_project_changes_the_width_of_values_and_no_number_of_heads():
+    def wider(cls, settings, where):
+        return replace(where, head_width=2 * where.head_width, out_width=2 * where.out_width)
+
+    register_mechanism("own")(mechanism(project=classmethod(wider)))
+    attention = properties.attention_at(model := build_model({"own_on": "encoder"}), "encoder")
+    assert attention.v_proj.out_features == attention.out_proj.in_features == 48
+    assert model(**batch())[0].isfinite().all()
+    more = classmethod(lambda cls, settings, where: replace(where, heads=2 * where.heads))
+    register_mechanism("other")(mechanism(project=more))
+    with pytest.raises(UserError, match="mechanism 'other': project cannot change heads"):
+        build_model({"other_on": "encoder"})
+
+
+def distances(context, device):
+    t, s = context.q.size(2), context.k.size(2)
+    return (torch.arange(s - t, s, device=device)[:, None] - torch.arange(s, device=device)).abs()
+
+
+@pytest.mark.parametrize(
+    ("title", "said", "members"),
+    [
+        (
+            "the same twice, and in long sentences",
+            "a second call in evaluation gives other outputs",
+            {"heads": lambda self, heads, context: nn.functional.dropout(heads, 0.1)},
+        ),
+        (
+            "the same twice, and in long sentences",
+            "a call stores last on the module",
+            {"heads": lambda self, heads, context: setattr(self, "last", heads.detach()) or heads},
+        ),
+        (
+            "the same twice, and in long sentences",
+            "out of (range|bounds)",
+            {"bias": lambda self, context: torch.zeros(12)[distances(context, context.q.device)]},
+        ),
+        (
+            "on the device of the queries",
+            "a tensor is made without device=context.q.device",
+            {"bias": lambda self, context: -0.1 * distances(context, None)},
+        ),
+        (
+            "attention dropout",
+            "context.dropout has no effect",
+            {"attention": lambda self, context, need_weights: (context.v.mean(2, True) + context.q, None)},
+        ),
+        (
+            "causality in training",
+            "outputs before position 2: differs by",
+            {"logits": lambda self, x, context: x + x.flip(-1) if self.training else x},
+        ),
+        (
+            "alone = in a padded batch",
+            r"loss \('decoder', 1\) of a sentence padded .* differs",
+            {"heads": lambda self, heads, context: context.add_loss(heads.square().mean()) or heads},
+        ),
+        (
+            "float16 finite, with maps",
+            "a loss is not finite",
+            {"heads": lambda self, heads, context: context.add_loss((heads * 0 + 60000).sum()) or heads},
+        ),
+        (
+            "gradients, also with activation checkpointing",
+            "it has no gradient",
+            {"heads": lambda self, heads, context: context.add_loss(heads.detach().mean()) or heads},
+        ),
+        (
+            "gradients, also with activation checkpointing",
+            r"add_loss: a tensor of shape \(3, 4, 7, 6\); give a sum or mean",
+            {"heads": lambda self, heads, context: context.add_loss(heads) or heads},
+        ),
+    ],
+)
+def test_check_finds(title, said, members):
+    register_mechanism("own")(mechanism(**members))
+    with pytest.raises((properties.PropertyFailed, UserError, IndexError), match=said):
+        properties.PROPERTIES[title]({"own_on": "decoder"})
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"examples": ({"own_window": 3},)},
+        {"examples": ({"own_on": "encoder"},)},
+        {"neutral": {"own_window": 0}},
+    ],
+    ids=str,
+)
+def test_settings_that_check_nothing_are_named(members):
+    register_mechanism("own")(mechanism(settings(window=3), **members))
+    with pytest.raises(properties.PropertyFailed, match=r"does not switch own on at .*, so that nothing is checked"):
+        properties.declared("own")
+
+
+def test_a_kind_without_choices_and_examples_cannot_be_checked(capsys):
+    @dataclass(frozen=True)
+    class Kinds(On):
+        kind: str = option("off", "help")
+
+    register_mechanism("own")(mechanism(Kinds))
+    assert main(["check", "own"]) == 2
+    assert "mechanism 'own': give kind its choices, or the class examples" in capsys.readouterr().err
+
+
+def test_a_checkpoint_names_mechanisms_of_ones_own():
+    """One without parameters would be loaded without it."""
+    register_mechanism("own")(mechanism())
+    args = build_model({"own_on": "encoder", "gated": "head"}).cfg  # as the checkpoint keeps them
+    model = build_model({"own_on": "encoder", "gated": "head"})
+    assert args.own_mechanisms == model.cfg.own_mechanisms == "own"
+    assert not hasattr(build_model({"gated": "head"}).cfg, "own_mechanisms")
+    del MECHANISMS["own"]
+    with pytest.raises(UserError, match="the model has the mechanism 'own', which is not registered; give its --user-"):
+        build_model({"own_mechanisms": "own"})
 
 
 class ReadsTheFuture(Mechanism):

@@ -1,0 +1,19 @@
+"""Calls leave nothing behind, stay on the device, drop weights, and see no future in training."""
+
+import pytest
+
+from fairseq_diverse.testing.properties import PROPERTIES
+from tests.cases import ALL_ON, CASES
+
+TITLES = (
+    "the same twice, and in long sentences",
+    "on the device of the queries",
+    "attention dropout",
+    "causality in training",
+)
+
+
+@pytest.mark.parametrize("title", TITLES)
+@pytest.mark.parametrize(("name", "flags"), [*CASES, ALL_ON])
+def test_properties_of_calls(name, flags, title):
+    PROPERTIES[title](flags)
