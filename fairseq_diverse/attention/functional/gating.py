@@ -21,5 +21,5 @@ def gate_heads(heads: Tensor, query: Tensor, weight: Tensor) -> Tensor:
     Returns:
         (B, H, T, D)
     """
-    gates = at_least_float32(query @ weight.t()).sigmoid()  # (B, T, H) or (B, T, H D)
-    return (heads * gates.unflatten(-1, (heads.size(1), -1)).transpose(1, 2)).type_as(heads)
+    gates = at_least_float32(query @ weight.t()).sigmoid()  # (B, T, H) or (B, T, H D); half types have no slope near 1
+    return heads * gates.unflatten(-1, (heads.size(1), -1)).transpose(1, 2).type_as(heads)
