@@ -151,17 +151,22 @@ def _evaluated(average: Mapping[str, str | bool], train: Mapping[str, str | bool
 
 
 def refuse_replacing(folder: Path, rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> None:
-    """Raise ``ValueError`` where ``save`` would replace copies of runs with other settings or of other data."""
-    try:
-        copies = from_results(folder, rows) if any(folder.glob("*.json")) else {}
-    except ValueError as error:
-        raise ValueError(f"{error}; save to another folder, or delete this file") from None
-    for name, of_row in copies.items():
-        own = {summary["seed"]: summary.get("data_hash") for summary in summaries[name]}
-        for copy in of_row:
-            if copy.get("data_hash") != own.get(copy["seed"], copy.get("data_hash")):
-                where = f"{folder}: the copy of {name} seed {copy['seed']}"
-                raise ValueError(f"{where} is of other data; save to another folder, or delete this file")
+    """Raise ``ValueError`` where ``save`` would replace a copy of a run with other settings or of other data."""
+    for row, own in [(row, own) for row in rows for own in summaries[row.name]]:
+        path = copy_path(folder, row.name, own["seed"])
+        try:
+            copy = read_summary(path, "")
+        except ValueError:  # none is there, or what is there is damaged
+            continue
+        problem = _difference(copy, row)
+        if copy.get("data_hash") != own.get("data_hash"):
+            problem = problem or "its data are others of this name"
+        if problem:
+            raise ValueError(f"{path}: {problem}; save to another folder, or delete this file")
+
+
+def copy_path(folder: Path, row: str, seed: int) -> Path:
+    return folder / f"{row}-seed{seed}.json"
 
 
 def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
@@ -169,7 +174,7 @@ def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
     paths = []
     for name, of_row in summaries.items():
         for summary in of_row:
-            path = folder / f"{name}-seed{summary['seed']}.json"
+            path = copy_path(folder, name, summary["seed"])
             commands = [_portable(line) for line in summary["commands"]]
             write_json(path, summary | {"system": name, "commands": commands})
             paths.append(path)

@@ -413,16 +413,19 @@ def test_copies_of_other_settings_or_data_are_not_replaced(table, tmp_path, caps
     before = {path.name: path.read_text() for path in (tmp_path / "copies").iterdir()}
     path = tmp_path / "copies/second-seed1.json"
     for change, problem in (
-        ({"commands": ["fairseq-train d --lr 7"]}, "not row second of this table as configured: "),
-        ({"data_hash": "x"}, "the copy of second seed 1 is of other data; "),
+        ({"commands": ["fairseq-train d --lr 7"]}, "second-seed1.json: it was trained with no --arch, not --arch transformer; "),
+        ({"data_hash": "x"}, "second-seed1.json: its data are others of this name; "),
     ):
         path.write_text(json.dumps(json.loads(before[path.name]) | change))
         kept = path.read_text()
         assert main([*asked, *save]) == 2 and path.read_text() == kept
         said = capsys.readouterr().err
         assert problem in said and "save to another folder, or delete this file" in said
-    path.write_text(before[path.name])
-    reported(capsys, asked, *save)
+    for text in (before[path.name], "damaged"):
+        path.write_text(text)
+        (tmp_path / "copies/notes.json").write_text("[]")  # of the user
+        reported(capsys, asked, *save)
+        assert path.read_text() == before[path.name]
 
 
 @pytest.fixture
