@@ -152,7 +152,7 @@ def _evaluated(average: Mapping[str, str | bool], train: Mapping[str, str | bool
 
 def refuse_replacing(folder: Path, rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> None:
     """Raise ``ValueError`` where ``save`` would replace a copy of a run with other settings or of other data."""
-    for row, own in [(row, own) for row in rows for own in summaries[row.name]]:
+    for row, own in [(each, own) for each in rows for own in summaries[each.name]]:
         path = copy_path(folder, row.name, own["seed"])
         try:
             copy = read_summary(path, "")
