@@ -2,6 +2,8 @@
 (docs/gpu.md) predicts; ``scripts/gpu-check.sh`` runs it after the tests that need a GPU."""
 
 import argparse
+import functools
+import itertools
 import json
 import re
 import statistics
@@ -65,15 +67,41 @@ def peak(make: Callable[[], Sample], device: str) -> int | None:
     return torch.cuda.max_memory_allocated()
 
 
+def kernels(make: Callable[[], Sample], device: str) -> tuple[int, float] | tuple[None, None]:
+    """How many kernels and copies the GPU ran in a third step, and the seconds that they took together."""
+    if device == "cpu":
+        return None, None
+    sample = make()
+    for _ in range(2):
+        sample()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        sample()
+    ran = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    ran = [event for event in ran if not event.is_user_annotation]
+    return len(ran), sum(event.time_range.elapsed_us() for event in ran) * 1e-6
+
+
+@functools.cache
+def step_of(row: Row, size: str, length: int, dtype: str, tokens: int) -> dict[str, Any]:
+    """What the model counts of a training step."""
+    return count_training(size, row.system, length, DTYPES[dtype], tokens)
+
+
+@functools.cache
+def launches_of(row: Row, size: str, length: int, sentences: int) -> int:
+    """What the model counts of translating a batch."""
+    its = count_generation(size, row.system.flags, length, sentences, BEAM)
+    return its["encoder"]["launches"] + length * its["step"]["launches"]
+
+
 def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Training and, unless the row changes only the criterion, translation."""
-    steps = [count_training(args.size, x.system, args.length, DTYPES[args.dtype], args.tokens) for x in (ROWS[0], row)]
+    """Training and, at the first length and unless the row changes only the criterion, translation."""
+    steps = [step_of(x, args.size, args.length, args.dtype, args.tokens) for x in (ROWS[0], row)]
     predicted = {"training": {name: total(steps[0], name) / total(steps[1], name) for name in (*DEVICES, "launches")}}
     makers = {"training": make_training}
-    if not row.terms:
+    if not row.terms and args.translate:
         makers["generation"] = make_generation
-        its = [count_generation(args.size, x.system.flags, args.length, args.sentences, BEAM) for x in (ROWS[0], row)]
-        launches = [x["encoder"]["launches"] + args.length * x["step"]["launches"] for x in its]
+        launches = [launches_of(x, args.size, args.length, args.sentences) for x in (ROWS[0], row)]
         predicted["generation"] = {"launches": launches[0] / launches[1]}
     for name, make in makers.items():
         ours, reference = (partial(make, x.system, args) for x in (row, ROWS[0]))
@@ -82,13 +110,19 @@ def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         result = {
             "row": row.name,
             "measure": name,
+            "length": args.length,
             "speed": round(statistics.median(ratios), 4),
             "interval": [round(x, 4) for x in median_interval(ratios)],
             "seconds": [float(f"{statistics.median(side):.4g}") for side in zip(*samples, strict=True)],
             "predicted": {of: round(speed, 4) for of, speed in predicted[name].items()},
         }
         if name == "training":
+            ran, busy = kernels(ours, args.device)
             result |= {
+                "kernels": ran,
+                "predicted_launches": total(steps[1], "launches"),
+                "kernel_seconds": busy and float(f"{busy:.4g}"),
+                "predicted_seconds": {of: float(f"{total(steps[1], of):.4g}") for of in DEVICES},
                 "bytes": peak(ours, args.device),
                 "predicted_bytes": memory(steps[1]),
                 "paper": row.paper and round(row.paper, 4),
@@ -99,35 +133,48 @@ def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def page(report: dict[str, Any]) -> str:
     """``docs/gpu-DEVICE.md``."""
     commit = (report["commit"] or "no commit")[:10]
-    what = f"{report['dtype']}, {report['tokens']:,} tokens a side in sentences of {report['length']}"
+    what = f"size `{report['size']}`, {report['dtype']}, {report['tokens']:,} tokens a side in sentences of T"
     lines = [
         f"# Measured on {report['device']}",
         "",
-        f"`scripts/gpu-check.sh` at {commit}, size `{report['size']}`, {what}.",
+        f"`scripts/gpu-check.sh` at {commit}, {what}; torch {report['versions']['torch']}.",
     ]
     if report["dry_run"]:
         lines.append("**A dry run with tiny models on a CPU: the figures mean nothing.**")
     lines += [
         "",
-        "*Speed* is the time of `off` over the row's, measured: the median over pairs of runs, and its interval.",
+        "*Speed* is the time of `off` over the row's, measured: the median over pairs of steps, and its interval.",
+        "*Kernels* are what the GPU ran in a step by torch's profiler, with copies; *busy ms* is their time together.",
+        "Columns marked modelled are what the model of [gpu.md](gpu.md) predicts.",
+        "",
     ]
-    lines += ["Columns marked modelled are what the model of [gpu.md](gpu.md) predicts.", ""]
     for measure in ("training", "generation"):
-        rows = [row for row in report["rows"] if row["measure"] == measure]
-        models = [*rows[0]["predicted"]] if rows else []
-        heads = [measure, "speed", "interval", *(f"{name}, modelled" for name in models), "ms", "ms of off"]
-        heads += ["paper", "peak GB", "peak GB, modelled"] if measure == "training" else []
-        lines += [f"## {measure.capitalize()}", "", *table(heads, (_cells(row, models) for row in rows)), ""]
+        for length in report["length"]:
+            if rows := [row for row in report["rows"] if (row["measure"], row["length"]) == (measure, length)]:
+                cells = [_cells(row) for row in rows]
+                heads = [f"{measure}, T = {length}", *cells[0]]
+                lines += [f"## {measure.capitalize()}, T = {length}", ""]
+                lines += [
+                    *table(heads, ([row["row"], *its.values()] for row, its in zip(rows, cells, strict=True))),
+                    "",
+                ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _cells(row: dict[str, Any], models: Sequence[str]) -> list[str]:
-    cells = [row["row"], f"{row['speed']:.3f}", "-".join(f"{x:.3f}" for x in row["interval"][:2])]
-    cells += [f"{row['predicted'][name]:.2f}" for name in models]
-    cells += [f"{seconds * 1e3:.1f}" for seconds in row["seconds"]]
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """What follows the name, by column."""
+    mine, theirs = row["seconds"]
+    cells = {"speed": f"{row['speed']:.3f}", "interval": "-".join(f"{x:.3f}" for x in row["interval"][:2])}
+    cells |= {f"speed by {name}, modelled": f"{speed:.2f}" for name, speed in row["predicted"].items()}
+    cells |= {"ms": f"{mine * 1e3:.1f}", "ms of off": f"{theirs * 1e3:.1f}"}
     if row["measure"] == "training":
-        cells += [f"{row['paper']:.2f}" if row["paper"] else ""]
-        cells += [f"{size / 1e9:.2f}" if size else "" for size in (row["bytes"], row["predicted_bytes"])]
+        cells |= {"kernels": f"{row['kernels']:,}" if row["kernels"] else ""}
+        cells |= {"launches, modelled": f"{row['predicted_launches']:,}"}
+        cells |= {"busy ms": f"{row['kernel_seconds'] * 1e3:.1f}" if row["kernels"] else ""}
+        cells |= {f"{name} ms, modelled": f"{s * 1e3:.1f}" for name, s in row["predicted_seconds"].items()}
+        cells |= {"paper": f"{row['paper']:.2f}" if row["paper"] else ""}
+        sizes = {"peak GB": row["bytes"], "peak GB, modelled": row["predicted_bytes"]}
+        cells |= {name: f"{size / 1e9:.2f}" if size else "" for name, size in sizes.items()}
     return cells
 
 
@@ -135,9 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__)
     parser.add_argument("--size", choices=("tiny", "base", "big"), default="base", help="of configs/size")
     parser.add_argument("--dtype", choices=[*DTYPES], default="float16")
-    parser.add_argument("--length", type=int, default=32, help="tokens of a sentence (default: 32)")
+    parser.add_argument(
+        "--length", type=int, nargs="+", default=[32, 512], help="tokens of a sentence (default: 32 512)"
+    )
     parser.add_argument("--tokens", type=int, default=4096, help="of a training batch, a side (default: 4096)")
-    parser.add_argument("--sentences", type=int, default=32, help="of a batch to translate (default: 32)")
+    parser.add_argument(
+        "--sentences", type=int, default=32, help="of a batch to translate, at the first length (default: 32)"
+    )
     parser.add_argument("--pairs", type=int, default=30, help="pairs of runs a row (default: 30)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="the rows in whose name this is found")
     parser.add_argument("--out", type=Path, help="folder for both files (default: benchmarks/results and docs)")
@@ -146,15 +197,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     args.device = "cpu" if args.dry_run else "cuda"
     if args.dry_run:
-        tiny = {"size": "tiny", "dtype": "bfloat16", "length": 8, "tokens": 32, "sentences": 2, "pairs": 1}
+        tiny = {"size": "tiny", "dtype": "bfloat16", "length": [8], "tokens": 32, "sentences": 2, "pairs": 1}
         args = argparse.Namespace(**vars(args) | tiny)
     elif not torch.cuda.is_available():
         parser.error("torch sees no CUDA device, fairseq-diverse doctor says why; --dry-run runs on the CPU")
     for name in ("length", "tokens", "sentences", "pairs"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} {getattr(args, name)}: must be at least 1")
-    if args.tokens < args.length:
-        parser.error(f"--tokens {args.tokens}: at least {args.length}, one sentence of --length")
+        for value in [*args.length] if name == "length" else [getattr(args, name)]:
+            if value < 1:
+                parser.error(f"--{name} {value}: must be at least 1")
+    if args.tokens < max(args.length):
+        parser.error(f"--tokens {args.tokens}: at least {max(args.length)}, one sentence of --length")
     try:
         rows = [row for row in ROWS if re.search(args.only, row.name)]
     except re.error as error:
@@ -170,8 +222,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     report: dict[str, Any] = {**provenance.collect(), "device": name, **settings, "rows": []}
     try:
-        for row in tqdm(rows, disable=None, unit="row"):
-            report["rows"] += measure(row, args)
+        for length, row in tqdm([*itertools.product(args.length, rows)], disable=None, unit="row"):
+            its = argparse.Namespace(**vars(args) | {"length": length, "translate": length == args.length[0]})
+            report["rows"] += measure(row, its)
             with atomic_write((args.out or ROOT / "benchmarks/results") / f"{slug}.json") as file:
                 json.dump(report, file, indent=1)
             with atomic_write((args.out or ROOT / "docs") / f"gpu-{slug}.md") as file:

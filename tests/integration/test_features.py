@@ -314,8 +314,9 @@ def test_training_in_half_types(data, tmp_path, device, flags):
         "--fp16 --fp16-init-scale 4 --ddp-backend fully_sharded",
         "--fp16 --fp16-init-scale 4 --ddp-backend fully_sharded --checkpoint-activations",
         "--quant-noise-scalar 0.5",
+        "--fp16 --fp16-init-scale 4 --compile-layers",
     ],
-    ids=["fully sharded", "fully sharded with checkpointing", "scalar quantization noise"],
+    ids=["fully sharded", "fully sharded with checkpointing", "scalar quantization noise", "compiled layers"],
 )
 @pytest.mark.parametrize("device", DEVICES[1:])
 def test_training_that_needs_a_gpu(data, tmp_path, device, flags):

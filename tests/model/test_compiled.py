@@ -12,6 +12,7 @@ from fairseq_diverse.models import layers
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, CASES, batch, build_model
+from tests.integration.commands import ON_A_GPU
 
 
 @pytest.fixture
@@ -108,30 +109,32 @@ def test_what_does_not_work_is_refused(flag, value):
         build_model({flag: value, "compile_layers": True, "quant_noise_pq_block_size": 1})
 
 
-def numbers(layer, length):
+def numbers(layer, length, device):
     """Outputs of an encoder layer, and gradients of its input and parameters."""
     torch.manual_seed(length)
-    x = torch.randn(length, 3, 24, requires_grad=True)
-    pads = torch.arange(length).expand(3, -1) >= torch.tensor([[length], [4], [3]])
+    x = torch.randn(length, 3, 24).to(device).requires_grad_()
+    pads = (torch.arange(length).expand(3, -1) >= torch.tensor([[length], [4], [3]])).to(device)
     out = layer(x, encoder_padding_mask=pads)[0]
     return [out, *torch.autograd.grad(out.square().mean(), [x, *layer.parameters()])]
 
 
 @pytest.mark.parametrize(
-    "backend",
+    ("backend", "device"),
     [
-        "aot_eager",  # all that inductor does before it writes code
+        ("aot_eager", "cpu"),  # all that inductor does before it writes code
+        pytest.param("inductor", "cuda", marks=ON_A_GPU),
         pytest.param(
             "inductor",
+            "cpu",
             marks=[pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++")],
         ),
     ],
 )
-def test_compiled_code_gives_the_numbers_of_torch(monkeypatch, backend):
-    """With routing's C kernel and a convolution inside."""
+def test_compiled_code_gives_the_numbers_of_torch(monkeypatch, backend, device):
+    """With routing's kernel and a convolution inside."""
     mechanisms = {"talking": "both", "talking_on": "encoder", "evolving_on": "encoder", "evolving_conv": "0.4"}
     flags = {**mechanisms, "routing": "em", "routing_on": "encoder", "compile_layers": True}
-    layer = properties.trained_model(flags).encoder.layers[0]
+    layer = properties.trained_model(flags).encoder.layers[0].to(device)
     plain = copy.deepcopy(layer)
     plain.compiles = False
     if backend != "inductor":
@@ -139,5 +142,5 @@ def test_compiled_code_gives_the_numbers_of_torch(monkeypatch, backend):
         monkeypatch.setattr(layers, "compiled", lambda function: compiled)
     torch._dynamo.reset()
     for length in (6, 9):
-        for expected, got in zip(numbers(plain, length), numbers(layer, length), strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+        for expected, got in zip(numbers(plain, length, device), numbers(layer, length, device), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6 if device == "cpu" else 1e-5)

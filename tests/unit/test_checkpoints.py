@@ -464,8 +464,8 @@ def test_resumed_half_precision_has_the_trained_weights():
             "--flag: wrong",
         ),
         (
-            InductorError(InvalidCxxCompiler("g++"), None),
-            "--compile-layers: torch.compile cannot compile here (InvalidCxxCompiler: Compiler: g++ is not found.)",
+            InductorError(InvalidCxxCompiler(), None),
+            "--compile-layers: torch.compile cannot compile here (InvalidCxxCompiler: No working C++ compiler ",
         ),
         (AssertionError("--path required for generation!"), "--path required for generation!"),
         (AssertionError("shapes differ"), None),

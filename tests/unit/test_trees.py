@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-from nltk import Tree
 
 from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu, usable_heads
+
+Tree = pytest.importorskip("nltk", reason="needs nltk (extra syntax)").Tree
 
 FIGURE_3 = "(S (NP (NNP Bush)) (VP (VBD held) (NP (DT a) (NN talk)) (PP (IN with) (NP (NNP Sharon)))))"
 
