@@ -19,7 +19,16 @@ from torch import Tensor
 from tqdm import tqdm
 
 from benchmarks.__main__ import device_name
-from benchmarks.gpu_counting import DEVICES, System, build, count_generation, count_training, make_batch, training
+from benchmarks.gpu_counting import (
+    DEVICES,
+    TOKENS,
+    System,
+    build,
+    count_generation,
+    count_training,
+    make_batch,
+    training,
+)
 from benchmarks.gpu_rows import GENERATION, ROWS, Row, table, total
 from benchmarks.harness import Sample, alternate, median_interval, timed
 from benchmarks.scaling import memory
@@ -56,56 +65,57 @@ def make_generation(system: System, args: argparse.Namespace) -> Sample:
     return timed(lambda: search.generate([model], sample), args.device)
 
 
-def peak(make: Callable[[], Sample], device: str) -> int | None:
-    """Bytes on the GPU at the peak of a second step."""
+def profile(make: Callable[[], Sample], device: str) -> dict[str, Any]:
+    """Of a step: bytes on the GPU at its peak, kernels and copies that it ran, and their seconds together."""
     if device == "cpu":
-        return None
+        return {"bytes": None, "kernels": None, "kernel_seconds": None}
     sample = make()
     sample()
     torch.cuda.reset_peak_memory_stats()
     sample()
-    return torch.cuda.max_memory_allocated()
-
-
-def kernels(make: Callable[[], Sample], device: str) -> tuple[int, float] | tuple[None, None]:
-    """How many kernels and copies the GPU ran in a third step, and the seconds that they took together."""
-    if device == "cpu":
-        return None, None
-    sample = make()
-    for _ in range(2):
-        sample()
+    bytes_at_peak = torch.cuda.max_memory_allocated()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         sample()
     ran = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     ran = [event for event in ran if not event.is_user_annotation]
-    return len(ran), sum(event.time_range.elapsed_us() for event in ran) * 1e-6
+    busy = sum(event.time_range.elapsed_us() for event in ran) * 1e-6
+    return {"bytes": bytes_at_peak, "kernels": len(ran), "kernel_seconds": float(f"{busy:.4g}")}
 
 
 @functools.cache
-def step_of(row: Row, size: str, length: int, dtype: str, tokens: int) -> dict[str, Any]:
-    """What the model counts of a training step."""
-    return count_training(size, row.system, length, DTYPES[dtype], tokens)
+def modelled() -> dict[str, Any]:
+    """What the pages have: counts in float16 of ``TOKENS`` a side."""
+    return json.loads((ROOT / "benchmarks/results/gpu-model.json").read_text(encoding="utf-8"))["figures"]
 
 
-@functools.cache
-def launches_of(row: Row, size: str, length: int, sentences: int) -> int:
+def step_of(row: Row, args: argparse.Namespace) -> dict[str, Any]:
+    """What the model counts of a training step; what the pages do not have is counted now."""
+    name = f"{args.size} {args.length} training: {row.name}"
+    if (args.dtype, args.tokens) == ("float16", TOKENS) and name in modelled():
+        return modelled()[name]
+    return count_training(args.size, row.system, args.length, DTYPES[args.dtype], args.tokens)
+
+
+def launches_of(row: Row, args: argparse.Namespace) -> int:
     """What the model counts of translating a batch."""
-    its = count_generation(size, row.system.flags, length, sentences, BEAM)
-    return its["encoder"]["launches"] + length * its["step"]["launches"]
+    name = f"{args.size} {args.length} generation: {row.name}"
+    its = modelled().get(name) if args.sentences == GENERATION["sentences"] else None
+    its = its or count_generation(args.size, row.system.flags, args.length, args.sentences, BEAM)
+    return its["encoder"]["launches"] + args.length * its["step"]["launches"]
 
 
 def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Training and, at the first length and unless the row changes only the criterion, translation."""
-    steps = [step_of(x, args.size, args.length, args.dtype, args.tokens) for x in (ROWS[0], row)]
+    steps = [step_of(x, args) for x in (ROWS[0], row)]
     predicted = {"training": {name: total(steps[0], name) / total(steps[1], name) for name in (*DEVICES, "launches")}}
     makers = {"training": make_training}
     if not row.terms and args.translate:
         makers["generation"] = make_generation
-        launches = [launches_of(x, args.size, args.length, args.sentences) for x in (ROWS[0], row)]
+        launches = [launches_of(x, args) for x in (ROWS[0], row)]
         predicted["generation"] = {"launches": launches[0] / launches[1]}
     for name, make in makers.items():
         ours, reference = (partial(make, x.system, args) for x in (row, ROWS[0]))
-        samples = alternate(ours, reference, args.pairs, warm_up=2, blocks=min(4, args.pairs))
+        samples = alternate(ours, reference, args.pairs, warm_up=2, blocks=min(2, args.pairs))
         ratios = [theirs / mine for mine, theirs in samples]
         result = {
             "row": row.name,
@@ -117,13 +127,9 @@ def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "predicted": {of: round(speed, 4) for of, speed in predicted[name].items()},
         }
         if name == "training":
-            ran, busy = kernels(ours, args.device)
-            result |= {
-                "kernels": ran,
+            result |= profile(ours, args.device) | {
                 "predicted_launches": total(steps[1], "launches"),
-                "kernel_seconds": busy and float(f"{busy:.4g}"),
                 "predicted_seconds": {of: float(f"{total(steps[1], of):.4g}") for of in DEVICES},
-                "bytes": peak(ours, args.device),
                 "predicted_bytes": memory(steps[1]),
                 "paper": row.paper and round(row.paper, 4),
             }
@@ -185,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--length", type=int, nargs="+", default=[32, 512], help="tokens of a sentence (default: 32 512)"
     )
-    parser.add_argument("--tokens", type=int, default=4096, help="of a training batch, a side (default: 4096)")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of a training batch, a side (default: 4096)")
     parser.add_argument(
         "--sentences", type=int, default=32, help="of a batch to translate, at the first length (default: 32)"
     )

@@ -71,8 +71,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """``fairseq-<tool> args...`` in a child process.
 
-    By default a fork of this process, which is seconds faster since fairseq is already imported. ``new_process`` starts
-    a new Python; so does ``user_dir=False``, since the plugin is registered in this process.
+    By default a fork of this process (``Fork``), which is seconds faster since fairseq is already imported.
+    ``new_process`` starts a new Python; so does ``user_dir=False``, since the plugin is registered in this process.
     """
     command = [sys.executable, "-m", f"fairseq_cli.{tool}", *map(str, args)]
     if user_dir:
@@ -127,7 +127,11 @@ def _run_to_end(
 
 
 class Fork:
-    """``python -m MODULE ...`` as a fork of this process; MODULE is of ``fairseq_cli``, or ``fairseq_diverse.cli``."""
+    """``python -m MODULE ...`` as a fork of this process; MODULE is of ``fairseq_cli``, or ``fairseq_diverse.cli``.
+
+    Where there is a GPU, a new process: torch refuses every call for CUDA in a fork of a process that asked for it, and
+    fairseq keeps the state of CUDA's generator even with ``--cpu``.
+    """
 
     def __init__(
         self,
@@ -142,7 +146,9 @@ class Fork:
             fairseq_diverse.register()
         self._out, err = (tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2))  # noqa: SIM115
         self._err = self._out if stderr == subprocess.STDOUT else err
-        self._process = os.fork()
+        if torch.cuda.is_available():
+            self._popen = subprocess.Popen(command, cwd=cwd, env=env, stdout=self._out, stderr=self._err)
+        self._process = self._popen.pid if torch.cuda.is_available() else os.fork()
         if not self._process:
             _work(command, self._out, self._err, cwd, env)
 
@@ -240,7 +246,11 @@ sys.exit(int(server.recv(10) or b"1"))
 
 @contextmanager
 def programs_as_forks(folder: Path) -> Iterator[dict[str, str]]:
-    """Variables for bash scripts in which our commands and fairseq's are functions that fork this process."""
+    """Variables for bash scripts in which our commands and fairseq's are functions that fork this process; none where
+    there is a GPU, as in ``Fork``."""
+    if torch.cuda.is_available():
+        yield {}
+        return
     fairseq_diverse.register()
     (folder / "client.py").write_text(CLIENT)
     with socket.socket(socket.AF_UNIX) as listening:

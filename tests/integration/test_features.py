@@ -43,16 +43,16 @@ def data(tmp_path_factory):
 
 def train(data, folder, flags=f"{ROUTING} {DISAGREEMENT}", updates=2, base=TINY, device="cpu"):
     """The logged values of each update, and the whole log."""
-    base, options = _on(device, base)
+    base = _on(device, base)
     common = (data, *base.split(), "--no-epoch-checkpoints", "--max-update", updates, "--save-dir", folder)
-    result = run("train", *common, *flags.split(), **options)
+    result = run("train", *common, *flags.split())
     log = result.stdout + result.stderr
     return figures(log, "train_inner"), log
 
 
 def _on(device, flags):
-    """Flags for a device, and how a command with them is run: where torch has used CUDA a fork cannot."""
-    return (flags, {}) if device == "cpu" else (flags.replace("--cpu", ""), {"new_process": True})
+    """Flags for a device."""
+    return flags if device == "cpu" else flags.replace("--cpu", "")
 
 
 def figures(log, kind):
@@ -87,8 +87,7 @@ def printed(log: str, letter: str) -> dict[int, list[str]]:
 
 def generate(data, path, *flags, tool="generate", device="cpu"):
     """Hypotheses as (sentence, words, base-2 logarithms of the tokens' probabilities), and the whole output."""
-    decoding, options = _on(device, DECODING)
-    output = run(tool, data, "--path", path, *decoding.split(), *flags, **options).stdout
+    output = run(tool, data, "--path", path, *_on(device, DECODING).split(), *flags).stdout
     hypotheses = [
         (number, line.split("\t")[1], [float(p) for p in scores.split()])
         for number, lines in printed(output, "H").items()
