@@ -3,12 +3,11 @@
 
 import argparse
 import functools
-import itertools
 import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from fairseq_diverse.support.files import atomic_write
 ROOT = Path(__file__).resolve().parents[1]
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 BEAM = GENERATION["beam"]
+MEASURES = ("training", "generation")
 
 
 def to_device(value: Any, device: str) -> Any:
@@ -104,36 +104,36 @@ def launches_of(row: Row, args: argparse.Namespace) -> int:
     return its["encoder"]["launches"] + args.length * its["step"]["launches"]
 
 
-def measure(row: Row, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Training and, at the first length and unless the row changes only the criterion, translation."""
-    steps = [step_of(x, args) for x in (ROWS[0], row)]
-    predicted = {"training": {name: total(steps[0], name) / total(steps[1], name) for name in (*DEVICES, "launches")}}
-    makers = {"training": make_training}
-    if not row.terms and args.translate:
-        makers["generation"] = make_generation
-        launches = [launches_of(x, args) for x in (ROWS[0], row)]
-        predicted["generation"] = {"launches": launches[0] / launches[1]}
-    for name, make in makers.items():
-        ours, reference = (partial(make, x.system, args) for x in (row, ROWS[0]))
-        samples = alternate(ours, reference, args.pairs, warm_up=2, blocks=min(2, args.pairs))
-        ratios = [theirs / mine for mine, theirs in samples]
-        result = {
-            "row": row.name,
-            "measure": name,
-            "length": args.length,
-            "speed": round(statistics.median(ratios), 4),
-            "interval": [round(x, 4) for x in median_interval(ratios)],
-            "seconds": [float(f"{statistics.median(side):.4g}") for side in zip(*samples, strict=True)],
-            "predicted": {of: round(speed, 4) for of, speed in predicted[name].items()},
+def measure(what: str, row: Row, args: argparse.Namespace) -> dict[str, Any]:
+    """Training or generation of a row beside ``off``; ``args.length`` is one length."""
+    predicted: dict[str, float]
+    if what == "training":
+        theirs, mine = (step_of(x, args) for x in (ROWS[0], row))
+        predicted = {of: total(theirs, of) / total(mine, of) for of in (*DEVICES, "launches")}
+    else:
+        predicted = {"launches": launches_of(ROWS[0], args) / launches_of(row, args)}
+    make = make_training if what == "training" else make_generation
+    ours, reference = (partial(make, x.system, args) for x in (row, ROWS[0]))
+    samples = alternate(ours, reference, args.pairs, warm_up=2, blocks=min(2, args.pairs))
+    ratios = [other / one for one, other in samples]
+    result = {
+        "row": row.name,
+        "measure": what,
+        "length": args.length,
+        "pairs": args.pairs,
+        "speed": round(statistics.median(ratios), 4),
+        "interval": [round(x, 4) for x in median_interval(ratios)],
+        "seconds": [float(f"{statistics.median(side):.4g}") for side in zip(*samples, strict=True)],
+        "predicted": {of: round(speed, 4) for of, speed in predicted.items()},
+    }
+    if what == "training":
+        result |= profile(ours, args.device) | {
+            "predicted_launches": total(mine, "launches"),
+            "predicted_seconds": {of: float(f"{total(mine, of):.4g}") for of in DEVICES},
+            "predicted_bytes": memory(mine),
+            "paper": row.paper and round(row.paper, 4),
         }
-        if name == "training":
-            result |= profile(ours, args.device) | {
-                "predicted_launches": total(steps[1], "launches"),
-                "predicted_seconds": {of: float(f"{total(steps[1], of):.4g}") for of in DEVICES},
-                "predicted_bytes": memory(steps[1]),
-                "paper": row.paper and round(row.paper, 4),
-            }
-        yield result
+    return result
 
 
 def page(report: dict[str, Any]) -> str:
@@ -154,7 +154,7 @@ def page(report: dict[str, Any]) -> str:
         "Columns marked modelled are what the model of [gpu.md](gpu.md) predicts.",
         "",
     ]
-    for measure in ("training", "generation"):
+    for measure in MEASURES:
         for length in report["length"]:
             if rows := [row for row in report["rows"] if (row["measure"], row["length"]) == (measure, length)]:
                 cells = [_cells(row) for row in rows]
@@ -195,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sentences", type=int, default=32, help="of a batch to translate, at the first length (default: 32)"
     )
+    parser.add_argument("--measure", nargs="+", choices=MEASURES, default=MEASURES, help="(default: both)")
     parser.add_argument("--pairs", type=int, default=30, help="pairs of runs a row (default: 30)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="the rows in whose name this is found")
     parser.add_argument("--out", type=Path, help="folder for both files (default: benchmarks/results and docs)")
@@ -221,6 +222,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only {args.only!r}: no row has that in its name")
     if args.check:
         return 0
+    work = [("training", row, length) for length in args.length for row in rows if "training" in args.measure]
+    if "generation" in args.measure:
+        work += [("generation", row, args.length[0]) for row in rows if not row.terms]  # terms change training alone
     name = device_name(args.device)
     slug = re.sub(r"\W+", "-", name.lower()).strip("-") + ("-dry-run" if args.dry_run else "")
     settings = {
@@ -228,9 +232,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     report: dict[str, Any] = {**provenance.collect(), "device": name, **settings, "rows": []}
     try:
-        for length, row in tqdm([*itertools.product(args.length, rows)], disable=None, unit="row"):
-            its = argparse.Namespace(**vars(args) | {"length": length, "translate": length == args.length[0]})
-            report["rows"] += measure(row, its)
+        for what, row, length in tqdm(work, disable=None, unit="row"):
+            its = argparse.Namespace(**vars(args) | {"length": length})
+            report["rows"].append(measure(what, row, its))
             with atomic_write((args.out or ROOT / "benchmarks/results") / f"{slug}.json") as file:
                 json.dump(report, file, indent=1)
             with atomic_write((args.out or ROOT / "docs") / f"gpu-{slug}.md") as file:

@@ -41,8 +41,8 @@ OPTIONS = {"layout_optimization": False}
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` through torch.compile, for tensors of any length; equal layers share what is compiled."""
-    options: dict[str, Any] = {"dynamic": True, "recompile_limit": RECOMPILE_LIMIT, "options": OPTIONS}
-    return torch.compile(function, **options)
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT  # torch.compile's own argument came after torch 2.11
+    return torch.compile(function, dynamic=True, options=OPTIONS)
 
 
 def _contiguous(value: Any) -> Any:

@@ -25,11 +25,12 @@ def traced(monkeypatch):
         return graph
 
     torch._dynamo.reset()
-    compiled = torch.compile(layers.DiverseEncoderLayer.run, dynamic=True, backend=backend, recompile_limit=64)
-    others = torch.compile(layers.DiverseDecoderLayer.run, dynamic=True, backend=backend, recompile_limit=64)
+    compiled = torch.compile(layers.DiverseEncoderLayer.run, dynamic=True, backend=backend)
+    others = torch.compile(layers.DiverseDecoderLayer.run, dynamic=True, backend=backend)
     functions = {layers.DiverseEncoderLayer.run: compiled, layers.DiverseDecoderLayer.run: others}
     monkeypatch.setattr(layers, "compiled", functions.__getitem__)
-    return graphs
+    with torch._dynamo.config.patch(recompile_limit=layers.RECOMPILE_LIMIT):
+        yield graphs
 
 
 @pytest.mark.parametrize(("name", "flags"), [*CASES, ALL_ON])

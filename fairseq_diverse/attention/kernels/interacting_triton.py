@@ -8,8 +8,9 @@ softmax its normal, log2 of the sum of its exponentials; the rest is computed ag
 some rows, by one for those of some keys and values. No two programs write to one place, so results repeat to the bit.
 
 Dropout: weight s of a row and j stays where its 16 bits of Philox4x32 (Salmon et al., 2011; 7 rounds, the fewest that
-pass their tests) are at least ``threshold``. Their counter is (s // 8, row, sentence H + j, 0): the same bits in every
-kernel, whatever its tiles. Formulas: ``functional/interacting.py``.
+pass their tests) are at least ``threshold``. Their counter is (4 (s // 32) + s % 8 // 2, row, sentence H + j, 0), and
+number 2 (s % 32 // 8) + s % 2 of its 8 is that of s: the same bits in every kernel, whatever its tiles. Formulas:
+``functional/interacting.py``.
 """
 
 # mypy: allow-incomplete-defs, disable-error-code="assignment, valid-type"
@@ -68,11 +69,18 @@ def _seen(allowed, step, t, s, exists, S, BY_QUERY: tl.constexpr):
 
 @triton.jit
 def _kept(seed, stream, row, start, threshold, KEYS: tl.constexpr, ROWS: tl.constexpr):
-    """Where weights stay, (ROWS, KEYS), of the keys from ``start`` on, a multiple of 8."""
-    eight = start // 8 + tl.arange(0, KEYS // 8)
-    a, b, c, d = tl.philox(tl.load(seed), eight[None, :], row[:, None], stream, 0, ROUNDS)
-    bits = tl.join(tl.join(a, c), tl.join(b, d))
-    return tl.reshape(tl.join((bits & 0xFFFF) >= threshold, (bits >> 16) >= threshold), (ROWS, KEYS))
+    """Where weights stay, (ROWS, KEYS), of the keys from ``start`` on, a multiple of KEYS, 32 at most.
+
+    In tiles of a product a thread has, of every 8 keys, two next to each other: the numbers of other threads are not
+    needed. (Numbers joined with ``tl.join`` were wrong in tiles of 16 rows, with Triton 3.6 on an H200.)
+    """
+    pair = start // 32 * 4 + tl.arange(0, 4)
+    a, b, c, d = tl.philox(tl.load(seed), pair[None, :], row[:, None], stream, 0, ROUNDS)
+    eight = (start % 32 // 8 + tl.arange(0, KEYS // 8))[None, :, None, None]
+    first = tl.where(eight == 0, a[:, None, :, None], b[:, None, :, None])
+    second = tl.where(eight == 2, c[:, None, :, None], d[:, None, :, None])
+    bits = tl.where(eight < 2, first, second) >> (tl.arange(0, 2) * 16)[None, None, None, :]
+    return tl.reshape((bits & 0xFFFF) >= threshold, (ROWS, KEYS))
 
 
 VARYING = ["allowed_batch", "allowed_step", "T", "S", "threshold"]  # from batch to batch
