@@ -8,6 +8,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from fairseq_diverse.support.files import atomic_write
 ROOT = Path(__file__).resolve().parents[1]
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 BEAM = GENERATION["beam"]
-MEASURES = ("training", "generation")
+MEASURES = ("training", "generation", "compiled")
 
 
 def to_device(value: Any, device: str) -> Any:
@@ -105,15 +106,19 @@ def launches_of(row: Row, args: argparse.Namespace) -> int:
 
 
 def measure(what: str, row: Row, args: argparse.Namespace) -> dict[str, Any]:
-    """Training or generation of a row beside ``off``; ``args.length`` is one length."""
-    predicted: dict[str, float]
-    if what == "training":
+    """Training or generation of a row beside ``off``, or its training with compiled layers beside that without;
+    ``args.length`` is one length."""
+    predicted: dict[str, float] = {}
+    systems = row.system, ROWS[0].system
+    if what == "compiled":
+        systems = replace(row.system, flags={**row.system.flags, "compile_layers": True}), row.system
+    elif what == "training":
         theirs, mine = (step_of(x, args) for x in (ROWS[0], row))
         predicted = {of: total(theirs, of) / total(mine, of) for of in (*DEVICES, "launches")}
     else:
         predicted = {"launches": launches_of(ROWS[0], args) / launches_of(row, args)}
-    make = make_training if what == "training" else make_generation
-    ours, reference = (partial(make, x.system, args) for x in (row, ROWS[0]))
+    make = make_generation if what == "generation" else make_training
+    ours, reference = (partial(make, system, args) for system in systems)
     samples = alternate(ours, reference, args.pairs, warm_up=2, blocks=min(2, args.pairs))
     ratios = [other / one for one, other in samples]
     result = {
@@ -149,7 +154,8 @@ def page(report: dict[str, Any]) -> str:
         lines.append("**A dry run with tiny models on a CPU: the figures mean nothing.**")
     lines += [
         "",
-        "*Speed* is the time of `off` over the row's, measured: the median over pairs of steps, and its interval.",
+        "*Speed* is the time of `off` over the row's, measured: the median over pairs of steps, and its interval; of",
+        "compiled layers, the time without them over that with them.",
         "*Kernels* are what the GPU ran in a step by torch's profiler, with copies; *busy ms* is their time together.",
         "Columns marked modelled are what the model of [gpu.md](gpu.md) predicts.",
         "",
@@ -172,7 +178,8 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
     mine, theirs = row["seconds"]
     cells = {"speed": f"{row['speed']:.3f}", "interval": "-".join(f"{x:.3f}" for x in row["interval"][:2])}
     cells |= {f"speed by {name}, modelled": f"{speed:.2f}" for name, speed in row["predicted"].items()}
-    cells |= {"ms": f"{mine * 1e3:.1f}", "ms of off": f"{theirs * 1e3:.1f}"}
+    beside = "ms, not compiled" if row["measure"] == "compiled" else "ms of off"
+    cells |= {"ms": f"{mine * 1e3:.1f}", beside: f"{theirs * 1e3:.1f}"}
     if row["measure"] == "training":
         cells |= {"kernels": f"{row['kernels']:,}" if row["kernels"] else ""}
         cells |= {"launches, modelled": f"{row['predicted_launches']:,}"}
@@ -195,7 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sentences", type=int, default=32, help="of a batch to translate, at the first length (default: 32)"
     )
-    parser.add_argument("--measure", nargs="+", choices=MEASURES, default=MEASURES, help="(default: both)")
+    parser.add_argument(
+        "--measure",
+        nargs="+",
+        choices=MEASURES,
+        default=MEASURES[:2],
+        help="compiled: training with --compile-layers beside that without, minutes a row (default: the others)",
+    )
     parser.add_argument("--pairs", type=int, default=30, help="pairs of runs a row (default: 30)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="the rows in whose name this is found")
     parser.add_argument("--out", type=Path, help="folder for both files (default: benchmarks/results and docs)")
@@ -223,6 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check:
         return 0
     work = [("training", row, length) for length in args.length for row in rows if "training" in args.measure]
+    if "compiled" in args.measure:
+        work += [("compiled", row, args.length[0]) for row in rows]
     if "generation" in args.measure:
         work += [("generation", row, args.length[0]) for row in rows if not row.terms]  # terms change training alone
     name = device_name(args.device)

@@ -28,7 +28,7 @@ LIMITS = {
     "em routing": (49, 570, 61, 593, 65),
     "simple routing": (46, 566, 61, 589, 65),
     "dependency": (39, 266, 22, 290, 26),
-    "phrase": (84, 287, 24, 634, 46),
+    "phrase": (84, 287, 24, 640, 46),
     "phrase, enlivened": (114, 407, 26, 2400, 90),
     "pruning": (60, 325, 22, 969, 22),
     "relative": (75, 473, 34, 2350, 153),
@@ -100,8 +100,9 @@ def test_nothing_in_an_attention_waits_for_the_gpu(counted):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
-def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
-    """A whole layer with each setting of each mechanism, in training, and with maps in evaluation."""
+def test_no_layer_waits_mixes_devices_or_is_slow_in_half_types(name, flags, dtype):
+    """A whole layer with each setting of each mechanism, in training, and with maps in evaluation; nor does one look up
+    rows of a small table with indices, whose gradient took an H200 a hundred times what the rest did."""
     model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
     encoder, decoder = model.encoder.layers[0], model.decoder.layers[0]
     placed = where_placed(flags)
@@ -125,6 +126,7 @@ def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
                 if training:
                     out.sum().backward()
     assert mode.count.syncs == []
+    assert not [kernel for kernel in mode.count.kernels if "index_put" in kernel.name]
 
 
 def test_bfloat16_costs_what_float16_does(counted):

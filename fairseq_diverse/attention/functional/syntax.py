@@ -86,7 +86,8 @@ def phrase_bias(embedding: Tensor, weight: Tensor, bias: Tensor, out: Tensor, di
     weight, bias, out = (x.type_as(embedding) for x in (weight, bias, out))
     with torch.autocast(out.device.type, enabled=False):
         table = -(torch.tanh(embedding @ weight.t() + bias) @ out).abs()
-    return table[distance + len(table) // 2]
+    rows = table.expand(*distance.shape[:2], -1)  # one for each query: a GPU adds all gradients of a value one by one
+    return rows.gather(-1, distance + len(table) // 2)
 
 
 def _both_real(word: Tensor) -> Tensor:
