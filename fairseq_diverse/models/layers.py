@@ -35,7 +35,7 @@ def add_layer_flags(parser: Any) -> None:
 
 
 # On a CPU, inductor's layouts of convolutions (torch 2.13) fail on lengths that vary: "cannot determine truth value".
-OPTIONS = {"layout_optimization": False}
+OPTIONS: dict[str, Any] = {"layout_optimization": False}
 
 
 @functools.cache
