@@ -12,6 +12,7 @@ import torch
 from fairseq import options
 from torch import Tensor
 from torch.nn.functional import pad as pad_tokens
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.mechanism import Mechanism
@@ -230,6 +231,29 @@ def on_the_device(flags: Flags) -> None:
             reason = " ".join(str(error).split())[:160]
             raise PropertyFailed(f"a tensor is made without device=context.q.device: {reason}") from None
         require(out.value.device.type == "cpu", "a tensor is made without device=context.q.device")
+
+
+class _Additions(TorchDispatchMode):
+    """Whether an operator adds many values into places given by indices, one by one on a GPU."""
+
+    found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.overloadpacket in (torch.ops.aten.index_put, torch.ops.aten.index_put_):
+            self.found |= args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+        return func(*args, **kwargs)
+
+
+def fast_gradients(flags: Flags) -> None:
+    """No table is read as ``table[index]`` where it has a gradient, which a GPU adds up one by one."""
+    attention = attention_at(trained_model(flags), where_placed(flags))
+    sample = batch((4, 3), (1, 1))
+    related = relate(sample["source_trees"], ("dependency", "constituency"))
+    x = torch.randn(5, 2, 24)
+    with _Additions() as mode:
+        attention.attend(x, x, x, relations=related).value.sum().backward()
+    require(not mode.found, "x[index] is differentiated, slow on a GPU: expand x and use gather, or use F.embedding")
 
 
 def attention_dropout(flags: Flags) -> None:
@@ -564,6 +588,7 @@ PROPERTIES: dict[str, Property] = {
     "off = absent": off_is_absent,
     "the same twice, and in long sentences": called_twice,
     "on the device of the queries": on_the_device,
+    "gradients that a GPU adds fast": fast_gradients,
     "attention dropout": attention_dropout,
     "shapes of what the stages return": shapes,
     "gradients, also with activation checkpointing": gradients,

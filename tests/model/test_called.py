@@ -8,6 +8,7 @@ from tests.cases import ALL_ON, CASES
 TITLES = (
     "the same twice, and in long sentences",
     "on the device of the queries",
+    "gradients that a GPU adds fast",
     "attention dropout",
     "causality in training",
 )

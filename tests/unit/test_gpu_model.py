@@ -100,9 +100,8 @@ def test_nothing_in_an_attention_waits_for_the_gpu(counted):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
-def test_no_layer_waits_mixes_devices_or_is_slow_in_half_types(name, flags, dtype):
-    """A whole layer with each setting of each mechanism, in training, and with maps in evaluation; nor does one look up
-    rows of a small table with indices, whose gradient took an H200 a hundred times what the rest did."""
+def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
+    """A whole layer with each setting of each mechanism, in training, and with maps in evaluation."""
     model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
     encoder, decoder = model.encoder.layers[0], model.decoder.layers[0]
     placed = where_placed(flags)
@@ -126,7 +125,6 @@ def test_no_layer_waits_mixes_devices_or_is_slow_in_half_types(name, flags, dtyp
                 if training:
                     out.sum().backward()
     assert mode.count.syncs == []
-    assert not [kernel for kernel in mode.count.kernels if "index_put" in kernel.name]
 
 
 def test_bfloat16_costs_what_float16_does(counted):

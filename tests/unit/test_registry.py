@@ -405,6 +405,11 @@ def distances(context, device):
             {"bias": lambda self, context: -0.1 * distances(context, None)},
         ),
         (
+            "gradients that a GPU adds fast",
+            r"x\[index\] is differentiated, slow on a GPU",
+            {"bias": lambda self, context: context.q.flatten()[distances(context, context.q.device)]},
+        ),
+        (
             "attention dropout",
             "context.dropout has no effect",
             {"attention": lambda self, context, need_weights: (context.v.mean(2, True) + context.q, None)},
@@ -470,9 +475,7 @@ def test_a_kind_without_choices_and_examples_cannot_be_checked(capsys):
 def test_a_checkpoint_names_mechanisms_of_ones_own():
     """One without parameters would be loaded without it."""
     register_mechanism("own")(mechanism())
-    args = build_model({"own_on": "encoder", "gated": "head"}).cfg  # as the checkpoint keeps them
-    model = build_model({"own_on": "encoder", "gated": "head"})
-    assert args.own_mechanisms == model.cfg.own_mechanisms == "own"
+    assert build_model({"own_on": "encoder", "gated": "head"}).cfg.own_mechanisms == "own"  # as the checkpoint keeps it
     assert not hasattr(build_model({"gated": "head"}).cfg, "own_mechanisms")
     del MECHANISMS["own"]
     with pytest.raises(UserError, match="the model has the mechanism 'own', which is not registered; give its --user-"):
