@@ -278,7 +278,8 @@ def training(model: Any, system: System, sample: dict[str, Any], dtype: torch.dt
     if dtype == torch.float32:
         optimizer = inner = FairseqAdam(adam, parameters)
     else:
-        scaling = {"fp16_scale_window": 128, "fp16_init_scale": 128, "fp16_scale_tolerance": 0.0}
+        # with fairseq's first scale, 128, gradients overflow in the first steps, which then leave the optimizer out
+        scaling = {"fp16_scale_window": 128, "fp16_init_scale": 1, "fp16_scale_tolerance": 0.0}
         limits = {"threshold_loss_scale": None, "min_loss_scale": 1e-4}
         common = SimpleNamespace(bf16=dtype == torch.bfloat16, **scaling, **limits)
         optimizer = FP16Optimizer.build_optimizer(SimpleNamespace(optimizer=adam, common=common), parameters)
