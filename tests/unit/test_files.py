@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -222,9 +223,12 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
         run_to_end(
             ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/child; wait"], timeout=0.5, stdout=subprocess.PIPE
         )  # the child holds the pipe
-    assert time.monotonic() - start < 20
     child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
-    assert not child.exists() or child.read_text().split()[2] == "Z"
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while child.read_text().split()[2] != "Z":  # a busy machine takes a moment to end it
+            assert time.monotonic() - start < 20
+            time.sleep(0.05)
+    assert time.monotonic() - start < 20
 
 
 # --- stdout ---
