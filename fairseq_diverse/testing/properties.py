@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
-from fairseq_diverse.attention.relations import PADDING, relate
+from fairseq_diverse.attention.relations import PADDING, Relations, relate
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.checkpoints.loading import implausible
 from fairseq_diverse.support.errors import UserError
@@ -213,13 +213,17 @@ def called_twice(flags: Flags) -> None:
     require(bool(long.isfinite().all()), "an output of a long sentence is not finite")
 
 
+def _short_sentences() -> tuple[Tensor, Relations]:
+    """Padding (2, 5) and trees of two sentences, for one attention."""
+    sample = batch((4, 3), (1, 1))
+    return sample["src_tokens"] == dictionary().pad(), relate(sample["source_trees"], ("dependency", "constituency"))
+
+
 def on_the_device(flags: Flags) -> None:
     """Tensors that stages make are on the device of the queries: made without a device, here they have no values."""
     component = where_placed(flags)
     attention = attention_at(trained_model(flags), component)
-    sample = batch((4, 3), (1, 1))
-    related = relate(sample["source_trees"], ("dependency", "constituency"))
-    padding = sample["src_tokens"] == dictionary().pad()
+    padding, related = _short_sentences()
     x = torch.randn(5, 2, 24)
     for maps in (True, False):
         try:
@@ -248,8 +252,7 @@ class _Additions(TorchDispatchMode):
 def fast_gradients(flags: Flags) -> None:
     """No table is read as ``table[index]`` where it has a gradient, which a GPU adds up one by one."""
     attention = attention_at(trained_model(flags), where_placed(flags))
-    sample = batch((4, 3), (1, 1))
-    related = relate(sample["source_trees"], ("dependency", "constituency"))
+    _, related = _short_sentences()
     x = torch.randn(5, 2, 24)
     with _Additions() as mode:
         attention.attend(x, x, x, relations=related).value.sum().backward()
@@ -259,8 +262,7 @@ def fast_gradients(flags: Flags) -> None:
 def attention_dropout(flags: Flags) -> None:
     """In training, two draws of --attention-dropout differ."""
     attention = attention_at(trained_model({**flags, "attention_dropout": 0.5}), where_placed(flags))
-    sample = batch((4, 3), (1, 1))
-    related = relate(sample["source_trees"], ("dependency", "constituency"))
+    _, related = _short_sentences()
     x, draws = torch.randn(5, 2, 24), []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -287,9 +289,7 @@ def gradients_in_float64(flags: Flags) -> None:
     """The gradients of an attention equal finite differences."""
     component = where_placed(flags)
     attention = attention_at(trained_model(flags), component).double()
-    sample = batch((4, 3), (1, 1))
-    related = relate(sample["source_trees"], ("dependency", "constituency"))
-    padding = sample["src_tokens"] == dictionary().pad()
+    padding, related = _short_sentences()
     x, keys = (torch.randn(5, 2, 24, dtype=torch.float64, requires_grad=True) for _ in range(2))
     parameters = [p for p in attention.parameters() if p.requires_grad]
 
