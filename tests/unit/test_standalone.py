@@ -179,6 +179,17 @@ def test_padding_beside_a_sentence_does_not_change_it(name, component):
     torch.testing.assert_close(beside[:, :5], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in ("syntax", "enliven")])
+def test_torch_exports_it_for_any_length(name):
+    settings = settings_by_name(at(examples(name)[0], "encoder"))
+    attention, length = StandaloneAttention(C, H, mechanisms=settings).eval(), torch.export.Dim("length", min=2, max=99)
+    x = torch.randn(2, T, C)
+    exported = torch.export.export(attention, (x, x, x), dynamic_shapes=({1: length},) * 3).module()
+    for tokens in (2, T + 9):
+        x = torch.randn(2, tokens, C)
+        torch.testing.assert_close(exported(x, x, x)[0], attention(x, x, x)[0])
+
+
 def test_is_causal_alone_is_refused():
     """Torch refuses it, too; without the mask queries would see what comes after them."""
     x = torch.randn(B, T, C)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
 from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
@@ -109,12 +110,14 @@ def test_a_head_that_attends_to_dependencies_is_important_and_another_redundant(
     assert redundant_heads(torch.stack([on, off], 1), relation, valid).tolist() == [[False, True]]
 
 
-@pytest.mark.parametrize("keys", [T, T + 3])
-def test_relative_positions_equal_the_loops(keys):
+@pytest.mark.parametrize(
+    ("queries", "keys", "limit"), [(T, T, K), (T, T + 3, K), (1, T, K), (1, 1, K), (T, T, T), (T, T, T + 2), (T, T, 1)]
+)
+def test_relative_positions_equal_the_loops(queries, keys, limit):
     """More keys than queries is a step of incremental decoding."""
     torch.manual_seed(0)
-    q, table = torch.randn(B, H, T, D, dtype=torch.float64), torch.randn(2 * K + 1, D, dtype=torch.float64)
-    weights = torch.randn(B, H, T, keys, dtype=torch.float64).softmax(-1)
+    q, table = (torch.randn(*s, dtype=torch.float64) for s in ((B, H, queries, D), (2 * limit + 1, D)))
+    weights = torch.randn(B, H, queries, keys, dtype=torch.float64).softmax(-1)
     logits, values = relative_logits(q, table, keys), relative_values(weights, table)
     for b in range(B):
         for h in range(H):
@@ -122,6 +125,31 @@ def test_relative_positions_equal_the_loops(keys):
             torch.testing.assert_close(logits[b, h], torch.tensor(expected, dtype=torch.float64))
             expected = reference.relative_values(weights[b, h].tolist(), table.tolist())
             torch.testing.assert_close(values[b, h], torch.tensor(expected, dtype=torch.float64))
+    for x in (q, table, weights):
+        x.requires_grad_()
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda q, table: relative_logits(q, table, keys), (q[:1, :2], table))
+        assert check(relative_values, (weights[:1, :2], table))
+
+
+class Operators(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_relative_positions_add_nothing_by_index():
+    """A GPU adds numbers of one index one by one: most of a long sentence has the index of a clipped distance."""
+    q, table = torch.randn(B, H, T, D, requires_grad=True), torch.randn(2 * K + 1, D, requires_grad=True)
+    with Operators() as ran:
+        relative_values(relative_logits(q, table, T).softmax(-1), table).sum().backward()
+    assert {"mm", "sum"} <= ran.names and not {"scatter_add", "scatter_add_", "index_put", "index_put_"} & ran.names
 
 
 def test_localness_equals_the_loop_for_any_padding():

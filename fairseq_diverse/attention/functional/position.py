@@ -1,5 +1,7 @@
 """Relative positions (Shaw et al., 2018) and localness (Yang et al., 2018), the baselines of Zhang et al. (2021)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -24,8 +26,7 @@ def relative_logits(q: Tensor, table: Tensor, keys: int) -> Tensor:
     Returns:
         (B, H, T, S).
     """
-    by_distance = q @ table.type_as(q).t()  # (B, H, T, 2k+1)
-    return by_distance.gather(-1, _distance(q.size(2), keys, table).expand(*q.shape[:3], keys))
+    return _ToKeys.apply(q @ table.type_as(q).t(), keys)
 
 
 def relative_values(weights: Tensor, table: Tensor) -> Tensor:
@@ -42,9 +43,7 @@ def relative_values(weights: Tensor, table: Tensor) -> Tensor:
     Returns:
         (B, H, T, D).
     """
-    index = _distance(weights.size(2), weights.size(3), table).expand_as(weights)
-    by_distance = weights.new_zeros(*weights.shape[:3], len(table)).scatter_add(-1, index, weights)
-    return by_distance @ table.type_as(weights)
+    return _ToDistances.apply(weights, len(table)) @ table.type_as(weights)
 
 
 def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, valid: Tensor) -> Tensor:
@@ -76,8 +75,45 @@ def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, va
     return -((position - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)).square() / 2
 
 
-def _distance(queries: int, keys: int, table: Tensor) -> Tensor:
-    """(T, S) rows of the table."""
-    limit = len(table) // 2
-    positions = torch.arange(keys, device=table.device)
-    return (positions - positions[keys - queries :, None]).clamp(-limit, limit) + limit
+# In rows of the distances -S-k ... S+k, the keys of a query begin one column earlier than those of the query before: a
+# view with other strides. gather and scatter_add would do, but a GPU adds what has one index one by one.
+
+
+class _ToKeys(torch.autograd.Function):
+    """(B, H, T, 2k+1), S -> (B, H, T, S): column clip(s - t, -k, k) + k of row t for each (t, s)."""
+
+    @staticmethod
+    def forward(ctx: Any, by_distance: Tensor, keys: int) -> Tensor:
+        ctx.rows = by_distance.size(-1)
+        first, between, last = by_distance.split([1, ctx.rows - 2, 1], -1)
+        clipped = (*by_distance.shape[:3], keys + 1)
+        return _diagonals(torch.cat([first.expand(clipped), between, last.expand(clipped)], -1), keys)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _ToDistances.apply(grad, ctx.rows), None
+
+
+class _ToDistances(torch.autograd.Function):
+    """(B, H, T, S), 2k+1 -> (B, H, T, 2k+1): for each (t, j) the sum over the s with clip(s - t, -k, k) + k = j."""
+
+    @staticmethod
+    def forward(ctx: Any, by_key: Tensor, rows: int) -> Tensor:
+        ctx.keys = by_key.size(-1)
+        columns = [ctx.keys + 1, rows - 2, ctx.keys + 1]
+        by_distance = by_key.new_zeros(*by_key.shape[:3], sum(columns))
+        _diagonals(by_distance, ctx.keys).copy_(by_key)
+        before, between, after = by_distance.split(columns, -1)
+        first, last = (x.sum(-1, keepdim=True, dtype=x.dtype) for x in (before, after))  # autocast: not float32
+        return torch.cat([first, between, last], -1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _ToKeys.apply(grad, ctx.keys), None
+
+
+def _diagonals(by_distance: Tensor, keys: int) -> Tensor:
+    """(B, H, T, 2(S+k)+1), contiguous, for each distance from -S-k -> the part (B, H, T, S) of the keys, a view."""
+    batch, heads, queries, width = by_distance.shape
+    strides = (*by_distance.stride()[:2], width - 1, 1)
+    return by_distance.as_strided((batch, heads, queries, keys), strides, queries + width // 2 - keys)
