@@ -88,7 +88,7 @@ def read_yaml(path: Path) -> Any:
 def parse_value(text: str) -> Any:
     """A command-line value, parsed as YAML; text that is not YAML stays text."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except Exception:  # PyYAML's constructors raise many types
         return text
 

@@ -52,6 +52,12 @@ def test_a_row_has_a_grid_of_its_own_and_is_compared_with_one_without(table):
         load_table(table(("  second: {", "  second: {grid: {lr: [1]}, "), ("  first:", "  first: {baseline: second}")))
 
 
+def test_a_number_that_is_set_is_that_of_a_table(table):
+    """With another text the same run would be trained twice."""
+    made, of_table = load_table(table(), settings=["lr=5e-4"]), load_table(table(("second: {", "second: {lr: 5e-4, ")))
+    assert made.rows["second"].train == of_table.rows["second"].train
+
+
 def test_what_is_set_for_every_row_is_not_in_the_names_of_a_grid(table):
     """A name never says another value than that which is trained."""
     file = table(("rows:", "grid: {lr: [1, 2], data: [a, b]}\nrows:"))
