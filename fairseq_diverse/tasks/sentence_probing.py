@@ -55,9 +55,6 @@ class SentenceProbing(ClassificationTask):
         self.classes = len(self.labels)
         self.preprocessing = None
         if cfg.checkpoint_data:
-            cfg.checkpoint_data = str(
-                Path(cfg.checkpoint_data).absolute()
-            )  # the checkpoint may be read from another folder
             try:
                 self.preprocessing = Preprocessing.load(cfg.checkpoint_data)
             except ValueError as error:
