@@ -21,8 +21,24 @@ RECOMPILE_LIMIT = 64  # of one kind of layer: by mechanisms, mode, padding, what
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     """Activation checkpointing and FSDP around a layer, as in fairseq."""
     if cfg.checkpoint_activations:
+        layer.forward = functools.partial(_in_autocast, layer.forward)
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+        layer.forward = functools.partial(_keeping_autocast, layer.forward)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+def _keeping_autocast(forward: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A checkpointed layer, which fairseq recomputes without autocast: in float32, where kernels drop other weights."""
+    kind = x.device.type
+    autocast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+    return forward(x, *args, autocast=autocast, **kwargs)
+
+
+def _in_autocast(forward: Callable[..., Any], *args: Any, autocast: Any = None, **kwargs: Any) -> Any:
+    if autocast is None:
+        return forward(*args, **kwargs)
+    with torch.autocast(*autocast):
+        return forward(*args, **kwargs)
 
 
 def add_layer_flags(parser: Any) -> None:

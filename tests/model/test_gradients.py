@@ -13,6 +13,21 @@ def test_every_parameter_and_checkpointing(name, flags, disagreement):
     properties.gradients(flags, disagreement)
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_checkpoints_are_recomputed_in_autocast(offload):
+    """--amp calls backward outside; in float32 kernels take other tensors and drop other weights."""
+    model = build_model({"checkpoint_activations": True, "offload_activations": offload})
+    seen = []
+    for name, module in model.named_modules():
+        if name.endswith("k_proj"):
+            module.register_forward_hook(lambda module, given, out: seen.append((out.dtype, out.requires_grad)))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(**batch())[0].float().square().mean()
+    attentions = len(seen)
+    loss.backward()
+    assert seen == [(torch.bfloat16, False)] * attentions + [(torch.bfloat16, True)] * attentions
+
+
 @pytest.mark.parametrize(("name", "flags"), CASES)
 def test_finite_differences(name, flags):
     properties.gradients_in_float64(flags)

@@ -1,5 +1,7 @@
 """Talking and interacting heads equal their loop versions; interacting heads never hold the maps of all pairs."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -162,6 +164,21 @@ def test_all_weights_may_be_dropped_and_a_mask_may_lack_dimensions(combine):
     future = torch.ones(4, 4).tril().bool()
     expected = interacting_attention(q, k, v, future[None, None], combine)
     assert interacting_attention(q, k, v, future, combine).equal(expected)
+
+
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+def test_one_sentence_of_keys_serves_all_queries_and_a_batch_may_be_empty(combine):
+    """The kernels read as many sentences of keys as of queries."""
+    q, k, v = (x.detach() for x in qkv(dtype=torch.float32))
+    expected = interacting_attention(q, k[:1].repeat(B, 1, 1, 1), v[:1].repeat(B, 1, 1, 1), combine=combine)
+    for keys, values in ((k[:1], v[:1]), (k[:1].repeat(B, 1, 1, 1), v[:1])):
+        torch.testing.assert_close(interacting_attention(q, keys, values, combine=combine), expected)
+    for nothing in ((q[:0], k[:0], v[:0]), (q[:, :, :0], k, v)):
+        width = expected.size(2)
+        for disabled in (False, True):
+            with cpu.disabled() if disabled else contextlib.nullcontext():
+                out = interacting_attention(*nothing, combine=combine)
+            assert out.shape == (nothing[0].size(0), nothing[0].size(2), width)
 
 
 def test_dropped_weights_look_random():

@@ -250,6 +250,22 @@ def test_agreement_of_equal_zero_tiny_large_and_padded_heads(device):
         assert x.equal(y)
 
 
+def test_maps_of_very_long_sentences_are_found(device):
+    """From a head to the next are 2^30 numbers, T S of 32,768 tokens; memory that nothing touches is not taken."""
+    heads, step = 3, 2**30
+    maps = torch.empty(step * (heads - 1) + 4, dtype=torch.float16, device=device).as_strided(
+        (1, heads, 1, 4), (step * heads, step, 4, 1)
+    )
+    share = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    for head in range(heads):
+        maps[:, head] = share.roll(head)
+    valid = torch.ones(1, 1, dtype=torch.bool, device=device)
+    unread = torch.zeros(1, heads, 1, 2, device=device)
+    got = formulas.agreement(("position",), unread, unread, maps, valid, valid)
+    expected = formulas.agreement(("position",), *double(unread, unread, maps.contiguous()), valid, valid)
+    assert relative(got, expected) < 1e-3
+
+
 # ---- interacting heads ----
 
 
@@ -426,6 +442,8 @@ def test_torch_works_on_what_the_kernels_do_not_take(device):
         q, k, v = (torch.randn(1, 2, 3, 5, device=device) for _ in range(3))
         for wide in ((q, k, q.repeat(1, 1, 1, 7)), (q.half(), k.half(), q.half().repeat(1, 1, 1, 26)), double(q, k, v)):
             interacting_attention(*wide, combine="sum")
+        for alone in ((q.repeat(2, 1, 1, 1), k, v), (q, k, v[:, :, :1]), (q[:0], k[:0], v[:0])):
+            interacting_attention(*alone, combine="sum")
         interacting_attention(q, k, v, combine="sum", dropout=1.0)
         assert not seen
         simple_routing(votes)

@@ -12,6 +12,8 @@ from fairseq_diverse.attention.functional.masking import attend_somewhere, maske
 from fairseq_diverse.attention.kernels import interacting as kernel
 
 ALIGNMENT = 16  # of a mask's rows, in elements, for torch's fused attention on CUDA
+FUSED_WIDTHS = 8  # divides the widths of heads that it takes on CUDA
+_recomputed = functools.partial(checkpoint, use_reentrant=False)
 
 
 def interacting_attention(
@@ -51,7 +53,7 @@ def interacting_attention(
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
     seen = None if allowed is None else attend_somewhere(allowed[(None,) * (4 - allowed.dim())])
-    if kernel.on_gpu(q, k, v, dropout):
+    if kernel.on_gpu(q, k, v, seen, dropout):
         from fairseq_diverse.attention.kernels import interacting_triton as triton
 
         return triton.attend(q, k, v, seen, combine == "sum", scale, dropout)
@@ -76,8 +78,12 @@ def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, sca
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
     allowed = None if allowed is None else attend_somewhere(allowed)
-    maps = (masked_softmax(q @ key.transpose(-1, -2) * scale, allowed) for key in k.split(1, 1))
+    maps = (_recomputed(_map, q, key, allowed, scale) for key in k.split(1, 1))
     return functools.reduce(torch.add, maps) / k.size(1)
+
+
+def _map(q: Tensor, key: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    return masked_softmax(q @ key.transpose(-1, -2) * scale, allowed)
 
 
 def _in_torch(
@@ -90,12 +96,13 @@ def _in_torch(
         seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
         seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT))
         mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
-    stacked = q.reshape(batch, 1, heads * queries, -1)
-    keeps_maps = not q.is_cuda and (dropout > 0 or k.size(-1) != v.size(-1))
-    recomputed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=dropout > 0)
+    stacked = q.reshape(batch, 1, heads * queries, q.size(-1))
+    of_cuda = k.size(-1) % FUSED_WIDTHS > 0 or v.size(-1) % FUSED_WIDTHS > 0
+    keeps_maps = of_cuda if q.is_cuda else dropout > 0 or k.size(-1) != v.size(-1)
+    recomputed = functools.partial(_recomputed, preserve_rng_state=dropout > 0)
     attend: Any = functools.partial(recomputed, _attend) if summed or keeps_maps else _attend
     outputs = (
-        attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, -1).transpose(1, 2)
+        attend(stacked, key, value, mask, dropout, scale).view(batch, heads, queries, v.size(-1)).transpose(1, 2)
         for key, value in zip(k.split(1, 1), v.split(1, 1), strict=True)
     )
     if summed:

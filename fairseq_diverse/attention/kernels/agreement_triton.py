@@ -89,13 +89,14 @@ def _overlaps(program, term, keys, means, figures, H: tl.constexpr, COLUMNS: tl.
     """Sum over keys of (mean over heads)^2; the means (B, T, S) are kept, 0 where a query is not valid."""
     x, valid, count, length, batch, head, position = term
     row, sentence, place, real, valid = _rows(program, valid, count, length, ROWS)
-    x += sentence * batch + place * position
+    x += sentence * batch + place.to(tl.int64) * position
     figure = tl.zeros((ROWS, 1), tl.float32)
     for start in range(0, keys, COLUMNS):
         s = start + tl.arange(0, COLUMNS)[None, :]
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for h in range(H):
-            total += tl.load(x + h * head + s, valid & (s < keys), 0.0).to(tl.float32)
+        total, at = tl.zeros((ROWS, COLUMNS), tl.float32), x + s
+        for _ in range(H):  # h * head would be an int32
+            total += tl.load(at, valid & (s < keys), 0.0).to(tl.float32)
+            at += head
         mean = total * (1.0 / H)
         tl.store(means + row.to(tl.int64) * keys + s, mean, real & (s < keys))
         figure += tl.sum(mean * mean, 1)[:, None]

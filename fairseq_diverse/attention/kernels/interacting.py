@@ -30,14 +30,21 @@ class _Sizes(ctypes.Structure):
 def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> bool:
     """Whether the kernel supports these (float32 on a CPU) and is faster than torch."""
     fast = summed or dropout > 0 or q.size(-1) != v.size(-1) or q.size(-1) <= MAX_HEAD_WIDTH
-    return fast and dropout < 1 and cpu.available("interacting", q, k, v)
+    return fast and dropout < 1 and _alike(q, k, v) and cpu.available("interacting", q, k, v)
 
 
-def on_gpu(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> bool:
-    """Whether the Triton kernels take these."""
+def on_gpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, dropout: float) -> bool:
+    """Whether the Triton kernels take these; they count with int32."""
     numbers = max(x.numel() for x in (q, k, v)) * q.size(1)  # of the outputs of all pairs, at most
+    if allowed is not None and allowed.size(2) > 1:
+        numbers = max(numbers, q.size(2) * (k.size(2) + 15))  # of a sentence's mask
     fit = q.dtype == k.dtype == v.dtype and max(q.size(-1), v.size(-1)) <= GPU_HEAD_WIDTH.get(q.dtype, 0)
-    return fit and dropout < 1 and 0 < numbers < 2**31 and gpu.available(q, k, v)
+    return fit and dropout < 1 and 0 < numbers < 2**31 and _alike(q, k, v) and gpu.available(q, k, v)
+
+
+def _alike(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the kernels may read them: nothing is broadcast."""
+    return q.shape[:2] == k.shape[:2] == v.shape[:2] and k.size(2) == v.size(2)
 
 
 class Pairs(torch.autograd.Function):
