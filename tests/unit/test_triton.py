@@ -402,9 +402,9 @@ def test_dropped_weights_of_interacting_heads_look_random():
 def test_layers_with_the_kernels_are_one_graph(device):
     """For all lengths, with dropout, forward and backward."""
 
-    def work(q, k, v, allowed, valid, betas):
+    def work(q, k, v, allowed, keys, queries, betas):
         heads = interacting_attention(q, k, v, allowed, "sum", 0.5).unflatten(2, (2, 3)).transpose(1, 2)
-        figures = formulas.agreement(("subspace", "output"), v, heads, None, valid, ~(~valid))
+        figures = formulas.agreement(("subspace", "output"), v, heads, None, keys, queries)
         votes = heads.transpose(1, 2).unsqueeze(-1)
         return em_routing(votes, *betas, 2), simple_routing(votes, 2), figures
 
@@ -413,14 +413,15 @@ def test_layers_with_the_kernels_are_one_graph(device):
     compiled = torch.compile(
         work, fullgraph=True, dynamic=True, backend=lambda graph, inputs: traced.append(graph) or graph
     )
-    for length in (4, 5):  # not the number of heads
-        q, k, v, allowed, _ = pairs_of_heads(device, (2, 2, length, length, 3, 3), mask="padding")
+    for queries, keys in ((4, 5), (6, 3), (5, 16)):  # not the number of heads
+        q, k, v, allowed, _ = pairs_of_heads(device, (2, 2, queries, keys, 3, 3), mask="both")
+        real = [torch.ones(2, length, dtype=torch.bool, device=device) for length in (keys, queries)]
         results = []
         for run in (work, compiled):
             torch.manual_seed(7)
             inputs = [x.detach().requires_grad_() for x in (q, k, v, *torch.ones(2, 3, device=device))]
             with gpu.launches() as seen:
-                out = run(*inputs[:3], allowed, allowed[:, 0, 0], inputs[3:])
+                out = run(*inputs[:3], allowed, *real, inputs[3:])
                 results.append([*out, *torch.autograd.grad(sum(x.square().sum() for x in out), inputs)])
             assert len(seen) >= 10
         for x, y in zip(*results, strict=True):

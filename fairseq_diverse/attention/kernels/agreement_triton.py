@@ -6,6 +6,7 @@ A program takes a few positions of one term, the rows of a tile, and goes throug
 
 # mypy: allow-incomplete-defs, disable-error-code="valid-type"
 
+import functools
 from typing import Any
 
 import torch
@@ -235,15 +236,16 @@ def agreement_forward(
     for term in (v, o, w):
         if term.x is not None:
             counts[term.place] = term.count
-    figures = valid_keys.new_empty(number, max(counts), dtype=torch.float32)
+    most = functools.reduce(torch.sym_max, counts)
+    figures = valid_keys.new_empty(number, most, dtype=torch.float32)
     out, shares = figures.new_empty(number), figures.new_empty(number)
     means = figures.new_empty(w.shape[0], w.shape[2], w.shape[3])
     launch(
         *(_agreement_forward, v.programs + o.programs + w.programs, WARPS),
-        *(*v.arguments, v.programs, *o.arguments, o.programs, *w.arguments, w.shape[3], means, figures, max(counts)),
+        *(*v.arguments, v.programs, *o.arguments, o.programs, *w.arguments, w.shape[3], means, figures, most),
         *(max(v.shape[1], o.shape[1], w.shape[1]), *v.constants, *o.constants, COLUMNS, w.rows),
     )
-    launch(_agreement_mean, number, WARPS, figures, out, shares, max(counts), *counts, TILE)
+    launch(_agreement_mean, number, WARPS, figures, out, shares, most, *counts, TILE)
     return out, shares, means
 
 

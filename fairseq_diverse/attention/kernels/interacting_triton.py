@@ -450,7 +450,7 @@ def attend(
     """As ``Pairs``; ``allowed`` (B or 1, 1, T or 1, S). torch's generator of the device gives the seed."""
     if allowed is not None:
         allowed = allowed.expand(-1, 1, -1, k.size(2))
-        if allowed.size(2) > 1 and k.size(2) % 16:
+        if allowed.size(2) > 1:
             allowed = F.pad(allowed, (0, -k.size(2) % 16))
         allowed = allowed.contiguous()
     seed = torch.randint(2**62, (1,), device=q.device) if threshold(dropout) else None
