@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fairseq_diverse.cli import named_checkpoints, named_path
 from fairseq_diverse.cli.report import add_source_arguments, nothing_finished, read_summaries
 from fairseq_diverse.cli.run import add_table_arguments, read_table
+from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the encoder heads of several models in two dimensions",
         description="Draw where the encoder's heads lie: their mean outputs over layers and words of a split, by t-SNE "
         "(Li et al., 2021, Fig. 3), and beside it the cosine similarity of every two heads of a model: where so few "
-        "points lie in a t-SNE is no evidence, their similarity is. Printed is its mean, 1 when all heads are alike: "
+        "points lie shows nothing, the similarity does. Printed is its mean, 1 when all heads are alike: "
         "with each head and itself, as in the paper's regularizer, and without.",
         epilog="example: fairseq-diverse plot head-map baseline=base.pt disagreement=dis.pt --data data/multi30k_en_de "
         "--out heads.png",
@@ -138,6 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for kind in kinds.choices.values():
         kind.set_defaults(subparser=kind)
         kind.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+        add_user_dir(kind)
 
 
 def main(args: argparse.Namespace) -> None:

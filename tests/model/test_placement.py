@@ -70,6 +70,7 @@ def test_only_where_placed(placement, names):
         ({"decoder_attention_heads": 5}, "--decoder-attention-heads 5: must divide the width --decoder-embed-dim 24"),
         ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0: must divide the width --encoder-embed-dim 24"),
         ({"encoder_xformers_att_config": "{}"}, "--encoder-xformers-att-config: not supported"),
+        ({"decoder_xformers_att_config": "{}"}, "--decoder-xformers-att-config: not supported"),
     ],
 )
 def test_refused_when_built(flags, message):
