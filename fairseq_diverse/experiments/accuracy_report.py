@@ -26,6 +26,7 @@ from fairseq_diverse.experiments.comparison import (
     runs_notes,
     seeds_notes,
     spread,
+    versions,
     with_others,
     without_empty_columns,
 )
@@ -87,6 +88,7 @@ def compare_accuracy(
             "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
             "largest_parts": {name: part.largest for name, part in of_row[0].items()},
             "machines": machines(summaries[row.name]),
+            "versions": versions(summaries[row.name]),
             "commits": commits_of(summaries[row.name]),
             "ended_early": ended_early(row, summaries[row.name]),
         }

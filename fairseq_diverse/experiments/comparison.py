@@ -63,6 +63,10 @@ def refuse_other_data(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summ
             if len(of_row) > 1:
                 seeds = " and ".join(_seeds(group) for group in of_row.values())
                 raise ValueError(f"row {name}: {seeds} were run on different data; run them on the same")
+        trees = _by([s for s in summaries[row.name] if s.get("trees")], lambda summary: summary["trees"])
+        if len(trees) > 1:
+            seeds = " and ".join(_seeds(group) for group in trees.values())
+            raise ValueError(f"row {row.name}: {seeds} were run with different trees; run them with the same")
         if len({digest for of_row in found for digest in of_row}) > 1:
             of_sides = [f"{name} ({_seeds(of_row)})" for name, of_row in sides.items()]
             raise ValueError(f"rows {' and '.join(of_sides)} were run on different data; choose another --baseline")
@@ -122,13 +126,16 @@ def over_seeds(
     ``delta`` is the difference of the mean scores of the runs that are `compared`. ``seed_error``, ``seed_p``,
     ``seed_interval``, ``seed_deviation`` and ``smallest`` are those of `dunnett`, of all rows with the same baseline
     and several seeds together, ``seed_rows`` of them; ``seed_ratio`` is the row's own deviation divided by that of all
-    others, the baseline among them (None if that is 0); where nothing can be tested, ``untested`` says why.
+    others, the baseline among them (None if that is 0), ``seed_baseline_ratio`` the baseline's divided by that of all
+    rows. ``seed_welch_p`` is that of Welch's t-test of the row and the baseline alone, whose variances may differ (None
+    where nothing varies). Where nothing can be tested, ``untested`` says why.
 
     Args:
         score: of a run.
         prefix: of the entries' names.
     """
     from fairseq_diverse.metrics.dunnett import dunnett
+    from fairseq_diverse.metrics.significance import seed_difference
 
     values = {name: [score(s) for s in of_row] for name, of_row in summaries.items()}
     found: dict[str, dict[str, Any]] = {}
@@ -143,6 +150,8 @@ def over_seeds(
                 entries |= {"seed_error": test.error, "seed_p": test.p, "seed_interval": list(test.interval)}
                 entries |= {"seed_deviation": test.deviation, "smallest": test.smallest, "seed_rows": len(several)}
                 entries["seed_ratio"] = _ratio([values[x] for x in (baseline, *several) if x != name], values[name])
+                entries["seed_baseline_ratio"] = _ratio([values[x] for x in several], values[baseline])
+                entries["seed_welch_p"] = seed_difference(values[baseline], values[name])[1]
                 entries |= {"untested": "no spread over seeds"} if test.p is None else {}
             else:
                 entries["untested"] = "one seed" if len(values[name]) == 1 else "baseline: one seed"
@@ -196,11 +205,13 @@ def seeds_notes(lines: Sequence[Mapping[str, Any]], scales: Mapping[str, tuple[s
         named = [f"{', '.join(names)}: {design}" for design, names in designs.items()]
         text.append(f"{SMALLEST}: {'; '.join(named if len(named) > 1 else designs)}")
     for key, (unit, _) in scales.items():
-        ratios = {line["row"]: line.get(f"{key}seed_ratio") or 0.0 for line in shown}
+        ratios = {line["baseline"]: line.get(f"{key}seed_baseline_ratio") or 0.0 for line in shown}
+        ratios |= {line["row"]: line.get(f"{key}seed_ratio") or 0.0 for line in shown}
         if wide := [f"{name} ({ratio:.1f} times)" for name, ratio in ratios.items() if ratio > UNEVEN]:
             text.append(
                 f"the test assumes one standard deviation over seeds, but in {unit} more than {UNEVEN:.0f} times that "
-                f"of all others together have {', '.join(wide)}; --without ROW leaves one out"
+                f"of all others together have {', '.join(wide)}: p of such a row, and of all rows if it is the "
+                "baseline, is too small; compare Welch p in --verdict, and --without ROW"
             )
     return text
 
@@ -313,6 +324,22 @@ def no_speed_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"no speed (-) {where}; {'; '.join(found)}"] if found else []
 
 
+def versions(summaries: Sequence[Summary]) -> list[str]:
+    """The libraries that the runs were made with, of all their starts, and their versions."""
+    starts = [start for summary in summaries for start in starts_of(summary)]
+    return sorted({f"{name} {version}" for start in starts for name, version in start.get("versions", {}).items()})
+
+
+def versions_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which libraries had several versions; none where each had one."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for line in lines:
+        for text in line.get("versions", ()):
+            rows.setdefault(text.split()[0], {}).setdefault(text, []).append(line["row"])
+    found = [f"{text} ({', '.join(of)})" for texts in rows.values() if len(texts) > 1 for text, of in texts.items()]
+    return [f"runs with different versions, which alone may change a score: {'; '.join(found)}"] if found else []
+
+
 def machines_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Where the rows ran."""
     places: dict[str, list[str]] = {}
@@ -344,7 +371,13 @@ def ended_early_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def runs_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """How the runs of finished rows differ from what the table says, where and by which code they ran."""
-    return [*seeds_that_differ_note(lines), *ended_early_note(lines), *machines_note(lines), commits_note(lines)]
+    return [
+        *seeds_that_differ_note(lines),
+        *ended_early_note(lines),
+        *machines_note(lines),
+        *versions_note(lines),
+        commits_note(lines),
+    ]
 
 
 def missing(row: Row, summaries: Sequence[Summary]) -> dict[str, dict[str, list[int]]]:

@@ -20,6 +20,7 @@ from fairseq_diverse.experiments.comparison import (
     refuse_other_data,
     seeds_that_differ_note,
     tested_rows,
+    versions,
     with_others,
     without_empty_columns,
 )
@@ -116,6 +117,7 @@ def _of_group(
             "nll": nll,
             "nll_word": nll * sentences / size,
             "machines": machines(of_row),
+            "versions": versions(of_row),
             "commits": commits_of(of_row),
         }
         if row.name in judged:

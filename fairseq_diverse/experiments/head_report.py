@@ -58,8 +58,8 @@ def _figure(figures: Mapping[str, Any], name: str) -> str:
 def head_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the figures are, and of which rows they are missing."""
     text = [
-        "means over layers and seeds, ± standard deviation over seeds; from the heads' outputs at all words of the "
-        "validation split",
+        "means over layers and seeds, ± standard deviation over seeds; from the heads' outputs at all subwords "
+        "and ends of the validation split",
         "cosine: of two different heads, mean; constant share: of the outputs' energy, that which does not depend on "
         "the position; effective rank: in how many directions the outputs vary, of so many",
     ]

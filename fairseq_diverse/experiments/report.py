@@ -30,6 +30,8 @@ from fairseq_diverse.experiments.comparison import (
     seeds_notes,
     seeds_that_differ_note,
     spread,
+    versions,
+    versions_note,
     with_others,
     without_empty_columns,
 )
@@ -109,8 +111,8 @@ def compare(
 
     ``bleu``, ``chrf``, ``ter``, ``length_ratio``, ``nll`` and ``metrics`` (of the table) are means over seeds;
     ``missing`` has those metrics that could not be computed, with reasons and seeds;
-    ``bleu_deviation`` the standard deviation (None for one seed), ``bleu_interval`` half the 95% bootstrap interval of
-    the mean. NLL is that of the test set, nats a sentence.
+    ``bleu_deviation`` and ``nll_deviation`` the standard deviations (None for one seed), ``bleu_interval`` half the 95%
+    bootstrap interval of the mean. NLL is that of the test set, nats a sentence.
 
     Differences to the baseline: ``delta`` and so on in BLEU, ``nll_delta`` and so on in NLL, are those of `over_seeds`,
     tested together with ``others``, the table's other rows;
@@ -138,7 +140,7 @@ def compare(
         lines.append(line)
         if not of_row:
             continue
-        bleu = [s["metrics"]["bleu"] for s in of_row]
+        bleu, nll = [s["metrics"]["bleu"] for s in of_row], [float(np.mean(s["test_nll"])) for s in of_row]
         low, high = interval(_over_seeds(resamples[row.name], of_row))
         line |= {
             "parameters": of_row[0]["parameters"],
@@ -146,7 +148,8 @@ def compare(
             "bleu_deviation": deviation(bleu),
             "bleu_interval": (high - low) / 2,
             **{key: _mean(s["metrics"][key] for s in of_row) for key in ("chrf", "ter", "length_ratio")},
-            "nll": _mean(float(np.mean(s["test_nll"])) for s in of_row),
+            "nll": _mean(nll),
+            "nll_deviation": deviation(nll),
             "metrics": {
                 key: _mean(s["metrics"][key] for s in of_row)
                 for key in row.metrics
@@ -155,6 +158,7 @@ def compare(
             "missing": missing(row, of_row),
             **_speeds(of_row, first or of_row),
             "machines": machines(of_row),
+            "versions": versions(of_row),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
             "commits": commits_of(of_row),
             "ended_early": ended_early(row, of_row),
@@ -165,8 +169,8 @@ def compare(
         before, after = compared(first, of_row)
         drawn = _over_seeds(resamples[row.baseline], before), _over_seeds(resamples[row.name], after)
         line["p"] = p_value(*drawn, line["delta"])
-        nll = [np.mean([s["test_nll"] for s in group], axis=0) for group in (before, after)]
-        _, line["nll_error"], line["nll_p"] = paired_difference(*nll)
+        sentences = [np.mean([s["test_nll"] for s in group], axis=0) for group in (before, after)]
+        _, line["nll_error"], line["nll_p"] = paired_difference(*sentences)
         for key, of_whole in (("speed", "words_per_second"), ("decoding_speed", "decoding_words_per_second")):
             own, others = line[of_whole], _speeds(first, of_row)[of_whole]
             line[key] = own / others if own and others else None
@@ -226,11 +230,17 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
             "translations much shorter or longer than the references: hardly trained models, or wrong settings of "
             f"translation (length, divided by the references'): {', '.join(odd)}"
         )
-    text += missing_note(done) + seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
+    text += (
+        missing_note(done)
+        + seeds_that_differ_note(done)
+        + ended_early_note(done)
+        + machines_note(done)
+        + versions_note(done)
+    )
     if done:
-        text.append(
-            f"BLEU ±: {'half the 95% bootstrap interval' if _one_seed(lines) else 'standard deviation over seeds'}"
-        )
+        named = ", ".join(name for name in ("BLEU", "NLL") if name in columns) or "BLEU"
+        deviations = f"{named} ±: standard deviation over seeds"
+        text.append("BLEU ±: half the 95% bootstrap interval" if _one_seed(lines) else deviations)
     text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
     if done:
         text.append(commits_note(done))
@@ -251,7 +261,7 @@ def _measured(line: Mapping[str, Any], one_seed: bool) -> dict[str, str]:
         "chrF": f"{line['chrf']:.2f}",
         "TER": f"{line['ter']:.2f}",
         "length": f"{line['length_ratio']:.3f}",
-        "NLL": f"{line['nll']:.3f}",
+        "NLL": spread(line["nll"], line["nll_deviation"], 3),
         "seeds": str(line["seeds"]),
     }
     for name, (key, form) in SPEEDS.items():

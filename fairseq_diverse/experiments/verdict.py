@@ -10,9 +10,11 @@ from fairseq_diverse.experiments.comparison import (
     ended_early_note,
     machines_note,
     no_speed_note,
+    p_number,
     seeds_notes,
     seeds_that_differ_note,
     tested_rows,
+    versions_note,
 )
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.metrics.dunnett import LEVEL
@@ -35,22 +37,23 @@ def verdict(line: Mapping[str, Any]) -> str:
 def verdict_cells(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A header and a row of text for each row that has a baseline."""
     of_name = {line["row"]: line for line in lines}
-    cells = [["mechanism", "against", "data", "seeds", "Δ NLL", "95% interval", "verdict", "training speed"]]
-    cells[0].append("added parameters")
+    cells = [["mechanism", "against", "data", "seeds", "Δ NLL", "95% interval", "verdict", "Welch p"]]
+    cells[0] += ["training speed", "added parameters"]
     for row in rows:
         if row.name == row.baseline:
             continue
         line, first = of_name[row.name], of_name.get(row.baseline, {"seeds": 0})
         shown = [row.name, row.baseline, Path(row.data).name]
         if "nll_delta" not in line:
-            cells.append([*shown, *[""] * 3, "baseline: not run" if line["seeds"] else "not run", "", ""])
+            cells.append([*shown, *[""] * 3, "baseline: not run" if line["seeds"] else "not run", *[""] * 3])
             continue
         seeds = str(line["seeds"]) + f" (baseline {first['seeds']})" * (line["seeds"] != first["seeds"])
         interval = "" if "nll_untested" in line else "{:+.3f} to {:+.3f}".format(*line["nll_seed_interval"])
         speed = "-" if line["no_speed"] else "" if line["speed"] is None else f"{line['speed']:.2f}"
         counts = line["parameters"], first["parameters"]
         added = "" if None in counts else f"{counts[0] - counts[1]:+,}".replace("+0", "0")
-        cells.append([*shown, seeds, f"{line['nll_delta']:+.3f}", interval, verdict(line), speed, added])
+        welch = "" if line.get("nll_seed_welch_p") is None else p_number(line["nll_seed_welch_p"])
+        cells.append([*shown, seeds, f"{line['nll_delta']:+.3f}", interval, verdict(line), welch, speed, added])
     return cells
 
 
@@ -64,11 +67,13 @@ def verdict_notes(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
         f"once{together}",
         "not resolved: these seeds show no difference, which does not show that there is none",
     ]
+    if "Welch p" in columns:
+        text.append("Welch p: of the row and its baseline alone, whose standard deviations may differ; no verdict")
     text += seeds_notes(done, {"nll_": ("NLL", 3)})[1:]
     speed = [
         f"training speed: target subwords a second, divided by the baseline's; {ALONE}",
         *no_speed_note([line for line in done if "baseline" in line]),
     ]
     text += speed if "training speed" in columns else []
-    text += seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done)
+    text += seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done) + versions_note(done)
     return text + ([commits_note(done)] if done else [])

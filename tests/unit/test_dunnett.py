@@ -94,6 +94,26 @@ def test_the_table_of_the_docs_is_what_the_test_says():
         assert [round(test.smallest / test.deviation, 2) for test in found] == values
 
 
+def test_what_unequal_deviations_do():
+    """The table of docs/statistics.md: the share of tables with a star, and of stars of the first row, in percent."""
+    rng, tables = np.random.default_rng(1), 20_000
+    groups = [[*rng.normal(size=count)] for count in (8, *[4] * 15)]
+    (test, *_) = dunnett(groups[0], groups[1:])
+    bound = (test.interval[1] - test.interval[0]) / 2 / test.error
+
+    def stars(of_baseline, of_one):
+        baseline, rows = rng.normal(size=(tables, 8)) * of_baseline, rng.normal(size=(tables, 15, 4))
+        rows[:, 0] *= of_one
+        variance = (8 * baseline.var(1) + 4 * rows.var(2).sum(1)) / 52
+        errors = np.sqrt(variance * (1 / 4 + 1 / 8))[:, None]
+        found = np.abs(rows.mean(2) - baseline.mean(1)[:, None]) / errors > bound
+        return 100 * found.any(1).mean(), 100 * found[:, 0].mean()
+
+    expected = {(1, 1): (5, 0.4), (1, 2): (9, 7), (1, 3): (17, 16), (2, 1): (11, 2), (3, 1): (13, 3)}
+    for deviations, shares in expected.items():
+        assert stars(*deviations) == pytest.approx(shares, abs=0.8)
+
+
 def test_what_cannot_be_tested():
     (test,) = dunnett([1.1, 1.1, 1.1], [[1.3, 1.3]])
     assert (test.p, test.error, test.smallest) == (None, 0, 0) and test.interval == pytest.approx((0.2, 0.2))

@@ -192,7 +192,10 @@ def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_
     assert lines["second"]["nll_seed_p"] > 0.05 and lines["third"]["seed_ratio"] is None
     assert not main([*asked, "--verdict"])
     shown = capsys.readouterr().out
-    assert "all others together have third (14.1 times); --without ROW leaves one out" in shown
+    assert "all others together have third (14.1 times): p of such a row, and of all rows if" in shown
+    welch = ttest_ind(nll["first"], nll["third"], equal_var=False).pvalue
+    assert lines["third"]["nll_seed_welch_p"] == pytest.approx(welch)
+    assert f" {welch:.3f} " in shown and "Welch p: of the row" in shown
     assert "(3 rows)" in shown and "commits: 0123456789+" in shown
     assert not main([*asked, "--verdict", "--without", "third"])
     left = capsys.readouterr().out
@@ -208,6 +211,33 @@ def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_
         assert message in capsys.readouterr().err
     assert not main([*asked, "--without", "first", "--baseline", "second", "--columns", "row,NLL"])
     assert "first" not in capsys.readouterr().out.split("\n\n")[1]
+
+
+def test_a_baseline_whose_seeds_differ_much_more_than_the_rows_is_named(table):
+    rows = list(load_table(table(("second: {", "third: {dropout: 0.4}\n  second: {"))).rows.values())
+    nll = {"first": [3.0, 5.0, 7.5], "third": [5.0, 5.1, 5.2], "second": [4.5, 4.6, 4.4]}
+    lines = report.compare(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()})
+    assert [line.get("nll_deviation") for line in lines] == [
+        pytest.approx(np.std(nll[row.name], ddof=1)) for row in rows
+    ]
+    pooled = (np.var(nll["third"], ddof=1) + np.var(nll["second"], ddof=1)) / 2
+    assert lines[1]["nll_seed_baseline_ratio"] == pytest.approx(np.std(nll["first"], ddof=1) / pooled**0.5)
+    notes = report.notes(rows, lines, ["Δ NLL", "BLEU", "NLL"])
+    (note,) = [note for note in notes if "more than 3 times" in note]
+    assert "have first (22.5 times): p of such a row, and of all rows if it is the baseline, is too small" in note
+    assert "BLEU, NLL ±: standard deviation over seeds" in notes and "5.167 ± 2.255" in report.to_cells(lines)[1]
+
+
+def test_other_trees_are_refused_and_other_versions_named(table):
+    rows = list(load_table(table()).rows.values())
+    first, second = ([summary(seed, 9, 5.0 + seed) for seed in (1, 2)] for _ in range(2))
+    second = [run | {"trees": "a", "versions": {"torch": version}} for run, version in zip(second, "12", strict=True)]
+    lines = report.compare(rows, {"first": first, "second": second})
+    text = "runs with different versions, which alone may change a score: torch 1 (second); torch 2 (second)"
+    assert text in report.notes(rows, lines, [])
+    second[1]["trees"] = "b"
+    with pytest.raises(ValueError, match="row second: seed 1 and seed 2 were run with different trees"):
+        report.compare(rows, {"first": first, "second": second})
 
 
 @pytest.mark.parametrize("other", [None, MACHINE | {"threads": 2}], ids=["unknown", "another"])
@@ -753,7 +783,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     saved.save(tmp_path / "lower", {"first": runs["first"], "third": lower})
     assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict"])
     shown = capsys.readouterr().out
-    assert re.search(r"^third .* helps +0.75 +\+234$", shown, re.MULTILINE)
+    assert re.search(r"^third .* helps +[<.0-9 ]+ +0.75 +\+234$", shown, re.MULTILINE)
     assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict", "--format", "json"])
     verdicts = {line["row"]: line.get("verdict") for line in json.loads(capsys.readouterr().out)["rows"]}
     assert verdicts == {"first": None, "third": "helps", "fourth": None, "second": None}
