@@ -13,7 +13,9 @@ data=$1 kinds=${2:-both}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH
 [[ -f $data/preprocess.json ]] || { echo "$0: $data: not a folder made by fairseq-diverse prepare" >&2 && exit 2; }
-language=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/preprocess.json"))["source"])' "$data")
+read -r language splits < <(python3 -c 'import json, sys
+record = json.load(open(sys.argv[1] + "/preprocess.json"))
+print(record["source"], ",".join(record["splits"]))' "$data")
 
 trees=()
 for kind in $kinds; do
@@ -21,7 +23,7 @@ for kind in $kinds; do
     [[ $kind == dependency ]] || file=ptb
     fairseq-diverse parse --kind "$kind" --language "$language" \
         ${!model:+--model "${!model}"} ${WORKERS:+--workers "$WORKERS"} \
-        --input "$data/text/tok.{split}.$language" --out "$data/trees/{split}.$language.$file"
+        --splits "$splits" --input "$data/text/tok.{split}.$language" --out "$data/trees/{split}.$language.$file"
     trees+=("--$kind" "$data/trees/{split}.$language.$file")
 done
-fairseq-diverse binarize-syntax --data "$data" "${trees[@]}"
+fairseq-diverse binarize-syntax --data "$data" --splits "$splits" "${trees[@]}"

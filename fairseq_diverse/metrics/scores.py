@@ -16,6 +16,7 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 # A line of fairseq-generate, perhaps after a progress bar: S-7 <tab> source, H-7 or D-7 <tab> score <tab> hypothesis
 GENERATED = re.compile(r"(?:^|[^\w-])([SHD])-(\d+)\t([^\t]*)(?:\t(.*))?$")
+COLUMNS = re.compile(r"(?:D-)?\d+\t-?[\d.]+(?:e-?\d+)?\t")  # its D lines without the others, or translate --scores
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,11 @@ def read_translations(path: str | Path, data: str | Path | None = None) -> list[
     if not lines:
         raise ValueError(f"{path}: empty file")
     if not any(match and match[1] == "H" for match in map(GENERATED.search, lines)):
+        if all(COLUMNS.match(line) for line in lines):
+            raise ValueError(
+                f"{path}: lines with a number and a score, not text; give the whole output of fairseq-generate, or the "
+                "last column, in the order of the references"
+            )
         return lines
     tokens, text = _parse_generation(path, lines)
     if data is not None:

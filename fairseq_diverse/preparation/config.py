@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.sources import Sources, known_keys
+from fairseq_diverse.preparation.tokens import moses_rules
 
 SPLITS = ("train", "valid", "test")
 TEST_NAME = re.compile(r"\w[\w.+-]{,99}")
@@ -112,6 +113,8 @@ class DataConfig:
             if not isinstance(language, str) or not language.isidentifier():  # YAML 1.1 reads an unquoted `no` as false
                 raise ValueError(f'{side}: must be a language code such as "en", not {language!r}')
             sides[side] = {"language": language}
+            if (rules := moses_rules(language)) != language:
+                sides[side]["rules"] = rules
         if given["source"] == given.get("target"):
             raise ValueError(f"source and target are both {given['source']}; give two languages")
         for key, default in SIDE_DEFAULTS.items():

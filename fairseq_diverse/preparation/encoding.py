@@ -63,7 +63,9 @@ def of_data(folder: Path) -> Encoding:
         side = next(iter(record["config"]["sides"]))
         bpe, names = record["bpe"], (record["bpe"]["model"], record["bpe"]["vocabulary"], record["truecaser"])
         model, vocabulary, truecaser = (of[side] and inside(folder, of[side]) for of in names)
-        steps = {key: record["config"]["sides"][side][key] for key in ("language", *SIDE_DEFAULTS)}
+        given = record["config"]["sides"][side]
+        steps = {key: given[key] for key in ("language", *SIDE_DEFAULTS)}
+        steps |= {key: given[key] for key in ("rules",) if key in given}
         settings = {key: value for key, value in bpe.items() if key not in ("model", "vocabulary")}
         dictionary = folder / (f"{side}/dict.txt" if glue_task(record) else "dict.txt")
         moses = record.get(TRUECASING) == MOSES

@@ -5,24 +5,35 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.binarizing import binarize
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
-from fairseq_diverse.preparation.pipeline import FILE, FORMAT, MOSES, SCHEMA, TRUECASING, read_record
+from fairseq_diverse.preparation.pipeline import (
+    FILE,
+    FORMAT,
+    MOSES,
+    SCHEMA,
+    TRUECASING,
+    Preprocessing,
+    read_record,
+)
 from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
-from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.preparation.tokens import Tokens, moses_rules
 from fairseq_diverse.support.files import iterate_lines, temporary_path
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
 TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
+CEILING, CHECKED = 99.0, 1000  # BLEU of detokenized references below which a warning says so; lines of valid
 Say = Callable[[str], None]
 
 
@@ -129,7 +140,31 @@ def prepare(
         say(_summary(config, split, count, called.get(split, "")))
     sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
+    _warn_of_ceiling(config, out)
     return True
+
+
+def _warn_of_ceiling(config: DataConfig, out: Path) -> None:
+    """Say so where tokenizing and detokenizing changes the references, which no translation can then reach."""
+    import sacrebleu
+
+    from fairseq_diverse.metrics.scores import TOKENIZERS
+
+    steps = config.sides.get("target", {})
+    tokenizer = TOKENIZERS.get(moses_rules(steps.get("language", "")), "13a")
+    if not config.translates or "mecab" in tokenizer:  # its dictionaries may not be installed
+        return
+    ends = (f"{kind}valid.{config.languages[1]}" for kind in ("", "tok."))
+    references, tokenized = (list(islice(iterate_lines(out / "text" / name), CHECKED)) for name in ends)
+    back = list(map(Preprocessing.load(out).tokens["target"].detokenize, tokenized))
+    if steps["lowercase"]:
+        references = [line.lower() for line in references]
+    bleu = sacrebleu.corpus_bleu(back, [references], tokenize=tokenizer).score
+    if bleu < CEILING:
+        pairs = zip((" ".join(line.split()) for line in references), back, strict=True)
+        before, after = next((before, after) for before, after in pairs if before != after)
+        text = f"tokenized and detokenized, the validation references have BLEU {bleu:.1f}, the most one can reach"
+        print(f"warning: {text}; {before!r} becomes {after!r}", file=sys.stderr)
 
 
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:
@@ -176,14 +211,22 @@ def _is_mount(out: Path) -> bool:
 
 
 def put_in_place(work: Path, out: Path, kept: str = "") -> None:
-    """Rename ``work`` to ``out``, in the place of what is there; a folder ``kept`` stays."""
+    """Rename ``work`` to ``out``, in the place of what is there; a folder ``kept`` stays, whatever interrupts."""
     old = temporary_path(out).with_suffix(".old")
+    if kept and (out / kept).is_dir():
+        shutil.rmtree(work / kept, ignore_errors=True)
+        shutil.copytree(out / kept, work / kept, copy_function=_link)
     if out.exists():
         os.replace(out, old)
     os.replace(work, out)
-    if kept and (old / kept).is_dir():
-        os.replace(old / kept, out / kept)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target)
 
 
 def _summary(config: DataConfig, split: str, counts: dict[str, int], called: str) -> str:

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from collections import Counter, defaultdict
 from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,11 @@ def truecase(
 def _train_truecaser(train: Path, model: Path) -> None:
     import sacremoses
 
-    documents = (line.split(" ") for line in bar(iterate_lines(train), f"train {model.name}"))
-    sacremoses.MosesTruecaser().train(documents, save_to=str(model))
+    caser, casing = sacremoses.MosesTruecaser(), defaultdict[str, Counter[str]](Counter)
+    for line in bar(iterate_lines(train), f"train {model.name}"):  # caser.train would hold all words of the text
+        for lower, word, weight in caser.learn_truecase_weights(line.split(" ")):
+            casing[lower][word] += weight
+    caser._save_model_from_casing(casing, str(model))
     model.chmod(0o644)  # sacremoses makes it readable for its owner only
 
 

@@ -11,6 +11,7 @@ from fairseq_diverse.preparation.progress import bar
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.files import iterate_lines
 
+RESERVED = ("<s>", "<pad>", "</s>")  # <unk> in a text means the same
 Made = tuple[list[bool], list[str], list[str]]  # for both sides: changed by cleaning, cleaned, tokenized
 
 
@@ -46,6 +47,7 @@ def tokenize(
         for changed, cleaned, tokenized in bar(made, f"tokenize {split}", total):
             count["read"] += 1
             count["replaced"] += sum(changed)
+            _refuse_marks(config, paths, count["read"], tokenized)
             empty = [not line for line in tokenized]
             if strict:
                 _refuse_unclean(paths, count["read"], changed, empty if drops else [False] * len(empty))
@@ -74,6 +76,16 @@ def _refuse_unclean(paths: tuple[Path, ...], number: int, changed: list[bool], e
         if has_special or is_empty:
             what = "a line separator or NUL inside the line" if has_special else "empty"
             raise ValueError(f"{path}, line {number}: {what}; fix the file or leave out --strict")
+
+
+def _refuse_marks(config: DataConfig, paths: tuple[Path, ...], number: int, tokenized: list[str]) -> None:
+    """Of text that is not tokenized, refuse words that mean something else to fairseq or to subword-nmt."""
+    for path, side, line in zip(paths, config.sides.values(), tokenized, strict=True):
+        if side["tokenizer"] != "none" or config.bpe["kind"] != "subword-nmt" or not ("@@" in line or "<" in line):
+            continue
+        if found := [word for word in line.split() if word in RESERVED or word.endswith("@@")]:
+            text = f"the word {found[0]!r} is a mark of fairseq's or of subwords"
+            raise ValueError(f"{path}, line {number}: {text}; write it otherwise, or set tokenizer: moses")
 
 
 def _within(tok: list[str], limits: dict[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """One line of raw text to tokens and back: normalization, tokenizer, case."""
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,22 @@ from fairseq_diverse.preparation.subwords import SPACE_MARK, readable
 
 # Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+ACCENTS = re.compile("[\u0300-\u036f]")  # of a letter before, which Moses would take for words of their own
+CZECH_DASH = re.compile("(\\w['\u2019\u02bc]) ([-\u2013]) (?=li(?: |$)|mail)", re.IGNORECASE)
+END = "\ue000"  # for private use: in no text
+MODEL_ENTRIES = 50_000_000  # of a truecaser: words in lower case; sacremoses stops at 2 million
 
 
 def clean(line: str) -> tuple[str, bool]:
-    """The line with line separators and NUL replaced by a space, and whether it had any."""
+    """The line with line separators and NUL replaced by a space, and whether it had any; letters with accents behind
+    them (NFD) are composed."""
     cleaned, count = SPECIAL.subn(" ", line)
-    return cleaned, count > 0
+    return unicodedata.normalize("NFC", cleaned) if ACCENTS.search(cleaned) else cleaned, count > 0
+
+
+def moses_rules(language: str) -> str:
+    """The code whose rules Moses should use: of en_US, fr-CA or DE that of the language alone."""
+    return re.split("[-_]", language.lower())[0]
 
 
 class Tokens:
@@ -29,7 +40,7 @@ class Tokens:
     def __init__(self, steps: dict[str, Any], truecaser: Path | None = None, moses: bool = True, subwords: str = ""):
         import sacremoses
 
-        language = steps["language"]
+        language = steps.get("rules", steps["language"])  # data prepared before have no rules of their own
         self.steps, self.subwords = steps, subwords
         self.normalizer = sacremoses.MosesPunctNormalizer(language) if steps["normalize"] else None
         self.moses = sacremoses.MosesTokenizer(language) if steps["tokenizer"] == "moses" else None
@@ -37,7 +48,9 @@ class Tokens:
         self.truecaser, self.keeps_known = None, moses
         if truecaser:
             with readable(truecaser, "model of a truecaser"):
-                self.truecaser = sacremoses.MosesTruecaser(str(truecaser))
+                self.truecaser = sacremoses.MosesTruecaser()
+                self.truecaser.MAX_MODEL_ENTRIES = MODEL_ENTRIES
+                self.truecaser.model = self.truecaser._load_model(str(truecaser))
         self.detruecaser = sacremoses.MosesDetruecaser()
         if steps["tokenizer"] == "jieba":
             _jieba()
@@ -74,7 +87,11 @@ class Tokens:
         if self.steps["truecase"]:
             line = self.detruecaser.detruecase(line, return_str=True)
         if self.moses:
-            return self.detokenizer.detokenize(line.split(), unescape=self.steps["escape"])
+            words = line.split()
+            if self.detokenizer.lang == "cs" and words:
+                # sacremoses takes the last two words for those before a number, and cannot join "e' - mail"
+                words = [*CZECH_DASH.sub(r"\1\2", line).split(), END]
+            return self.detokenizer.detokenize(words, unescape=self.steps["escape"]).removesuffix(END).rstrip()
         if self.steps["tokenizer"] == "jieba":  # spaces are kept only between words of Latin letters or digits
             return re.sub(r"(?<![!-~]) | (?![!-~])", "", line)
         return line

@@ -22,6 +22,7 @@ from tests.integration.commands import cli, preprocess_in_a_fork, shared_data
 
 pytestmark = pytest.mark.integration
 
+prepare_module = importlib.import_module("fairseq_diverse.preparation.prepare")  # not the function
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "data-prep/prepare-multi30k.sh"
 COMMAND = Path(sys.executable).with_name("fairseq-diverse")
@@ -264,6 +265,41 @@ def test_text_that_is_not_utf8_is_refused_with_file_and_line(tmp_path, raw, prep
     bad = next(number for number, line in enumerate(latin, 1) if b"\xe4" in line)
     assert f"{raw / 'test.de'}, line {bad}: not UTF-8" in prepare(fails=2)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("word", ["</s>", "hou@@"])
+def test_marks_in_text_that_is_not_tokenized_are_refused(word, raw, prepare):
+    edit(raw / "train.de", 3, f"ein {word} Mann")
+    assert f"train.de, line 3: the word {word!r} is a mark of fairseq's or of subwords" in prepare(
+        tokenizer="none", fails=2
+    )
+
+
+def test_references_that_preparation_changes_are_said(tmp_path, raw):
+    for line in range(1, 6):
+        edit(raw / "valid.de", line, "foto's van auto's")
+    line = command(tmp_path, raw, {})
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert "warning: tokenized and detokenized, the validation references have BLEU" in done.stderr
+    assert "\"foto's van auto's\" becomes \"foto 's van auto' s\"" in done.stderr
+
+
+def test_a_second_preparation_never_has_the_trees_in_one_folder_alone(tmp_path, monkeypatch):
+    """What a killed process leaves is deleted by the next one; parsing took hours."""
+    out, work = tmp_path / "out", tmp_path / "work"
+    (out / "trees").mkdir(parents=True)
+    (out / "trees/train.en.conllu").write_text("parsed")
+    work.mkdir()
+    rename, trees = os.replace, []
+
+    def watched(source, target):
+        rename(source, target)
+        trees.append(len(list(tmp_path.rglob("train.en.conllu"))))
+
+    monkeypatch.setattr(prepare_module.os, "replace", watched)
+    prepare_module.put_in_place(work, out, kept="trees")
+    assert trees == [2, 2] and (out / "trees/train.en.conllu").read_text() == "parsed"
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_an_absent_raw_file_and_an_unknown_name_are_refused(raw, prepare):

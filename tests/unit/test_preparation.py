@@ -6,9 +6,11 @@ import os
 import re
 import signal
 import sys
+import unicodedata
 from types import SimpleNamespace
 
 import pytest
+import sacremoses
 
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
@@ -104,8 +106,31 @@ def test_line_separators_and_nul_become_a_space(special):
 
 
 def test_other_characters_do_not_change():
-    line = "„ß“ …\t\xa0日本 \U0001f600"
+    line = "„ß“ …\t\xa0日本 \U0001f600 क़"
     assert clean(line) == (line, False)
+
+
+def test_letters_with_their_accents_behind_them_are_one_word():
+    line = "Un café à côté ."
+    assert tokens().tokenize(unicodedata.normalize("NFD", line)) == clean(unicodedata.normalize("NFD", line))[0] == line
+
+
+@pytest.mark.parametrize("code", ["fr_FR", "fr_XX", "FR", "fr_Latn"])
+def test_moses_has_the_rules_of_the_language_whatever_the_region(code):
+    sides = DataConfig.from_mapping("x", {"source": code, "target": "de"}).sides
+    assert sides["source"]["rules"] == "fr" and "rules" not in sides["target"]
+    french = Tokens(sides["source"])
+    assert french.tokenize("L'homme d'à côté") == "L' homme d' à côté"
+    assert french.detokenize("L' homme d' à côté") == "L'homme d'à côté"
+    assert Tokens(SIDE_DEFAULTS | {"language": code}).tokenize("L'homme") != "L' homme"  # as data prepared before
+
+
+def test_czech_numbers_keep_their_spaces():
+    """sacremoses 0.2.0 asks for a number and a full stop at the end of the sentence, not before the number."""
+    czech = Tokens(SIDE_DEFAULTS | {"language": "cs"})
+    line = "V roce 1980 se jich 200 přestěhovalo , v roce 1985 ."
+    assert czech.detokenize(line) == "V roce 1980 se jich 200 přestěhovalo, v roce 1985."
+    assert czech.detokenize("pošli mi e' - mail „ dnes “ .") == "pošli mi e'-mail „dnes“."
 
 
 def test_moses_steps_and_their_options():
@@ -122,6 +147,8 @@ def test_truecasing_is_that_of_moses(tmp_path):
     text = ["They may go .", "He told us .", "see the US in May .", "the cat"]
     (tmp_path / "train").write_text("\n".join(text * 3))
     _train_truecaser(tmp_path / "train", tmp_path / "model")
+    sacremoses.MosesTruecaser().train([line.split(" ") for line in text * 3], save_to=str(tmp_path / "theirs"))
+    assert (tmp_path / "model").read_bytes() == (tmp_path / "theirs").read_bytes()
     steps = SIDE_DEFAULTS | {"language": "en", "truecase": True, "tokenizer": "none", "normalize": False}
     line = "The US may see THE cat in May ."
     assert Tokens(steps, tmp_path / "model").tokenize(line) == "the US may see the cat in May ."

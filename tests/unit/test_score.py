@@ -210,6 +210,16 @@ def test_incomplete_generation_is_refused(tmp_path, text, message):
         read_translations(path)
 
 
+@pytest.mark.parametrize("start", ["D-{}\t-0.2313\t", "{}\t-0.2313\t", "{}\t-1e-05\t"])
+def test_hypotheses_with_numbers_and_scores_are_refused(tmp_path, start):
+    path = tmp_path / "hypotheses"
+    path.write_text("".join(f"{start.format(i)}der Hund\n" for i in (2, 0, 1)), encoding="utf-8")
+    with pytest.raises(
+        ValueError, match="hypotheses: lines with a number and a score, not text; give the whole output"
+    ):
+        read_translations(path)
+
+
 def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_us(tmp_path, monkeypatch):
     path = tmp_path / "output"
     path.write_text("eins\n\nH-2 zwei\n", encoding="utf-8")
