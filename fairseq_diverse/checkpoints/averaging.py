@@ -125,7 +125,8 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
             )
     found = list(by_update.values())
     if not found:
-        raise ValueError(f"no checkpoint holds {metric}; found {_names(files)}")
+        tracked = "training tracks only --best-checkpoint-metric"
+        raise ValueError(f"no checkpoint holds {metric} ({tracked}); found {_names(files)}")
     sign = -1 if higher else 1
     finite = [one for one in found if one.value is not None and math.isfinite(one.value)]
     return sorted(finite, key=lambda one: (sign * (one.value or 0.0), -one.number))
@@ -230,9 +231,6 @@ def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | 
         maximized = not LOWER_IS_BETTER.fullmatch(metric)
     if ours and extra.get("val_loss") is not None:
         return float(extra["val_loss"]), maximized
-    for _, name, _, meter in dict(extra.get("metrics") or {}).get("valid", ()):
-        if name == metric and meter.get("count"):
-            return float(meter["sum"]) / float(meter["count"]), maximized
     match = BEST.fullmatch(path.name)
     return (float(match[2]), maximized) if match and match[1] == metric else (None, maximized)
 

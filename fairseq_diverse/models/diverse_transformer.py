@@ -337,8 +337,15 @@ class DiverseModel(BaseFairseqModel):
         raise UserError(f"{type(self).__name__}: TorchScript is not supported; use the model without it")
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
-        """As in fairseq, but layers are pruned before a warm start compares their names."""
+        """As in fairseq, but layers are pruned before a warm start compares their names.
+
+        A moving average (--store-ema) has no versions; fairseq would take it for a model of before they were kept, and
+        drop its last layer norms.
+        """
         pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
+        if not strict:
+            own = {key: value for key, value in self.state_dict().items() if key.endswith(".version")}
+            pruned = {**own, **pruned}
         return super().load_state_dict(pruned, strict, model_cfg, args)
 
 

@@ -1,5 +1,6 @@
 """Translation with trees of the source sentences."""
 
+import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,6 +66,10 @@ class TranslationWithSyntax(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         if from_checkpoint and type(model) is TransformerModel:  # in an ensemble with a model that needs trees
             model = DiverseTransformerModel.build_model(Namespace(**vars(cfg)), self)
+            if self.cfg.eval_bleu:  # fairseq made it with the model that this one replaces
+                self.sequence_generator = self.build_generator(
+                    [model], Namespace(**json.loads(self.cfg.eval_bleu_args))
+                )
         if plan := getattr(model.encoder, "plan", None):
             self.trees = tuple(dict.fromkeys((*self.trees, *plan.trees)))
         if self.trees and self.cfg.truncate_source:

@@ -184,8 +184,10 @@ def test_adaptive_softmax(data, tmp_path):
     assert_scores(load(path), data, generate(data, path)[0])
 
 
-def test_ema(data, tmp_path):
-    train(data, tmp_path, f"{ROUTING} {DISAGREEMENT} --store-ema --ema-decay 0.75 --save-interval-updates 1")
+@pytest.mark.parametrize("norm", ["", "--encoder-normalize-before --decoder-normalize-before"])
+def test_ema(data, tmp_path, norm):
+    flags = f"{ROUTING} {DISAGREEMENT} {norm} --store-ema --ema-decay 0.75"
+    train(data, tmp_path, f"{flags} --save-interval-updates 1")
     states = [load_checkpoint(tmp_path / f"checkpoint_1_{update}.pt") for update in (1, 2)]
     before, after = (state["extra_state"]["ema"] for state in states)
     names = Counter(value.data_ptr() for value in after.values())
@@ -200,7 +202,8 @@ def test_ema(data, tmp_path):
     averaged, _ = generate(data, tmp_path / "ema.pt", "--score-reference")
     assert_scores(load(tmp_path / "ema.pt"), data, averaged)
     assert last != averaged
-    log = train(data, tmp_path, f"{ROUTING} {DISAGREEMENT} --store-ema --ema-decay 0.75", updates=3)[1]
+    assert (load(tmp_path / "ema.pt")[0].encoder.layer_norm is not None) == bool(norm)
+    log = train(data, tmp_path, flags, updates=3)[1]
     assert "Loading EMA from checkpoint" in log and "EMA not found" not in log
 
 
@@ -236,7 +239,7 @@ def test_supervised_alignment(data, tmp_path, placement):
 def test_quant_noise(data, tmp_path):
     losses = {}
     for noise in (0, 0.5):
-        updates, _ = train(data, tmp_path / str(noise), f"{ROUTING} {DISAGREEMENT} --quant-noise-pq {noise}")
+        updates, _ = train(data, tmp_path / str(noise), f"{ROUTING} {DISAGREEMENT} --bf16 --quant-noise-pq {noise}")
         losses[noise] = updates[0]["loss"]
     assert losses[0] != losses[0.5]
     path = tmp_path / "0.5/checkpoint_last.pt"
@@ -455,6 +458,23 @@ def test_validate(data, tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--quant-noise-pq 0.1", "--quant-noise-pq: fairseq writes the noise into the weights"),
+        ("--quant-noise-pq 0.1 --memory-efficient-bf16", "--quant-noise-pq: fairseq writes the noise into the weights"),
+        (
+            "--quant-noise-pq 0.1 --bf16 --checkpoint-activations",
+            "--quant-noise-pq: does not work with --checkpoint-activations",
+        ),
+        ("--store-ema --bf16", "--store-ema: half types lose such small steps; add --ema-fp32"),
+    ],
+)
+def test_flags_that_fairseq_trains_wrong_with_are_refused(data, tmp_path, flags, message):
+    result = run("train", data, *TINY.split(), *flags.split(), "--save-dir", tmp_path / "run", check=False)
+    assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(

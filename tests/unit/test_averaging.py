@@ -197,9 +197,7 @@ def folder(tmp_path) -> Path:
     model = OrderedDict(weight=torch.zeros(1))
     bleu = {1: 10.0, 2: 35.5, 3: 34.0, 11: 35.0}
     for epoch in range(1, 12):
-        valid = [
-            (10, "loss", "AverageMeter", {"val": 0, "sum": torch.tensor(2.0 * (12 - epoch)), "count": 2, "round": 3})
-        ]
+        valid = [(10, "loss", "AverageMeter", {"val": 0, "sum": torch.tensor(2.0), "count": 2, "round": 3})]
         state = {"metric": "bleu", "value": bleu.get(epoch, 1.0), "maximize": True, "metrics": OrderedDict(valid=valid)}
         save(folder / f"checkpoint{epoch}.pt", model, 100 * epoch, **state)
         if epoch in (2, 11):
@@ -244,8 +242,9 @@ def test_best_is_by_value_and_takes_copies_once(folder, capsys):
     assert [name.split("(")[1] for name in best] == ["35.5)", "35)", "34)"]
     # the earlier average has a BLEU, too, but is not a candidate
     assert chosen(capsys, folder, "--best", "3", "--metric", "bleu") == best
-    by_loss = chosen(capsys, folder, "--best", "2", "--metric", "loss")
-    assert by_loss[0].endswith("(1)") and by_loss[1] == "checkpoint10.pt (2)"
+    # a checkpoint's other figures are means over all validations so far
+    assert main(["average", "--checkpoints", str(folder), "--out", "x.pt", "--best", "2", "--metric", "loss"]) == 2
+    assert "no checkpoint holds loss (training tracks only --best-checkpoint-metric)" in capsys.readouterr().err
 
 
 def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
@@ -331,11 +330,14 @@ def test_best_of_an_unknown_metric_is_what_training_maximized(tmp_path, capsys):
         ("--updates --range 200-300", "no checkpoint from 200 to 300; found checkpoint_1_50.pt, "),
         ("--updates --range 300", "--range 300: write the first and the last number"),
         ("--best 4", "--best and --metric go together"),
-        ("--best 4 --metric meteor", "no checkpoint holds meteor; found checkpoint.best_bleu_35.0001.pt, "),
+        (
+            "--best 4 --metric meteor",
+            "training tracks only --best-checkpoint-metric); found checkpoint.best_bleu_35.0001.pt, ",
+        ),
         ("--strict --best 13 --metric bleu", "13 checkpoints are wanted, but there are 11: "),
         (
             "--best 1 --metric bleu --updates",
-            "no checkpoint holds bleu; found checkpoint_1_50.pt, checkpoint_2_150.pt, ",
+            "no checkpoint holds bleu (training tracks only --best-checkpoint-metric); found checkpoint_1_50.pt, ",
         ),
     ],
 )

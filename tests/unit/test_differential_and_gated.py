@@ -73,6 +73,9 @@ def test_a_model_has_the_initial_ratio_of_its_layer():
         assert own.initial_ratio == pytest.approx(0.8 - 0.6 * math.exp(-0.3 * (number - 1)))
         assert [tuple(p.shape) for p in own.parameters()] == [(3,)] * 4 + [(6,)]
         assert torch.equal(own.gain, torch.ones(6))
+    old = {name: value for name, value in model.state_dict().items() if not name.endswith("differential.layer")}
+    model.load_state_dict(old, strict=True)  # of before the layer's number was kept
+    assert model.decoder.layers[1].self_attn.differential.initial_ratio == pytest.approx(0.8 - 0.6 * math.exp(-0.3))
 
 
 @pytest.mark.parametrize(

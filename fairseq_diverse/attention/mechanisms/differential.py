@@ -45,11 +45,17 @@ class DifferentialAttention(Mechanism):
                 f"--differential-on {settings.on!r}: the width of each head's queries and keys, {where.key_width}, "
                 "must be even"
             )
-        self.initial_ratio = 0.8 - 0.6 * math.exp(-0.3 * (where.layer - 1))
+        self.register_buffer("layer", torch.tensor(where.layer))  # that it was trained as, whatever layers are kept
+        self.initial_ratio = _initial_ratio(where.layer)
         self.query_1, self.key_1, self.query_2, self.key_2 = (
             nn.Parameter(torch.randn(where.key_width // 2) * 0.1) for _ in range(4)
         )
         self.gain = nn.Parameter(torch.ones(where.head_width))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        layer = state_dict.setdefault(f"{prefix}layer", self.layer)  # checkpoints of before do not say it
+        self.initial_ratio = _initial_ratio(int(layer))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @classmethod
     def check_together(cls, settings: Settings, others: Mapping[str, Any], place: str) -> None:
@@ -71,3 +77,7 @@ class DifferentialAttention(Mechanism):
             scale=2**0.5,  # the queries are divided by sqrt(Dk), the halves need sqrt(Dk / 2)
             need_weights=need_weights,
         )
+
+
+def _initial_ratio(layer: int) -> float:
+    return 0.8 - 0.6 * math.exp(-0.3 * (layer - 1))
