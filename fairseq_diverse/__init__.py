@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 def register() -> None:
     """Register everything with fairseq and torch; idempotent."""
+    from fairseq_diverse.checkpoints.dictionaries import keep_dictionaries
     from fairseq_diverse.checkpoints.loading import register_safe_globals
     from fairseq_diverse.checkpoints.resuming import keep_batches_when_resumed, keep_precision_when_resumed
     from fairseq_diverse.criterions import (  # noqa: F401
@@ -27,6 +28,7 @@ def register() -> None:
     from fairseq_diverse.tasks import logical_inference, sentence_probing, translation_with_syntax  # noqa: F401
 
     register_safe_globals()
+    keep_dictionaries()
     keep_batches_when_resumed()
     keep_precision_when_resumed()
     unscale_amp_once()

@@ -1,6 +1,7 @@
 """Checkpoints through fairseq's own commands: ensembles, resuming in two processes; damaged and hostile files."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,22 @@ def model(data, tmp_path_factory) -> Path:
     run("train", data, *TRAIN, "--max-epoch", 1, "--save-dir", folder)
     assert b"numpy" in (folder / "checkpoint1.pt").read_bytes()  # torch stores without compression
     return folder
+
+
+def test_other_dictionaries_of_the_same_size_are_refused(data, model, tmp_path):
+    """As of data that were prepared again: every word has another number. Older checkpoints are not compared."""
+    other, path = tmp_path / "data", model / "checkpoint1.pt"
+    shutil.copytree(data, other)
+    for dictionary in other.glob("dict.*.txt"):
+        first, second, *rest = dictionary.read_text(encoding="utf-8").splitlines(keepends=True)
+        dictionary.write_text("".join([second, first, *rest]), encoding="utf-8")
+    result = run("generate", other, "--path", path, check=False)
+    message = "the data's dictionary (source and target) is not that of the model's training"
+    assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
+    state = load_checkpoint(path)
+    del state["task_state"]["dictionaries"]
+    torch.save(state, tmp_path / "older.pt")
+    run("generate", other, "--path", tmp_path / "older.pt")
 
 
 @pytest.fixture(scope="module")
