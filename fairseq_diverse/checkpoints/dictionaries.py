@@ -8,9 +8,11 @@ import functools
 import hashlib
 from typing import Any
 
-from fairseq_diverse.support.errors import UserError
-
 KEY = "dictionaries"  # in the task's state
+
+
+class OtherDictionaries(RuntimeError):
+    """The data are not those of the model's training."""
 
 
 def keep_dictionaries() -> None:
@@ -43,10 +45,7 @@ def _compared(load: Any) -> Any:
     def compared(self: Any, state_dict: dict[str, Any]) -> None:
         own, kept = _digests(self), state_dict.get(KEY) or {}
         if differing := [side for side in own if kept.get(side, own[side]) != own[side]]:
-            raise UserError(
-                f"the data's dictionary ({' and '.join(differing)}) is not that of the model's training: words have "
-                "other numbers; give the data that it was trained on"
-            )
+            raise OtherDictionaries(f"the {' and '.join(differing)} dictionary has other words, or in another order")
         load(self, {key: value for key, value in state_dict.items() if key != KEY})
 
     return compared

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_diverse.checkpoints.dictionaries import OtherDictionaries
 from fairseq_diverse.checkpoints.settings import literal, printable, unsafe_setting
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
@@ -347,6 +348,8 @@ def _load_problem(names: str, data: str, error: Exception) -> str:
                 f"{names}: has a mechanism that is not registered; give its --user-dir, or the flags of its training: "
                 f"{lines[-1]}"
             )
+        case OtherDictionaries():
+            return f"{names}: does not fit {data}; was it trained on other data? {lines[0]}"
         case RuntimeError() if "state_dict" in lines[0]:  # the last line names a parameter
             return f"{names}: does not fit {data}; was it trained on other data? {lines[-1]}"
     if type(error) is Exception:  # fairseq's message

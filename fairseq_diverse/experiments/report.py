@@ -230,13 +230,8 @@ def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequ
             "translations much shorter or longer than the references: hardly trained models, or wrong settings of "
             f"translation (length, divided by the references'): {', '.join(odd)}"
         )
-    text += (
-        missing_note(done)
-        + seeds_that_differ_note(done)
-        + ended_early_note(done)
-        + machines_note(done)
-        + versions_note(done)
-    )
+    for note in (missing_note, seeds_that_differ_note, ended_early_note, machines_note, versions_note):
+        text += note(done)
     if done:
         named = ", ".join(name for name in ("BLEU", "NLL") if name in columns) or "BLEU"
         deviations = f"{named} ±: standard deviation over seeds"

@@ -53,7 +53,7 @@ def test_other_dictionaries_of_the_same_size_are_refused(data, model, tmp_path):
         first, second, *rest = dictionary.read_text(encoding="utf-8").splitlines(keepends=True)
         dictionary.write_text("".join([second, first, *rest]), encoding="utf-8")
     result = run("generate", other, "--path", path, check=False)
-    message = "the data's dictionary (source and target) is not that of the model's training"
+    message = f"{path}: does not fit the data given; was it trained on other data? the source and target dictionary has"
     assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
     state = load_checkpoint(path)
     del state["task_state"]["dictionaries"]
