@@ -74,7 +74,8 @@ class AttentionShape:
 
     Args:
         component: encoder, decoder or cross.
-        layer: from 1 at the bottom.
+        layer: from 1 at the bottom. ``--*-layers-to-keep`` numbers the layers that are kept anew: a mechanism that
+            computes with the number keeps it in a buffer, as differential attention does.
         width: C, of the model.
         heads: H.
         key_width: of each head's queries and keys.
