@@ -11,13 +11,11 @@ from fairseq_diverse.experiments.comparison import (
     NO_OTHERS,
     SMALLEST,
     Others,
-    commits_of,
     compared,
     compared_seeds,
     deviation,
     difference,
     ended_early,
-    machines,
     mark,
     over_seeds,
     p_number,
@@ -26,12 +24,12 @@ from fairseq_diverse.experiments.comparison import (
     runs_notes,
     seeds_notes,
     spread,
-    versions,
     with_others,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.where_run import commits_of, machines, versions
 from fairseq_diverse.logic.corpus import MOST_OPERATORS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What every comparison of rows needs: differences over seeds, machines, marks, notes."""
+"""What every comparison of rows needs: differences over seeds, marks, notes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
-from fairseq_diverse.experiments.records import MACHINE
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.where_run import commits_note, machines_note, versions_note
 
-UNKNOWN = "unknown machine"
 Others = tuple[Sequence[Row], Mapping[str, list[Summary]]]  # rows of a table that are not shown, and their runs
 NO_OTHERS: Others = ((), {})
 SMALLEST = "with these seeds, a true difference of this size is found (p < 0.05) in 80% of cases"
@@ -27,24 +25,6 @@ def deviation(values: Sequence[float]) -> float | None:
 def spread(mean: float, deviation: float | None, digits: int = 2) -> str:
     """A cell: a mean and its deviation, where there is one."""
     return f"{mean:z.{digits}f}" + (f" ± {deviation:.{digits}f}" if deviation is not None else "")
-
-
-def commits_of(summaries: Sequence[Summary]) -> list[str]:
-    """The commits that the runs were made with, of all their starts, a + behind those with changed files."""
-    starts = [start for summary in summaries for start in starts_of(summary)]
-    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in starts})
-
-
-def starts_of(summary: Summary) -> Sequence[Mapping[str, Any]]:
-    """Commit, versions and machine of every start of a run that differed; a run that was not resumed, or is of before
-    these were kept, has one, in the summary itself."""
-    return summary.get("starts") or [summary]
-
-
-def commits_note(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The commits of all lines that have any."""
-    commits = sorted({commit for line in lines for commit in line.get("commits", ())})
-    return f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)
 
 
 def refuse_other_data(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]]) -> None:
@@ -264,94 +244,6 @@ def seeds_that_differ_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         found = [f"{', '.join(names)} {seeds}" for seeds, names in rows.items()]
         notes += [f"{text}: {'; '.join(found)}"] if found else []
     return notes
-
-
-def machine(start: Mapping[str, Any]) -> str:
-    """The machine that a run was started on and its settings of threads, memory and arithmetic, in words: equal for
-    runs with the same."""
-    found = start.get("machine")
-    if not found:
-        return UNKNOWN
-    cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE)
-    counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
-    settings = _settings(found)
-    return ", ".join(
-        map(str, [cpu, *counts, capability, *([device] * (device != "cpu")), *([settings] * bool(settings))])
-    )
-
-
-def _settings(found: Mapping[str, Any]) -> str:
-    """The variables that change speed or results, in words; not those that repeat another entry of the machine."""
-    given = dict(found.get("variables", {}))
-    words = []
-    for text, variables in (("keeps freed memory", ALLOCATION), ("--same-arithmetic", AVX2)):
-        if variables.items() <= given.items():
-            words.append(text)
-            given = {name: value for name, value in given.items() if name not in variables}
-    known = {"ATEN_CPU_CAPABILITY": found["capability"].lower()}
-    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(found["threads"]))
-    others = (f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name))
-    return ", ".join([*words, *others])
-
-
-def machines(summaries: Sequence[Summary]) -> dict[str, list[int]]:
-    """The seeds of a row by the machine that they ran on; a run that was resumed elsewhere is of several."""
-    found: dict[str, list[int]] = {}
-    for summary in summaries:
-        for place in dict.fromkeys(map(machine, starts_of(summary))):
-            found.setdefault(place, []).append(summary["seed"])
-    return found
-
-
-def no_speed(summaries: Sequence[Summary]) -> str:
-    """Why speeds of these runs are not compared; empty where all ran on one known machine with the same settings."""
-    starts = [start for summary in summaries for start in starts_of(summary)]
-    if UNKNOWN in (places := {machine(start) for start in starts}):
-        return UNKNOWN
-    if len({tuple(start["machine"].get(key) for key in MACHINE) for start in starts}) > 1:
-        return "different machines"
-    return "different settings of one machine" if len(places) > 1 else ""
-
-
-def no_speed_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which rows have no speed, and why."""
-    reasons: dict[str, list[str]] = {}
-    for line in lines:
-        if line["no_speed"]:
-            reasons.setdefault(line["no_speed"], []).append(line["row"])
-    found = [f"{why}: {'all rows' if len(rows) == len(lines) else ', '.join(rows)}" for why, rows in reasons.items()]
-    where = "where a row and its baseline did not run on one known machine with equal threads, memory and arithmetic"
-    return [f"no speed (-) {where}; {'; '.join(found)}"] if found else []
-
-
-def versions(summaries: Sequence[Summary]) -> list[str]:
-    """The libraries that the runs were made with, of all their starts, and their versions."""
-    starts = [start for summary in summaries for start in starts_of(summary)]
-    return sorted({f"{name} {version}" for start in starts for name, version in start.get("versions", {}).items()})
-
-
-def versions_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which libraries had several versions; none where each had one."""
-    rows: dict[str, dict[str, list[str]]] = {}
-    for line in lines:
-        for text in line.get("versions", ()):
-            rows.setdefault(text.split()[0], {}).setdefault(text, []).append(line["row"])
-    found = [f"{text} ({', '.join(of)})" for texts in rows.values() if len(texts) > 1 for text, of in texts.items()]
-    return [f"runs with different versions, which alone may change a score: {'; '.join(found)}"] if found else []
-
-
-def machines_note(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the rows ran."""
-    places: dict[str, list[str]] = {}
-    for line in lines:
-        of_row = line.get("machines", {})
-        for place, seeds in of_row.items():
-            seed = f" seed {', '.join(map(str, seeds))}" * (len(of_row) > 1)
-            places.setdefault(place, []).append(f"{line['row']}{seed}")
-    if len(places) > 1:
-        ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in places.items())
-        return [f"runs of different machines or settings, which alone may change a score: {ran}"]
-    return [f"ran on: {place}" for place in places]
 
 
 def ended_early(row: Row, summaries: Sequence[Summary]) -> str:

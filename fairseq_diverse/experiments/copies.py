@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.experiments import provenance
-from fairseq_diverse.experiments.comparison import commits_of, machine, starts_of
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.saved import from_results, save
 from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
+from fairseq_diverse.experiments.where_run import commits_of, machine, starts_of
 
 
 class Copies:

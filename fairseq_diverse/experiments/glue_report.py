@@ -10,12 +10,10 @@ from fairseq_diverse.data.glue import TASKS, split_name
 from fairseq_diverse.experiments.comparison import (
     NO_OTHERS,
     Others,
-    commits_of,
     compared_seeds,
     deviation,
     difference,
     ended_early,
-    machines,
     mark,
     over_seeds,
     p_values,
@@ -23,12 +21,12 @@ from fairseq_diverse.experiments.comparison import (
     runs_notes,
     seeds_notes,
     spread,
-    versions,
     with_others,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.where_run import commits_of, machines, versions
 from fairseq_diverse.metrics.glue import HEADINGS
 
 AVERAGE = "average"

@@ -10,23 +10,19 @@ import numpy as np
 from fairseq_diverse.experiments.comparison import (
     NO_OTHERS,
     Others,
-    commits_note,
-    commits_of,
     compared_seeds,
     difference,
-    machines,
-    machines_note,
     over_seeds,
     refuse_other_data,
     seeds_that_differ_note,
     tested_rows,
-    versions,
     with_others,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
 from fairseq_diverse.experiments.sentences import BY, Record, group
+from fairseq_diverse.experiments.where_run import commits_note, commits_of, machines, machines_note, versions
 from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:

@@ -10,34 +10,36 @@ from fairseq_diverse.experiments.comparison import (
     ALONE,
     NO_OTHERS,
     Others,
-    commits_note,
-    commits_of,
     compared,
     compared_seeds,
     deviation,
     difference,
     ended_early,
     ended_early_note,
-    machines,
-    machines_note,
     missing,
     missing_note,
-    no_speed,
-    no_speed_note,
     over_seeds,
     p_number,
     refuse_other_data,
     seeds_notes,
     seeds_that_differ_note,
     spread,
-    versions,
-    versions_note,
     with_others,
     without_empty_columns,
 )
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.where_run import (
+    commits_note,
+    commits_of,
+    machines,
+    machines_note,
+    no_speed,
+    no_speed_note,
+    versions,
+    versions_note,
+)
 from fairseq_diverse.metrics.significance import RESAMPLES
 
 SPEEDS = {  # entry of a line, and how it is shown

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.comparison import no_speed
 from fairseq_diverse.experiments.records import bleu_statistics
+from fairseq_diverse.experiments.where_run import no_speed
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, new_figure
 

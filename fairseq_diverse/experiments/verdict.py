@@ -6,17 +6,14 @@ from typing import Any
 
 from fairseq_diverse.experiments.comparison import (
     ALONE,
-    commits_note,
     ended_early_note,
-    machines_note,
-    no_speed_note,
     p_number,
     seeds_notes,
     seeds_that_differ_note,
     tested_rows,
-    versions_note,
 )
 from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.where_run import commits_note, machines_note, no_speed_note, versions_note
 from fairseq_diverse.metrics.dunnett import LEVEL
 
 

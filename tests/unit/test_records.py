@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import comparison, schedule
+from fairseq_diverse.experiments import comparison, schedule, where_run
 from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
 from fairseq_diverse.experiments.records import read_summary
 from fairseq_diverse.experiments.runs import find_runs
@@ -309,11 +309,11 @@ def test_speeds_of_other_settings_and_of_resumed_runs_are_not_compared(second, r
     starts_of_one = [started(), started("d" * 40, **second)]
     runs = [SUMMARY | start | {"seed": seed, "starts": []} for seed, start in enumerate(starts_of_one)]
     resumed = SUMMARY | starts({"starts": starts_of_one})
-    assert comparison.no_speed(runs) == comparison.no_speed([resumed]) == reason
-    places = comparison.machines([resumed])
-    assert list(places) == list(comparison.machines(runs)) and len(places) == (2 if reason else 1)
-    assert comparison.commits_of([resumed]) == comparison.commits_of(runs) == ["c", "d" * 10]
-    (note,) = comparison.machines_note([{"row": "first", "machines": places}])
+    assert where_run.no_speed(runs) == where_run.no_speed([resumed]) == reason
+    places = where_run.machines([resumed])
+    assert list(places) == list(where_run.machines(runs)) and len(places) == (2 if reason else 1)
+    assert where_run.commits_of([resumed]) == where_run.commits_of(runs) == ["c", "d" * 10]
+    (note,) = where_run.machines_note([{"row": "first", "machines": places}])
     assert note.startswith(
         "runs of different machines or settings" if reason else "ran on: EPYC, 2 cores, 1 thread, AVX2"
     )
@@ -322,8 +322,8 @@ def test_speeds_of_other_settings_and_of_resumed_runs_are_not_compared(second, r
 def test_settings_are_shown_in_words():
     variables = ALLOCATION | AVX2 | {"OMP_NUM_THREADS": "1", "OMP_PLACES": "cores"}
     expected = "EPYC, 2 cores, 1 thread, AVX2, keeps freed memory, --same-arithmetic, OMP_PLACES=cores"
-    assert comparison.machine(started(variables=variables)) == expected
-    assert comparison.machine(started()) == "EPYC, 2 cores, 1 thread, AVX2"
+    assert where_run.machine(started(variables=variables)) == expected
+    assert where_run.machine(started()) == "EPYC, 2 cores, 1 thread, AVX2"
 
 
 @pytest.mark.parametrize(

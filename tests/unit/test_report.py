@@ -10,7 +10,7 @@ from scipy.stats import dunnett, ttest_ind
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import comparison, formats, report, saved
+from fairseq_diverse.experiments import comparison, formats, report, saved, where_run
 from fairseq_diverse.experiments.accuracy_report import (
     accuracy_cells,
     accuracy_notes,
@@ -402,7 +402,7 @@ def test_unknown_speeds_and_sizes_are_left_empty(table):
     assert first["words_per_second"] is None and second["speed"] is None and second["decoding_speed"] is None
     cells = report.to_cells([first, second])
     assert cells[1][cells[0].index("words/s")] == "" and "speed" not in cells[0]
-    assert comparison.no_speed_note([first, second]) == []
+    assert where_run.no_speed_note([first, second]) == []
     assert [row.name for row in report.best_of_grids(rows, summaries)] == ["first", "second"]
 
 
