@@ -22,7 +22,6 @@ from fairseq_diverse.preparation.pipeline import (
     MOSES,
     SCHEMA,
     TRUECASING,
-    Preprocessing,
     read_record,
 )
 from fairseq_diverse.preparation.segmenting import segment, truecase
@@ -140,11 +139,11 @@ def prepare(
         say(_summary(config, split, count, called.get(split, "")))
     sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
-    _warn_of_ceiling(config, out)
+    _warn_of_ceiling(config, tokens[-1], out)
     return True
 
 
-def _warn_of_ceiling(config: DataConfig, out: Path) -> None:
+def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     """Say so where tokenizing and detokenizing changes the references, which no translation can then reach."""
     import sacrebleu
 
@@ -156,7 +155,7 @@ def _warn_of_ceiling(config: DataConfig, out: Path) -> None:
         return
     ends = (f"{kind}valid.{config.languages[1]}" for kind in ("", "tok."))
     references, tokenized = (list(islice(iterate_lines(out / "text" / name), CHECKED)) for name in ends)
-    back = list(map(Preprocessing.load(out).tokens["target"].detokenize, tokenized))
+    back = list(map(tokens.detokenize, tokenized))
     if steps["lowercase"]:
         references = [line.lower() for line in references]
     bleu = sacrebleu.corpus_bleu(back, [references], tokenize=tokenizer).score

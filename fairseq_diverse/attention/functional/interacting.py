@@ -78,7 +78,7 @@ def interacting_weights(q: Tensor, k: Tensor, allowed: Tensor | None = None, sca
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
     allowed = None if allowed is None else attend_somewhere(allowed)
-    maps = (_recomputed(_map, q, key, allowed, scale) for key in k.split(1, 1))
+    maps = (_recomputed(_map, q, key, allowed, scale, preserve_rng_state=False) for key in k.split(1, 1))
     return functools.reduce(torch.add, maps) / k.size(1)
 
 
