@@ -29,7 +29,7 @@ from fairseq_diverse.experiments.comparison import (
 )
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
-from fairseq_diverse.experiments.where_run import commits_of, machines, versions
+from fairseq_diverse.experiments.where_run import ran
 from fairseq_diverse.logic.corpus import MOST_OPERATORS
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ def compare_accuracy(
             "largest": pooled(of_row[0].values()).largest,
             "parts": {part: float(np.mean([seed[part].share for seed in of_row])) for part in of_row[0]},
             "largest_parts": {name: part.largest for name, part in of_row[0].items()},
-            "machines": machines(summaries[row.name]),
-            "versions": versions(summaries[row.name]),
-            "commits": commits_of(summaries[row.name]),
+            **ran(summaries[row.name]),
             "ended_early": ended_early(row, summaries[row.name]),
         }
         if row.name == row.baseline or not first:

@@ -26,7 +26,7 @@ from fairseq_diverse.experiments.comparison import (
 )
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
-from fairseq_diverse.experiments.where_run import commits_of, machines, versions
+from fairseq_diverse.experiments.where_run import ran
 from fairseq_diverse.metrics.glue import HEADINGS
 
 AVERAGE = "average"
@@ -81,7 +81,7 @@ def compare_glue(
             values = [part["metrics"][metric] for part in found]
             line |= {"score": float(np.mean(values)), "score_deviation": deviation(values)}
             line |= {"majority": found[0].get("majority", {}).get(metric), "parameters": of_row[0]["parameters"]}
-            line |= {"machines": machines(of_row), "versions": versions(of_row), "commits": commits_of(of_row)}
+            line |= ran(of_row)
             if number:
                 continue
             line["ended_early"] = ended_early(row, of_row)
@@ -171,7 +171,7 @@ def compare_pretraining(
         values = [summary["valid_nll"]["last"] for summary in of_row]
         line |= {"nll": float(np.mean(values)), "nll_deviation": deviation(values)}
         line |= {"parameters": of_row[0]["parameters"], "updates": of_row[0]["updates"]}
-        line |= {"machines": machines(of_row), "versions": versions(of_row), "commits": commits_of(of_row)}
+        line |= ran(of_row)
         line["ended_early"] = ended_early(row, of_row)
         if row.name in judged:
             line |= {"baseline": row.baseline, **judged[row.name], **compared_seeds(summaries[row.baseline], of_row)}

@@ -22,7 +22,7 @@ from fairseq_diverse.experiments.comparison import (
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
 from fairseq_diverse.experiments.sentences import BY, Record, group
-from fairseq_diverse.experiments.where_run import commits_note, commits_of, machines, machines_note, versions
+from fairseq_diverse.experiments.where_run import commits_note, machines_note, ran
 from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ def _of_group(
             "words": size,
             "nll": nll,
             "nll_word": nll * sentences / size,
-            "machines": machines(of_row),
-            "versions": versions(of_row),
-            "commits": commits_of(of_row),
+            **ran(of_row),
         }
         if row.name in judged:
             line |= {"baseline": row.baseline, **judged[row.name], **compared_seeds(runs[row.baseline], of_row)}

@@ -32,12 +32,10 @@ from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
 from fairseq_diverse.experiments.where_run import (
     commits_note,
-    commits_of,
-    machines,
     machines_note,
     no_speed,
     no_speed_note,
-    versions,
+    ran,
     versions_note,
 )
 from fairseq_diverse.metrics.significance import RESAMPLES
@@ -159,10 +157,8 @@ def compare(
             },
             "missing": missing(row, of_row),
             **_speeds(of_row, first or of_row),
-            "machines": machines(of_row),
-            "versions": versions(of_row),
+            **ran(of_row),
             "signature": of_row[0]["metrics"]["signatures"]["bleu"],
-            "commits": commits_of(of_row),
             "ended_early": ended_early(row, of_row),
         }
         if row.name == row.baseline or not first:

@@ -10,6 +10,11 @@ from fairseq_diverse.experiments.saved import Summary
 UNKNOWN = "unknown machine"
 
 
+def ran(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Entries of a report's line: the machines, versions and commits of the runs."""
+    return {"machines": machines(summaries), "versions": versions(summaries), "commits": commits_of(summaries)}
+
+
 def commits_of(summaries: Sequence[Summary]) -> list[str]:
     """The commits that the runs were made with, of all their starts, a + behind those with changed files."""
     starts = [start for summary in summaries for start in starts_of(summary)]

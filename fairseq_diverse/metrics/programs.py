@@ -14,6 +14,7 @@ from fairseq_diverse.metrics.scores import Result
 from fairseq_diverse.metrics.words import ratio, tokenize
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.languages import base_language
 
 JAVA = "install a Java runtime (apt install default-jre, brew install openjdk)"
 COMET = "pip install unbabel-comet in an environment of its own, and put its comet-score on the PATH"
@@ -40,7 +41,7 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], language: str) 
     if not language:
         raise ValueError("needs the target language; give --language (or --data)")
     jar = _meteor_jar()
-    base = re.split("[-_]", language.lower())[0]
+    base = base_language(language)
     code = METEOR_CODES.get(base, base)
     table = jar.parent / "data" / f"paraphrase-{code}.gz"
     if code in METEOR_TABLES and table.exists():

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from fairseq_diverse.support.files import read_lines
+from fairseq_diverse.support.languages import base_language
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 # sacreBLEU's tokenizer of a target language; 13a for all others
@@ -117,7 +118,7 @@ def sacrebleu_metric(name: str, language: str, lowercase: bool = False) -> Any:
     """sacreBLEU's metric with the defaults of its command line and the language's tokenizer."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
-    language = re.split("[-_]", language.lower())[0]
+    language = base_language(language)
     if name == "chrf":
         return CHRF(lowercase=lowercase)
     if name == "ter":

@@ -17,6 +17,7 @@ import numpy as np
 from fairseq_diverse.metrics.scores import TOKENIZERS, Result, result_by, sacrebleu_metric
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.languages import base_language
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -31,7 +32,7 @@ def tokenize(line: str, language: str) -> str:
     if not language:
         raise ValueError("needs the target language, for its tokenizer; give --language (or --data)")
     line = clean(line)[0]
-    code = re.split("[-_]", language.lower())[0]
+    code = base_language(language)
     if code in TOKENIZERS:
         return " ".join(sacrebleu_metric("bleu", code).tokenizer(line).split())
     return " ".join(_moses(code).tokenize(line, escape=False))
@@ -39,7 +40,7 @@ def tokenize(line: str, language: str) -> str:
 
 def tokenizer_name(language: str) -> str:
     """What `tokenize` does, for signatures."""
-    code = re.split("[-_]", language.lower())[0]
+    code = base_language(language)
     if code in TOKENIZERS:
         return f"sacreBLEU's {TOKENIZERS[code]}"
     return f"Moses {code}" if code in _moses_languages().values() else f"Moses {code}, which has the rules of en"

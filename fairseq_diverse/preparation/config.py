@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.sources import Sources, known_keys
-from fairseq_diverse.preparation.tokens import moses_rules
+from fairseq_diverse.support.languages import base_language
 
 SPLITS = ("train", "valid", "test")
 TEST_NAME = re.compile(r"\w[\w.+-]{,99}")
@@ -113,7 +113,7 @@ class DataConfig:
             if not isinstance(language, str) or not language.isidentifier():  # YAML 1.1 reads an unquoted `no` as false
                 raise ValueError(f'{side}: must be a language code such as "en", not {language!r}')
             sides[side] = {"language": language}
-            if (rules := moses_rules(language)) != language:
+            if (rules := base_language(language)) != language:
                 sides[side]["rules"] = rules
         if given["source"] == given.get("target"):
             raise ValueError(f"source and target are both {given['source']}; give two languages")

@@ -27,8 +27,9 @@ from fairseq_diverse.preparation.pipeline import (
 from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
-from fairseq_diverse.preparation.tokens import Tokens, moses_rules
+from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.files import iterate_lines, temporary_path
+from fairseq_diverse.support.languages import base_language
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
 TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
@@ -150,7 +151,7 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     from fairseq_diverse.metrics.scores import TOKENIZERS
 
     steps = config.sides.get("target", {})
-    tokenizer = TOKENIZERS.get(moses_rules(steps.get("language", "")), "13a")
+    tokenizer = TOKENIZERS.get(base_language(steps.get("language", "")), "13a")
     if not config.translates or "mecab" in tokenizer:  # its dictionaries may not be installed
         return
     ends = (f"{kind}valid.{config.languages[1]}" for kind in ("", "tok."))

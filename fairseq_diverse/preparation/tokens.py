@@ -22,11 +22,6 @@ def clean(line: str) -> tuple[str, bool]:
     return unicodedata.normalize("NFC", cleaned) if ACCENTS.search(cleaned) else cleaned, count > 0
 
 
-def moses_rules(language: str) -> str:
-    """The code whose rules Moses should use: of en_US, fr-CA or DE that of the language alone."""
-    return re.split("[-_]", language.lower())[0]
-
-
 class Tokens:
     """Tokenization of one side of a ``DataConfig``.
 
