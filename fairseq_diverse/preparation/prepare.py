@@ -146,20 +146,19 @@ def prepare(
 
 def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     """Say so where tokenizing and detokenizing changes the references, which no translation can then reach."""
-    import sacrebleu
+    from fairseq_diverse.metrics.scores import TOKENIZERS, sacrebleu_metric
 
-    from fairseq_diverse.metrics.scores import TOKENIZERS
-
-    steps = config.sides.get("target", {})
-    tokenizer = TOKENIZERS.get(base_language(steps.get("language", "")), "13a")
-    if not config.translates or "mecab" in tokenizer:  # its dictionaries may not be installed
+    if not config.translates:
+        return
+    steps = config.sides["target"]
+    if "mecab" in TOKENIZERS.get(base_language(steps["language"]), ""):  # its dictionaries may not be installed
         return
     ends = (f"{kind}valid.{config.languages[1]}" for kind in ("", "tok."))
     references, tokenized = (list(islice(iterate_lines(out / "text" / name), CHECKED)) for name in ends)
     back = list(map(tokens.detokenize, tokenized))
     if steps["lowercase"]:
         references = [line.lower() for line in references]
-    bleu = sacrebleu.corpus_bleu(back, [references], tokenize=tokenizer).score
+    bleu = sacrebleu_metric("bleu", steps["language"]).corpus_score(back, [references]).score
     if bleu < CEILING:
         pairs = zip((" ".join(line.split()) for line in references), back, strict=True)
         before, after = next((before, after) for before, after in pairs if before != after)
