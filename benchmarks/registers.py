@@ -22,6 +22,7 @@ from fairseq_diverse.attention.kernels.agreement_triton import agreement_backwar
 from fairseq_diverse.attention.kernels.gpu import OPTIONS, Launch, launches
 from fairseq_diverse.attention.kernels.interacting import GPU_HEAD_WIDTH
 from fairseq_diverse.attention.kernels.interacting_triton import interacting_backward, interacting_forward
+from fairseq_diverse.attention.kernels.maps_triton import maps_backward, maps_forward
 from fairseq_diverse.attention.kernels.routing import GPU_CAPSULES, GPU_HEADS
 from fairseq_diverse.attention.kernels.routing_em_triton import em_backward, em_forward
 from fairseq_diverse.attention.kernels.routing_simple_triton import simple_backward, simple_forward
@@ -80,6 +81,19 @@ def interacting_launches(size: str, heads: int, dtype: torch.dtype) -> list[Laun
     return seen
 
 
+def maps_launches(size: str, heads: int, dtype: torch.dtype) -> list[Launch]:
+    """What convolutions of the maps of one attention launch, forward and backward: evolving and talking heads."""
+    with torch.device("meta"), launches() as seen:
+        for taps in (5 if size == "largest" else 3), 1:
+            maps = torch.empty(TOKENS // LENGTH, min(heads, 16) if taps > 1 else heads, LENGTH, LENGTH, dtype=dtype)
+            weight = torch.empty(maps.size(1), maps.size(1), taps, taps)
+            bias, cells = (torch.empty(maps.size(1)), torch.empty(len(maps), 1, LENGTH, LENGTH, dtype=torch.bool))
+            given = (bias, cells) if taps > 1 else (None, None)
+            out, positive = maps_forward(maps, weight, *given, taps // 2, taps // 2, 0.1)
+            maps_backward(out, maps, weight, given[1], positive, taps // 2, taps // 2, 0.1)
+    return seen
+
+
 def used(launch: Launch, capability: int) -> tuple[int, int]:
     """Registers of a thread, and bytes that it keeps in local memory."""
     signature, constants, aligned = {}, {}, {}
@@ -121,6 +135,7 @@ def main(argv: list[str] | None = None) -> None:
             heads, capsules = SIZES[size]
             seen = routing_launches(heads, capsules, getattr(torch, dtype))
             seen += interacting_launches(size, heads, getattr(torch, dtype))
+            seen += maps_launches(size, heads, getattr(torch, dtype))
             if size == "base":  # the others give the same kernels
                 seen += agreement_launches(heads, getattr(torch, dtype))
             for launch in seen:

@@ -12,8 +12,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_diverse.attention.functional import agreement as formulas
+from fairseq_diverse.attention.functional.evolving import evolve_logits
 from fairseq_diverse.attention.functional.interacting import interacting_attention
 from fairseq_diverse.attention.functional.masking import attend_somewhere
+from fairseq_diverse.attention.functional.mixing import mix_heads
 from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
 from fairseq_diverse.attention.kernels import gpu
 from tests.reference import routing_by_autograd
@@ -396,20 +398,108 @@ def test_dropped_weights_of_interacting_heads_look_random():
         assert abs(correlation) < 5 / kept.numel() ** 0.5, dim
 
 
+# ---- convolutions over maps ----
+
+
+def convolved(x, weight, bias, cells, component, grad, plain=False):
+    """Evolved maps, or mixed ones without a bias; gradients of x, weight and bias; ``plain``: by torch in float64."""
+    given = [x, weight] if bias is None else [x, weight, bias]
+    x, weight, *bias = (y.detach().to(torch.float64 if plain else y.dtype).requires_grad_() for y in given)
+    out = evolve_logits(x, None, weight, bias[0], component, 0.5, 0.3, cells) if bias else mix_heads(x, weight)
+    return out, *torch.autograd.grad(out, [x, weight, *bias], grad.to(out))
+
+
+def maps_of_heads(device, sizes, cells="none", dtype=torch.float32):
+    """Maps, weights (H, H, k, k) and biases, the cells that are seen, a gradient."""
+    torch.manual_seed(0)
+    b, h, t, s, k = sizes
+    x, grad = torch.randn(2, b, h, t, s, device=device).to(dtype)
+    weight, bias = torch.randn(h, h, k, k, device=device).to(dtype), torch.randn(h, device=device).to(dtype)
+    every = torch.rand(b, 1, t, s, device=device) < 0.7
+    causal = torch.ones(t, s, device=device).tril(s - t).bool()
+    return x, weight, bias, {"none": None, "all": every, "keys": every[:, :, :1], "causal": causal}[cells], grad
+
+
+def map_errors(device, sizes, cells, component, dtype=torch.float32):
+    *inputs, grad = maps_of_heads(device, sizes, cells, dtype)
+    with gpu.launches() as seen:
+        got = convolved(*inputs, component, grad)
+    assert len(seen) == 3
+    return [relative(*pair) for pair in zip(got, convolved(*inputs, component, grad, True), strict=True)]
+
+
+@pytest.mark.parametrize("component", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize(
+    ("sizes", "cells"),
+    [
+        ((2, 3, 5, 7, 3), "none"),
+        ((2, 8, 6, 6, 3), "all"),
+        ((1, 2, 9, 70, 5), "keys"),
+        ((1, 8, 40, 33, 3), "causal"),
+        ((1, 16, 3, 20, 5), "all"),
+        ((2, 17, 3, 20, 1), "all"),
+        ((1, 1, 1, 1, 3), "none"),
+    ],
+)
+def test_convolved_maps_equal_the_formula(sizes, cells, component, device):
+    assert max(map_errors(device, sizes, cells, component)) < ROUNDING[device]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
+@pytest.mark.parametrize("sizes", [(2, 8, 6, 7, 3), (1, 16, 9, 70, 5), (1, 32, 5, 20, 1)])
+def test_convolved_maps_of_half_types_are_summed_in_float32(sizes, dtype, most, device):
+    assert max(map_errors(device, sizes, "all", "decoder", dtype)) < most
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "most"),
+    [
+        ((2, 3, 5, 7, 1), torch.float32, 0),
+        ((1, 32, 2, 9, 1), torch.float32, 0),
+        ((2, 8, 9, 33, 1), torch.float16, 1e-3),
+        ((2, 16, 9, 33, 1), torch.bfloat16, 8e-3),
+    ],
+)
+def test_mixed_heads_equal_the_formula(sizes, dtype, most, device):
+    x, weight, _, _, grad = maps_of_heads(device, sizes, dtype=dtype)
+    given = x, weight[:, :, 0, 0], None, None, "", grad
+    with gpu.launches() as seen:
+        got = convolved(*given)
+    assert len(seen) == 3
+    assert all(relative(*pair) < (most or ROUNDING[device]) for pair in zip(got, convolved(*given, True), strict=True))
+
+
+def test_convolved_maps_repeat_to_the_last_bit_and_see_numbers_within_their_cells_alone(device):
+    x, weight, bias, cells, grad = maps_of_heads(device, (2, 3, 20, 40, 3), "all")
+    first, second = (convolved(x, weight, bias, cells, "cross", grad) for _ in range(2))
+    assert all(one.equal(other) for one, other in zip(first, second, strict=True))
+    spoilt = x.masked_fill(~cells, float("nan"))
+    again = convolved(spoilt, weight, bias, cells, "cross", grad)
+    assert all(one.equal(other) for one, other in zip(again[2:], first[2:], strict=True))
+    assert again[0].isnan().equal(spoilt.isnan())
+    row, column = cells[1, 0].nonzero()[0].tolist()
+    x[1, 2, row, column] = float("nan")
+    out = convolved(x, weight, bias, cells, "cross", grad)[0]
+    assert out[0].isfinite().all() and out[1, :, row, column].isnan().all()
+
+
 # ---- which version runs ----
 
 
 def test_layers_with_the_kernels_are_one_graph(device):
     """For all lengths, with dropout, forward and backward."""
 
-    def work(q, k, v, allowed, keys, queries, betas):
+    def work(q, k, v, kernel, allowed, keys, queries, betas):
         heads = interacting_attention(q, k, v, allowed, "sum", 0.5).unflatten(2, (2, 3)).transpose(1, 2)
         figures = formulas.agreement(("subspace", "output"), v, heads, None, keys, queries)
         votes = heads.transpose(1, 2).unsqueeze(-1)
-        return em_routing(votes, *betas, 2), simple_routing(votes, 2), figures
+        maps = mix_heads(q @ k.transpose(-1, -2), q[0, :, 0, :2])
+        maps = evolve_logits(maps, None, kernel, kernel[0, :, 0, 0], "encoder", 0.5, 0.5, allowed)
+        return em_routing(votes, *betas, 2), simple_routing(votes, 2), figures, maps
 
     torch._dynamo.reset()
     traced = []
+    kernel = torch.randn(2, 2, 3, 3, device=device)
     compiled = torch.compile(
         work, fullgraph=True, dynamic=True, backend=lambda graph, inputs: traced.append(graph) or graph
     )
@@ -419,11 +509,11 @@ def test_layers_with_the_kernels_are_one_graph(device):
         results = []
         for run in (work, compiled):
             torch.manual_seed(7)
-            inputs = [x.detach().requires_grad_() for x in (q, k, v, *torch.ones(2, 3, device=device))]
+            inputs = [x.detach().requires_grad_() for x in (q, k, v, kernel, *torch.ones(2, 3, device=device))]
             with gpu.launches() as seen:
-                out = run(*inputs[:3], allowed, *real, inputs[3:])
+                out = run(*inputs[:4], allowed, *real, inputs[4:])
                 results.append([*out, *torch.autograd.grad(sum(x.square().sum() for x in out), inputs)])
-            assert len(seen) >= 10
+            assert len(seen) >= 16
         for x, y in zip(*results, strict=True):
             assert relative(x, y) < ROUNDING[device]
     assert len(traced) == 1
@@ -443,9 +533,16 @@ def test_torch_works_on_what_the_kernels_do_not_take(device):
         q, k, v = (torch.randn(1, 2, 3, 5, device=device) for _ in range(3))
         for wide in ((q, k, q.repeat(1, 1, 1, 7)), (q.half(), k.half(), q.half().repeat(1, 1, 1, 26)), double(q, k, v)):
             interacting_attention(*wide, combine="sum")
-        for alone in ((q.repeat(2, 1, 1, 1), k, v), (q, k, v[:, :, :1]), (q[:0], k[:0], v[:0])):
+        for alone in ((q.repeat(2, 1, 1, 1), k, v), (q[:0], k[:0], v[:0])):
             interacting_attention(*alone, combine="sum")
         interacting_attention(q, k, v, combine="sum", dropout=1.0)
+        for sizes in ((1, 17, 2, 3, 3), (1, 2, 2, 3, 7)):
+            *inputs, grad = maps_of_heads(device, sizes)
+            convolved(*inputs, "encoder", grad)
+        x, weight, bias, *_ = double(*maps_of_heads(device, (1, 2, 2, 3, 3))[:3])
+        evolve_logits(x, None, weight, bias, "encoder", 0.5, 0.3, None)
+        evolve_logits(x.float(), None, weight.float(), bias.float(), "decoder", 0.5, 0.3, None, x.float())
+        mix_heads(x, weight[:, :, 0, 0])
         assert not seen
         simple_routing(votes)
         interacting_attention(q, k, v, combine="sum")

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_diverse.attention.kernels import maps
+
 
 def evolve_logits(
     logits: Tensor,
@@ -21,8 +23,8 @@ def evolve_logits(
         A_in    = carry_ratio previous + (1 - carry_ratio) logits    (encoder; elsewhere A_in = logits)
         A_logit = conv_ratio ReLU(Conv(A_in)) + (1 - conv_ratio) A_in
 
-    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. The k x k convolution reads for cell (t, s), within
-    ``cells``:
+    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. On a GPU a Triton kernel does it (``kernels/maps.py``). The
+    k x k convolution reads for cell (t, s), within ``cells``:
 
     - encoder: rows and columns up to (k - 1) / 2 away;
     - decoder: rows t - k + 1 to t and columns s - k + 1 to s;
@@ -50,20 +52,26 @@ def evolve_logits(
     if conv_ratio == 0:
         return inner
     assert weight is not None and bias is not None
+    top, left = _offsets(component, weight.size(-1))
+    if above is None and (done := maps.convolve(inner, weight, bias, cells, top, left, conv_ratio)) is not None:
+        return done
     with torch.autocast(logits.device.type, enabled=False):  # a finite bias may be too large for half types
-        convolved = _convolve(mask_cells(inner, cells), weight.type_as(inner), bias.type_as(inner), component, above)
+        convolved = _convolve(mask_cells(inner, cells), weight.type_as(inner), bias.type_as(inner), top, left, above)
     return torch.lerp(inner, convolved.relu_(), conv_ratio)
 
 
-def _convolve(seen: Tensor, weight: Tensor, bias: Tensor, component: str, above: Tensor | None) -> Tensor:
+def _offsets(component: str, size: int) -> tuple[int, int]:
+    """How many rows above, and columns to the left, the convolution reads."""
+    return (size // 2 if component == "encoder" else size - 1), (size - 1 if component == "decoder" else size // 2)
+
+
+def _convolve(seen: Tensor, weight: Tensor, bias: Tensor, top: int, left: int, above: Tensor | None) -> Tensor:
     """(B, H, T, S) -> (B, H, T, S)"""
     reach = weight.size(-1) - 1
-    if component == "encoder":
-        return F.conv2d(seen, weight, bias, padding=reach // 2)
-    columns = (reach, 0) if component == "decoder" else (reach // 2, reach // 2)
-    if above is None:
-        return F.conv2d(F.pad(seen, (*columns, reach, 0)), weight, bias)
-    return F.conv2d(F.pad(stack_rows(above, seen), (*columns, 0, 0)), weight, bias)
+    if above is None and top == left == reach // 2:
+        return F.conv2d(seen, weight, bias, padding=top)
+    rows, (top, bottom) = (seen, (top, reach - top)) if above is None else (stack_rows(above, seen), (0, 0))
+    return F.conv2d(F.pad(rows, (left, reach - left, top, bottom)), weight, bias)
 
 
 def stack_rows(above: Tensor, rows: Tensor) -> Tensor:

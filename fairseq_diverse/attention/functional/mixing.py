@@ -3,13 +3,15 @@
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.kernels import maps
+
 
 def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
     """Replace each head's map by a weighted sum of the maps of all heads.
 
         mixed[b, g, t, s] = sum over h of matrix[g, h] x[b, h, t, s]
 
-    Source: Shazeer et al. (2020); Li and Luo (2022), Eqs. 7-8.
+    Source: Shazeer et al. (2020); Li and Luo (2022), Eqs. 7-8. On a GPU a Triton kernel does it (``kernels/maps.py``).
 
     Args:
         x: (B, H, T, S) logits, without infinities, or weights.
@@ -18,5 +20,7 @@ def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
     Returns:
         (B, H, T, S)
     """
+    if (mixed := maps.convolve(x, matrix[:, :, None, None])) is not None:
+        return mixed
     with torch.autocast(x.device.type, enabled=False):  # a finite bias may be too large for half types
         return (matrix.type_as(x) @ x.flatten(2)).view_as(x)

@@ -94,7 +94,7 @@ def launch(kernel: Any, programs: int, warps: int, *arguments: Any, **options: A
     if isinstance(first, FakeTensor) or first.is_meta or programs == 0:
         return
     with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
-        kernel[(programs,)](*arguments, num_warps=warps, **OPTIONS, **options)
+        kernel[(programs,)](*arguments, num_warps=warps, **(OPTIONS | options))
 
 
 def operator(function: Callable[..., Any], fake: Callable[..., Any] | None = None) -> Any:

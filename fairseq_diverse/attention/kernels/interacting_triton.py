@@ -289,7 +289,6 @@ def _interacting_keys(
 
 # ---- operators ----
 
-REGISTERS = 128  # of a thread, at most: four programs of four warps fit a multiprocessor
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
@@ -319,13 +318,13 @@ class _Pairs:
         self.inputs = (*(y for x in (q, k, v) for y in (x, *x.stride()[:3])), allowed, batch, step, seed)
         self.numbers = (self.queries, self.keys, scale * math.log2(math.e), factor, share)
         widths = [max(32 if q.dtype == torch.float32 else 16, next_power_of_2(x)) for x in (key_width, width)]
-        self.rows, self.tile, self.warps = 16, 32, 4  # what fits the registers, see docs/gpu-registers.md
+        # what was fastest on an H200 of what fits the registers, see docs/gpu-registers.md
+        self.rows, self.tile, self.warps, registers = 64, 32, 4, 168
         if q.dtype == torch.float32:
-            self.tile = 16
-        elif max(widths) == 64:
-            self.rows = 32
+            self.rows, self.tile, registers = 16, 16, 128
         elif max(widths) == 128:
-            self.warps = 8
+            self.rows, self.warps, registers = 16, 8, 128
+        self.options = {"maxnreg": registers, "num_stages": 2}  # keys and values of the next tile are read ahead
         interpreted = q.is_cpu and q.dtype == torch.bfloat16  # Triton's interpreter cannot multiply these
         numbers = tl.float32 if interpreted else TYPES[q.dtype]
         sizes = (self.heads, key_width, width, summed, by_query)
@@ -356,7 +355,7 @@ def interacting_forward(
     launch(
         *(_interacting_forward, x.batch * cdiv(x.heads * x.queries, x.rows), x.warps, *x.inputs),
         *(out, *out.stride()[:2], normals, *x.numbers, *x.constants, x.one),
-        maxnreg=REGISTERS,
+        **x.options,
     )
     return out, normals
 
@@ -381,9 +380,7 @@ def interacting_backward(
     given = (*x.inputs, grad, *grad.stride()[:2], normals, *x.numbers, slopes)
     of_q, *of_others = ((one, *one.stride()[:3]) for one in grads)
     blocks = cdiv(x.heads * x.queries, x.rows)
-    launch(
-        _interacting_queries, x.batch * blocks, x.warps, *given, *of_q, scale, *x.constants, x.one, maxnreg=REGISTERS
-    )
+    launch(_interacting_queries, x.batch * blocks, x.warps, *given, *of_q, scale, *x.constants, x.one, **x.options)
     blocks = x.heads * cdiv(x.keys, x.tile)
     launch(
         _interacting_keys,
@@ -394,7 +391,7 @@ def interacting_backward(
         *of_others[1],
         scale,
         *x.constants,
-        maxnreg=REGISTERS,
+        **x.options,
     )
     return grads[0], grads[1], grads[2]
 
