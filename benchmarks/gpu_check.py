@@ -1,5 +1,6 @@
 """``python -m benchmarks.gpu_check``: training and translation measured on this machine's GPU with what the model
-(docs/gpu.md) predicts; ``scripts/gpu-check.sh`` runs it after the tests that need a GPU."""
+(docs/gpu.md) predicts; ``scripts/gpu-check.sh`` runs it after the tests that need a GPU. Rows that are there already
+and not measured again stay, with their commit."""
 
 import argparse
 import functools
@@ -143,12 +144,11 @@ def measure(what: str, row: Row, args: argparse.Namespace) -> dict[str, Any]:
 
 def page(report: dict[str, Any]) -> str:
     """``docs/gpu-DEVICE.md``."""
-    commit = (report["commit"] or "no commit")[:10]
     what = f"size `{report['size']}`, {report['dtype']}, {report['tokens']:,} tokens a side in sentences of T"
     lines = [
         f"# Measured on {report['device']}",
         "",
-        f"`scripts/gpu-check.sh` at {commit}, {what}; torch {report['versions']['torch']}.",
+        f"`scripts/gpu-check.sh`, {what}; torch {report['versions']['torch']}.",
     ]
     if report["dry_run"]:
         lines.append("**A dry run with tiny models on a CPU: the figures mean nothing.**")
@@ -157,11 +157,11 @@ def page(report: dict[str, Any]) -> str:
         "*Speed* is the time of `off` over the row's, measured: the median over pairs of steps, and its interval; of",
         "compiled layers, the time without them over that with them.",
         "*Kernels* are what the GPU ran in a step by torch's profiler, with copies; *busy ms* is their time together.",
-        "Columns marked modelled are what the model of [gpu.md](gpu.md) predicts.",
+        "Columns marked modelled are what the model of [gpu.md](gpu.md) predicts. *Commit* is that of the row.",
         "",
     ]
     for measure in MEASURES:
-        for length in report["length"]:
+        for length in sorted({row["length"] for row in report["rows"]}):
             if rows := [row for row in report["rows"] if (row["measure"], row["length"]) == (measure, length)]:
                 cells = [_cells(row) for row in rows]
                 heads = [f"{measure}, T = {length}", *cells[0]]
@@ -171,6 +171,33 @@ def page(report: dict[str, Any]) -> str:
                     "",
                 ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def kept(file: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of an earlier report with the same settings, on the same device, with the same torch."""
+    if not file.exists():
+        return []
+    settings = ("device", "size", "dtype", "tokens", "sentences", "dry_run")
+    names = {row.name for row in ROWS}
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+        same = all(before[key] == report[key] for key in settings)
+        if not same or before["versions"]["torch"] != report["versions"]["torch"]:
+            return []
+        return [{"commit": _commit(before), **row} for row in before["rows"] if row["row"] in names]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{file}: not a report of this program; move it away") from None
+
+
+def merge(before: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows measured now in place of those measured before, in the order of a whole report."""
+    names = [row.name for row in ROWS]
+    rows = {(MEASURES.index(row["measure"]), row["length"], row["row"]): row for row in [*before, *now]}
+    return [rows[key] for key in sorted(rows, key=lambda key: (*key[:2], names.index(key[2])))]
+
+
+def _commit(report: dict[str, Any]) -> str:
+    return (report["commit"] or "no commit")[:10]
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
@@ -188,7 +215,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
         cells |= {"paper": f"{row['paper']:.2f}" if row["paper"] else ""}
         sizes = {"peak GB": row["bytes"], "peak GB, modelled": row["predicted_bytes"]}
         cells |= {name: f"{size / 1e9:.2f}" if size else "" for name, size in sizes.items()}
-    return cells
+    return cells | {"commit": row["commit"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -241,16 +268,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "generation" in args.measure:
         work += [("generation", row, args.length[0]) for row in rows if not row.terms]  # terms change training alone
     name = device_name(args.device)
-    slug = re.sub(r"\W+", "-", name.lower()).strip("-") + ("-dry-run" if args.dry_run else "")
+    slug = re.sub(r"\W+", "-", name.lower()).strip("-")
+    slug += "-dry-run" if args.dry_run else f"-{args.tokens}" if args.tokens != TOKENS else ""
     settings = {
         key: getattr(args, key) for key in ("size", "dtype", "length", "tokens", "sentences", "pairs", "dry_run")
     }
-    report: dict[str, Any] = {**provenance.collect(), "device": name, **settings, "rows": []}
+    report: dict[str, Any] = {**provenance.collect(), "device": name, **settings}
+    results = (args.out or ROOT / "benchmarks/results") / f"{slug}.json"
     try:
+        report["rows"] = kept(results, report)
         for what, row, length in tqdm(work, disable=None, unit="row"):
             its = argparse.Namespace(**vars(args) | {"length": length})
-            report["rows"].append(measure(what, row, its))
-            with atomic_write((args.out or ROOT / "benchmarks/results") / f"{slug}.json") as file:
+            report["rows"] = merge(report["rows"], [{**measure(what, row, its), "commit": _commit(report)}])
+            with atomic_write(results) as file:
                 json.dump(report, file, indent=1)
             with atomic_write((args.out or ROOT / "docs") / f"gpu-{slug}.md") as file:
                 file.write(page(report))

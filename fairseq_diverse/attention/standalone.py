@@ -146,8 +146,11 @@ class StandaloneAttention(StagedBody, nn.Module):
             previous: the ``carry`` of the layer before.
 
         Raises:
-            UserError: trees are needed but not given, or a mask has integers.
+            UserError: trees are needed but not given, a mask has integers, or key and value are not equally many.
         """
+        if key.shape[:2] != value.shape[:2]:
+            sizes = f"key {(*key.shape[:2],)}, value {(*value.shape[:2],)}"
+            raise UserError(f"{sizes}: give as many sentences and positions of both")
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
         q, k, v = (

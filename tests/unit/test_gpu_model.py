@@ -34,10 +34,10 @@ LIMITS = {
     "relative": (71, 486, 31, 2490, 143),
     "localness": (103, 713, 50, 3700, 211),
     "query width 20": (57, 393, 28, 1640, 173),
-    "talking": (62, 425, 32, 2980, 242),
+    "talking": (57, 390, 28, 2300, 175),
     "interacting concat": (36, 448, 49, 470, 51),
     "interacting sum": (34, 240, 19, 261, 21),
-    "evolving": (64, 416, 30, 2840, 210),
+    "evolving": (59, 390, 29, 2300, 195),
     "differential": (103, 812, 53, 849, 61),
     "gated head": (54, 343, 27, 366, 31),
     "gated element": (53, 457, 39, 480, 43),
@@ -345,3 +345,26 @@ def test_the_table_of_speeds_has_the_figures_of_the_model():
         expected = [modelled[name][f"{column} speed"] for column in ("A100", "H100", "launches")]
         assert [row[f"{column}, modelled"] for column in ("A100", "H100", "launches")] == expected, name
         assert row["paper"] == modelled[name]["paper"], name
+
+
+def test_the_gpu_check_keeps_rows_that_it_does_not_measure_again(tmp_path, capsys):
+    def check(only):
+        asked = ["--dry-run", "--measure", "training", "--out", str(tmp_path), "--only", only]
+        gpu_check.main(asked)
+        return [(row["row"], row["commit"]) for row in json.loads(file.read_text(encoding="utf-8"))["rows"]]
+
+    gpu_check.main(["--dry-run", "--measure", "training", "--out", str(tmp_path), "--only", "^(off|gated head.*)$"])
+    (file,) = tmp_path.glob("*.json")
+    before = json.loads(file.read_text(encoding="utf-8"))
+    now = before["rows"][0]["commit"]
+    before["rows"] = [{**row, "commit": "earlier"} for row in before["rows"]]
+    file.write_text(json.dumps(before), encoding="utf-8")
+    expected = [("off", "earlier"), ("dependency encoder:1", now), ("gated head everywhere", now)]
+    assert check("^(gated head.*|dependency.*)$") == expected
+    file.write_text(json.dumps(before | {"size": "base"}), encoding="utf-8")  # other settings: not to be compared
+    assert check("^off$") == [("off", now)]
+    file.write_text("[]", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        check("^off$")
+    assert "not a report of this program; move it away" in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8") == "[]"

@@ -199,6 +199,15 @@ def test_is_causal_alone_is_refused():
         nn.MultiheadAttention(C, H, batch_first=True)(x, x, x, is_causal=True)
 
 
+def test_values_of_other_positions_than_the_keys_are_refused():
+    """On a CPU, torch's fused attention takes one value for all keys."""
+    x, one = torch.randn(B, T, C), torch.randn(B, 1, C)
+    with pytest.raises(UserError, match=rf"^key \({B}, {T}\), value \({B}, 1\): give as many"):
+        StandaloneAttention(C, H)(x, x, one)
+    with pytest.raises(AssertionError):
+        nn.MultiheadAttention(C, H, batch_first=True)(x, x, one)
+
+
 def test_trees_that_are_missing_are_named():
     x = torch.randn(B, T, C)
     with pytest.raises(UserError, match="this attention needs dependency trees"):

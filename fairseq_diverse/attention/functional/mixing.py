@@ -20,7 +20,7 @@ def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
     Returns:
         (B, H, T, S)
     """
-    if (mixed := maps.convolve(x, matrix[:, :, None, None])) is not None:
+    if (mixed := maps.convolve(x, matrix)) is not None:
         return mixed
     with torch.autocast(x.device.type, enabled=False):  # a finite bias may be too large for half types
         return (matrix.type_as(x) @ x.flatten(2)).view_as(x)

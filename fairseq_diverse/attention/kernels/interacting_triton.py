@@ -25,9 +25,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton import cdiv, next_power_of_2
 
-from fairseq_diverse.attention.kernels.gpu import launch, operator
+from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
 
 ROUNDS = tl.constexpr(7)
 HIDDEN = tl.constexpr(-1e38)  # logit of a key that is not seen: finite, for rows that see none of a tile
@@ -318,13 +317,11 @@ class _Pairs:
         self.inputs = (*(y for x in (q, k, v) for y in (x, *x.stride()[:3])), allowed, batch, step, seed)
         self.numbers = (self.queries, self.keys, scale * math.log2(math.e), factor, share)
         widths = [max(32 if q.dtype == torch.float32 else 16, next_power_of_2(x)) for x in (key_width, width)]
-        # what was fastest on an H200 of what fits the registers, see docs/gpu-registers.md
-        self.rows, self.tile, self.warps, registers = 64, 32, 4, 168
+        self.rows, self.tile, self.warps = 64, 32, 4  # as the next two lines, the fastest on an H200: docs/gpu.md
+        registers = 128 if max(widths) <= 32 else 168 if max(widths) == 64 else 255
+        self.options = {"maxnreg": registers, "num_stages": 2}  # 2: keys and values of the next tile are read ahead
         if q.dtype == torch.float32:
-            self.rows, self.tile, registers = 16, 16, 128
-        elif max(widths) == 128:
-            self.rows, self.warps, registers = 16, 8, 128
-        self.options = {"maxnreg": registers, "num_stages": 2}  # keys and values of the next tile are read ahead
+            self.options = {"maxnreg": 255, "num_stages": 1}
         interpreted = q.is_cpu and q.dtype == torch.bfloat16  # Triton's interpreter cannot multiply these
         numbers = tl.float32 if interpreted else TYPES[q.dtype]
         sizes = (self.heads, key_width, width, summed, by_query)

@@ -9,6 +9,11 @@ from fairseq_diverse.attention.kernels import gpu
 GPU_SUMS = 16 * 16 * 5 * 5  # most weights that the Triton kernels keep sums for: 16 heads with 5 x 5 taps
 
 
+def taps(weight: Tensor) -> int:
+    """k of weights (H, H, k, k), 1 of (H, H)"""
+    return weight.size(-1) if weight.dim() == 4 else 1
+
+
 def convolve(
     x: Tensor,
     weight: Tensor,
@@ -25,12 +30,12 @@ def convolve(
 
     Args:
         x: (B, H, T, S)
-        weight: (H, H, k, k), and bias (H,) or None.
+        weight: (H, H, k, k), or (H, H) for one tap, and bias (H,) or None.
         cells: bool, broadcast to (B, 1, T, S); None = everywhere.
         ratio: in [0, 1]; 1 without a bias.
     """
     inputs = [tensor for tensor in (x, weight, bias) if tensor is not None]
-    sums = math.ceil(weight.size(0) / 16) ** 2 * 256 * weight.size(-1) ** 2
+    sums = math.ceil(weight.size(0) / 16) ** 2 * 256 * taps(weight) ** 2
     fit = x.dim() == 4 and sums <= GPU_SUMS and 0 < x[:1].numel() < 2**31
     if not (fit and gpu.available(*inputs)):
         return None

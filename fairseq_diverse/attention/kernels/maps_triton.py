@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton import cdiv, next_power_of_2
 
-from fairseq_diverse.attention.kernels.gpu import launch, operator
+from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
+from fairseq_diverse.attention.kernels.maps import taps
 
 CHUNK = tl.constexpr(16)  # pairs of a tap and a head in a product
 CELLS = 128  # of a tile of 16 heads
@@ -178,7 +178,7 @@ class _Maps:
         batch, heads, queries, keys = x.shape
         width = max(16, next_power_of_2(heads))
         of_tile = of_tile * 16 // width
-        columns = min(of_tile, 64, max(16, next_power_of_2(keys)))
+        columns = min(of_tile, 16 if keys <= 16 else 32 if keys <= 32 else 64)
         self.tiles = batch * cdiv(queries, of_tile // columns) * cdiv(keys, columns)
         strides = (0, 0)
         if cells is not None:
@@ -187,7 +187,7 @@ class _Maps:
         interpreted = x.is_cpu and x.dtype == torch.bfloat16  # Triton's interpreter cannot multiply these
         numbers = tl.float32 if interpreted else TYPES[x.dtype]
         self.sizes = queries, keys
-        sizes = heads, width, weight.size(-1), top, left
+        sizes = heads, width, taps(weight), top, left
         self.constants = *sizes, of_tile, columns, numbers
 
 
@@ -215,7 +215,7 @@ def maps_backward(
     ratio: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of x; of the weights (programs, H, K, K, H), and of the bias (programs, H), both to be added up."""
-    heads, size = x.size(1), weight.size(-1)
+    heads, size = x.size(1), taps(weight)
     evolves = positive if positive.numel() else None
     maps, grad_x = _Maps(x, weight, cells, top, left), torch.empty_like(x)
     given = grad, evolves, weight, *maps.cells, grad_x, *maps.sizes, ratio
@@ -232,7 +232,7 @@ def maps_backward(
 
 def _flops(products: int) -> Any:
     """FLOPs of so many products of maps with the weights."""
-    return lambda x, weight: 2 * products * x.numel() * x.size(1) * weight.size(-1) ** 2
+    return lambda x, weight: 2 * products * x.numel() * x.size(1) * taps(weight) ** 2
 
 
 PRODUCTS = {  # FLOPs of operators whose work is products on tensor cores
@@ -267,4 +267,4 @@ class Convolution(torch.autograd.Function):
         grad_x, of_pairs, of_bias = maps_backward(grad.contiguous(), x, weight, cells, positive, *ctx.options)
         grad_weight = of_pairs.sum(0).permute(0, 3, 1, 2)  # in an order that is always the same
         grad_bias = None if bias is None else of_bias.sum(0).type_as(bias)
-        return grad_x, grad_weight.type_as(weight), grad_bias, None, None, None, None
+        return grad_x, grad_weight.reshape_as(weight).type_as(weight), grad_bias, None, None, None, None

@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton import cdiv, next_power_of_2
 
-from fairseq_diverse.attention.kernels.gpu import launch, operator
+from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
 from fairseq_diverse.attention.kernels.routing_simple_triton import normals_of, row, softmax, steps_flops, warps
 
 EPSILON = tl.constexpr(1e-9)
