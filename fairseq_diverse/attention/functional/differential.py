@@ -61,9 +61,10 @@ def differential_attention(
         outputs = [(F.dropout(x, dropout) if dropout else x).type_as(v) @ v for x in maps]
     else:
         outputs = [F.scaled_dot_product_attention(a, b, v, allowed, dropout, scale=scale) for a, b in halves]
-    heads = at_least_float32(outputs[0]) - ratio * at_least_float32(outputs[1])
-    normed = F.rms_norm(heads, gain.shape, gain.type_as(heads), EPSILON)
-    return ((1 - initial_ratio) * normed).type_as(v), weights
+    heads = outputs[0] + -ratio.reshape(1) * outputs[1]  # with a dimension, a float32 ratio makes half types float32
+    heads = heads.transpose(1, 2)  # as fused attention has it in memory: no copies
+    normed = F.rms_norm(heads, gain.shape, (1 - initial_ratio) * gain.type_as(heads), EPSILON)
+    return normed.transpose(1, 2).type_as(v), weights
 
 
 def differential_ratio(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], initial_ratio: float) -> Tensor:
