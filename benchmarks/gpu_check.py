@@ -269,7 +269,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work += [("generation", row, args.length[0]) for row in rows if not row.terms]  # terms change training alone
     name = device_name(args.device)
     slug = re.sub(r"\W+", "-", name.lower()).strip("-")
-    slug += "-dry-run" if args.dry_run else f"-{args.tokens}" if args.tokens != TOKENS else ""
+    usual = {"size": "base", "dtype": "float16", "tokens": TOKENS, "sentences": 32}
+    slug += "".join(f"-{getattr(args, key)}" for key in usual if not args.dry_run and getattr(args, key) != usual[key])
+    slug += "-dry-run" * args.dry_run
     settings = {
         key: getattr(args, key) for key in ("size", "dtype", "length", "tokens", "sentences", "pairs", "dry_run")
     }

@@ -160,8 +160,9 @@ class StagedBody:
 
     def combine_heads(self, heads: Tensor) -> Tensor:
         """(..., H D) concatenated heads -> (..., C)."""
-        combining = self.stage("combine")
-        return combining[0].combine(heads) if combining else self.out_proj(heads)
+        if combining := self.stage("combine"):
+            return combining[0].combine(heads)
+        return self.out_proj(heads.contiguous())  # else torch would add the bias in a launch of its own
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:

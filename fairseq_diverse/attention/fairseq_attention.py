@@ -159,8 +159,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         output = self.run_stages(context, need_weights, terms)
         if context.memory:
             self.set_incremental_state(incremental_state, MEMORY, context.memory)
-        heads = output.heads.permute(2, 0, 1, 3).flatten(2)
-        value = self.combine_heads(heads.contiguous())  # (T, B, C); else torch would add the bias in its own launch
+        value = self.combine_heads(output.heads.permute(2, 0, 1, 3).flatten(2))  # (T, B, C)
         shown = None
         if need_weights and output.weights is not None:
             shown = output.weights.transpose(0, 1) if need_head_weights else output.weights.mean(1)

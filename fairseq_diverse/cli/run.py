@@ -103,18 +103,19 @@ def read_table(args: argparse.Namespace) -> "Table":
     table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     if args.gpus_of_paper is None:
         return table
-    gpus = args.gpus_of_paper or _gpus(getattr(args, "slurm", None))
+    gpus = args.gpus_of_paper or _gpus(getattr(args, "slurm", None), getattr(args, "jobs", 1))
     if gpus < 1:
         raise ValueError(f"--gpus-of-paper {gpus}: a number of GPUs above 0 expected")
+    args.gpus_of_paper = gpus
     return replace(table, rows={name: row.with_batch_of_paper(gpus) for name, row in table.rows.items()})
 
 
-def _gpus(slurm: list[str] | None) -> int:
+def _gpus(slurm: list[str] | None, jobs: int) -> int:
     """How many GPUs a run gets; a CPU is like one."""
     import torch
 
     if slurm is None:
-        return torch.cuda.device_count() or 1
+        return max(1, torch.cuda.device_count() // max(1, jobs))
     given = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
     count = given[-1].rpartition(":")[2] if given else ""  # a type may come before it: a100:4
     if not count.isdecimal():
@@ -197,12 +198,26 @@ def main(args: argparse.Namespace) -> int:
     if args.slurm is not None:
         _submit(runs, args)
         return 0
+    from fairseq_diverse.experiments.environment import gpus_of_jobs
     from fairseq_diverse.experiments.schedule import run_all
 
-    if run_all(runs, args.jobs, environment, *([copies.add] if copies else [])):
+    if not cpu and args.gpus_of_paper is None:
+        _warn_of_batches(runs, _gpus(None, args.jobs))
+    ended = copies.add if copies else lambda run: None
+    if run_all(runs, args.jobs, environment, ended, gpus_of_jobs(args.jobs, os.environ)):
         return 1
     print(f"the results: {_report(args)}", file=sys.stderr)
     return 0
+
+
+def _warn_of_batches(runs: "list[Run]", gpus: int) -> None:
+    """Say where a run has another number of GPUs than its batch is for, and no --update-freq by --gpus-of-paper."""
+    for of in sorted({run.row.gpus for run in runs if not run.finished and run.row.gpus not in (0, gpus)}):
+        print(
+            f"warning: batches are for {of} GPUs, and runs have {gpus}: an update has {gpus}/{of} of the tokens; see "
+            "--gpus-of-paper, and --jobs, which share the GPUs",
+            file=sys.stderr,
+        )
 
 
 def _left(found: "list[Run]", tracking: "Tracking", copies: "Copies | None") -> "list[Run]":
@@ -236,19 +251,24 @@ def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
     from fairseq_diverse.experiments.schedule import other_arithmetic
     from fairseq_diverse.experiments.slurm import Job
     from fairseq_diverse.support.paths import runs_dir
+    from fairseq_diverse.support.processes import is_locked
     from fairseq_diverse.support.slurm import submit
 
     for run in runs:
         if args.same_arithmetic and (why := other_arithmetic(run, AVX2)):
             print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
     unfinished = [run for run in runs if not run.finished]
+    for run in (busy := [run for run in unfinished if is_locked(run.directory)]):
+        print(f"{run.name}: a process is working on {run.directory}", file=sys.stderr)
+    unfinished = [run for run in unfinished if run not in busy]
     waiting = [run for run in unfinished if run.first and not run.first.finished]
     ready = [run for run in unfinished if run not in waiting]
     folder = runs_dir() / "slurm"
     jobs = [Job(run, args.same_arithmetic) for run in ready]
     for run, job in zip(ready, submit(jobs, args.jobs, args.slurm, folder) if jobs else [], strict=True):
         print(f"{run.name}: job {job}, {run.directory}")
-    print(f"{len(ready)} runs queued, {len(runs) - len(unfinished)} done before; logs of jobs: {folder}")
+    others = f"{len(busy)} at work, " * bool(busy) + f"{len(runs) - len(unfinished) - len(busy)} done before"
+    print(f"{len(ready)} runs queued, {others}; logs of jobs: {folder}")
     if waiting:
         print(f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again")
 

@@ -50,6 +50,20 @@ def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithme
     return added
 
 
+def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
+    """``CUDA_VISIBLE_DEVICES`` of each of several jobs: equal shares of the GPUs, or one in turn where jobs are more;
+    empty for one job, which has all, and where there are not several GPUs."""
+    import torch
+
+    if jobs < 2 or (count := torch.cuda.device_count()) < 2:
+        return []
+    names = inherited.get("CUDA_VISIBLE_DEVICES", "").split(",")[:count]
+    if len(names) < count:
+        names = [str(number) for number in range(count)]
+    share = max(1, count // jobs)
+    return [",".join(names[(job * share + number) % count] for number in range(share)) for job in range(jobs)]
+
+
 def of_same_arithmetic(start: Mapping[str, Any]) -> bool:
     """Whether training was started with ``same_arithmetic``, by what `provenance.collect` wrote."""
     machine = start.get("machine") or {"threads": 0}

@@ -65,6 +65,11 @@ def compare_glue(
     tasks = {row.name: _task(row, summaries[row.name]) for row in rows}
     one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)  # of each grid
     systems = {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
+    of_task: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if (other := of_task.setdefault((systems[row.name], tasks[row.name]), row)) is not row:
+            both = f"{other.data} and {row.data}"
+            raise ValueError(f"{systems[row.name]}: two data sets of {tasks[row.name]}, {both}; choose one with --rows")
     lines: list[dict[str, Any]] = []
     for row in rows:
         of_row, task = summaries[row.name], tasks[row.name]

@@ -33,6 +33,9 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
             continue
     variables = os.environ | (environment or {})
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    seen = (environment or {}).get("CUDA_VISIBLE_DEVICES", "")
+    if device != "cpu" and (gpus := len(seen.split(",")) if seen else torch.cuda.device_count()) > 1:
+        device = f"{gpus} x {device}"
     tracked = _git("ls-files", "--error-unmatch", "__init__.py") is not None
     return {
         "commit": _git("rev-parse", "HEAD") if tracked else None,

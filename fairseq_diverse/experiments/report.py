@@ -68,6 +68,10 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         families.setdefault((row.family, row.data), []).append(row)
+    for members in families.values():
+        for row in members if len(members) > 1 else []:
+            if summaries[row.name] and not np.isfinite(loss(row)):
+                raise ValueError(f"--best: row {row.name} has no validation NLL to choose by; choose with --rows")
     best = {family: min(members, key=loss) for family, members in families.items()}
     of_name = {row.name: best[row.family, row.data].name for row in rows}
     return [dataclasses.replace(row, baseline=of_name.get(row.baseline, row.baseline)) for row in best.values()]

@@ -20,7 +20,11 @@ REPORT_SHARE = 0.05
 
 
 def run_all(
-    runs: Sequence[Run], jobs: int, environment: dict[str, str], ended: Callable[[Run], object] = lambda run: None
+    runs: Sequence[Run],
+    jobs: int,
+    environment: dict[str, str],
+    ended: Callable[[Run], object] = lambda run: None,
+    gpus: Sequence[str] = (),
 ) -> int:
     """Work on ``runs`` in their order, ``jobs`` at a time; a run that fails does not stop the others.
 
@@ -28,6 +32,7 @@ def run_all(
 
     Args:
         ended: called with every run that is finished, now or before.
+        gpus: ``CUDA_VISIBLE_DEVICES`` of each job, where every job has its own.
 
     Returns:
         How many runs failed or were left to another process.
@@ -44,7 +49,8 @@ def run_all(
                     if not (ready := _ready(waiting, [run for run, _ in working.values()])):
                         continue
                     run = waiting.pop(waiting.index(ready))
-                    working[slot] = run, start(run, environment, display.say)
+                    own = {"CUDA_VISIBLE_DEVICES": gpus[slot]} if gpus else {}
+                    working[slot] = run, start(run, environment | own, display.say)
                 if slot not in working:
                     continue
                 run, generator = working[slot]

@@ -112,8 +112,10 @@ def load_table(
             raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
         base = sizes[size_path] if size_path in sizes else sizes.setdefault(size_path, read_keys(size_path, SIZE_KEYS))
         train = entries(base, "train", size_path) | entries(content, "flags", path)
-        train = train | entries(of_data, chosen_data, path) | flags | overrides["train"]
-        train = _in_updates(train, chosen_data, where)
+        of_name = chosen_data if chosen_data in of_data else Path(chosen_data).name
+        train = train | entries(of_data, of_name, path) | flags | overrides["train"]
+        gpus = gpus_of(base, size_path) if size else gpus_of(content, path) or gpus_of(base, size_path)
+        train = _in_updates(train, chosen_data, gpus, where)
         generate: Flags = {}
         for source, source_path in ((base, size_path), (content, path), (row, path)):
             generate |= entries(source, "generate", source_path)
@@ -135,7 +137,7 @@ def load_table(
             user_dir=user_dir,
             lenpen=lenpen,
             tests=tests,
-            gpus=gpus_of(base, size_path) if size else gpus_of(content, path) or gpus_of(base, size_path),
+            gpus=gpus,
             parser=parsers_of(content, {} if everywhere else row, path, train.get("task")),
             pretrained=(checkpoint or text_of({**content, **row}, "pretrained", path))
             if KINDS.get(str(train.get("task"))) == "glue"
@@ -183,11 +185,12 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
     return joined
 
 
-def _in_updates(train: Flags, data: str, where: str) -> Flags:
+def _in_updates(train: Flags, data: str, gpus: int, where: str) -> Flags:
     """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` (of
     max-update) as numbers of updates.
 
-    An epoch of a task of GLUE has as many updates as its training examples have batches.
+    An epoch of a task of GLUE has as many updates as its training examples have batches, of ``gpus`` together where
+    their number is given.
     """
     if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
         examples, batch = _examples(data), [train.get("batch-size"), train.get("update-freq", 1)]
@@ -195,7 +198,9 @@ def _in_updates(train: Flags, data: str, where: str) -> Flags:
             raise ValueError(f"{where}: max-update: {epochs[0]}: data set {data} is no task of GLUE; give updates")
         if not all(type(number) is int and number > 0 for number in batch):
             raise ValueError(f"{where}: max-update: {epochs[0]}: needs batch-size, and update-freq as one number")
-        sentences, batches = map(int, batch)
+        if other := next((flag for flag in ("max-sentences", "max-tokens") if flag in train), ""):
+            raise ValueError(f"{where}: max-update: {epochs[0]}: not with {other}; give batch-size alone, or updates")
+        sentences, batches = int(batch[0]), int(batch[1]) * max(1, gpus)
         train = train | {"max-update": math.ceil(int(epochs[1]) * math.ceil(examples / sentences) / batches)}
     for flag in ("warmup-updates", "total-num-update"):
         if percent := PERCENT.fullmatch(str(train.get(flag))):
@@ -295,6 +300,10 @@ def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tupl
     for name, row in rows.items():
         row, grid = row or {}, grids[str(name)]
         _refuse_name(str(name), path)
+        if twice := [flag for flag in grid if flag in row]:
+            raise ValueError(
+                f"{path}: row {name}: {twice[0]}: the grid has values of it, too; give the row a grid: {{}}"
+            )
         baseline = text_of({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
         for values in itertools.product(*grid.values()):
             chosen = dict(zip(grid, values, strict=True))

@@ -132,6 +132,17 @@ def run_to_end(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether a process holds a folder's lock, as far as this machine knows."""
+    if not directory.is_dir():
+        return False
+    try:
+        with locked(directory):
+            return False
+    except Busy:
+        return True
+
+
 @contextmanager
 def locked(directory: Path) -> Iterator[int]:
     """Hold a folder's lock; the system releases it when every process that holds it has ended.

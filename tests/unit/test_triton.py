@@ -445,6 +445,24 @@ def test_convolved_maps_equal_the_formula(sizes, cells, component, device):
     assert max(map_errors(device, sizes, cells, component)) < ROUNDING[device]
 
 
+@pytest.mark.parametrize("cells", ["none", "keys"])
+def test_convolved_maps_may_be_strided_and_of_many_tiles(cells, device, monkeypatch):
+    """Biases too; a program adds up the gradients of several tiles, of several sentences."""
+    from fairseq_diverse.attention.kernels import maps_triton
+
+    monkeypatch.setattr(maps_triton, "PROGRAMS", (2, 2))
+    x, weight, bias, seen, grad = maps_of_heads(device, (3, 4, 9, 70, 3), cells)
+    strided = [y.transpose(0, -1).contiguous().transpose(0, -1) for y in (x, weight, grad)]
+    wide = torch.stack([bias, bias + 1], 1)[:, 0]
+    assert not any(y.is_contiguous() for y in (*strided, wide))
+    x, weight, grad = strided
+    with gpu.launches() as launched:
+        got = convolved(x, weight, wide, seen, "cross", grad)
+    assert len(launched) == 3
+    expected = convolved(x, weight, wide, seen, "cross", grad, True)
+    assert all(relative(*pair) < ROUNDING[device] for pair in zip(got, expected, strict=True))
+
+
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
 @pytest.mark.parametrize("sizes", [(2, 8, 6, 7, 3), (1, 16, 9, 70, 5), (1, 32, 5, 20, 1)])
 def test_convolved_maps_of_half_types_are_summed_in_float32(sizes, dtype, most, device):
@@ -503,7 +521,7 @@ def test_layers_with_the_kernels_are_one_graph(device):
     compiled = torch.compile(
         work, fullgraph=True, dynamic=True, backend=lambda graph, inputs: traced.append(graph) or graph
     )
-    for queries, keys in ((4, 5), (6, 3), (5, 16)):  # not the number of heads
+    for queries, keys in ((4, 5), (6, 3), (5, 16), (40, 80)):  # not the number of heads
         q, k, v, allowed, _ = pairs_of_heads(device, (2, 2, queries, keys, 3, 3), mask="both")
         real = [torch.ones(2, length, dtype=torch.bool, device=device) for length in (keys, queries)]
         results = []
@@ -536,13 +554,22 @@ def test_torch_works_on_what_the_kernels_do_not_take(device):
         for alone in ((q.repeat(2, 1, 1, 1), k, v), (q[:0], k[:0], v[:0])):
             interacting_attention(*alone, combine="sum")
         interacting_attention(q, k, v, combine="sum", dropout=1.0)
-        for sizes in ((1, 17, 2, 3, 3), (1, 2, 2, 3, 7)):
+        for sizes in ((1, 17, 2, 3, 3), (1, 33, 2, 3, 1), (1, 2, 2, 3, 7)):
             *inputs, grad = maps_of_heads(device, sizes)
             convolved(*inputs, "encoder", grad)
         x, weight, bias, *_ = double(*maps_of_heads(device, (1, 2, 2, 3, 3))[:3])
         evolve_logits(x, None, weight, bias, "encoder", 0.5, 0.3, None)
         evolve_logits(x.float(), None, weight.float(), bias.float(), "decoder", 0.5, 0.3, None, x.float())
         mix_heads(x, weight[:, :, 0, 0])
+        x, weight, bias, *_ = maps_of_heads(device, (3, 2, 2, 3, 3))
+        of_heads = torch.ones(3, 2, 2, 3, dtype=torch.bool, device=device)
+        evolve_logits(x, None, weight, bias, "encoder", 0.5, 0.3, of_heads)
+        for wrong in (of_heads[:2, :1], of_heads[:, :1, :, :2]):
+            with pytest.raises(RuntimeError):
+                evolve_logits(x, None, weight, bias, "encoder", 0.5, 0.3, wrong)
+        for wrong in (weight[:1, :, 0, 0], torch.ones(3, 3, device=device)):
+            with pytest.raises(RuntimeError):
+                mix_heads(x, wrong)
         assert not seen
         simple_routing(votes)
         interacting_attention(q, k, v, combine="sum")

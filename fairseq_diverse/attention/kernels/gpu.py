@@ -93,7 +93,10 @@ def cdiv(a: int, b: int) -> int:
 
 def next_power_of_2(n: int) -> int:
     """The smallest power of 2 that is at least ``n``."""
-    return 1 << (n - 1).bit_length()
+    n -= 1  # as below for the symbolic sizes of torch's compilers, too
+    for shift in (1, 2, 4, 8, 16):
+        n |= n >> shift
+    return n + 1
 
 
 def launch(kernel: Any, programs: int, warps: int, *arguments: Any, **options: Any) -> None:

@@ -35,11 +35,13 @@ def usable(q: Tensor, k: Tensor, v: Tensor, summed: bool, dropout: float) -> boo
 
 def on_gpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, dropout: float) -> bool:
     """Whether the Triton kernels take these; they count with int32."""
+    if not gpu.available(q, k, v):
+        return False
     numbers = max(x.numel() for x in (q, k, v)) * q.size(1)  # of the outputs of all pairs, at most
     if allowed is not None and allowed.size(2) > 1:
         numbers = max(numbers, q.size(2) * (k.size(2) + 15))  # of a sentence's mask
     fit = q.dtype == k.dtype == v.dtype and max(q.size(-1), v.size(-1)) <= GPU_HEAD_WIDTH.get(q.dtype, 0)
-    return fit and dropout < 1 and 0 < numbers < 2**31 and _alike(q, k, v) and gpu.available(q, k, v)
+    return fit and dropout < 1 and 0 < numbers < 2**31 and _alike(q, k, v)
 
 
 def _alike(q: Tensor, k: Tensor, v: Tensor) -> bool:

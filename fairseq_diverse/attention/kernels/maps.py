@@ -1,12 +1,10 @@
 """Convolutions over maps with the heads as channels, in Triton on a GPU (``maps_triton.py``)."""
 
-import math
-
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import gpu
 
-GPU_SUMS = 16 * 16 * 5 * 5  # most weights that the Triton kernels keep sums for: 16 heads with 5 x 5 taps
+GPU_HEADS, GPU_TAPS = (16, 32), 5  # at most, for the Triton kernels: heads with several taps, with one; k
 
 
 def taps(weight: Tensor) -> int:
@@ -34,13 +32,23 @@ def convolve(
         cells: bool, broadcast to (B, 1, T, S); None = everywhere.
         ratio: in [0, 1]; 1 without a bias.
     """
-    inputs = [tensor for tensor in (x, weight, bias) if tensor is not None]
-    sums = math.ceil(weight.size(0) / 16) ** 2 * 256 * taps(weight) ** 2
-    fit = x.dim() == 4 and sums <= GPU_SUMS and 0 < x[:1].numel() < 2**31
-    if not (fit and gpu.available(*inputs)):
+    if not (gpu.available(*(tensor for tensor in (x, weight, bias) if tensor is not None)) and _fit(x, weight, bias)):
         return None
+    if cells is not None:
+        cells = cells[(None,) * (4 - cells.dim())]
+        wanted = (len(x), 1, *x.shape[2:])
+        if cells.dim() > 4 or any(size not in (1, of) for size, of in zip(cells.shape, wanted, strict=True)):
+            return None
+        cells = cells.expand(-1, -1, -1, x.size(3)).contiguous()
     from fairseq_diverse.attention.kernels.maps_triton import Convolution
 
-    if cells is not None:
-        cells = cells[(None,) * (4 - cells.dim())].expand(-1, 1, -1, x.size(3)).contiguous()
+    bias = None if bias is None else bias.contiguous()
     return Convolution.apply(x.contiguous(), weight.contiguous(), bias, cells, top, left, ratio)
+
+
+def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether the kernels take these sizes; torch raises where they do not fit each other."""
+    heads, size = x.size(1), taps(weight)
+    shape = (heads, heads) if weight.dim() == 2 else (heads, heads, size, size)
+    fit = x.dim() == 4 and weight.shape == shape and (bias is None or bias.shape == (heads,))
+    return fit and heads <= GPU_HEADS[1 if size == 1 else 0] and size <= GPU_TAPS and 0 < x[:1].numel() < 2**31

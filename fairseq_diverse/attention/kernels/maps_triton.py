@@ -22,7 +22,7 @@ from fairseq_diverse.attention.kernels.maps import taps
 
 CHUNK = tl.constexpr(16)  # pairs of a tap and a head in a product
 CELLS = 128  # of a tile of 16 heads
-PROGRAMS = 2048  # that add up gradients of a weight, at most
+PROGRAMS = 1024, 2048  # at most, that add up the gradients of the weights of several taps, of one
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 VARYING = ["cells_batch", "cells_row", "T", "S", "tiles", "per_program"]  # from batch to batch
 
@@ -89,7 +89,7 @@ def _maps_forward(
         total += tl.load(bias + g, g < H, 0.0).to(tl.float32)
         tl.store(positive + sentence * H * T * S + here, ~(total <= 0), exists)
         inner = tl.load(x + here, exists, 0.0).to(tl.float32)
-        total = inner + ratio * (tl.where(total <= 0, 0.0, total) - inner)
+        total = (1 - ratio) * inner + ratio * tl.where(total <= 0, 0.0, total)
     tl.store(out + sentence * H * T * S + here, total.to(out.dtype.element_ty), exists)
 
 
@@ -177,8 +177,11 @@ class _Maps:
     ) -> None:
         batch, heads, queries, keys = x.shape
         width = max(16, next_power_of_2(heads))
-        of_tile = of_tile * 16 // width
-        columns = min(of_tile, 16 if keys <= 16 else 32 if keys <= 32 else 64)
+        of_tile = max(16, of_tile * 16 // width)
+        columns = 64  # the symbolic sizes of torch's compilers decide nothing
+        if isinstance(keys, int):
+            columns = 16 if keys <= 16 else 32 if keys <= 32 else 64
+        columns = min(of_tile, columns)
         self.tiles = batch * cdiv(queries, of_tile // columns) * cdiv(keys, columns)
         strides = (0, 0)
         if cells is not None:
@@ -221,8 +224,8 @@ def maps_backward(
     given = grad, evolves, weight, *maps.cells, grad_x, *maps.sizes, ratio
     launch(_maps_inputs, maps.tiles, 4, *given, *maps.constants)
     maps = _Maps(x, weight, cells, top, left, CELLS // (2 if x.element_size() == 2 else 4))
-    per_program = max(2, cdiv(maps.tiles, PROGRAMS))
-    programs = cdiv(maps.tiles, per_program)
+    programs = torch.sym_min(PROGRAMS[1 if size == 1 else 0], x.size(0) * x.size(2))  # sizes may be symbolic
+    per_program = cdiv(maps.tiles, programs)
     grad_weight = x.new_empty(programs, heads, size, size, heads, dtype=torch.float32)
     grad_bias = x.new_empty(0 if evolves is None else programs, heads, dtype=torch.float32)
     given = grad, evolves, x, *maps.cells, grad_weight, grad_bias, *maps.sizes, ratio, maps.tiles, per_program
