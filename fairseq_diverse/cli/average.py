@@ -51,7 +51,9 @@ def _choose(args: argparse.Namespace) -> list:
         raise ValueError("--best and --metric go together: --best 5 --metric bleu")
     if args.unit and (args.last, args.range, args.best) == (None, None, None):
         raise ValueError(f"--{args.unit} goes with --last, --range or --best")
-    files = [path for path in averaging.checkpoint_files(args.checkpoints) if path.absolute() != args.out.absolute()]
+    if args.out.resolve() in {path.resolve() for path in args.checkpoints}:
+        raise ValueError(f"--out {args.out}: is one of --checkpoints; give another file")
+    files = [path for path in averaging.checkpoint_files(args.checkpoints) if path.resolve() != args.out.resolve()]
     if args.best is not None:
         some = [found.path for found in averaging.numbered(files, args.unit)] if args.unit else files
         return averaging.best(some, args.best, args.metric)

@@ -184,6 +184,14 @@ def length_penalties(generate: Flags, where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+OUTSIDE = {  # flags by which fairseq starts a program or writes somewhere, and what to use
+    **dict.fromkeys(("post-save-script", "plasma-path", "use-plasma-view", "aim-repo"), ""),
+    "log-file": "; train.log in the run's folder has what fairseq says",
+    "results-path": "; the run's folder has its translations",
+    "tensorboard-logdir": "; give `fairseq-diverse run` --tensorboard",
+}
+
+
 def command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
     """Typed YAML values as a command line has them; flags that are false or null are left out.
 
@@ -205,8 +213,8 @@ def command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
             value = int(value)
         text = str(value)
         check_text(text, f"{where}: {flag}: ")
-        if flag == "dataset-impl" and text == "fasta":
-            raise ValueError(f"{where}: {flag}: fairseq reads such files through a shell; take mmap or raw")
+        if flag in OUTSIDE:
+            raise ValueError(f"{where}: {flag}: a table names no program and no file to write{OUTSIDE[flag]}")
         if re.match(r"-(?!\.?[0-9])", text):
             raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
         if flag in POSITIVE and re.fullmatch(r"-.*|[0.]+", text):

@@ -301,9 +301,7 @@ def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tupl
         row, grid = row or {}, grids[str(name)]
         _refuse_name(str(name), path)
         if twice := [flag for flag in grid if flag in row]:
-            raise ValueError(
-                f"{path}: row {name}: {twice[0]}: the grid has values of it, too; give the row a grid: {{}}"
-            )
+            raise ValueError(f"{path}: row {name}: {twice[0]}: the grid has it, too; give the row a grid of its own")
         baseline = text_of({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
         for values in itertools.product(*grid.values()):
             chosen = dict(zip(grid, values, strict=True))

@@ -381,3 +381,14 @@ def test_damaged_figures_are_one_line(change, tmp_path, capsys):
     asked = ["average", "--checkpoints", str(path), "--best", "1", "--metric", "loss", "--out", str(tmp_path / "o.pt")]
     assert main(asked) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_average_does_not_replace_what_it_is_of(tmp_path, capsys):
+    one, two = tmp_path / "one.pt", tmp_path / "two.pt"
+    for path in (one, two):
+        torch.save({"model": {"x": torch.ones(1)}, "extra_state": {}}, path)
+    before = one.read_bytes()
+    for out in (one, tmp_path / ".." / tmp_path.name / "one.pt"):
+        assert main(["average", "--checkpoints", str(one), str(two), "--out", str(out)]) == 2
+        assert "is one of --checkpoints; give another file" in capsys.readouterr().err
+    assert one.read_bytes() == before

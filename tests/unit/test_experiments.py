@@ -16,7 +16,7 @@ import torch
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
-from fairseq_diverse.experiments import execution, logs, report, runs, saved, schedule
+from fairseq_diverse.experiments import environment, execution, logs, provenance, report, runs, saved, schedule
 from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_last_checkpoint
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
@@ -34,6 +34,8 @@ def test_a_grid_makes_one_row_per_combination(table):
     assert (row.train["lr"], row.train["arch"], row.train["dropout"]) == ("0.2", "a", "0.3")
     assert (row.family, row.baseline, row.published) == ("second", "first-lr=0.2-arch=a", {"bleu": 27.3})
     assert load_table(table()).rows["second"].family == "second"
+    with pytest.raises(ValueError, match="row second: dropout: the grid has it, too; give the row a grid of its own"):
+        load_table(table(("rows:", "grid: {dropout: [0.1, 0.2]}\nrows:")))
     for wrong in ("lr: 0.1", "lr: []"):
         with pytest.raises(ValueError, match="grid: lr: a list of values expected"):
             load_table(table(("rows:", f"grid: {{{wrong}}}\nrows:")))
@@ -293,7 +295,16 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("fp16: true", "lr: '2**99'"), "row second: lr: .* is not a plain value; write the value itself"),
         (("fp16: true", "lr: --seed=5"), "row second: lr: --seed=5 would be read as another flag"),
         (("fp16: true", "fp16: -sde"), "row second: fp16: -sde would be read as another flag"),
-        (("fp16: true", "dataset-impl: fasta"), "row second: dataset-impl: fairseq reads such files through a shell"),
+        (
+            ("fp16: true", "dataset-impl: fasta"),
+            "row second: dataset-impl: fasta makes fairseq read files",
+        ),
+        (
+            ("fp16: true", "log-file: /tmp/x"),
+            "row second: log-file: a table names no program and no file to write",
+        ),
+        (("fp16: true", "post-save-script: ls"), "row second: post-save-script: a table names no program and no file"),
+        (("fp16: true", "plasma-path: ls"), "row second: plasma-path: a table names no program"),
         (("fp16: true", f"lr: 0x{'f' * 6000}"), "second: lr: must be an integer of at most 30 digits"),
         (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
         (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
@@ -868,3 +879,29 @@ def test_a_damaged_record_of_prepared_data_is_one_line(change, problem, tmp_path
 
 def test_negative_numbers_are_values(table):
     assert load_table(table(), settings=["lr=-1", "clip-norm=-.5"]).rows["first"].train["lr"] == "-1"
+
+
+@pytest.mark.parametrize(
+    ("count", "jobs", "visible", "expected"),
+    [
+        (1, 4, "", []),
+        (8, 1, "", []),
+        (8, 8, "", [str(number) for number in range(8)]),
+        (8, 3, "", ["0,1", "2,3", "4,5"]),
+        (2, 3, "", ["0", "1", "0"]),
+        (2, 2, "5,GPU-x", ["5", "GPU-x"]),
+    ],
+)
+def test_jobs_share_the_gpus(count, jobs, visible, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert environment.gpus_of_jobs(jobs, {"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == expected
+
+
+def test_the_number_of_gpus_is_part_of_a_machine(monkeypatch):
+    """Another number is another batch: runs with both are named in a report."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    devices = [provenance.collect(given)["machine"]["device"] for given in ({}, {"CUDA_VISIBLE_DEVICES": "3"})]
+    assert devices == ["8 x H200", "H200"]
+    assert provenance.collect({"CUDA_VISIBLE_DEVICES": "4,5"})["device"] == "2 x H200"

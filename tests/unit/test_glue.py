@@ -194,6 +194,8 @@ def test_epochs_and_shares_are_numbers_of_updates(table):
         table(old=", max-update: 20}", new="}")
     with pytest.raises(ValueError, match="max-update: 3 epochs: needs batch-size"):
         table("batch-size=null")
+    with pytest.raises(ValueError, match="max-update: 3 epochs: not with max-tokens; give batch-size alone"):
+        table("max-tokens=100")
 
 
 def test_data_sets_have_flags_of_their_own(table):
@@ -415,3 +417,18 @@ def test_pretraining_is_compared_by_its_validation_loss():
     assert cells[0] == ["row", "parameters", "updates", "validation NLL", "Δ NLL", "seeds"]
     assert cells[2][3] == "2.5500 ± 0.0707" and cells[2][4].startswith("-0.5000 ± 0.0707* (p = 0.0")
     assert any("nats a masked token" in note for note in glue_report.pretraining_notes(lines))
+
+
+def test_two_data_sets_of_one_task_are_not_shown_as_one(tables):
+    rows, found = tables
+    other = replace(rows[0], name="plain-data=glue-CoLA@other", data="glue-CoLA@other")
+    found[other.name] = found[rows[0].name]
+    with pytest.raises(ValueError, match=r"plain: two data sets of CoLA, .* and glue-CoLA@other; choose one with"):
+        glue_report.compare_glue([*rows, other], found)
+
+
+def test_points_without_a_validation_loss_are_not_chosen(tables):
+    rows, _ = tables
+    points = [replace(row, train={**row.train, "task": "logical_inference"}, family="one", data="d") for row in rows]
+    with pytest.raises(ValueError, match="--best: row plain-data=glue-CoLA has no validation NLL to choose by"):
+        report.best_of_grids(points, {row.name: [{"valid_nll": None}] for row in rows})
