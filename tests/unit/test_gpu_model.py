@@ -128,16 +128,16 @@ def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
 
 
 def test_bfloat16_costs_what_float16_does(counted):
-    """But for fairseq's own cross-attention, whose softmax reads float16 as it is and copies bfloat16 to float32."""
+    """But where a map is computed, fairseq's own of cross-attention, too: the softmax reads float16 as it is, and
+    copies bfloat16 to float32, likewise its gradient."""
     for name, system, component in rows.attentions():
         its, half = (
             count_attention("base", system, component, 32, torch.bfloat16),
             counted[f"base 32 attention: {name}"],
         )
-        if name != "off cross":
-            assert its == half, name
-        else:
-            assert rows.total(its, "launches") == rows.total(half, "launches") + 2
+        copies = rows.total(its, "launches") - rows.total(half, "launches")
+        assert its == half if copies == 0 else copies in (1, 2), name
+        assert name != "off cross" or copies == 2
 
 
 @pytest.mark.parametrize("variant", [variant for variant in rows.VARIANTS if variant != "off"])

@@ -35,7 +35,7 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     Returns:
         (B, H, T, S) float32, or float64 for float64 logits; rows sum to 1.
     """
-    if logits.dtype in (torch.float16, torch.bfloat16):  # a GPU reads half types, and writes float32, in one launch
+    if logits.dtype in (torch.float16, torch.bfloat16):  # a GPU reads float16 and writes float32 in one launch
         if allowed is not None:
             logits = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
         return logits.softmax(-1, dtype=torch.float32)

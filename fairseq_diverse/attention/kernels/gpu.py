@@ -92,8 +92,8 @@ def cdiv(a: int, b: int) -> int:
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of 2 that is at least ``n``."""
-    n -= 1  # as below for the symbolic sizes of torch's compilers, too
+    """The smallest power of 2 that is at least ``n``; of a symbolic size a symbolic one."""
+    n -= 1
     for shift in (1, 2, 4, 8, 16):
         n |= n >> shift
     return n + 1
