@@ -46,7 +46,7 @@ def _put(to, x, exists, D: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _product(a, b, c):
+def product(a, b, c):
     """a b + c"""
     return tl.dot(a, b, c, input_precision="tf32x3")
 
@@ -158,7 +158,7 @@ def _interacting_forward(
         for start in range(first, end, KEYS):
             s = start + tl.arange(0, KEYS)
             keys = _vectors((k + j * k_head + s * k_step)[:, None], (s < S)[:, None], DK, DK_WIDTH, NUMBERS)
-            logits = _product(queries, tl.trans(keys), tl.zeros((ROWS, KEYS), tl.float32)) * scale
+            logits = product(queries, tl.trans(keys), tl.zeros((ROWS, KEYS), tl.float32)) * scale
             seen = _seen(allowed, allowed_step, t[:, None], s[None, :], there, S, BY_QUERY)
             logits = tl.where(seen, logits, HIDDEN)
             values = _vectors((v + j * v_head + s * v_step)[:, None], (s < S)[:, None], D, WIDTH, NUMBERS)
@@ -170,7 +170,7 @@ def _interacting_forward(
             if seed is not None:
                 kept = _kept(seed, sentence.to(tl.int32) * H + j, row, start, threshold, KEYS, ROWS)
                 weights = tl.where(kept, weights, 0.0)
-            pair = _product(weights.to(NUMBERS), values, pair * shrink[:, None])
+            pair = product(weights.to(NUMBERS), values, pair * shrink[:, None])
         tl.store(normals + j * H * T + row, top + tl.log2(total), exists)
         pair *= (factor / total)[:, None]
         if SUM:
@@ -217,11 +217,11 @@ def _interacting_queries(
             for start in range(first, end, KEYS):
                 s = start + tl.arange(0, KEYS)
                 keys = _vectors((k + j * k_head + s * k_step)[:, None], (s < S)[:, None], DK, DK_WIDTH, NUMBERS)
-                logits = _product(queries, tl.trans(keys), tl.zeros((ROWS, KEYS), tl.float32)) * scale
+                logits = product(queries, tl.trans(keys), tl.zeros((ROWS, KEYS), tl.float32)) * scale
                 seen = _seen(allowed, allowed_step, t[:, None], s[None, :], there, S, BY_QUERY)
                 weights = tl.where(seen, tl.exp2(logits - normal[:, None]), 0.0)
                 values = _vectors((v + j * v_head + s * v_step)[:, None], (s < S)[:, None], D, WIDTH, NUMBERS)
-                g_weights = _product(g_pair, tl.trans(values), tl.zeros((ROWS, KEYS), tl.float32)) * factor
+                g_weights = product(g_pair, tl.trans(values), tl.zeros((ROWS, KEYS), tl.float32)) * factor
                 if seed is not None:
                     stream = sentence.to(tl.int32) * H + j
                     kept = _kept(seed, stream, row, start, threshold, KEYS, ROWS)
@@ -230,7 +230,7 @@ def _interacting_queries(
                     slope += tl.sum(weights * g_weights, 1)
                 if ONE or twice == 1:
                     g_logits = weights * (g_weights - slope[:, None])
-                    g_queries = _product(g_logits.to(NUMBERS), keys, g_queries)
+                    g_queries = product(g_logits.to(NUMBERS), keys, g_queries)
         tl.store(slopes + j * H * T + row, slope, exists)
     at = grad_q + sentence * grad_q_batch + t * grad_q_step + i * grad_q_head
     _put(at[:, None], g_queries * grad_scale, there, DK, DK_WIDTH)
@@ -266,20 +266,20 @@ def _interacting_keys(
         row, exists, t, i = _rows_of(block, T, H, ROWS)
         queries = _vectors((q + t * q_step + i * q_head)[:, None], exists[:, None], DK, DK_WIDTH, NUMBERS)
         normal = tl.load(normals + row, exists, 0.0)
-        logits = _product(queries, tl.trans(keys), tl.zeros((ROWS, KEYS), tl.float32)) * scale
+        logits = product(queries, tl.trans(keys), tl.zeros((ROWS, KEYS), tl.float32)) * scale
         seen = _seen(allowed, allowed_step, t[:, None], s[None, :], exists[:, None], S, BY_QUERY)
         weights = tl.where(seen, tl.exp2(logits - normal[:, None]), 0.0)
         at = grad + t * grad_step + (i * D if SUM else (i * H + j) * D)
         g_pair = _vectors(at[:, None], exists[:, None], D, WIDTH, NUMBERS)
-        g_weights = _product(g_pair, tl.trans(values), tl.zeros((ROWS, KEYS), tl.float32)) * factor
+        g_weights = product(g_pair, tl.trans(values), tl.zeros((ROWS, KEYS), tl.float32)) * factor
         if seed is not None:  # from here on, dropped weights are negative
             kept = _kept(seed, sentence.to(tl.int32) * H + j, row, start, threshold, KEYS, ROWS)
             weights = tl.where(kept, weights, -weights)
             g_weights = tl.where(weights > 0, g_weights, 0.0)
-        g_values = _product(tl.trans(tl.maximum(weights, 0.0).to(NUMBERS)), g_pair, g_values)
+        g_values = product(tl.trans(tl.maximum(weights, 0.0).to(NUMBERS)), g_pair, g_values)
         slope = tl.load(slopes + row, exists, 0.0)
         g_logits = tl.abs(weights) * (g_weights - slope[:, None])
-        g_keys = _product(tl.trans(g_logits.to(NUMBERS)), queries, g_keys)
+        g_keys = product(tl.trans(g_logits.to(NUMBERS)), queries, g_keys)
     at = grad_k + sentence * grad_k_batch + j * grad_k_head + s * grad_k_step
     _put(at[:, None], g_keys * grad_scale, there, DK, DK_WIDTH)
     at = grad_v + sentence * grad_v_batch + j * grad_v_head + s * grad_v_step

@@ -18,19 +18,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
+from fairseq_diverse.attention.kernels.interacting_triton import TYPES, product
 from fairseq_diverse.attention.kernels.maps import taps
 
 CHUNK = tl.constexpr(16)  # pairs of a tap and a head in a product
 CELLS = 128  # of a tile of 16 heads
 PROGRAMS = 1024, 2048  # at most, that add up the gradients of the weights of several taps, of one
-TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 VARYING = ["cells_batch", "cells_row", "T", "S", "tiles", "per_program"]  # from batch to batch
-
-
-@triton.jit
-def _product(a, b, c):
-    """a b + c"""
-    return tl.dot(a, b, c, input_precision="tf32x3")
 
 
 @triton.jit
@@ -82,7 +76,7 @@ def _maps_forward(
         z = s[None, :] + j[:, None] - LEFT
         inside = exists[:, None] & _in_cells(cells, cells_row, y, z, T, S)
         seen = tl.load(x + (h[:, None] * T + y) * S + z, inside, 0.0)
-        total = _product(of_pair.to(NUMBERS), seen.to(NUMBERS), total)
+        total = product(of_pair.to(NUMBERS), seen.to(NUMBERS), total)
     here = (g * T + t[None, :]) * S + s[None, :]
     exists = (g < H) & (t < T)[None, :] & (s < S)[None, :]
     if bias is not None:
@@ -113,7 +107,7 @@ def _maps_inputs(
         z = s[None, :] - j[:, None] + LEFT
         inside = exists[:, None] & _in_cells(None, 0, y, z, T, S)
         g_pair = _grad_of(grad, positive, (g[:, None] * T + y) * S + z, inside)
-        total = _product(of_pair.to(NUMBERS), g_pair.to(NUMBERS), total)
+        total = product(of_pair.to(NUMBERS), g_pair.to(NUMBERS), total)
     if cells is not None:
         total = tl.where(_in_cells(cells + sentence * cells_batch, cells_row, t, s, T, S)[None, :], total, 0.0)
     here = (h * T + t[None, :]) * S + s[None, :]
@@ -158,7 +152,7 @@ def _maps_weights(
         z = s[None, :] + j[:, None] - LEFT
         inside = pair_exists[:, None] & _in_cells(allowed, cells_row, y, z, T, S)
         seen = tl.load(x + sentence * H * T * S + (h[:, None] * T + y) * S + z, inside, 0.0)
-        total = _product(g_out.to(NUMBERS), tl.trans(seen.to(NUMBERS)), total)
+        total = product(g_out.to(NUMBERS), tl.trans(seen.to(NUMBERS)), total)
         if positive is not None:
             biases += tl.sum(g_out.to(tl.float32), 1)
     pair = chunk * CHUNK + tl.arange(0, CHUNK)
