@@ -112,10 +112,10 @@ def read_table(args: argparse.Namespace) -> "Table":
 
 def _gpus(slurm: list[str] | None, jobs: int) -> int:
     """How many GPUs a run gets; a CPU is like one."""
-    import torch
+    from fairseq_diverse.experiments.environment import gpus_of_a_job
 
     if slurm is None:
-        return max(1, torch.cuda.device_count() // max(1, jobs))
+        return gpus_of_a_job(max(1, jobs))
     given = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
     count = given[-1].rpartition(":")[2] if given else ""  # a type may come before it: a100:4
     if not count.isdecimal():
@@ -198,11 +198,11 @@ def main(args: argparse.Namespace) -> int:
     if args.slurm is not None:
         _submit(runs, args)
         return 0
-    from fairseq_diverse.experiments.environment import gpus_of_jobs
+    from fairseq_diverse.experiments.environment import gpus_of_a_job, gpus_of_jobs
     from fairseq_diverse.experiments.schedule import run_all
 
     if not cpu and args.gpus_of_paper is None:
-        _warn_of_batches(runs, _gpus(None, args.jobs))
+        _warn_of_batches(runs, gpus_of_a_job(args.jobs))
     ended = copies.add if copies else lambda run: None
     if run_all(runs, args.jobs, environment, ended, gpus_of_jobs(args.jobs, os.environ)):
         return 1

@@ -50,6 +50,13 @@ def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithme
     return added
 
 
+def gpus_of_a_job(jobs: int) -> int:
+    """How many GPUs each of several jobs gets; a CPU is like one."""
+    import torch
+
+    return max(1, torch.cuda.device_count() // jobs)
+
+
 def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
     """``CUDA_VISIBLE_DEVICES`` of each of several jobs: equal shares of the GPUs, or one in turn where jobs are more;
     empty for one job, which has all, and where there are not several GPUs."""
@@ -60,7 +67,7 @@ def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
     names = inherited.get("CUDA_VISIBLE_DEVICES", "").split(",")[:count]
     if len(names) < count:
         names = [str(number) for number in range(count)]
-    share = max(1, count // jobs)
+    share = gpus_of_a_job(jobs)
     return [",".join(names[(job * share + number) % count] for number in range(share)) for job in range(jobs)]
 
 

@@ -227,14 +227,14 @@ def maps_backward(
     return grad_x, grad_weight, grad_bias
 
 
-def _flops(products: int) -> Any:
-    """FLOPs of so many products of maps with the weights."""
-    return lambda x, weight: 2 * products * x.numel() * x.size(1) * taps(weight) ** 2
+def _flops(x: Tensor, weight: Tensor) -> int:
+    """Of a product of maps with the weights."""
+    return 2 * x.numel() * x.size(1) * taps(weight) ** 2
 
 
 PRODUCTS = {  # FLOPs of operators whose work is products on tensor cores
-    "maps_forward": lambda x, weight, *rest: _flops(1)(x, weight),
-    "maps_backward": lambda grad, x, weight, *rest: _flops(2)(x, weight),
+    "maps_forward": lambda x, weight, *rest: _flops(x, weight),
+    "maps_backward": lambda grad, x, weight, *rest: 2 * _flops(x, weight),
 }
 
 
