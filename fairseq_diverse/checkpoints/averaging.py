@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_diverse.checkpoints.dictionaries import difference, kept_digests
 from fairseq_diverse.checkpoints.loading import checksum, load_checkpoint, save_checkpoint
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
@@ -160,17 +161,22 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
         paths: at least one checkpoint.
 
     Raises:
-        ValueError: a checkpoint cannot be loaded, is damaged, or its model has other parameters than the first.
+        ValueError: a checkpoint cannot be loaded, is damaged, or its model has other parameters or dictionaries than
+            the first.
         OSError: ``out`` cannot be written.
     """
     from tqdm import tqdm
 
     sums: dict[str, Tensor] = {}
     layout: dict[str, tuple] = {}
+    words: dict[str, str] = {}
     for path in tqdm(paths, desc="average", unit="checkpoint", disable=None):
         state = load_checkpoint(path, mmap=True)
         model = state["model"]
         layout = _same_layout(path, _layout(path, model), paths[0], layout)
+        if other := difference(kept_digests(state), words):
+            raise ValueError(f"{path}: does not fit {paths[0]}: {other}")
+        words = kept_digests(state) | words
         for key, (owner, *_) in layout.items():
             if key != owner:
                 continue

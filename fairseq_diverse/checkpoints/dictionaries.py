@@ -1,4 +1,4 @@
-"""A translation model keeps a digest of its dictionaries, and is not used with others of the same size.
+"""A checkpoint keeps a digest of its dictionaries, and is not used with others of the same size.
 
 A data set that is prepared again, of slightly other text, has other numbers for its words, and often dictionaries of
 the same size, since fairseq pads them to a multiple of 8: the model would load, and translate nonsense.
@@ -6,7 +6,11 @@ the same size, since fairseq pads them to a multiple of 8: the model would load,
 
 import functools
 import hashlib
+import os
+from collections.abc import Mapping
 from typing import Any
+
+from fairseq_diverse.support.errors import UserError
 
 KEY = "dictionaries"  # in the task's state
 
@@ -16,26 +20,50 @@ class OtherDictionaries(RuntimeError):
 
 
 def keep_dictionaries() -> None:
-    """Save the digests with the state of translation tasks, and compare them when a model is loaded. Idempotent.
+    """Save the digests with the task's state, and compare them when a model is loaded or trained further. Idempotent.
 
-    Checkpoints without them are not compared. fairseq without the plugin ignores them.
+    Of translation tasks, masked language models and classifiers of sentences. Checkpoints without them are not
+    compared. fairseq without the plugin ignores them.
     """
-    from fairseq.tasks.translation import TranslationTask
+    from fairseq.tasks import FairseqTask
+    from fairseq.trainer import Trainer
 
-    if not hasattr(TranslationTask.state_dict, "__wrapped__"):
-        TranslationTask.state_dict = _saved(TranslationTask.state_dict)
-        TranslationTask.load_state_dict = _compared(TranslationTask.load_state_dict)
+    if not hasattr(FairseqTask.state_dict, "__wrapped__"):
+        FairseqTask.state_dict = _saved(FairseqTask.state_dict)
+        FairseqTask.load_state_dict = _compared(FairseqTask.load_state_dict)
+        Trainer.load_checkpoint = _compared_first(Trainer.load_checkpoint)
+
+
+def kept_digests(state: Mapping[str, Any]) -> dict[str, str]:
+    """Those in a checkpoint, by side; empty where it has none."""
+    kept = (state.get("task_state") or {}).get(KEY) or {}
+    return dict(kept) if isinstance(kept, Mapping) else {}
+
+
+def difference(own: Mapping[str, str], kept: Mapping[str, str]) -> str:
+    """What differs, in words; empty where nothing that both have does."""
+    differing = [side for side in own if kept.get(side, own[side]) != own[side]]
+    return f"the {' and '.join(differing)} dictionary has other words, or in another order" if differing else ""
 
 
 def _digests(task: Any) -> dict[str, str]:
-    sides = {"source": task.source_dictionary, "target": task.target_dictionary}
+    from fairseq.tasks.masked_lm import MaskedLMTask
+    from fairseq.tasks.sentence_prediction import SentencePredictionTask
+    from fairseq.tasks.translation import TranslationTask
+
+    sides = {}
+    if isinstance(task, TranslationTask):
+        sides = {"source": task.source_dictionary, "target": task.target_dictionary}
+    elif isinstance(task, MaskedLMTask | SentencePredictionTask):
+        sides = {"source": task.source_dictionary}
     return {side: hashlib.sha256("\n".join(of.symbols).encode()).hexdigest() for side, of in sides.items()}
 
 
 def _saved(state_dict: Any) -> Any:
     @functools.wraps(state_dict)
     def saved(self: Any) -> dict[str, Any]:
-        return {**state_dict(self), KEY: _digests(self)}
+        digests = _digests(self)
+        return {**state_dict(self), **({KEY: digests} if digests else {})}
 
     return saved
 
@@ -43,9 +71,27 @@ def _saved(state_dict: Any) -> Any:
 def _compared(load: Any) -> Any:
     @functools.wraps(load)
     def compared(self: Any, state_dict: dict[str, Any]) -> None:
-        own, kept = _digests(self), state_dict.get(KEY) or {}
-        if differing := [side for side in own if kept.get(side, own[side]) != own[side]]:
-            raise OtherDictionaries(f"the {' and '.join(differing)} dictionary has other words, or in another order")
+        if other := difference(_digests(self), kept_digests({"task_state": state_dict})):
+            raise OtherDictionaries(other)
         load(self, {key: value for key, value in state_dict.items() if key != KEY})
 
     return compared
+
+
+def _compared_first(load: Any) -> Any:
+    """``Trainer.load_checkpoint``, which does not load the task's state."""
+
+    @functools.wraps(load)
+    def load_checkpoint(self: Any, filename: str, *args: Any, **flags: Any) -> Any:
+        from fairseq_diverse.checkpoints.loading import load_checkpoint as read
+
+        if self.data_parallel_rank == 0 and os.path.isfile(filename):
+            kept = kept_digests(read(filename, mmap=True, verify=False))  # fairseq reads and verifies it below
+            if other := difference(_digests(self.task), kept):
+                raise UserError(
+                    f"{filename}: does not fit these data: {other}; prepare them with the dictionaries of its training "
+                    "(--srcdict, --tgtdict)"
+                )
+        return load(self, filename, *args, **flags)
+
+    return load_checkpoint

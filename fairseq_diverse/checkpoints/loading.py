@@ -211,7 +211,7 @@ def _check_settings(path: str | Path, state: Mapping[str, Any]) -> None:
 
 def _check_types(path: str | Path, state: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose parts do not have fairseq's types."""
-    wrong = [name for name in ("extra_state",) if not isinstance(state.get(name), Mapping | None)]
+    wrong = [name for name in ("extra_state", "task_state") if not isinstance(state.get(name), Mapping | None)]
     wrong += [key for key in state.get("extra_state") or {} if not wrong and not isinstance(key, str)]
     history = state.get("optimizer_history")
     if not isinstance(history, list | None) or not all(

@@ -14,6 +14,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_diverse.attention.registry import MECHANISMS, active, attribute_name
+from fairseq_diverse.checkpoints.dictionaries import KEY, kept_digests
 from fairseq_diverse.checkpoints.loading import load_checkpoint, save_checkpoint
 from fairseq_diverse.checkpoints.settings import printable
 from fairseq_diverse.criterions.disagreement import DisagreementConfig
@@ -76,7 +77,7 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
         "model": state["model"],
         "criterion": None,
         "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": history.get("num_updates", 0)}],
-        "task_state": {},
+        "task_state": {KEY: digests} if (digests := kept_digests(state)) else {},
         "extra_state": {"epoch": 1} | {name: _dictionary(extra[name]) for name in KEPT if name in extra},
     }
 

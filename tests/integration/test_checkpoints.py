@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.exporting.plain import to_fairseq
 from tests.integration.commands import TINY, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
@@ -45,20 +46,39 @@ def model(data, tmp_path_factory) -> Path:
     return folder
 
 
-def test_other_dictionaries_of_the_same_size_are_refused(data, model, tmp_path):
-    """As of data that were prepared again: every word has another number. Older checkpoints are not compared."""
-    other, path = tmp_path / "data", model / "checkpoint1.pt"
+@pytest.fixture
+def other(data, tmp_path) -> Path:
+    """Data as if prepared again: words have other numbers."""
+    other = tmp_path / "data"
     shutil.copytree(data, other)
     for dictionary in other.glob("dict.*.txt"):
         first, second, *rest = dictionary.read_text(encoding="utf-8").splitlines(keepends=True)
         dictionary.write_text("".join([second, first, *rest]), encoding="utf-8")
-    result = run("generate", other, "--path", path, check=False)
-    message = f"{path}: does not fit the data given; was it trained on other data? the source and target dictionary has"
-    assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
+    return other
+
+
+def test_other_dictionaries_of_the_same_size_are_refused(other, model, tmp_path):
+    """Older checkpoints are not compared."""
+    path, exported, older = model / "checkpoint1.pt", tmp_path / "plain.pt", tmp_path / "older.pt"
+    to_fairseq(path, exported)
+    problem = "the source and target dictionary has other words, or in another order"
+    for file in (path, exported):
+        result = run("generate", other, "--path", file, check=False)
+        message = f"{file}: does not fit the data given; was it trained on other data? {problem}"
+        assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
     state = load_checkpoint(path)
     del state["task_state"]["dictionaries"]
-    torch.save(state, tmp_path / "older.pt")
-    run("generate", other, "--path", tmp_path / "older.pt")
+    torch.save(state, older)
+    run("generate", other, "--path", older)
+
+
+@pytest.mark.parametrize("flag", ["--restore-file", "--finetune-from-model"])
+def test_training_goes_on_with_the_same_dictionaries_only(other, model, tmp_path, flag):
+    path, folder = model / "checkpoint1.pt", tmp_path / "further"
+    result = run("train", other, *TRAIN, "--max-epoch", 2, "--save-dir", folder, flag, path, check=False)
+    message = f"error: {path}: does not fit these data: the source and target dictionary has other words"
+    assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
+    assert not [*folder.glob("*.pt")]
 
 
 @pytest.fixture(scope="module")

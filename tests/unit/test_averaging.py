@@ -175,6 +175,16 @@ def test_other_parameters_are_refused(three, tmp_path, model, message):
     assert not out.exists()
 
 
+def test_models_of_other_dictionaries_are_refused(three, tmp_path):
+    """One without a digest fits all; what an average keeps is compared again."""
+    for path, words in zip(three[:2], ({"source": "1", "target": "2"}, {"source": "1", "target": "3"}), strict=True):
+        torch.save({**load_checkpoint(path), "task_state": {"dictionaries": words}}, path)
+    average_checkpoints(three[1:], tmp_path / "average.pt")
+    with pytest.raises(ValueError, match=f"{three[1]}: does not fit {three[2]}: the target dictionary has other words"):
+        average_checkpoints([three[2], three[0], three[1]], tmp_path / "mixed.pt")
+    assert not (tmp_path / "mixed.pt").exists()
+
+
 def test_a_full_disk_leaves_nothing(three, tmp_path):
     out = tmp_path / "out" / "average.pt"
     command = [sys.executable, "-m", "fairseq_diverse.cli", "average", "--checkpoints", *three, "--out", out]
