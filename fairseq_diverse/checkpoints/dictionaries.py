@@ -49,12 +49,13 @@ def difference(own: Mapping[str, str], kept: Mapping[str, str]) -> str:
 def _digests(task: Any) -> dict[str, str]:
     from fairseq.tasks.masked_lm import MaskedLMTask
     from fairseq.tasks.sentence_prediction import SentencePredictionTask
+    from fairseq.tasks.sentence_ranking import SentenceRankingTask
     from fairseq.tasks.translation import TranslationTask
 
     sides = {}
     if isinstance(task, TranslationTask):
         sides = {"source": task.source_dictionary, "target": task.target_dictionary}
-    elif isinstance(task, MaskedLMTask | SentencePredictionTask):
+    elif isinstance(task, MaskedLMTask | SentencePredictionTask | SentenceRankingTask):
         sides = {"source": task.source_dictionary}
     return {side: hashlib.sha256("\n".join(of.symbols).encode()).hexdigest() for side, of in sides.items()}
 

@@ -145,6 +145,18 @@ def test_fine_tuning_and_evaluation(data, pretrained, tmp_path, start):
     assert 100 * right / len(columns[0]) == pytest.approx(values["valid_accuracy"][0], abs=0.06)
 
 
+@pytest.mark.parametrize("kind", ["prediction", "ranking"])
+def test_other_dictionaries_than_the_pretrained_models_are_refused(data, pretrained, tmp_path, kind):
+    path = pretrained / "evolving/checkpoint_last.pt"
+    shutil.copytree(data / "pairs", tmp_path / "pairs")
+    for words in tmp_path.glob("pairs/input*/dict.txt"):
+        words.write_text("".join(reversed(words.read_text().splitlines(keepends=True))))
+    task = SENTENCES.replace("sentence_prediction", f"sentence_{kind}")
+    flags = f"{EVOLVING} --criterion sentence_{kind} --num-classes 2 --finetune-from-model {path} --max-update 1"
+    _, log = train(tmp_path / "pairs", tmp_path / "out", task, flags, check=False)
+    assert f"error: {path}: does not fit these data: the source dictionary has other words" in log
+
+
 def test_regression(data, pretrained, tmp_path):
     start = f"--finetune-from-model {pretrained}/evolving/checkpoint_last.pt"
     flags = f"{EVOLVING} --criterion sentence_prediction_with_disagreement --max-epoch 2"
