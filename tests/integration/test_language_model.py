@@ -145,15 +145,23 @@ def test_fine_tuning_and_evaluation(data, pretrained, tmp_path, start):
     assert 100 * right / len(columns[0]) == pytest.approx(values["valid_accuracy"][0], abs=0.06)
 
 
+def choices(data, out):
+    """The sentences as a task of choosing one of three."""
+    shutil.copytree(data / "scores", out)
+    shutil.copytree(data / "pairs/input0", out / "input2")
+    for split in ("train", "valid"):
+        shutil.copy(data / f"{split}.label", out / f"label/{split}.label")
+
+
 @pytest.mark.parametrize("kind", ["prediction", "ranking"])
 def test_other_dictionaries_than_the_pretrained_models_are_refused(data, pretrained, tmp_path, kind):
-    path = pretrained / "evolving/checkpoint_last.pt"
-    shutil.copytree(data / "pairs", tmp_path / "pairs")
-    for words in tmp_path.glob("pairs/input*/dict.txt"):
+    path, other = pretrained / "evolving/checkpoint_last.pt", tmp_path / "other"
+    choices(data, other) if kind == "ranking" else shutil.copytree(data / "pairs", other)
+    for words in other.glob("input*/dict.txt"):
         words.write_text("".join(reversed(words.read_text().splitlines(keepends=True))))
     task = SENTENCES.replace("sentence_prediction", f"sentence_{kind}")
     flags = f"{EVOLVING} --criterion sentence_{kind} --num-classes 2 --finetune-from-model {path} --max-update 1"
-    _, log = train(tmp_path / "pairs", tmp_path / "out", task, flags, check=False)
+    _, log = train(other, tmp_path / "out", task, flags, check=False)
     assert f"error: {path}: does not fit these data: the source dictionary has other words" in log
 
 
@@ -167,10 +175,7 @@ def test_regression(data, pretrained, tmp_path):
 
 def test_ranking_saves_predictions(data, pretrained, tmp_path):
     """fairseq's task of choosing one of several sentences, with its flag --save-predictions."""
-    shutil.copytree(data / "scores", tmp_path / "choices")
-    shutil.copytree(data / "pairs/input0", tmp_path / "choices/input2")
-    for split in ("train", "valid"):
-        shutil.copy(data / f"{split}.label", tmp_path / f"choices/label/{split}.label")
+    choices(data, tmp_path / "choices")
     task = SENTENCES.replace("sentence_prediction", "sentence_ranking")
     flags = f"{EVOLVING} --criterion sentence_ranking --num-classes 2 --max-update 1"
     start = f"--finetune-from-model {pretrained}/roberta/checkpoint_last.pt --save-predictions {tmp_path}/predictions"
