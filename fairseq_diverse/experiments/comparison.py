@@ -43,10 +43,10 @@ def refuse_other_data(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summ
             if len(of_row) > 1:
                 seeds = " and ".join(_seeds(group) for group in of_row.values())
                 raise ValueError(f"row {name}: {seeds} were run on different data; run them on the same")
-        trees = _by([s for s in summaries[row.name] if s.get("trees")], lambda summary: summary["trees"])
-        if len(trees) > 1:
-            seeds = " and ".join(_seeds(group) for group in trees.values())
-            raise ValueError(f"row {row.name}: {seeds} were run with different trees; run them with the same")
+        for what, groups in _by_what_they_read(summaries[row.name]).items():
+            if len(groups) > 1:
+                seeds = " and ".join(map(_seeds, groups.values()))
+                raise ValueError(f"row {row.name}: {seeds} were run with different {what}; run them with the same")
         if len({digest for of_row in found for digest in of_row}) > 1:
             of_sides = [f"{name} ({_seeds(of_row)})" for name, of_row in sides.items()]
             raise ValueError(f"rows {' and '.join(of_sides)} were run on different data; choose another --baseline")
@@ -56,6 +56,16 @@ def _examples(summary: Summary) -> int:
     """How many test examples the run has a figure of each of; 0 where it has none."""
     hits = sum(len(part["hits"]) for part in summary.get("accuracy", {}).values())
     return len(summary.get("test_nll", ())) or hits
+
+
+def _by_what_they_read(summaries: Sequence[Summary]) -> dict[str, dict[str, list[Summary]]]:
+    """The runs by the digests of trees, code and files, of each; those of earlier versions have none."""
+    found: dict[str, dict[str, list[Summary]]] = {}
+    for summary in summaries:
+        trees = {"trees": summary["trees"]} if summary.get("trees") else {}
+        for what, digest in (trees | summary.get("read", {})).items():
+            found.setdefault(what, {}).setdefault(digest, []).append(summary)
+    return found
 
 
 def _by(summaries: Sequence[Summary], key: Callable[[Summary], Any]) -> dict[Any, list[Summary]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.experiments import provenance
+from fairseq_diverse.experiments.inputs import differing
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.saved import from_results, save
@@ -21,8 +22,8 @@ class Copies:
         lacking: of those whose copies lack a test set, a metric or the figures of heads.
 
     Raises:
-        ValueError: a copy is of a row with other settings, or any copy there is of other data of the same name, or of
-            other trees, than the runs read.
+        ValueError: a copy is of a row with other settings or files, or any copy there is of other data of the same
+            name, or of other trees, than the runs read.
     """
 
     def __init__(self, folder: Path, runs: Sequence[Run]) -> None:
@@ -41,6 +42,11 @@ class Copies:
         for run in runs:
             self.names.setdefault(run.directory, set()).add(run.row.name)
             if copy := seeds.get((run.row.name, run.seed)):
+                if other := differing(run.read, copy.get("read", {})):
+                    raise ValueError(
+                        f"{folder}: the copy of {run.name} is of another {other} than there is here; bring it from "
+                        "where it was trained, or give another --save"
+                    )
                 (self.finished if run.is_complete(copy) else self.lacking).add(run.directory)
         needed = {run.first.directory for run in runs if run.first and run.directory not in self.finished}
         self.finished -= needed  # checkpoints are not copied: what others are to start from is trained again

@@ -67,8 +67,8 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
                 measured = logs.measure(step, log) | {"peak_memory": peak}
                 if step.startswith("lenpen-"):
                     measured["bleu"] = validation_bleu(run, log)
-                elif digest := run.data.tests.get(step.partition("-")[2]):
-                    measured["data_hash"] = digest
+                elif (test := step.partition("-")[2]) in run.further:
+                    measured |= run.digests(test)
                 _finish(run, step, measured)
         yield Progress("score")
         # a run that another table finished has what all tables share

@@ -66,6 +66,7 @@ def read_summary(path: Path, hint: str) -> dict[str, Any]:
             figures["chosen"] = [summary["chosen"]["lenpen"], *summary["chosen"]["valid_bleu"].values()]
         wrong += [key for start in (summary, *summary.get("starts", [])) for key in _wrong_start(start)]
         wrong += [] if isinstance(summary.get("test", ""), str) else ["test"]
+        wrong += [] if all(isinstance(digest, str) for digest in summary.get("read", {}).values()) else ["read"]
         if "glue" in summary:
             for name, part in summary["glue"].items():
                 figures[name] = [*part["metrics"].values(), *part.get("majority", {}).values(), part["examples"]]

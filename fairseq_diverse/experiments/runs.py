@@ -1,22 +1,20 @@
 """One run: a row with a data set and a seed, trained, averaged, translated and scored in its own directory."""
 
-import contextlib
-import hashlib
-import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_diverse.data import glue
 from fairseq_diverse.experiments.datasets import DataSet, find_data
 from fairseq_diverse.experiments.flags import Flags, averaging, common, defaults, machinery, of_glue, translation
+from fairseq_diverse.experiments.inputs import read_by, trees_read_by
 from fairseq_diverse.experiments.records import AGAIN, read_json, read_summary
-from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
+from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.tables import NAME_BYTES, to_arguments
 from fairseq_diverse.support.paths import runs_dir
 from fairseq_diverse.syntax.makers import other_trees, recorded_makers
@@ -37,7 +35,8 @@ UNPREPARED = "unprepared"  # in place of a key, which needs the data
 class Run:
     """A row, a data set and a seed. ``directory`` is shared by all tables that hold an equal row. ``first`` is the run
     of the row that it is pre-trained by, which is to be finished before. ``tracking`` says where its training logs to;
-    two runs that differ in nothing else are the same run."""
+    two runs that differ in nothing else are the same run. ``read`` has the digests of what it reads besides its data
+    (`inputs`)."""
 
     row: Row
     seed: int
@@ -46,6 +45,7 @@ class Run:
     directory: Path
     first: "Run | None" = None
     tracking: Tracking = NOT_TRACKED
+    read: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -116,9 +116,16 @@ class Run:
         stale = {s for s, name in steps.items() if not self.is_of(name, state.get(s, {}))}
         return {step: measured for step, measured in state.items() if step not in stale}
 
+    def digests(self, test: str) -> dict[str, str]:
+        """Of the text and the trees of one of ``further``, where they are known and read."""
+        trees = trees_read_by(self.row, self.data.path, [self.further[test]])
+        return {key: of for key, of in {"data_hash": self.data.tests.get(test), "trees": trees}.items() if of}
+
     def is_of(self, test: str, measured: dict[str, Any]) -> bool:
-        """Whether something was measured on a further test set as it is now."""
-        return measured.get("data_hash") == self.data.tests.get(test)
+        """Whether something was measured on one of ``further`` as it is now; of trees earlier versions kept nothing."""
+        now = self.digests(test)
+        trees = measured.get("trees", now.get("trees"))
+        return (measured.get("data_hash"), trees) == (now.get("data_hash"), now.get("trees"))
 
     @property
     def finished(self) -> bool:
@@ -157,7 +164,7 @@ class Run:
     @property
     def trees(self) -> str:
         """The digest of the trees that it reads; empty where it reads none."""
-        return _digest_of_trees(self.row, self.data.path)
+        return trees_read_by(self.row, self.data.path)
 
     @property
     def refused(self) -> str:
@@ -297,16 +304,16 @@ def find_runs(
         import torch
 
         cpu = not torch.cuda.is_available()
-    encoders = {paths: _digest_of_encoder(*paths) for paths in {_encoder(row) for row in rows}}
-    checkpoints = {row.pretrained: _digest(row.pretrained) for row in rows if isinstance(row.pretrained, str)}
+    read = read_by(every)
 
     def runs_of(row: Row) -> list[Run]:
         data, first = found[row.data], _first(row)
-        trees = _digest_of_trees(row, data.path)
-        own = _digest_of_code(row.user_dir)
-        pretrained = (found[first.data].hash or "") if first else checkpoints.get(str(row.pretrained), "")
-        read = f"{data.hash}{trees}{encoders.get(_encoder(row), '')}{own}{pretrained}"
-        key = row.key(read) if data.hash else UNPREPARED
+        by_flag = read[row.name]
+        if first:
+            files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
+            by_flag = by_flag | {"pretrained": "".join([found[first.data].hash or "", *files])}
+        trees = trees_read_by(row, data.path)
+        key = row.key("".join([str(data.hash), trees, *by_flag.values()])) if data.hash else UNPREPARED
         existing = sorted(root.glob(f"*-{key}")) if data.hash else []
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
         new = root / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
@@ -317,7 +324,7 @@ def find_runs(
         firsts = runs_of(first) if first else [None] * len(seeds)
         folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
         of_seeds = zip(seeds, folders, firsts, strict=True)
-        return [Run(row, s, data, cpu, folder / f"seed{s}", first) for s, folder, first in of_seeds]
+        return [Run(row, s, data, cpu, folder / f"seed{s}", first, read=by_flag) for s, folder, first in of_seeds]
 
     parents: dict[str, Path] = {}  # of equal rows one
     runs: list[Run] = []
@@ -366,50 +373,3 @@ def _refuse_unknown_tests(row: Row, data: DataSet) -> None:
             f"row {row.name}: tests: data set {data.name} has no {', '.join(unknown)}; known: "
             f"{', '.join(data.subsets)}; if its configuration has more, prepare it again with --overwrite: runs stay"
         )
-
-
-def _digest_of_trees(row: Row, folder: Path) -> str:
-    """The hash of what ``binarize-syntax`` added to the data, if the row reads it; other trees make another run."""
-    if row.train.get("task") != TREES:
-        return ""
-    records = sorted(path for split in ("train", "valid", "test") for path in folder.glob(f"{split}.*.syntax.json"))
-    return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
-
-
-def _trees(path: Path) -> bytes:
-    """A description of trees without what made them, as earlier versions wrote it."""
-    content = path.read_bytes()
-    with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(content)
-        if isinstance(record, dict) and "parsers" in record:
-            return json.dumps({key: value for key, value in record.items() if key != "parsers"}).encode()
-    return content
-
-
-def _digest_of_code(user_dir: str) -> str:
-    """Of a user's folder of mechanisms; changed code makes another run."""
-    files = sorted(Path(user_dir).rglob("*.py")) if user_dir else []
-    digests = [f"{path.relative_to(user_dir)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if files else ""
-
-
-def _encoder(row: Row) -> tuple[str, ...]:
-    """The paths of a probed encoder, empty where there is none."""
-    return tuple(str(row.train.get(flag, "")) for flag in ENCODER)
-
-
-def _digest_of_encoder(checkpoint: str, data: str) -> str:
-    """Of a checkpoint that is probed and of its data; another one makes another run."""
-    from fairseq_diverse.preparation.pipeline import read_record
-
-    digest = _digest(checkpoint)
-    return digest if digest == checkpoint else digest + read_record(data)["hash"]
-
-
-def _digest(checkpoint: str) -> str:
-    """Of a checkpoint; its path where there is none, or training says that it is missing."""
-    try:
-        with open(checkpoint, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return checkpoint

@@ -1,5 +1,6 @@
 """The summaries of a table's rows: of its runs, or of saved copies; and saving them."""
 
+import functools
 import itertools
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 from fairseq_diverse.data.glue import TASKS
 from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, of_glue, translation
+from fairseq_diverse.experiments.inputs import differing, read_by
 from fairseq_diverse.experiments.records import AGAIN, read_summary, write_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import Run, find_runs
@@ -64,6 +66,7 @@ def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[
     found: dict[str, dict[int, Path]] = {row.name: {} for row in rows}
     summaries: dict[Path, Summary] = {}
     by_name = {row.name: row for row in rows}
+    read = functools.cache(lambda: read_by(rows))
     for path in sorted(folder.glob("*.json")):
         try:
             summaries[path] = summary = read_summary(path, "save it again")
@@ -75,7 +78,10 @@ def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[
         name, seed = summary["system"], summary["seed"]
         if name not in by_name:
             continue
-        if difference := _difference(summary, by_name[name]):
+        difference = _difference(summary, by_name[name])
+        if kept := summary.get("read"):
+            difference = difference or _of_other_files(read()[name], kept)
+        if difference:
             if not asked:
                 continue
             raise ValueError(f"{path}: not row {name} of this table as configured: {difference}")
@@ -122,6 +128,12 @@ def _difference(summary: Summary, row: Row) -> str:
     return f"it was translated with {other}" if other else ""
 
 
+def _of_other_files(own: dict[str, str], kept: dict[str, str]) -> str:
+    """What differs between the digests of what a row reads here and of what a run read; empty if nothing does."""
+    other = differing(own, kept)
+    return f"it was run with another {other}" if other else ""
+
+
 def _flags(words: Sequence[str]) -> dict[str, str]:
     return {
         word.removeprefix("--"): "" if following.startswith("--") else following
@@ -158,7 +170,7 @@ def refuse_replacing(folder: Path, rows: Sequence[Row], summaries: Mapping[str, 
             copy = read_summary(path, "")
         except ValueError:  # none is there, or what is there is damaged
             continue
-        problem = _difference(copy, row)
+        problem = _difference(copy, row) or _of_other_files(own.get("read", {}), copy.get("read", {}))
         if copy.get("data_hash") != own.get("data_hash"):
             problem = problem or "its data are others of this name"
         if problem:

@@ -28,6 +28,8 @@ def summarize(run: Run) -> dict[str, Any]:
 
     Commit, versions and machine are those of the last start of a step; where starts differ, ``starts`` has each.
 
+    ``trees`` is the digest of the trees that it reads, ``read`` has those of what else it reads besides its data.
+
     Speeds are in (target) subwords and in updates per second, memory in bytes.
 
     Raises:
@@ -60,6 +62,7 @@ def summarize(run: Run) -> dict[str, Any]:
         **starts(state),
         **({"parsers": run.parsers} if run.parsers else {}),
         **({"trees": run.trees} if run.trees else {}),
+        **({"read": run.read} if run.read else {}),
         "commands": run.shell_lines({"OMP_NUM_THREADS": "1"}),
         **_measured(run),
     }
@@ -82,8 +85,7 @@ def complete(run: Run, summary: dict[str, Any]) -> dict[str, Any]:
     tests, lines = dict(summary.get("tests", {})), run.lines_by_step({"OMP_NUM_THREADS": "1"})
     for name in run.further:
         if name not in tests or not run.is_of(name, tests[name]):
-            digest = run.data.tests.get(name)
-            tests[name] = _translation(run, name) | ({"data_hash": digest} if digest else {})
+            tests[name] = _translation(run, name) | run.digests(name)
         tests[name] = add_metrics(run, tests[name], name)
     steps = [f"{step}-{name}" for name in run.further for step in ("generate", "reference")]
     further = [lines[step] for step in [*steps, *["heads"] * run.row.heads]]

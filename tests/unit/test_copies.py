@@ -1,6 +1,7 @@
 """`run --save`: which copies count as finished runs, which are refused, and what is said of others."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,9 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.experiments import logs, provenance, summary
 from fairseq_diverse.experiments.copies import Copies
 from fairseq_diverse.experiments.environment import AVX2
+from fairseq_diverse.experiments.inputs import read_by
 from fairseq_diverse.experiments.runs import find_runs
-from fairseq_diverse.experiments.saved import from_results, save
+from fairseq_diverse.experiments.saved import from_results, refuse_replacing, save
 from fairseq_diverse.experiments.side_by_side import side_by_side
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics import scores
@@ -56,6 +58,41 @@ def test_copies_of_other_data_or_trees_are_refused_whatever_their_row(data, tabl
     (first,) = find_runs([rows["trees"]], [1], cpu=True)
     assert Copies(tmp_path / "b", [first, *runs["trees"]]).finished == {first.directory}
     assert not runs["second"][0].trees
+
+
+def test_copies_of_runs_with_another_file_are_refused(data, table, tmp_path):
+    """Code of the user's own, or a file; where the file is not here, or the copy is older, nothing can be compared."""
+    words = tmp_path / "words.txt"
+    words.write_text("first")
+    row = load_table(table(), settings=[f"encoder-embed-path={words}"]).rows["first"]
+    (run,) = find_runs([row], [1], cpu=True)
+    more = "--dropout 0.2 --encoder-embed-path words.txt"
+    copied(tmp_path / "a", more=more, read=run.read)
+    copied(tmp_path / "older", more=more)
+    for folder in ("a", "older"):
+        assert Copies(tmp_path / folder, [run]).finished == {run.directory}
+    words.write_text("second")
+    own = SUMMARY | {"data": "multi30k_en_de", "read": read_by([row])["first"]}
+    for asked in (
+        lambda: from_results(tmp_path / "a", [row]),
+        lambda: Copies(tmp_path / "a", find_runs([row], [1], cpu=True)),
+        lambda: refuse_replacing(tmp_path / "a", [row], {"first": [own]}),
+    ):
+        with pytest.raises(ValueError, match=r"first-seed1.json: .*it was run with another encoder-embed-path"):
+            asked()
+    assert from_results(tmp_path / "a", [row], asked=False) == {"first": []}
+    assert len(from_results(tmp_path / "older", [row])["first"]) == 1
+    words.unlink()
+    assert len(from_results(tmp_path / "a", [row])["first"]) == 1
+
+
+def test_copies_of_another_pretraining_are_refused(data, table, tmp_path):
+    """Whose data are known to the run alone."""
+    (run,) = find_runs(list(load_table(table()).rows.values())[:1], [1], cpu=True)
+    copied(tmp_path / "a", read={"pretrained": "a" * 64})
+    assert Copies(tmp_path / "a", [replace(run, read={"pretrained": "a" * 64})]).finished
+    with pytest.raises(ValueError, match="a: the copy of first seed 1 is of another pretrained than there is here"):
+        Copies(tmp_path / "a", [replace(run, read={"pretrained": "b" * 64})])
 
 
 def test_what_copies_were_made_with_is_compared_with_what_is_here(data, table, tmp_path):

@@ -18,6 +18,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import environment, execution, logs, provenance, report, runs, saved, schedule
 from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_last_checkpoint
+from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, read_by
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
@@ -162,6 +163,12 @@ def test_further_test_sets(table, tmp_path, monkeypatch):
     state = {"generate-valid": {}, "generate-two": {"data_hash": "2"}, "reference-two": {"data_hash": "3"}}
     (several.directory / "state.json").write_text(json.dumps(state))
     assert list(several.done) == ["generate-valid", "generate-two"]
+    trees = replace(several, row=replace(second, train={**second.train, "task": "translation_with_syntax"}))
+    for content, made in (("a", ""), ("b", trees.digests("two")["trees"])):  # older runs kept no digest of trees
+        (path.parent / "test1.en-de.en.syntax.json").write_text(content)
+        now = trees.digests("two")
+        assert now["trees"] != made and now["data_hash"] == "2" and trees.is_of("two", now)
+        assert trees.is_of("two", {"data_hash": "2"}) and not trees.is_of("two", now | {"trees": made})
     path.write_text(json.dumps(record))
     with pytest.raises(
         ValueError, match=r"row second: tests: data set multi30k_en_de has no one, two; known: valid, test"
@@ -853,9 +860,26 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     for step, command in run.commands().items():
         if step != "average":
             assert command[command.index("--user-dir") + 1] == str(folder), step
-    before = runs._digest_of_code(str(folder))
+    before = read_by([row])
+    assert list(before["first"]) == ["user-dir"]
     (folder / "__init__.py").write_text("second = 1\n")
-    assert before != runs._digest_of_code(str(folder)) and runs._digest_of_code("") == ""
+    assert before != read_by([row]) and read_by([replace(row, user_dir="")]) == {"first": {}}
+
+
+@pytest.mark.parametrize("flag", [*TRAIN, *(f"generate.{flag}" for flag in GENERATE)])
+def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, monkeypatch, flag):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    (tmp_path / "data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
+    file, folders = tmp_path / "file", []
+    row = load_table(table(), settings=[f"{flag}={file}"]).rows["first"]
+    for content in ("first", "second", "first"):
+        file.write_text(content)
+        (run,) = find_runs([row], [1], cpu=True)
+        assert list(run.read) == [flag.removeprefix("generate.")]
+        folders.append(run.directory)
+    assert folders[0] == folders[2] != folders[1]
 
 
 @pytest.mark.parametrize(

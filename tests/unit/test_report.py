@@ -228,7 +228,7 @@ def test_a_baseline_whose_seeds_differ_much_more_than_the_rows_is_named(table):
     assert "BLEU, NLL ±: standard deviation over seeds" in notes and "5.167 ± 2.255" in report.to_cells(lines)[1]
 
 
-def test_other_trees_are_refused_and_other_versions_named(table):
+def test_other_trees_and_files_are_refused_and_other_versions_named(table):
     rows = list(load_table(table()).rows.values())
     first, second = ([summary(seed, 9, 5.0 + seed) for seed in (1, 2)] for _ in range(2))
     second = [run | {"trees": "a", "versions": {"torch": version}} for run, version in zip(second, "12", strict=True)]
@@ -237,6 +237,9 @@ def test_other_trees_are_refused_and_other_versions_named(table):
     assert text in report.notes(rows, lines, [])
     second[1]["trees"] = "b"
     with pytest.raises(ValueError, match="row second: seed 1 and seed 2 were run with different trees"):
+        report.compare(rows, {"first": first, "second": second})
+    second = [run | {"trees": "a", "read": {"user-dir": code}} for run, code in zip(second, "cd", strict=True)]
+    with pytest.raises(ValueError, match="row second: seed 1 and seed 2 were run with different user-dir"):
         report.compare(rows, {"first": first, "second": second})
 
 

@@ -1,0 +1,78 @@
+"""What a run reads besides its data: code, checkpoints and other files; others of the same name make another run."""
+
+import contextlib
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
+
+TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")
+GENERATE = ("lm-path",)
+DIGEST = re.compile("[0-9a-f]{64,}")
+
+
+def read_by(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
+    """By row, the digest of each thing that it reads, by key or flag of the table, in the order of the run's key.
+
+    Of a file that is missing it is the path, so that training says that it is missing.
+    """
+    file, code, encoder = functools.cache(_of_file), functools.cache(_of_code), functools.cache(_of_encoder)
+    found = {}
+    for row in rows:
+        probed = encoder(*(str(row.train.get(flag, "")) for flag in ENCODER))
+        read = {ENCODER[0]: probed, "user-dir": code(row.user_dir)}
+        read["pretrained"] = file(row.pretrained) if isinstance(row.pretrained, str) else ""
+        for names, flags in ((TRAIN, row.train), (GENERATE, row.generate)):
+            read |= {name: file(str(flags[name])) for name in names if name in flags}
+        found[row.name] = {name: value for name, value in read.items() if value}
+    return found
+
+
+def differing(own: dict[str, str], other: dict[str, str]) -> str:
+    """The first thing that both read and that is not the same; empty where there is none."""
+    both = [name for name in own if DIGEST.fullmatch(own[name]) and DIGEST.fullmatch(other.get(name, ""))]
+    return next((name for name in both if own[name] != other[name]), "")
+
+
+def trees_read_by(row: Row, folder: Path, splits: Sequence[str] = ("train", "valid", "test")) -> str:
+    """The hash of what ``binarize-syntax`` added to the splits, if the row reads it; other trees make another run."""
+    if row.train.get("task") != TREES:
+        return ""
+    records = sorted(path for split in splits for path in folder.glob(f"{split}.*.syntax.json"))
+    return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
+
+
+def _trees(path: Path) -> bytes:
+    """A description of trees without what made them, as earlier versions wrote it."""
+    content = path.read_bytes()
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(content)
+        if isinstance(record, dict) and "parsers" in record:
+            return json.dumps({key: value for key, value in record.items() if key != "parsers"}).encode()
+    return content
+
+
+def _of_code(user_dir: str) -> str:
+    files = sorted(Path(user_dir).rglob("*.py")) if user_dir else []
+    digests = [f"{path.relative_to(user_dir)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if files else ""
+
+
+def _of_encoder(checkpoint: str, data: str) -> str:
+    """Of a checkpoint that is probed and of its data."""
+    from fairseq_diverse.preparation.pipeline import read_record
+
+    digest = _of_file(checkpoint)
+    return digest if digest == checkpoint else digest + read_record(data)["hash"]
+
+
+def _of_file(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return path
