@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", required=True, choices=("fairseq", "ctranslate2", "huggingface"), help="the program")
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="a file for fairseq, else a new folder")
     parser.add_argument("--data", metavar="DIR", help="prepared data of the training (for CTranslate2's vocabularies)")
-    parser.add_argument("--quantization", choices=TYPES, help="of CTranslate2's weights (default: none)")
+    parser.add_argument("--quantization", choices=TYPES, help="of CTranslate2's weights (default: none, float32)")
 
 
 def main(args: argparse.Namespace) -> None:

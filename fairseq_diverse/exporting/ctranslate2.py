@@ -21,6 +21,7 @@ from fairseq_diverse.support.files import remove, temporary_path
 from fairseq_diverse.support.installed import install
 
 TOLERANCE = 1e-3  # of a log probability; float32 rounding is about 1e-5
+BLANK = "<blank>"  # what CTranslate2 calls fairseq's <pad>
 SENTENCES, LONGEST = 8, 20  # random pairs that are compared, their subwords and </s> at most
 
 
@@ -29,10 +30,10 @@ def to_ctranslate2(path: str | Path, data: str | Path, out: str | Path, quantiza
 
     Args:
         data: prepared data of the training, for its dictionaries.
-        quantization: type of the written weights, see CTranslate2's ``convert``; by default that of the checkpoint.
+        quantization: type of the written weights, see CTranslate2's ``convert``; by default float32.
 
     Raises:
-        UserError: what ``plain_checkpoint`` raises; a setting that CTranslate2 does not have; ``out`` exists.
+        UserError: what ``plain_checkpoint`` raises; a setting or word that CTranslate2 does not have; ``out`` exists.
     """
     try:
         import ctranslate2  # noqa: F401
@@ -44,6 +45,9 @@ def to_ctranslate2(path: str | Path, data: str | Path, out: str | Path, quantiza
     if settings["task"] != "translation":
         raise UserError(f"{path}: --task {settings['task']} cannot go; the task translation can")
     (model,), _, task = load_models([path], data)
+    for side in (task.source_dictionary, task.target_dictionary):
+        if BLANK in side.symbols:
+            raise UserError(f"{path}: {BLANK} is a word of its dictionary, which CTranslate2 takes for padding")
     with _folder(out) as folder:
         file, float32, quantized = folder / "checkpoint.pt", folder / "float32", folder / "quantized"
         torch.save({"args": Namespace(**settings), "model": plain["model"]}, file)

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.models.transformer import TransformerModel
+from omegaconf import OmegaConf
 
 from fairseq_diverse.attention.registry import MECHANISMS, active, attribute_name
 from fairseq_diverse.checkpoints.dictionaries import KEY, kept_digests
-from fairseq_diverse.checkpoints.loading import load_checkpoint, save_checkpoint
+from fairseq_diverse.checkpoints.loading import INITIAL_FILES, load_checkpoint, save_checkpoint
 from fairseq_diverse.checkpoints.settings import printable
 from fairseq_diverse.criterions.disagreement import DisagreementConfig
 from fairseq_diverse.models.layers import add_layer_flags
@@ -39,8 +41,9 @@ def to_fairseq(path: str | Path, out: str | Path) -> None:
 def plain_checkpoint(path: str | Path) -> dict[str, Any]:
     """The checkpoint of a translation model without mechanisms, as one of fairseq's own ``transformer``.
 
-    The parameters are the same; settings of this package and the optimizer's state are left out. The settings are
-    dictionaries, not ``argparse.Namespace``: plain fairseq loads the file under torch's ``weights_only=True``.
+    The parameters are the same; settings of this package, names of files that initialized parameters and the
+    optimizer's state are left out. The settings are dictionaries, not ``argparse.Namespace``: plain fairseq loads the
+    file under torch's ``weights_only=True``.
 
     Raises:
         UserError: (a ValueError) not a checkpoint, not a ``transformer`` for translation, or with something that
@@ -63,8 +66,9 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
     own = set(_own_settings())
     names = {"arch": "transformer", "_name": "transformer", "task": _task(settings), "criterion": _criterion(settings)}
     settings = {name: value for name, value in {**settings, **names}.items() if name not in own}
+    settings |= dict.fromkeys(settings.keys() & {*INITIAL_FILES})  # the parameters are here
     _check_parameters(path, state["model"], settings)
-    sections = {name: _dictionary(section) for name, section in cfg.items()}
+    sections = {name: _dictionary(section) for name, section in (cfg or _of_arguments(settings)).items()}
     for name in ("task", "criterion"):
         section = sections.get(name) or {}
         sections[name] = {key: value for key, value in section.items() if key not in own} | {"_name": names[name]}
@@ -80,6 +84,12 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
         "task_state": {KEY: digests} if (digests := kept_digests(state)) else {},
         "extra_state": {"epoch": 1} | {name: _dictionary(extra[name]) for name in KEPT if name in extra},
     }
+
+
+def _of_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a checkpoint of old, which has arguments only, by section."""
+    cfg: Any = OmegaConf.to_container(convert_namespace_to_omegaconf(Namespace(**settings)), enum_to_str=True)
+    return cfg
 
 
 def _dictionary(value: Any) -> Any:

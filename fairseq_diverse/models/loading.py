@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel
+from omegaconf import OmegaConf
 
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.layers import compile_layers
@@ -40,8 +41,9 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     """
     (model,), cfg, task = load_models([path], data, from_checkpoint="", checkpoint_data="")  # no second checkpoint
     if type(model) is TransformerModel:
-        plain = model
-        model = DiverseTransformerModel.build_model(Namespace(**vars(cfg.model)), task)
+        plain, of = model, cfg.model  # the settings of an exported file are a dictionary
+        settings: Any = vars(of) if isinstance(of, Namespace) else OmegaConf.to_container(of)
+        model = DiverseTransformerModel.build_model(Namespace(**settings), task)
         model.load_state_dict(plain.state_dict())
     if not isinstance(model, DiverseTransformerModel):
         raise UserError(f"{path}: a {cfg.model._name} model; give a diverse_transformer or transformer")

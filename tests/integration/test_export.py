@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.exporting import ctranslate2 as exporting
+from fairseq_diverse.models.loading import load_model
 from tests.integration.commands import TINY, make_data, run
 
 DISAGREEMENT = "--criterion label_smoothed_cross_entropy_with_disagreement --disagreement output"
@@ -164,3 +166,30 @@ def test_wrong_numbers_are_noticed(data, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "TOLERANCE", 0.0)
     with pytest.raises(ValueError, match="a log probability would differ by"):
         exporting.to_ctranslate2(checkpoint, data, tmp_path / "out")
+
+
+def test_exported_files_need_no_other_file(data, checkpoint, tmp_path):
+    """Embeddings that initialized the model may be gone; checkpoints of old have arguments, not a configuration."""
+    state = load_checkpoint(checkpoint)
+    settings = state.pop("cfg")["model"]
+    settings.encoder_embed_path = settings.decoder_embed_path = str(tmp_path / "gone.txt")
+    torch.save({**state, "args": settings}, tmp_path / "old.pt")
+    out = tmp_path / "plain.pt"
+    assert main(["export", "--to", "fairseq", str(tmp_path / "old.pt"), "--out", str(out)]) == 0
+    assert generate(data, out, 2, user_dir=False) == generate(data, checkpoint, 2)
+    model, _ = load_model(out, data)  # with the task of the file, as from_pretrained does
+    assert all(torch.equal(value, state["model"][name]) for name, value in model.state_dict().items())
+    words = ["export", "--to", "ctranslate2", "--data", str(data), "--out", str(tmp_path / "out")]
+    assert main([*words, str(tmp_path / "old.pt")]) == 0
+
+
+def test_a_word_that_ctranslate2_takes_for_padding_is_refused(data, checkpoint, tmp_path, capsys):
+    other, path = tmp_path / "data", tmp_path / "model.pt"
+    shutil.copytree(data, other)
+    for words in other.glob("dict.*.txt"):
+        lines = words.read_text().splitlines(keepends=True)
+        words.write_text("".join(["<blank> 1\n", *lines[1:]]))
+    state = load_checkpoint(checkpoint)
+    torch.save({**state, "task_state": {}}, path)
+    asked = ["export", "--to", "ctranslate2", "--data", str(other), "--out", str(tmp_path / "out"), str(path)]
+    assert main(asked) == 2 and "<blank> is a word of its dictionary, which CTranslate2" in capsys.readouterr().err
