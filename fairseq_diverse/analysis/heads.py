@@ -103,7 +103,8 @@ def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -
         log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)
         nll = -log_probabilities.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target != padding].sum()
         of_encoder = [heads for (component, _), (heads, _) in inside.items() if component == "encoder"]
-        return inside, extra["maps"], list(torch.autograd.grad(nll, of_encoder))
+        found = torch.autograd.grad(nll, of_encoder, allow_unused=True, materialize_grads=True)
+        return inside, extra["maps"], list(found)
 
 
 def _of_encoder(model: DiverseTransformerModel, inside: dict, maps: dict) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -15,6 +15,7 @@ outputs' energy does not depend on the position, effective rank in how many dire
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def main(args: argparse.Namespace) -> None:
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
     from fairseq.data.data_utils import numpy_seed
+    from fairseq.utils import resolve_max_positions
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.heads import draw_figures, inspect_heads
@@ -71,6 +73,10 @@ def main(args: argparse.Namespace) -> None:
     with numpy_seed(2):  # the order of task.get_batch_iterator
         order = pairs.ordered_indices()
     order = order[order < (args.sentences or len(pairs))]
+    allowed = resolve_max_positions(task.max_positions(), model.max_positions())
+    order, longer = pairs.filter_indices_by_size(order, allowed)
+    if longer:
+        print(f"{len(longer)} sentences longer than the model's positions {allowed} are left out", file=sys.stderr)
     batches = (order[start : start + BATCH] for start in range(0, len(order), BATCH))
     samples = (pairs.collater([pairs[number] for number in batch]) for batch in batches)
     figures, attentions = inspect_heads(model, samples, task.source_dictionary, gate, graphs)

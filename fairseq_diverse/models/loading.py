@@ -14,7 +14,7 @@ from fairseq_diverse.models.layers import compile_layers
 from fairseq_diverse.support.errors import UserError
 
 
-def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str) -> tuple[list[Any], Any, Any]:
+def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str | bool) -> tuple[list[Any], Any, Any]:
     """The models of the checkpoints, the configuration of the last one, and a task with the dictionaries of ``data``.
 
     Args:
@@ -39,7 +39,9 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     Raises:
         UserError: as ``load_models``, or the model is of another kind.
     """
-    (model,), cfg, task = load_models([path], data, from_checkpoint="", checkpoint_data="")  # no second checkpoint
+    no_second_checkpoint = {"from_checkpoint": "", "checkpoint_data": ""}
+    gradients = {"checkpoint_activations": False, "offload_activations": False}  # of head outputs fairseq has none then
+    (model,), cfg, task = load_models([path], data, **no_second_checkpoint, **gradients)
     if type(model) is TransformerModel:
         plain, of = model, cfg.model  # the settings of an exported file are a dictionary
         settings: Any = vars(of) if isinstance(of, Namespace) else OmegaConf.to_container(of)

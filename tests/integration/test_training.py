@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.cli import main
 from tests.integration.commands import ON_TWO_GPUS, TINY, USER_DIR, cli, make_data, run, train_in_two_processes
 
 pytestmark = pytest.mark.integration
@@ -62,6 +63,20 @@ def trained(data, tmp_path_factory):
         log = run("train", data, *TINY.split(), *flags.split(), "--max-update", 2, "--save-dir", folder)
         found[system] = log, folder / "checkpoint_last.pt"
     return found
+
+
+@pytest.mark.parametrize("flags", ["--checkpoint-activations", "--no-cross-attention"])
+def test_heads_of_models_with_other_gradients(data, tmp_path, flags, capsys):
+    """Without cross-attention nothing depends on the encoder; sentences beyond the positions are left out."""
+    longest = "--max-source-positions 7 --max-target-positions 7 --skip-invalid-size-inputs-valid-test "
+    longest += "--required-batch-size-multiple 1"
+    run("train", data, *TINY.split(), *flags.split(), *longest.split(), "--max-update", 1, "--save-dir", tmp_path)
+    asked = ["heads", "--checkpoint", str(tmp_path / "checkpoint_last.pt"), "--data", str(data), "--json"]
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    importance = torch.tensor(json.loads(shown.out)["importance"])
+    assert (importance > 0).all() if flags == "--checkpoint-activations" else (importance == 0).all()
+    assert "sentences longer than the model's positions (7, 7) are left out" in shown.err
 
 
 @pytest.fixture(scope="module")
