@@ -14,6 +14,7 @@ from fairseq_diverse.attention.functional.masking import attend_somewhere, maske
 from fairseq_diverse.attention.mechanism import AttentionContext, AttentionShape
 from fairseq_diverse.attention.plan import Placed
 from fairseq_diverse.attention.relations import Relations
+from fairseq_diverse.attention.warm_start import NotTrained, trained_only
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +232,11 @@ class StagedAttention(StagedBody, MultiheadAttention):
         self.key_heads = self.num_heads  # only without mechanisms
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Warm start: a mechanism that the checkpoint does not have keeps its initial values."""
+        """Warm start: a mechanism that the checkpoint does not have keeps its initial values.
+
+        Raises:
+            NotTrained: there is one, but the model is loaded under ``only_trained``.
+        """
         super().upgrade_state_dict_named(state_dict, name)
         own = self.state_dict(prefix=f"{name}.")
         # input widths
@@ -247,6 +252,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
             its = {key: value for key, value in own.items() if key.startswith(f"{name}.{mechanism}.")}
             if not any(key in state_dict for key in its):
                 new |= its
+        if new and trained_only():
+            raise NotTrained(next(iter(new)))
         if new:
             state_dict.update(new)
             projection = (f"{name}.out_proj.weight", f"{name}.out_proj.bias") if self.out_proj is None else ()

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.warm_start import NotTrained, only_trained
 from fairseq_diverse.checkpoints.dictionaries import OtherDictionaries
 from fairseq_diverse.checkpoints.settings import literal, printable, unsafe_setting
 from fairseq_diverse.support.errors import UserError
@@ -323,7 +324,8 @@ def _with_readable_errors(load: Any) -> Any:
             raise UserError("the path of the checkpoint is empty; give a file")
         settings = {**(arg_overrides or {}), **dict.fromkeys(INITIAL_FILES)}
         try:
-            return load(filenames, settings, *args, **kwargs)
+            with only_trained():
+                return load(filenames, settings, *args, **kwargs)
         except (MemoryError, UserError):
             raise
         except Exception as error:
@@ -347,6 +349,11 @@ def _load_problem(names: str, data: str, error: Exception) -> str:
             return (
                 f"{names}: has a mechanism that is not registered; give its --user-dir, or the flags of its training: "
                 f"{lines[-1]}"
+            )
+        case NotTrained():
+            return (
+                f"{names}: was trained without {lines[0]}, which would be drawn at random; train it, from this "
+                "checkpoint with --finetune-from-model, or leave the mechanism out"
             )
         case OtherDictionaries():
             return f"{names}: does not fit {data}; was it trained on other data? {lines[0]}"

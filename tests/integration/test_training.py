@@ -171,6 +171,19 @@ def test_warm_start_from_plain_fairseq_logs_what_is_new(data, tmp_path):
         assert all(part in text for part in logged) and ("warm start" in text) == bool(logged)
 
 
+@pytest.mark.parametrize(
+    ("setting", "parameter"),
+    [({"talking": "both"}, "encoder.layers.0.self_attn.talking.before"), ({"qk_head_dim": 7}, "k_proj.weight")],
+)
+def test_only_training_starts_from_parameters_that_a_checkpoint_lacks(data, trained, setting, parameter):
+    checkpoint = trained["off"][1]
+    asked = ("generate", data, "--path", checkpoint, *DECODING)
+    done = run(*asked, "--model-overrides", repr(setting), check=False)
+    assert f"error: {checkpoint}: was trained without " in done.stderr and parameter in done.stderr
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    run(*asked, "--model-overrides", repr({"disagreement": "output", "evolving_carry": 0.1}))  # no parameters
+
+
 def test_a_warning_for_more_interacting_heads_than_the_sentence_length_allows(tmp_path):
     """In the direction of the files and in the other one, whose source is longer."""
     data = make_data(tmp_path, end=" w1" * 5)
