@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 METRICS = {"loss": "loss, bits a token", "nll_loss": "negative log-likelihood, bits a token"}
+OF_CLASSIFIERS = "loss, as logged"  # in bits or nats a sentence, or a squared error
 LINES = ("-", "--", "-.", ":")
 POINTS = 50  # about as many independent values has a curve that is smoothed by default
 
@@ -25,7 +26,7 @@ class Curve(NamedTuple):
 
     updates: list[int]
     minutes: list[float]  # spent in training updates so far
-    losses: list[float]  # as fairseq logs it: bits a token
+    losses: list[float]  # as fairseq logs it: bits a token, but for classifiers
 
 
 class Training(NamedTuple):
@@ -33,6 +34,7 @@ class Training(NamedTuple):
 
     training: Curve
     validation: Curve
+    of_tokens: bool = True  # not of a classifier
 
 
 def read_training(path: Path, metric: str = "loss") -> Training:
@@ -71,7 +73,8 @@ def read_training(path: Path, metric: str = "loss") -> Training:
         curve.losses.append(float(logged[update][metric]))
     updates = sorted(validated)
     minutes = np.interp(updates, [0, *curve.updates], [0.0, *curve.minutes]).tolist()
-    return Training(curve, Curve(updates, minutes, [validated[update] for update in updates]))
+    validation = Curve(updates, minutes, [validated[update] for update in updates])
+    return Training(curve, validation, any("ppl" in stats for stats in logged.values()))
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
@@ -117,6 +120,7 @@ def draw_learning_curves(found: Mapping[str, Sequence[Training]], metric: str, s
     panels[0].plot([], [], color="gray", label=kind)
     if any(one.validation.losses for of_name in found.values() for one in of_name):
         panels[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
-    panels[0].set_ylabel(METRICS[metric])
+    of_tokens = all(one.of_tokens for of_name in found.values() for one in of_name)
+    panels[0].set_ylabel(METRICS[metric] if of_tokens else OF_CLASSIFIERS)
     legend_above(figure)
     return figure

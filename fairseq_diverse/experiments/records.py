@@ -36,6 +36,17 @@ def read_json(path: Path, hint: str = AGAIN) -> dict[str, Any] | None:
     return content
 
 
+def write_copy(path: Path, content: dict[str, Any]) -> None:
+    """Write to a folder of results, which may be another person's.
+
+    Raises:
+        ValueError: the path is a link, by which any file could be replaced.
+    """
+    if path.is_symlink():
+        raise ValueError(f"{path}: a link; delete it, or save to another folder")
+    write_json(path, content)
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a dictionary, a line for each of its entries."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items())

@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_diverse.data.glue import TASKS
 from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, of_glue, translation
 from fairseq_diverse.experiments.inputs import differing, read_by
-from fairseq_diverse.experiments.records import AGAIN, read_summary, write_json
+from fairseq_diverse.experiments.records import AGAIN, read_summary, write_copy
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import Run, find_runs
 
@@ -188,7 +188,7 @@ def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
         for summary in of_row:
             path = copy_path(folder, name, summary["seed"])
             commands = [_portable(line) for line in summary["commands"]]
-            write_json(path, summary | {"system": name, "commands": commands})
+            write_copy(path, summary | {"system": name, "commands": commands})
             paths.append(path)
     return paths
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_diverse.experiments.datasets import DataSet, find_data
-from fairseq_diverse.experiments.records import is_count, read_json, write_json
+from fairseq_diverse.experiments.records import is_count, read_json, write_copy
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.saved import Summary
 from fairseq_diverse.support.errors import UserError
@@ -196,7 +196,7 @@ def record_path(folder: Path, data: str) -> Path:
 def save_records(folder: Path, records: Mapping[str, tuple[Record, str]]) -> None:
     """Copy them beside saved summaries, where `find_records` finds them."""
     for name, (record, _) in records.items():
-        write_json(record_path(folder, name), record)
+        write_copy(record_path(folder, name), record)
 
 
 def _tests(summaries: Sequence[Summary]) -> list[str]:

@@ -12,6 +12,7 @@ from fairseq_diverse.experiments.environment import AVX2
 from fairseq_diverse.experiments.inputs import read_by
 from fairseq_diverse.experiments.runs import find_runs
 from fairseq_diverse.experiments.saved import from_results, refuse_replacing, save
+from fairseq_diverse.experiments.sentences import record_path, save_records
 from fairseq_diverse.experiments.side_by_side import side_by_side
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics import scores
@@ -84,6 +85,21 @@ def test_copies_of_runs_with_another_file_are_refused(data, table, tmp_path):
     assert len(from_results(tmp_path / "older", [row])["first"]) == 1
     words.unlink()
     assert len(from_results(tmp_path / "a", [row])["first"]) == 1
+
+
+def test_copies_do_not_go_through_links(tmp_path):
+    """A folder of another person's results could have any file replaced."""
+    (tmp_path / "mine").write_text("text")
+    for path in (tmp_path / "results/first-seed1.json", record_path(tmp_path / "results", "d")):
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(tmp_path / "mine")
+    for asked in (
+        lambda: save(tmp_path / "results", {"first": [SUMMARY]}),
+        lambda: save_records(tmp_path / "results", {"d": ({"tests": {}}, "")}),
+    ):
+        with pytest.raises(ValueError, match=r"results/.*\.json: a link; delete it, or save to another folder"):
+            asked()
+    assert (tmp_path / "mine").read_text() == "text"
 
 
 def test_copies_of_another_pretraining_are_refused(data, table, tmp_path):

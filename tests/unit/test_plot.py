@@ -383,7 +383,14 @@ def test_the_head_map_is_of_means_over_real_tokens_and_layers():
 
 
 def line(update, loss, wall, **more):
-    stats = {"num_updates": str(update), "loss": str(loss), "nll_loss": "1", "train_wall": str(wall), **more}
+    stats = {
+        "num_updates": str(update),
+        "loss": str(loss),
+        "nll_loss": "1",
+        "train_wall": str(wall),
+        "ppl": "2",
+        **more,
+    }
     return f"2026-01-01 00:00:00 | INFO | train_inner | {json.dumps(stats)}\n"
 
 
@@ -410,6 +417,9 @@ def test_learning_curves(tmp_path, capsys):
     assert by_minutes.get_lines()[0].get_xydata().tolist() == [[0.5, 9.5], [1.5, 8.5], [2.0, 7.5]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "training", "validation"]
     assert by_updates.get_ylabel() == "loss, bits a token"
+    (tmp_path / "classifier.log").write_text(line(10, 0.6, 6).replace('"ppl"', '"accuracy"'))
+    classifier = read_training(tmp_path / "classifier.log")
+    assert draw_learning_curves({"a": [found], "c": [classifier]}, "loss").axes[0].get_ylabel() == "loss, as logged"
     pale, mean, *_ = draw_learning_curves({"a": [found]}, "nll_loss", smooth=2).axes[0].get_lines()
     assert pale.get_ydata().tolist() == [9.5, 8.5, 7.5] and mean.get_ydata().tolist() == [9.5, 8.5, 7.5]
     out = str(tmp_path / "curves.png")
