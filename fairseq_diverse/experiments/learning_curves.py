@@ -107,7 +107,7 @@ def draw_learning_curves(found: Mapping[str, Sequence[Training]], metric: str, s
         line = {"color": color, "linestyle": LINES[number % len(LINES)], "linewidth": 1.2}
         dots = {"color": color, "marker": marker, "markersize": 4, "fillstyle": "none", "linestyle": "none"}
         for axis, field in zip(panels, ("updates", "minutes"), strict=True):
-            for i, (training, validation) in enumerate(of_name):
+            for i, (training, validation, _) in enumerate(of_name):
                 at = getattr(training, field)
                 if window > 1:
                     axis.plot(at, training.losses, color=color, linewidth=0.6, alpha=0.25)
