@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairseq_diverse.experiments.runs import Run, Tracking
     from fairseq_diverse.experiments.tables import Table
 
+NUMBER = "slurm-job.txt"  # of the job that a run was queued as, in its folder
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
 
@@ -250,9 +251,10 @@ def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
     from fairseq_diverse.experiments.environment import AVX2
     from fairseq_diverse.experiments.schedule import other_arithmetic
     from fairseq_diverse.experiments.slurm import Job
+    from fairseq_diverse.support.files import atomic_write
     from fairseq_diverse.support.paths import runs_dir
     from fairseq_diverse.support.processes import is_locked
-    from fairseq_diverse.support.slurm import submit
+    from fairseq_diverse.support.slurm import queued_jobs, submit
 
     for run in runs:
         if args.same_arithmetic and (why := other_arithmetic(run, AVX2)):
@@ -261,16 +263,29 @@ def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
     for run in (busy := [run for run in unfinished if is_locked(run.directory)]):
         print(f"{run.name}: a process is working on {run.directory}", file=sys.stderr)
     unfinished = [run for run in unfinished if run not in busy]
+    numbers, there = {run.name: _number(run) for run in unfinished}, queued_jobs()
+    for run in (queued := [run for run in unfinished if numbers[run.name] in there]):
+        print(f"{run.name}: is queued as job {numbers[run.name]}", file=sys.stderr)
+    unfinished = [run for run in unfinished if run not in queued]
     waiting = [run for run in unfinished if run.first and not run.first.finished]
     ready = [run for run in unfinished if run not in waiting]
     folder = runs_dir() / "slurm"
     jobs = [Job(run, args.same_arithmetic) for run in ready]
     for run, job in zip(ready, submit(jobs, args.jobs, args.slurm, folder) if jobs else [], strict=True):
+        with atomic_write(run.directory / NUMBER) as f:
+            f.write(job)
         print(f"{run.name}: job {job}, {run.directory}")
-    others = f"{len(busy)} at work, " * bool(busy) + f"{len(runs) - len(unfinished) - len(busy)} done before"
+    begun = len(busy) + len(queued)
+    others = f"{begun} queued or at work, " * bool(begun) + f"{len(runs) - len(unfinished) - begun} done before"
     print(f"{len(ready)} runs queued, {others}; logs of jobs: {folder}")
     if waiting:
         print(f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again")
+
+
+def _number(run: "Run") -> str:
+    """Of the SLURM job that the run was last queued as; empty where it never was."""
+    path = run.directory / NUMBER
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _report(args: argparse.Namespace) -> str:

@@ -1,7 +1,9 @@
 """Work as one array of SLURM jobs, by submitit."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,3 +70,11 @@ def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[
     except (ValueError, TypeError, FailedJobError) as error:
         raise UserError(f"--slurm {' '.join(settings)}: {' '.join(str(error).split())}") from None
     return [job.job_id for job in queued]
+
+
+def queued_jobs() -> set[str]:
+    """The numbers of this user's jobs that wait or run; none where SLURM does not answer."""
+    asked = ["squeue", "--me", "--array", "--noheader", "--format=%i"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return {*subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.split()}
+    return set()

@@ -1,4 +1,4 @@
-"""`fairseq-diverse run --slurm` with substitutes for SLURM's three programs, which run the jobs of an array at once."""
+"""`fairseq-diverse run --slurm` with substitutes for SLURM's programs, which run the jobs of an array at once."""
 
 import os
 import re
@@ -31,6 +31,9 @@ echo Submitted batch job 42
 SLURM_JOB_ID=42_$1 SLURM_ARRAY_JOB_ID=42 SLURM_ARRAY_TASK_ID=$1 SLURM_LOCALID=0 SLURM_PROCID=0 SLURM_NTASKS=1 \\
     SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_JOB_NODELIST=here \\
     setsid bash "$SLURM_LOG/script" >>"$SLURM_LOG/job-$1.log" 2>&1 </dev/null &
+""",
+    "squeue": """
+cat "$SLURM_LOG/queue" 2>/dev/null
 """,
     "srun": """
 while [[ $1 != */python* ]]; do shift; done
@@ -90,6 +93,19 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp
     assert "# OMP_NUM_THREADS=1\n" in environment and re.search(r"^torch==", environment, re.MULTILINE)
     again = call(runs, *asked)
     assert again.stdout.startswith("0 runs queued, 2 done before")
+
+
+def test_what_is_queued_is_not_queued_again(folder, slurm, tmp_path):  # noqa: F811
+    """Jobs wait until the queue of this test, a file, no longer has their numbers."""
+    (slurm / "start").write_text("#!/bin/bash\n")
+    runs, asked = tmp_path / "runs", ["run", folder / "table.yaml", "--rows", "baseline", "--slurm"]
+    assert "1 runs queued, 0 done before" in call(runs, *asked, "--seeds", 1).stdout
+    (slurm / "queue").write_text("7\n42\n")
+    more = call(runs, *asked, "--seeds", "1,2")
+    assert more.stderr == "baseline seed 1: is queued as job 42\n"
+    assert "1 runs queued, 1 queued or at work, 0 done before" in more.stdout and "baseline seed 2: job" in more.stdout
+    (slurm / "queue").write_text("7\n")
+    assert "2 runs queued, 0 done before" in call(runs, *asked, "--seeds", "1,2").stdout
 
 
 @needs_models
