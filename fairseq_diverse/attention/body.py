@@ -153,7 +153,9 @@ class StagedBody:
             heads = mechanism.heads(heads, context)
         figures = None
         if terms:
-            figures = agreement(terms, context.v, heads, weights, context.valid_keys, context.valid_queries)
+            signed = replacing or self.stage_keys["normalize"]  # a softmax is never negative
+            maps = weights.abs() if signed and weights is not None and "position" in terms else weights
+            figures = agreement(terms, context.v, heads, maps, context.valid_keys, context.valid_queries)
         for mechanism in self.stage("gate"):
             heads = mechanism.gate(heads, context)
         return BodyOutput(heads, weights, figures)

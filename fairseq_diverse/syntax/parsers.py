@@ -151,7 +151,7 @@ class Stanza:
 
 
 def _without_root(tree: Any) -> Any:
-    """A tree of stanza without the ROOT above it, which benepar's lack."""
+    """A tree of stanza without the ROOT above it. (benepar's keep their TOP: layers, not relations, are one higher.)"""
     return tree.children[0] if tree.label == "ROOT" and len(tree.children) == 1 else tree
 
 

@@ -65,6 +65,16 @@ def test_the_model_measures_what_the_paper_defines():
     torch.testing.assert_close(extra["agreement"], expected / 2)
 
 
+def test_the_position_term_of_maps_with_negative_weights():
+    model = build_model({"differential_on": "encoder"}).double().eval()
+    request = AttentionRequest(("position",), "encoder:2", weights="encoder")
+    _, extra = model(**(net_input := batch()), attention_request=request)
+    maps = extra["maps"]["encoder", 2].transpose(0, 1)
+    assert (maps < 0).any()
+    expected = reference.position_agreement(maps.tolist(), (net_input["src_tokens"] != dictionary().pad()).tolist())
+    assert extra["agreement"].item() == pytest.approx(expected)
+
+
 def test_mean_over_layers_then_components():
     model = build_model().eval()
 

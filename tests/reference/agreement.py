@@ -33,7 +33,7 @@ def position_agreement(weights, valid):
         for t, is_real in enumerate(real):
             if is_real:
                 pairs = [
-                    sum(a * b for a, b in zip(sentence[i][t], sentence[j][t], strict=True))
+                    sum(abs(a * b) for a, b in zip(sentence[i][t], sentence[j][t], strict=True))
                     for i in heads
                     for j in heads
                 ]

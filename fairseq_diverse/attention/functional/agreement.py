@@ -60,17 +60,18 @@ def subspace_agreement(values: Tensor, valid: Tensor, centre: bool = False) -> T
 def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
     """Mean pairwise overlap of the attended positions.
 
-        mean over valid (b, t) of  1/H^2 sum_{i,j} sum_s weights[b,i,t,s] * weights[b,j,t,s]
+        mean over valid (b, t) of  1/H^2 sum_{i,j} sum_s | weights[b,i,t,s] * weights[b,j,t,s] |
 
     Source: Li et al. (2021), Eq. 6; the paper maximises the negative. Padded queries are left out. Computed in O(H)
     as the squared norm over keys of the mean map.
 
     Args:
-        weights: (B, H, T, S) softmax output, before weight mixing and dropout.
+        weights: (B, H, T, S) softmax output, before weight mixing and dropout; of maps that may be negative, such as
+            those of differential attention, the absolute values.
         valid: (B, T) bool, True at real queries.
 
     Returns:
-        Scalar in [0, 1], float32 or float64; 1 when all heads attend to the same single position.
+        Scalar, float32 or float64; of a softmax in [0, 1], 1 when all heads attend to the same single position.
 
     Raises:
         ValueError: if H < 2.
