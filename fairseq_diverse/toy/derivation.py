@@ -38,6 +38,7 @@ CITIES = split(WORDS["cities"], "/")
 TITLES, COMPOUNDS, PREDICATES = split(WORDS["titles"]), split(WORDS["compounds"]), split(WORDS["predicates"])
 OFTEN, MANNERS = split(WORDS["frequency-adverbs"]), split(WORDS["manner-adverbs"])
 DEGREES = split(WORDS["degree-adverbs"])
+BEFORE_NOUNS = {"so": ("very", "sehr"), "too": ("rather", "ziemlich")}  # in place of "a so old man"
 ATTACHMENTS = split(WORDS["attachments"], "/")
 PLACES = {name: split(table, "/") for name, table in WORDS["places"].items()}
 SUBORDINATORS = split(WORDS["subordinators"], " = ")
@@ -65,7 +66,7 @@ class Derivation:
     phrase comes before the verb. ``closed``: it has no relative clause.
     """
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int | str):
         self.random = random.Random(seed).random
 
     def chance(self, probability: float) -> bool:
@@ -113,7 +114,7 @@ class Derivation:
             return None
         other.tense, other.modal, other.negated, other.time = first.tense, None, False, None
         self.avoid_ambiguous_tense(other)
-        return other if other.tense == first.tense else None
+        return other if other.tense == first.tense and first.frame != "weather" else None  # "it" rains, but sings not
 
     def existential(self) -> Clause:
         subject = self.common(ANY, 1, closed=True)
@@ -380,7 +381,8 @@ class Derivation:
             adjective = self.weighted(*lexicon.adjectives(noun.kind))
             plain = result.determiner not in ("a", "") or result.adjectives or not self.chance(0.12)
             if adjective.english not in [other.english for _, other in result.adjectives]:
-                result.adjectives.append((("", "") if plain else self.zipf(DEGREES), adjective))
+                degree = ("", "") if plain else self.zipf(DEGREES)
+                result.adjectives.append((BEFORE_NOUNS.get(degree[0], degree), adjective))
         if noun.singular in ("bottle", "glass", "cup") and not plural and self.chance(0.5):
             result.content = self.weighted(*lexicon.nouns("D"))
         elif depth:

@@ -222,7 +222,8 @@ def subject(c: Clause) -> list[Part]:
 
 
 def subject_relation(c: Clause) -> str:
-    return "nsubj:pass" if c.passive else "nsubj"
+    active = c.modal and " to" in c.modal.english  # "it had to be painted": the subject of had
+    return "nsubj:pass" if c.passive and not active else "nsubj"
 
 
 def fronted(c: Clause) -> list[Part]:

@@ -21,7 +21,7 @@ from fairseq_diverse.toy.abstract_syntax import (
     Time,
     Year,
 )
-from fairseq_diverse.toy.lexicon import VOWELS, WORDS, Adjective, FixedTime, Noun
+from fairseq_diverse.toy.lexicon import MUST_NOT, VOWELS, WORDS, Adjective, FixedTime, Noun
 
 CASES = ("nom", "acc", "dat", "gen")
 Declension = dict[str, list[str]]
@@ -55,7 +55,7 @@ PRONOUNS = {
     "who": ("wer", "wen", "wem"), "what": ("was", "was", "was"), "it m": ("er", "ihn", "ihm"),
     "it f": ("sie", "sie", "ihr"), "it n": ("es", "es", "ihm"),
 }  # fmt: skip
-REFLEXIVE = {"I": "mich", "you": "dich", "we": "uns"}  # all others: sich
+REFLEXIVE = {"I": ("mich", "mir"), "you": ("dich", "dir"), "we": ("uns", "uns")}  # accusative, dative; all others: sich
 CONTRACTIONS = {
     ("in", "dem"): "im", ("an", "dem"): "am", ("von", "dem"): "vom", ("zu", "dem"): "zum", ("bei", "dem"): "beim",
     ("zu", "der"): "zur", ("in", "das"): "ins", ("an", "das"): "ans",
@@ -260,8 +260,9 @@ def main(c: Clause, elided: bool = False) -> list[str]:
     first += time(c.time) if c.time and c.time_first else []
     first += prepositional(c.place) if c.place and c.place_first else []
     said = [] if elided else subject(c)
-    start = [*first, finite, *said] if first else [*said, finite]
-    return [*start, *middle(c), *rest, *last(c), *(["und", *main(c.also, elided=True)] if c.also else [])]
+    start = [*first, finite] if first else [*said, finite]
+    before = inner_subject(c) if first and not elided else nominative_pronoun(c)
+    return [*start, *before, *middle(c), *rest, *last(c), *(["und", *main(c.also, elided=True)] if c.also else [])]
 
 
 def subordinate(c: Clause, subordinator: str, elided: bool = False) -> list[str]:
@@ -269,14 +270,14 @@ def subordinate(c: Clause, subordinator: str, elided: bool = False) -> list[str]
     finite, rest = verbs(c)
     if c.verb and rest == [c.verb.prefix]:
         finite, rest = c.verb.prefix + finite, []
-    words = [*subordinator.split(), *([] if elided else subject(c)), *middle(c), *rest, finite, *last(c)]
+    words = [*subordinator.split(), *([] if elided else inner_subject(c)), *middle(c), *rest, finite, *last(c)]
     return words + (["und", *subordinate(c.also, "", elided=True)] if c.also else [])
 
 
 def question(c: Clause, asked: list[str]) -> list[str]:
     """Verb first, or second after the words ``asked``."""
     finite, rest = verbs(c)
-    return [*asked, finite, *subject(c), *middle(c), *rest, *last(c)]
+    return [*asked, finite, *inner_subject(c), *middle(c), *rest, *last(c)]
 
 
 def infinitive(c: Clause, controller: Argument) -> list[str]:
@@ -291,10 +292,21 @@ def subject(c: Clause) -> list[str]:
     return ["es"] if c.existential else noun_phrase(c.subject, c.verb.subject_case if c.verb else "nom")
 
 
+def inner_subject(c: Clause) -> list[str]:
+    """The subject after the finite verb or a subordinator, after a nominative pronoun: "weil ihr Peter fehlt"."""
+    return [*nominative_pronoun(c), *subject(c)]
+
+
 def nominative(c: Clause) -> Argument:
     """The phrase that the verb agrees with: the object of verbs such as "miss" (fehlen), else the subject."""
     slots = zip(c.verb.objects if c.verb else (), c.objects, strict=False)
     return next((item for slot, item in slots if slot.case == "nom"), c.subject)
+
+
+def nominative_pronoun(c: Clause) -> list[str]:
+    """The pronoun that the verb agrees with, if it is not the subject."""
+    item = nominative(c)
+    return noun_phrase(item, "nom") if item is not c.subject and item.pronoun else []
 
 
 def verbs(c: Clause) -> tuple[str, list[str]]:
@@ -305,8 +317,8 @@ def verbs(c: Clause) -> tuple[str, list[str]]:
     prefix = c.verb.prefix if c.verb else ""
     participle = prefix + parts[3]
     if c.modal and c.modal.infinitive:
-        forms = (*c.modal[1:4], "")
-        finite = conjugate(forms, c.past or c.modal.past, person, plural)
+        modal = MUST_NOT if c.modal.english == MUST_NOT.english and c.negated else c.modal
+        finite = conjugate((*modal[1:4], ""), c.past or modal.past, person, plural)
         return finite, [participle, "werden"] if c.passive else [prefix + parts[0]]
     if c.tense in ("perfect", "pluperfect"):
         being = c.passive or not c.verb or c.verb.auxiliary == "sein"
@@ -322,7 +334,7 @@ def middle(c: Clause, controller: Argument | None = None) -> list[str]:
 
     An indefinite accusative or predicate noun is negated by kein instead of nicht.
     """
-    pronouns: dict[str, list[str]] = {"nom": [], "acc": [], "dat": []}
+    pronouns: dict[str, list[str]] = {"acc": [], "dat": []}
     nouns: dict[str, list[str]] = {"dat": [], "acc": [], "nom": []}
     governed: list[str] = []
     negated = c.negated
@@ -332,11 +344,12 @@ def middle(c: Clause, controller: Argument | None = None) -> list[str]:
             continue
         kein = negated and item.negatable and slot.case == "acc"
         negated = negated and not kein
-        (pronouns if item.pronoun else nouns)[slot.case] += noun_phrase(item, slot.case, kein)
+        if not (item.pronoun and slot.case == "nom"):
+            (pronouns if item.pronoun else nouns)[slot.case] += noun_phrase(item, slot.case, kein)
     indefinite = c.subject if c.existential else c.predicate.noun if c.predicate else None
     kein = negated and indefinite is not None and indefinite.negatable
-    words = [reflexive(controller or c.subject)] if c.verb and c.verb.reflexive else []
-    words += pronouns["nom"] + pronouns["acc"] + pronouns["dat"]
+    own = [reflexive(controller or c.subject, c.verb.takes_accusative)] if c.verb and c.verb.reflexive else []
+    words = pronouns["acc"] + own + pronouns["dat"]
     words += ["gerade"] if c.tense == "progressive" else []
     words += [c.often[1]] if c.often else []
     words += time(c.time) if c.time and not c.time_first else []
@@ -359,8 +372,10 @@ def predicate(item: Predicate, negative: bool) -> list[str]:
     return [*complement, *item.degree[1].split(), item.adjective.german]
 
 
-def reflexive(controller: Argument) -> str:
-    return REFLEXIVE.get(controller.word, "sich") if isinstance(controller, Pronoun) else "sich"
+def reflexive(controller: Argument, dative: bool) -> str:
+    """Dative beside an accusative object: "ich sehe mir einen Film an"."""
+    known = REFLEXIVE.get(controller.word) if isinstance(controller, Pronoun) else None
+    return known[dative] if known else "sich"
 
 
 def last(c: Clause) -> list[str]:

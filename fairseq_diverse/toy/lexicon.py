@@ -71,6 +71,11 @@ class Verb(NamedTuple):
         return "dat" if any(slot.case == "nom" for slot in self.objects) else "nom"
 
     @property
+    def takes_accusative(self) -> bool:
+        """Whether an object is in the accusative, without a preposition."""
+        return any(slot.case == "acc" and not slot.german for slot in self.objects)
+
+    @property
     def plain_object(self) -> bool:
         """Whether its first object has no preposition in either language and a case that fits "whom" or "what"."""
         slot = self.objects[0]
@@ -106,6 +111,8 @@ def split(table: Iterable[str], separator: str | None = None) -> list[tuple[str,
 
 
 def english_plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2] not in VOWELS:
+        return noun[:-1] + "ies"
     return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
@@ -136,7 +143,8 @@ def german_parts(verb: str) -> tuple[str, ...]:
     else:
         base = base.rstrip("~")
         stem = base.removesuffix("n").removesuffix("e")
-        hard = stem[-1] in "td" or (stem[-1] in "mn" and stem[-2] not in VOWELS + "hlrmn")
+        soft = stem[-2] in VOWELS + "hlrmn" and stem[-3:-1] != "ch"  # wohnt, but zeichnet
+        hard = stem[-1] in "td" or (stem[-1] in "mn" and not soft)
         link = "e" if hard else ""
         ge = "" if base.endswith("ieren") else "ge"
         parts = (base, f"{stem}{link}t", f"{stem}{link}te", f"{ge}{stem}{link}t")
@@ -206,6 +214,7 @@ MODALS = (
     Modal("would", "werden", "wird", "würde", past=True),
     Modal("like to", "", "", ""),  # an adverb in German: gern
 )
+MUST_NOT = Modal("must", "dürfen", "darf", "durfte")  # negated; "muss nicht" is "does not have to"
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------

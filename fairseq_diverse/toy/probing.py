@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fairseq_diverse.data.probing import TASKS
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.toy.corpus import sentence_pair
 from fairseq_diverse.toy.derivation import Derivation
@@ -42,7 +41,7 @@ def write_probing(out: Path, sentences: int, seed: int = 1) -> dict[str, Counter
     mix = {}
     with ExitStack() as stack:  # all files are renamed into place at the end
         for task, probe in make_probes(seed).items():
-            derivation = Derivation(seed + TASKS.index(task))
+            derivation = Derivation(f"{task} {seed}")  # the corpus of no seed
             examples: dict[str, str] = {}
             while len(examples) < sentences:
                 tree, _ = sentence_pair(derivation)
@@ -76,9 +75,10 @@ def make_probes(seed: int) -> dict[str, Probe]:
         return (sequence if sequence in tops else "OTHER"), text(tree)
 
     def bigram_shift(tree: Tree) -> Example | None:
-        order = words(tree)[:-1]  # the final punctuation stays
-        # the first word's capital letter would show the shift
-        places = [i for i, pair in enumerate(itertools.pairwise(order)) if i and pair[0] != pair[1]]
+        order, tags = words(tree)[:-1], [leaf.label for leaf in tree.leaves()]  # the final punctuation stays
+        # the first word's capital letter would show the shift; two adjectives have no order
+        pairs = enumerate(itertools.pairwise(order))
+        places = [i for i, (one, other) in pairs if i and one != other and tags[i : i + 2] != ["JJ", "JJ"]]
         if not places or rng.random() < 0.5:
             return "O", text(tree)
         place = rng.choice(places)
@@ -87,7 +87,7 @@ def make_probes(seed: int) -> dict[str, Probe]:
 
     def odd_man_out(tree: Tree) -> Example | None:
         leaves = list(tree.leaves())
-        places = [i for i, leaf in enumerate(leaves) if leaf.label in NOUNS + VERBS and i]
+        places = [i for i, leaf in enumerate(leaves) if i and _is_content(leaf)]
         if not places:
             return None
         if rng.random() < 0.5:
@@ -160,12 +160,7 @@ def _number(tree: Tree, relation: str) -> Example | None:
 
 def _content_words(trees: Sequence[Tree]) -> set[str]:
     """Nouns and verbs of medium frequency."""
-    counts = Counter(
-        leaf.word.lower()
-        for tree in trees
-        for leaf in tree.leaves()
-        if leaf.label in NOUNS + VERBS and leaf.lemma not in ("be", "do", "have")
-    ).most_common()
+    counts = Counter(leaf.word.lower() for tree in trees for leaf in tree.leaves() if _is_content(leaf)).most_common()
     first = min(CONTENT_WORDS, max(0, len(counts) - CONTENT_WORDS))
     return {word for word, _ in counts[first : first + CONTENT_WORDS]}
 
@@ -176,10 +171,13 @@ def _top_sequences(trees: Sequence[Tree]) -> set[str]:
 
 
 def _words_by_tag(trees: Sequence[Tree]) -> dict[str, list[str]]:
-    """The words of each part of speech, with repetitions."""
+    """The nouns and verbs of each part of speech, with repetitions; a capital letter would show where one was put."""
     found: dict[str, list[str]] = {tag: [] for tag in NOUNS + VERBS}
     for tree in trees:
-        for leaf in tree.leaves():
-            if leaf.label in found:
-                found[leaf.label].append(leaf.word)
+        for leaf in filter(_is_content, tree.leaves()):
+            found[leaf.label].append(leaf.word.lower())
     return found
+
+
+def _is_content(leaf: Tree) -> bool:
+    return leaf.label in NOUNS + VERBS and leaf.lemma not in ("be", "do", "have")

@@ -78,6 +78,7 @@ def relative(noun: Common, clause: Clause, of_object: bool = False) -> Common:
 
 
 LOOK = verb("look", "ansehen")
+WATCH = verb("watch", "ansehen")
 AT_TABLE = Prepositional("on", "auf", "dat", the("table"))
 ONTO_TABLE = Prepositional("on", "auf", "acc", the("table"))
 IN_GARDEN = Prepositional("in", "in", "dat", the("garden"))
@@ -123,6 +124,13 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
             "Ich gebe ihn dem Kind.",
         ),
         (Clause(YOU, verb("hurry", "beeilen")), "You hurry", "Du beeilst dich."),
+        (Clause(YOU, WATCH, [the("race")]), "You watch the race", "Du siehst dir das Rennen an."),
+        (Clause(ME, WATCH, [Pronoun("it", "n", True)]), "I watch it", "Ich sehe es mir an."),
+        (
+            Clause(HE, verb("miss", "fehlen"), [WE], time=YESTERDAY, time_first=True, tense="past"),
+            "Yesterday , he missed us",
+            "Gestern fehlten wir ihm.",
+        ),
         # lexical choice
         (
             Clause(the("dog"), verb("eat", "fressen"), [the("bread")]),
@@ -157,6 +165,16 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
             Clause(HE, None, predicate=Predicate(noun=the("teacher", "a", "good")), negated=True),
             "He is not a good teacher",
             "Er ist kein guter Lehrer.",
+        ),
+        (
+            Clause(HE, verb("sleep", "schlafen"), modal=MODALS[1], negated=True),
+            "He must not sleep",
+            "Er darf nicht schlafen.",
+        ),
+        (
+            Clause(HE, verb("sleep", "schlafen"), modal=MODALS[5], negated=True),
+            "He does not have to sleep",
+            "Er muss nicht schlafen.",
         ),
         # attachment decides the preposition's translation
         (
@@ -215,6 +233,8 @@ def test_verb_final_clauses_join_the_separable_prefix():
     assert after("weil", Clause(HE, LOOK, [the("dog")])) == "weil er den Hund ansieht"
     assert after("dass", Clause(HE, LOOK, [the("dog")], "perfect")) == "dass er den Hund angesehen hat"
     assert after("wenn", Clause(HE, LOOK, [the("dog")], modal=MODALS[1])) == "wenn er den Hund ansehen muss"
+    assert after("weil", Clause(HE, verb("miss", "fehlen"), [WE])) == "weil wir ihm fehlen"
+    assert after("weil", Clause(HE, verb("miss", "fehlen"), [the("dogs")])) == "weil ihm die Hunde fehlen"
     assert german.infinitive(Clause(HE, LOOK, [the("dog")]), HE) == ["den", "Hund", "anzusehen"]
     fronted = Clause(WE, verb("laugh", "lachen"), adjuncts=[("because", "weil", Clause(HE, LOOK, [the("dog")]), True)])
     assert translated(fronted) == ("Because he looks at the dog , we laugh", "Weil er den Hund ansieht, lachen wir.")
@@ -295,6 +315,8 @@ def test_verb_forms():
     }
     assert present["lesen"] == ["lese", "liest", "liest"]
     assert present["arbeiten"] == ["arbeite", "arbeitest", "arbeitet"]
+    assert present["zeichnen"] == ["zeichne", "zeichnest", "zeichnet"]
+    assert present["wohnen"] == ["wohne", "wohnst", "wohnt"]
     assert present["wissen"] == ["weiß", "weißt", "weiß"]
     assert present["einladen"] == ["lade", "lädst", "lädt"]
     assert present["mögen"] == ["mag", "magst", "mag"]
@@ -516,7 +538,7 @@ def test_files_depend_only_on_sizes_and_seed(toy, tmp_path):
 def test_equal_seeds_give_equal_files_in_every_version(toy):
     """Data hashes of users depend on it: a change here is a change of all their corpora."""
     files = b"".join(path.read_bytes() for path in sorted(toy.iterdir()))
-    assert hashlib.sha256(files).hexdigest() == "207aac17d1debd7dae65bfbbf87eb540f25d0fa424733852a53190c77cd49aaf"
+    assert hashlib.sha256(files).hexdigest() == "0adc4024ee0aaf7500bce45d4a6db7a05a2a8fa5c0832e7b3182d0c6c17f9821"
 
 
 def test_nothing_is_written_when_generation_stops(tmp_path, monkeypatch):
