@@ -226,6 +226,11 @@ def keep_layers(args: Any) -> None:
     mechanism without a kept layer is switched off."""
     sides = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}
     texts = {component: getattr(args, f"{side}_layers_to_keep", None) or "" for component, side in sides.items()}
+    for component, text in texts.items():
+        if not isinstance(text, str):  # as fairseq parses it, which then fails to keep layers
+            raise UserError(
+                f"--{sides[component]}-layers-to-keep: fairseq takes it for a trained model only, by --model-overrides"
+            )
     for mechanism in MECHANISMS if any(texts.values()) else ():
         settings = read_settings(args, mechanism)
         parts = []

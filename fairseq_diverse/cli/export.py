@@ -32,6 +32,8 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError("--to ctranslate2 needs --data, the prepared data of the model's training")
     if args.to == "fairseq" and args.out.is_dir():
         raise ValueError(f"--out {args.out}: a folder; name a file")
+    if args.out.resolve() == Path(args.checkpoints).resolve():
+        raise ValueError(f"--out {args.out}: is the checkpoint; name another file")
     from fairseq_diverse import register
 
     register()

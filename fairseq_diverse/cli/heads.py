@@ -57,7 +57,10 @@ def main(args: argparse.Namespace) -> None:
 
     register()
     asked = Enlivening.Settings(gate=args.gate or "dynamic")
-    asked.check()
+    try:
+        asked.check()
+    except ValueError as error:
+        raise ValueError(f"--gate {args.gate}:{str(error).partition(':')[2]}") from None
     model, task = load_model(args.checkpoint, args.data)
     own = (module.threshold for module in model.modules() if isinstance(module, Enlivening))
     gate = asked.threshold if args.gate else next(own, None)

@@ -34,6 +34,8 @@ class Asked:
 
 def folder_of_runs(args: argparse.Namespace) -> Path | None:
     """What ``--runs`` names; None = the default."""
+    if args.runs and not Path(args.runs).is_dir():
+        raise UserError(f"--runs {args.runs}: no such folder")
     return Path(args.runs).resolve() if args.runs else None
 
 

@@ -152,12 +152,14 @@ def parse_seeds(text: str) -> list[int]:
 def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.experiments.copies import Copies
     from fairseq_diverse.experiments.environment import of_children
-    from fairseq_diverse.experiments.flags import own_flags, refuse_unknown
+    from fairseq_diverse.experiments.flags import lacking_trees, own_flags, refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
     from fairseq_diverse.experiments.tables import select_rows
 
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
+    if args.save and args.save.exists() and not args.save.is_dir():
+        raise ValueError(f"--save {args.save}: a file; name a folder")
     if args.save and args.slurm is not None:
         raise ValueError("--save: not with --slurm; `fairseq-diverse report TABLE --save DIR` copies the summaries")
     if args.yisi_model:
@@ -182,6 +184,10 @@ def main(args: argparse.Namespace) -> int:
         for step in ("train", "generate")
         if step in run.commands()
     )
+    for line in lacking_trees(run for run in runs if not run.finished):
+        if not args.dry_run:
+            raise ValueError(line)
+        print(f"warning: {line}", file=sys.stderr)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = 1 if args.same_arithmetic else max(1, cores // args.jobs)
     asked = os.environ.get("OMP_NUM_THREADS") or str(share)

@@ -61,6 +61,8 @@ def main(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: from {low} to {high:,.0f}")
     if args.max_len_a + args.max_len_b < 1:
         raise ValueError(f"--max-len-a {args.max_len_a} --max-len-b {args.max_len_b}: together at least 1 is needed")
+    if args.input and args.out and Path(args.input).resolve() == Path(args.out).resolve():
+        raise ValueError(f"--out {args.out}: is --input; name another file")
     from tqdm import tqdm
 
     from fairseq_diverse import register

@@ -7,12 +7,16 @@ import io
 import itertools
 import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_diverse.data.glue import GlueTask
 from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.support.paths import PACKAGE
+
+if TYPE_CHECKING:
+    from fairseq_diverse.experiments.runs import Run
 
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
 Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, and no row may give it
@@ -138,7 +142,7 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
             raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
         if program == "train":
             try:
-                _check_mechanisms(parsed)
+                _needed_trees(parsed)
             except ValueError as error:
                 raise ValueError(f"{row}: {error}") from None
         actions = parser._option_string_actions
@@ -148,8 +152,29 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
                 raise ValueError(f"{where}: {word}: `fairseq-diverse run` sets this flag by itself, under another name")
 
 
-def _check_mechanisms(args: argparse.Namespace) -> None:
-    """Check what only a whole translation model can: where mechanisms are, what each needs.
+def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
+    """Which data lack trees that a row's model reads, in words; flags are known to be taken."""
+    from fairseq_diverse.data.trees import available_trees
+
+    for run in runs:
+        if run.row.train.get("task") != TREES or not run.data.hash:
+            continue
+        arguments = run.commands()["train"][3:]
+        needed = _needed_trees(_parser("train", arguments).parse_known_args(list(arguments))[0])
+        for split in dict.fromkeys(("train", "valid", run.row.split, *run.further.values())):
+            paths = [*run.data.path.glob(f"{split}.*.{run.data.source}.idx")] or [run.data.path / split]
+            there = available_trees(paths[0].with_suffix(""))
+            if missing := [kind for kind in needed if kind not in there]:
+                yield (
+                    f"row {run.row.name}: {run.data.path}: {split} has no {' and '.join(missing)} trees; "
+                    "data-prep/add-trees.sh or fairseq-diverse binarize-syntax adds them"
+                )
+                break
+
+
+def _needed_trees(args: argparse.Namespace) -> tuple[str, ...]:
+    """The kinds of trees that a translation model reads, after checking what only a whole model can: where mechanisms
+    are, what each needs.
 
     Raises:
         ValueError: as the model when training starts.
@@ -160,12 +185,13 @@ def _check_mechanisms(args: argparse.Namespace) -> None:
     from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, make_plan
 
     if not issubclass(model := ARCH_MODEL_REGISTRY[args.arch], DiverseTransformerModel):
-        return
+        return ()
     ARCH_CONFIG_REGISTRY[args.arch](args)
     model.prepare(args, "diverse_transformer", ("encoder", "decoder"))
     plan = make_plan(TransformerConfig.from_namespace(args))
     if plan.trees and args.task == "translation":
         raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
+    return plan.trees
 
 
 def _unreadable(error: Exception) -> str:

@@ -28,6 +28,8 @@ def config_path(kind: str, name: str) -> Path:
     if given.suffix in (".yaml", ".yml") and given.is_file():
         return given
     path = config_root() / kind / f"{name}.yaml"
+    if not path.is_file() and given.is_file():
+        raise ValueError(f"{name}: not YAML by its name; call it {given.with_suffix('.yaml').name}")
     if not path.is_file():
         known = config_names(kind)
         beside = [str(file) for file in given.parent.glob("*.yaml")]

@@ -100,7 +100,10 @@ def parse_file(
 
 
 def refuse_other(out: Path, text: Path, kind: str, parser: str, model: str, language: str) -> None:
-    """Raise ``UserError`` where finished trees are, by what was recorded, of another text or parser."""
+    """Raise ``UserError`` where finished trees are, by what was recorded, of another text or parser; without a record,
+    where they are not as many trees as the text has lines."""
+    if not record_path(out).exists() and text.exists() and not _looks_like(out, kind, _measure(text)[0]):
+        raise UserError(f"{out}: there already, but not {kind} trees of {text}; move it, or give another --out")
     recorded = _read(record_path(out)) if record_path(out).exists() else {}
     recorded |= recorded.get("shard", {})
     asked = {"kind": kind, "parser": parser, "language": language, "model": Path(model).name}
@@ -110,6 +113,14 @@ def refuse_other(out: Path, text: Path, kind: str, parser: str, model: str, lang
     if other := next((key for key, value in asked.items() if recorded.get(key, value) != value), None):
         shown = "of another text" if other == "text" else f"of {other} {recorded[other]}"
         raise UserError(f"{out}: there already, but {shown}; delete it to parse again, or give another --out")
+
+
+def _looks_like(path: Path, kind: str, count: int) -> bool:
+    """Whether a file may be the trees of so many sentences: a line each, or blocks with an empty line after each."""
+    lines = [line for line in iterate_lines(path) if not line.startswith("#")]
+    if kind == "constituency":
+        return len(lines) == count and all(line[:1] in ("(", "") for line in lines)
+    return lines.count("") == count and all(line.count("\t") in (0, 9) for line in lines)
 
 
 def _measure(text: Path) -> tuple[int, str]:

@@ -90,6 +90,16 @@ def finished(folder) -> subprocess.CompletedProcess[str]:
     return call_anew(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline,wrong", "--jobs", 2)
 
 
+def test_missing_trees_are_said_before_anything_is_trained(folder, tmp_path):
+    table = f"data: {folder}/data\nsize: {folder}/size.yaml\nrows: {{plain: , s: {{task: translation_with_syntax, "
+    (tmp_path / "table.yaml").write_text(table + "syntax: phrase, enliven: enliven}}\n")
+    done = call(tmp_path / "runs", "run", tmp_path / "table.yaml")
+    problem = f"row s: {folder}/data: train has no dependency and constituency trees; data-prep/add-trees.sh or"
+    assert done.returncode == 2 and problem in done.stderr and not [*tmp_path.glob("runs/*/*/train.log")]
+    dry = call(tmp_path / "runs", "run", tmp_path / "table.yaml", "--dry-run")
+    assert dry.returncode == 0 and f"warning: {problem}" in dry.stderr
+
+
 def directory(runs: Path, row: str) -> Path:
     (found,) = runs.glob(f"data-size-{row}-*/seed1")
     return found
@@ -285,7 +295,7 @@ def test_translations_are_shown_beside_their_references(folder, finished):
         f"  baseline   {lines[0]}\n"
     )
     for more, message in (
-        (["--translations", 0], "--translations 0: at least 1"),
+        (["--translations", -1], "--translations -1: at least 0"),
         (["--translations", 2, "--format", "latex"], "--translations: is for runs that translate"),
     ):
         refused = call(folder / "runs", *command, *more)

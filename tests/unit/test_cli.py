@@ -85,6 +85,29 @@ def test_paths_and_architectures_are_checked_before_torch_is_imported(words, mes
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("export --to fairseq --out {0}/b {0}/b", "export: --out {0}/b: is the checkpoint; name another file"),
+        (
+            "translate --checkpoint {0}/b --data {0} --input {0}/b --out {0}/b",
+            "translate: --out {0}/b: is --input; name",
+        ),
+        ("run toy --save {0}/b", "run: --save {0}/b: a file; name a folder"),
+        ("run {0}/b", "run: {0}/b: not YAML by its name; call it b.yaml"),
+        ("report toy --runs {0}/no", "report: --runs {0}/no: no such folder"),
+        ("report toy --translations -1", "report: --translations -1: at least 0"),
+        ("heads --checkpoint {0}/b --data {0} --gate 2", "heads: --gate 2: must be dynamic or a number in (0, 1]"),
+        ("size --arch diverse_transformer --encoder-layers-to-keep 0", "size: --encoder-layers-to-keep: fairseq takes"),
+    ],
+)
+def test_what_would_be_lost_or_mistaken_is_refused(words, message, tmp_path, capsys):
+    (tmp_path / "b").write_text("text\n")
+    assert main(words.format(tmp_path).split()) == 2
+    assert capsys.readouterr().err.startswith(f"fairseq-diverse {message.format(tmp_path)}")
+    assert (tmp_path / "b").read_text() == "text\n"
+
+
 def test_an_unknown_mechanism_is_refused_before_fairseq_is_imported():
     code = (
         "import sys; from fairseq_diverse.cli import main; main(['check', 'no']); assert 'fairseq' not in sys.modules"
