@@ -130,6 +130,7 @@ class StagedBody:
             heads, weights = replacing[0].attention(context, need_weights)
         elif not explicit:
             mask = context.visible if bias is None else additive_mask(bias, context.visible).type_as(q)
+            mask = mask[None] if mask is not None and mask.dim() == 1 else mask  # the kernel wants (T, S)
             heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=context.dropout, scale=1.0)
         else:
             assert logits is not None

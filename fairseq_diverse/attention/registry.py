@@ -91,7 +91,7 @@ def _check_class(name: str, cls: Any) -> None:
         if takes_context and attribute not in STAGES and not attribute.startswith("_"):
             raise UserError(f"mechanism {name!r}: {attribute} is not a stage; stages are {', '.join(STAGES)}")
     if not cls.components or not set(cls.components) <= set(COMPONENTS):
-        raise UserError(f"mechanism {name!r}: components {cls.components}: give one or more of {', '.join(COMPONENTS)}")
+        raise UserError(f"mechanism {name!r}: components {cls.components!r}: give a tuple of {', '.join(COMPONENTS)}")
     if not cls.stages():
         raise UserError(f"mechanism {name!r}: it has no method for a stage; stages are {', '.join(STAGES)}")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli import user_dir
+from fairseq_diverse.support.errors import FORGOTTEN
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
@@ -180,8 +181,11 @@ def main(argv: list[str] | None = None) -> int:
         args, unknown = parser.parse_known_args(argv)
         if unknown:
             used = getattr(args, "subparser", parser)
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], used._option_string_actions, n=1)
-            used.error("; nearest: ".join([f"unrecognized arguments: {' '.join(unknown)}", *near]))
+            flag = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(flag, used._option_string_actions, n=1)
+            said = "; nearest: ".join([f"unrecognized arguments: {' '.join(unknown)}", *near])
+            placed = flag.endswith("-on") and command in user_dir.COMMANDS and folder is None
+            used.error(said + FORGOTTEN * placed)
         args.user_dir, args.words = folder, argv
         _check_paths(args)
         with stopped_by_signals():

@@ -1,6 +1,7 @@
 """Print the folder of this package, for --user-dir of fairseq's commands, which work from any folder with it."""
 
 import argparse
+import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ def register_with(user_dir: str | None) -> None:
     """
     if user_dir is not None and not Path(user_dir, "__init__.py").is_file():
         raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
+    if user_dir and (name := Path(user_dir).resolve().name) in sys.stdlib_module_names:
+        raise ValueError(f"--user-dir {user_dir}: {name} is a module of Python; call the folder otherwise")
     from fairseq import utils
 
     from fairseq_diverse import register
@@ -59,6 +62,8 @@ def register_with(user_dir: str | None) -> None:
     except SyntaxError as error:
         raise ValueError(f"--user-dir {user_dir}: {error.filename}:{error.lineno}: {error.msg}") from error
     except Exception as error:  # the folder's code may raise anything
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        inside = [one for one in frames if Path(one.filename).resolve().is_relative_to(Path(user_dir).resolve())]
+        frame = (inside or frames)[-1]
         place = f"{frame.filename}:{frame.lineno}: {type(error).__name__}"
         raise ValueError(f"--user-dir {user_dir}: {place}: {' '.join(str(error).split())}") from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_diverse.data.glue import GlueTask
 from fairseq_diverse.experiments.rows import TREES, Row
+from fairseq_diverse.support.errors import FORGOTTEN
 from fairseq_diverse.support.paths import PACKAGE
 
 if TYPE_CHECKING:
@@ -234,7 +235,8 @@ def _explained(unknown: str, arguments: Sequence[str], known: Sequence[str]) -> 
         used = dict(itertools.pairwise(arguments)).get("--criterion", "")
         return f"{missing}; it belongs to --criterion {' or '.join([c for c in own if c.startswith(used)] or own)}"
     near = difflib.get_close_matches(unknown, known, n=1)
-    return missing + "".join(f"; nearest: {n}" for n in near)
+    placed = unknown.endswith("-on") and dict(itertools.pairwise(arguments)).get("--user-dir") == str(PACKAGE)
+    return missing + "".join(f"; nearest: {n}" for n in near) + FORGOTTEN * placed
 
 
 def _shortened(text: str) -> str:

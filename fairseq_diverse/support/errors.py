@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any, NoReturn
 
+FORGOTTEN = "; a mechanism of your own? give its --user-dir"  # after an unknown flag that places one
 # fairseq's messages about user errors (last line of the stack trace), and the line shown instead.
 FAIRSEQ = {
     r"fairseq_diverse\.support\.errors\.UserError: (.*)": r"\1",  # from a process that torch spawned for a GPU

@@ -1,8 +1,10 @@
 """Properties of every mechanism on every component; each function takes flags and raises ``PropertyFailed``."""
 
+import inspect
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -11,9 +13,11 @@ from typing import Any
 import torch
 from fairseq import options
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
 from torch.nn.functional import pad as pad_tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairseq_diverse.attention import mechanisms
 from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
@@ -43,9 +47,15 @@ class PropertyFailed(AssertionError):
 
 
 def told(error: Exception) -> str:
-    """An error as text, with its kind unless it is ``PropertyFailed``."""
+    """An error as text, with its kind unless it is ``PropertyFailed``, and the user's line that raised it."""
     kind = "" if isinstance(error, PropertyFailed) else f"{type(error).__name__}: "
-    return kind + (" ".join(str(error).split()) or "no message")
+    own = {Path(inspect.getfile(cls)).parent for cls in MECHANISMS.values()} - {
+        Path(inspect.getfile(mechanisms)).parent
+    }
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if Path(frame.filename).parent in own]
+    where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines else ""
+    return kind + (" ".join(str(error).split()) or "no message") + where
 
 
 def require(holds: bool, problem: str) -> None:
@@ -201,16 +211,56 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
 def called_twice(flags: Flags) -> None:
     """In evaluation, a second call gives the same, and mechanisms keep nothing; long sentences work."""
     model = trained_model(flags).eval()
-    mechanisms = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
-    before = {name: dict(vars(module)) for name, module in mechanisms.items()}
+    modules = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
+    before = {name: _held(module) for name, module in modules.items()}
     with torch.no_grad():
         first, second = (model(**batch())[0] for _ in range(2))
-        for name, module in mechanisms.items():
-            changed = [key for key, value in vars(module).items() if value is not before[name].get(key, name)]
+        for name, module in modules.items():
+            changed = [key for key, held in _held(module).items() if held != before[name].get(key)]
             require(not changed, f"{name}: a call stores {', '.join(changed)} on the module")
         require(torch.equal(first, second), "a second call in evaluation gives other outputs")
         long, _ = model(**batch((62, 4), (61, 6)))
     require(bool(long.isfinite().all()), "an output of a long sentence is not finite")
+
+
+def _held(module: Any) -> dict[str, list[Any]]:
+    """The identity of each attribute, and of what is in it if it is a collection."""
+    kinds = dict, list, set
+    inside = {key: value.values() if isinstance(value, dict) else value for key, value in vars(module).items()}
+    return {
+        key: [id(value), *(map(id, inside[key]) if isinstance(value, kinds) else ())]
+        for key, value in vars(module).items()
+    }
+
+
+def has_an_effect(flags: Flags) -> None:
+    """Outputs are not those of the same parameters without the mechanism, or it adds a loss term."""
+    model, plain = trained_model(flags), build_model(architecture(flags))
+    own, without = model.state_dict(), plain.state_dict()
+    if any(key not in own or own[key].shape != value.shape for key, value in without.items()):
+        return  # projections of other widths
+    plain.load_state_dict({key: own[key] for key in without})
+    torch.manual_seed(1)
+    output, extra = model(**batch())
+    torch.manual_seed(1)
+    same = torch.allclose(output, plain(**batch())[0], rtol=1e-5, atol=1e-5)
+    require(
+        not same or bool(extra["losses"]), "the outputs are those without it; does each stage return what it changes?"
+    )
+
+
+def learns(flags: Flags) -> None:
+    """At the initial values, a parameter of each mechanism that has some has a gradient."""
+    model = build_model(flags)
+    output, extra = model(**batch())
+    sum(extra["losses"].values(), output.float().square().mean()).backward()
+    largest: dict[str, float] = {}
+    for module in (module for module in model.modules() if isinstance(module, Mechanism)):
+        for parameter in module.parameters():
+            size = 0.0 if parameter.grad is None else float(parameter.grad.abs().max())
+            largest[module.name] = max(largest.get(module.name, 0.0), size)
+    for name, size in largest.items():
+        require(size > 0, f"{name}: at its initial values no parameter has a gradient, so it never learns")
 
 
 def _short_sentences() -> tuple[Tensor, Relations]:
@@ -232,9 +282,23 @@ def on_the_device(flags: Flags) -> None:
                     x, x, x, padding, query_padding_mask=padding, relations=related, need_head_weights=maps
                 )
         except (RuntimeError, NotImplementedError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise PropertyFailed(f"a tensor is made without device=context.q.device: {reason}") from None
+            _of_another_device(error, "a tensor is made without device=context.q.device")
         require(out.value.device.type == "cpu", "a tensor is made without device=context.q.device")
+    attention, x = attention.to("meta"), x.to("meta")
+    on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
+    try:
+        attention.attend(x, x, x, padding.to("meta"), query_padding_mask=padding.to("meta"), relations=on_meta)
+    except (RuntimeError, NotImplementedError) as error:
+        if "device" in str(error):  # else it looks at values, which tensors on meta have not
+            _of_another_device(error, "a tensor does not move with the module: keep it by register_buffer")
+
+
+def _of_another_device(error: Exception, problem: str) -> None:
+    """Raise ``PropertyFailed`` if an error is about devices, else the error."""
+    reason = " ".join(str(error).split())[:160]
+    if "device" in reason or "meta" in reason:
+        raise PropertyFailed(f"{problem}: {reason}") from error
+    raise error
 
 
 class _Additions(TorchDispatchMode):
@@ -303,7 +367,7 @@ def gradients_in_float64(flags: Flags) -> None:
 
     try:
         torch.autograd.gradcheck(attend, (x, keys, *parameters), fast_mode=True)
-    except RuntimeError as error:
+    except GradcheckError as error:
         reason = " ".join(str(error).split())[:120]
         raise PropertyFailed(f"gradients differ from finite differences: {reason}") from None
 
@@ -571,14 +635,21 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
             build_model(flags)
         except UserError:
             continue
-        try:
-            gradients(flags)
-            padding(flags, SIDES[:1])
-            if component != "encoder":
-                causality(flags)
-                step_by_step(flags)
-        except Exception as error:  # a mechanism may raise anything
-            raise PropertyFailed(f"with {other}: {told(error)}") from error
+        if (said := _together(flags)) and not _together(at(examples(other)[0], component)):  # else the other is wrong
+            raise PropertyFailed(f"with {other}: {said}")
+
+
+def _together(flags: Flags) -> str:
+    """What fails first of training, padding and decoding; empty if nothing does."""
+    try:
+        gradients(flags)
+        padding(flags, SIDES[:1])
+        if where_placed(flags) != "encoder":
+            causality(flags)
+            step_by_step(flags)
+    except Exception as error:  # a mechanism may raise anything
+        return told(error)
+    return ""
 
 
 Property = Callable[[Flags], None]
@@ -586,6 +657,8 @@ Property = Callable[[Flags], None]
 # checked and printed by `check`, for each setting on each component
 PROPERTIES: dict[str, Property] = {
     "off = absent": off_is_absent,
+    "has an effect": has_an_effect,
+    "learns from its initial values": learns,
     "the same twice, and in long sentences": called_twice,
     "on the device of the queries": on_the_device,
     "gradients that a GPU adds fast": fast_gradients,

@@ -1,4 +1,4 @@
-"""Calls leave nothing behind, stay on the device, drop weights, and see no future in training."""
+"""Mechanisms have an effect and learn; calls leave nothing behind, stay on the device, drop weights, see no future."""
 
 import pytest
 
@@ -6,6 +6,8 @@ from fairseq_diverse.testing.properties import PROPERTIES
 from tests.cases import ALL_ON, CASES
 
 TITLES = (
+    "has an effect",
+    "learns from its initial values",
     "the same twice, and in long sentences",
     "on the device of the queries",
     "gradients that a GPU adds fast",

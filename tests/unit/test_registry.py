@@ -177,6 +177,80 @@ def test_what_replaces_the_softmax_has_every_property(own):
         holds(flags)
 
 
+def initialized(**attributes):
+    """A class whose attributes are made anew for each attention."""
+
+    def __init__(self, settings, where):
+        Mechanism.__init__(self, settings, where)
+        for name, make in attributes.items():
+            setattr(self, name, make(where))
+
+    return __init__
+
+
+DEAD = {"a": lambda where: nn.Parameter(torch.zeros(())), "b": lambda where: nn.Parameter(torch.zeros(()))}
+PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
+
+
+@pytest.mark.parametrize(
+    ("title", "said", "members"),
+    [
+        ("has an effect", "the outputs are those without it", {"heads": lambda self, heads, context: heads}),
+        (
+            "has an effect",
+            "the outputs are those without it",
+            {
+                "bias": lambda self, context: (
+                    setattr(context, "q", 2 * context.q) or torch.zeros((), device=context.q.device)
+                )
+            },
+        ),
+        (
+            "learns from its initial values",
+            "own: at its initial values no parameter has a gradient, so it never learns",
+            {"__init__": initialized(**DEAD), "heads": lambda self, heads, context: heads * (1 + self.a * self.b)},
+        ),
+        (
+            "on the device of the queries",
+            "a tensor does not move with the module: keep it by register_buffer",
+            {"__init__": initialized(**PLAIN), "heads": lambda self, heads, c: heads * self.slopes[:, None, None]},
+        ),
+        (
+            "on the device of the queries",
+            "a tensor does not move with the module",
+            {"heads": lambda self, heads, context: heads * torch.FloatTensor([2.0, 3.0, 4.0, 5.0])[:, None, None]},
+        ),
+        (
+            "the same twice, and in long sentences",
+            "own: a call stores kept on the module",
+            {
+                "__init__": initialized(kept=lambda where: {}),
+                "heads": lambda self, heads, context: self.kept.update(last=heads) or heads,
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", ["encoder", "cross"])
+def test_check_finds_what_does_nothing_or_stays_behind(place, title, said, members):
+    register_mechanism("own")(mechanism(**members))
+    with pytest.raises(properties.PropertyFailed, match=said):
+        properties.PROPERTIES[title]({"own_on": place})
+
+
+@pytest.mark.parametrize("stage", ["bias", "visible"])
+def test_what_is_broadcast_may_have_one_dimension(stage):
+    """Also where there is no mask."""
+
+    def nearly_all(self, context):
+        keys = torch.arange(context.k.size(2), device=context.k.device)
+        return keys < 5 if stage == "visible" else -0.1 * keys.type_as(context.k)
+
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, stage: nearly_all}))
+    attention, x = StandaloneAttention(24, 4, mechanisms={"own": {}}), torch.randn(2, 6, 24)
+    fused, explicit = (attention.attend(x, x, x, need_weights=maps).value for maps in (False, True))
+    torch.testing.assert_close(fused, explicit)
+
+
 @pytest.mark.parametrize("stage", ["select", "normalize", "combine"])
 def test_only_one_mechanism_has_a_stage_whose_result_replaces(stage):
     for name in ("own", "other"):
@@ -681,5 +755,5 @@ def test_check_finds_a_flag_that_fairseq_has():
 
 
 def test_components_that_do_not_exist_are_refused():
-    with pytest.raises(UserError, match=r"components \('encodr',\): give one or more of encoder, decoder, cross"):
+    with pytest.raises(UserError, match=r"components \('encodr',\): give a tuple of encoder, decoder, cross"):
         register_mechanism("own")(mechanism(components=("encodr",)))
