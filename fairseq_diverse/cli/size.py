@@ -76,6 +76,8 @@ def main(args: argparse.Namespace) -> None:
     if args.data and ARCH_MODEL_REGISTRY.get(args.arch) is DiverseRobertaModel:
         raise ValueError(f"--data: sentence pairs are for translation, not for {args.arch}; leave the flag out")
     pair = args.source_lang, args.target_lang
+    if (pair[0] is None) != (pair[1] is None):
+        raise ValueError("--source-lang and --target-lang go together")
     lengths = training_lengths(args.data, *pair) if args.data else None
     symbols = args.vocabulary
     if symbols is None:
