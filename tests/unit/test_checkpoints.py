@@ -534,4 +534,5 @@ def test_a_model_is_loaded_from_its_own_checkpoint_only(monkeypatch):
     )
     with pytest.raises(ValueError, match="unpack"):
         loading.load_model("checkpoint.pt", "data")
-    assert asked == {"data": "data", "from_checkpoint": "", "checkpoint_data": ""}
+    without = {"checkpoint_activations": False, "offload_activations": False}
+    assert asked == {"data": "data", "from_checkpoint": "", "checkpoint_data": "", **without}
