@@ -252,8 +252,9 @@ class StagedAttention(StagedBody, MultiheadAttention):
             its = {key: value for key, value in own.items() if key.startswith(f"{name}.{mechanism}.")}
             if not any(key in state_dict for key in its):
                 new |= its
-        if new and trained_only():
-            raise NotTrained(next(iter(new)))
+        drawn = [key for key, _ in self.named_parameters(prefix=name) if key in new]  # buffers are constants
+        if drawn and trained_only():
+            raise NotTrained(drawn[0])
         if new:
             state_dict.update(new)
             projection = (f"{name}.out_proj.weight", f"{name}.out_proj.bias") if self.out_proj is None else ()

@@ -1,6 +1,7 @@
 """Print the folder of this package, for --user-dir of fairseq's commands, which work from any folder with it."""
 
 import argparse
+import os
 import sys
 import traceback
 from argparse import Namespace
@@ -46,7 +47,7 @@ def register_with(user_dir: str | None) -> None:
     """
     if user_dir is not None and not Path(user_dir, "__init__.py").is_file():
         raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
-    if user_dir and (name := Path(user_dir).resolve().name) in sys.stdlib_module_names:
+    if user_dir and (name := Path(os.path.abspath(user_dir)).name) in sys.stdlib_module_names:
         raise ValueError(f"--user-dir {user_dir}: {name} is a module of Python; call the folder otherwise")
     from fairseq import utils
 

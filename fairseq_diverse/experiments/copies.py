@@ -9,7 +9,7 @@ from fairseq_diverse.experiments import provenance
 from fairseq_diverse.experiments.inputs import differing
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.runs import Run
-from fairseq_diverse.experiments.saved import from_results, save
+from fairseq_diverse.experiments.saved import copy_path, from_results, save
 from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
 from fairseq_diverse.experiments.where_run import commits_of, machine, starts_of
 
@@ -29,6 +29,9 @@ class Copies:
     def __init__(self, folder: Path, runs: Sequence[Run]) -> None:
         self.folder = folder
         self.names: dict[Path, set[str]] = {}  # of equal rows
+        for run in runs:
+            if (path := copy_path(folder, run.row.name, run.seed)).is_symlink():
+                raise ValueError(f"{path}: a link; delete it, or give another --save")
         paths = sorted(folder.glob("*.json"))
         found = from_results(folder, [run.row for run in runs]) if paths else {}
         self.summaries = [read_json(path) or {} for path in paths]  # of every row: all are to be compared

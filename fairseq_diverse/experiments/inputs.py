@@ -5,9 +5,10 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
 
 TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")
@@ -30,6 +31,16 @@ def read_by(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
             read |= {name: file(str(flags[name])) for name in names if name in flags}
         found[row.name] = {name: value for name, value in read.items() if value}
     return found
+
+
+def kept_digests(read: Mapping[str, str], root: Path, called: str) -> Iterator[dict[str, str]]:
+    """Where files are missing, with their digests in place of the paths: those that finished runs of this name kept."""
+    missing = [name for name, digest in read.items() if not DIGEST.fullmatch(digest)]
+    for path in sorted(root.glob(f"{called}-*/seed*/summary.json")) if missing else ():
+        with contextlib.suppress(ValueError):
+            kept = (read_json(path) or {}).get("read")
+            if isinstance(kept, dict) and all(isinstance(kept.get(name), str) for name in missing):
+                yield {**read, **{name: kept[name] for name in missing}}
 
 
 def differing(own: dict[str, str], other: dict[str, str]) -> str:
@@ -67,7 +78,9 @@ def _of_encoder(checkpoint: str, data: str) -> str:
     from fairseq_diverse.preparation.pipeline import read_record
 
     digest = _of_file(checkpoint)
-    return digest if digest == checkpoint else digest + read_record(data)["hash"]
+    if digest == checkpoint or not Path(data).is_dir():  # training says what is missing
+        return checkpoint
+    return digest + read_record(data)["hash"]
 
 
 def _of_file(path: str) -> str:

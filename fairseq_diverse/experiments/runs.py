@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fairseq_diverse.data import glue
 from fairseq_diverse.experiments.datasets import DataSet, find_data
 from fairseq_diverse.experiments.flags import Flags, averaging, common, defaults, machinery, of_glue, translation
-from fairseq_diverse.experiments.inputs import read_by, trees_read_by
+from fairseq_diverse.experiments.inputs import kept_digests, read_by, trees_read_by
 from fairseq_diverse.experiments.records import AGAIN, read_json, read_summary
 from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.tables import NAME_BYTES, to_arguments
@@ -313,10 +313,17 @@ def find_runs(
             files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
             by_flag = by_flag | {"pretrained": "".join([found[first.data].hash or "", *files])}
         trees = trees_read_by(row, data.path)
-        key = row.key("".join([str(data.hash), trees, *by_flag.values()])) if data.hash else UNPREPARED
-        existing = sorted(root.glob(f"*-{key}")) if data.hash else []
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
-        new = root / f"{called.encode()[:NAME_BYTES].decode(errors='ignore')}-{key}"
+        called = called.encode()[:NAME_BYTES].decode(errors="ignore")
+
+        def key_of(digests: Mapping[str, str]) -> str:
+            return row.key("".join([str(data.hash), trees, *digests.values()])) if data.hash else UNPREPARED
+
+        key = key_of(by_flag)
+        for kept in kept_digests(by_flag, root, called):  # of files that are gone since
+            key = key_of(kept) if any(root.glob(f"{called}-{key_of(kept)}")) else key
+        existing = sorted(root.glob(f"*-{key}")) if data.hash else []
+        new = root / f"{called}-{key}"
         parent = parents.setdefault(key if data.hash else new.name, existing[0] if existing else new)
         for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
             if os.pathsep in str(path) or "${" in str(path):

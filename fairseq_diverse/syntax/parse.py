@@ -7,6 +7,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import time
@@ -102,7 +103,9 @@ def parse_file(
 def refuse_other(out: Path, text: Path, kind: str, parser: str, model: str, language: str) -> None:
     """Raise ``UserError`` where finished trees are, by what was recorded, of another text or parser; without a record,
     where they are not as many trees as the text has lines."""
-    if not record_path(out).exists() and text.exists() and not _looks_like(out, kind, _measure(text)[0]):
+    shard = re.search(r"\.\d+-of-\d+$", out.name)
+    known = shard or record_path(out).exists() or not text.exists()
+    if not known and not _looks_like(out, kind, _measure(text)[0]):
         raise UserError(f"{out}: there already, but not {kind} trees of {text}; move it, or give another --out")
     recorded = _read(record_path(out)) if record_path(out).exists() else {}
     recorded |= recorded.get("shard", {})
@@ -119,8 +122,9 @@ def _looks_like(path: Path, kind: str, count: int) -> bool:
     """Whether a file may be the trees of so many sentences: a line each, or blocks with an empty line after each."""
     lines = [line for line in iterate_lines(path) if not line.startswith("#")]
     if kind == "constituency":
-        return len(lines) == count and all(line[:1] in ("(", "") for line in lines)
-    return lines.count("") == count and all(line.count("\t") in (0, 9) for line in lines)
+        return len(lines) == count and all(line.strip()[:1] in ("(", "") for line in lines)
+    ended = [*lines, ""] if lines and lines[-1] else lines
+    return ended.count("") == count and all(line.count("\t") in (0, 9) for line in lines)
 
 
 def _measure(text: Path) -> tuple[int, str]:

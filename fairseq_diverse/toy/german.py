@@ -55,6 +55,7 @@ PRONOUNS = {
     "who": ("wer", "wen", "wem"), "what": ("was", "was", "was"), "it m": ("er", "ihn", "ihm"),
     "it f": ("sie", "sie", "ihr"), "it n": ("es", "es", "ihm"),
 }  # fmt: skip
+INDEFINITE = ("someone", "nobody", "everyone")  # stay where nouns are
 REFLEXIVE = {"I": ("mich", "mir"), "you": ("dich", "dir"), "we": ("uns", "uns")}  # accusative, dative; all others: sich
 CONTRACTIONS = {
     ("in", "dem"): "im", ("an", "dem"): "am", ("von", "dem"): "vom", ("zu", "dem"): "zum", ("bei", "dem"): "beim",
@@ -304,9 +305,10 @@ def nominative(c: Clause) -> Argument:
 
 
 def nominative_pronoun(c: Clause) -> list[str]:
-    """The pronoun that the verb agrees with, if it is not the subject."""
+    """The personal pronoun that the verb agrees with, if it is not the subject."""
     item = nominative(c)
-    return noun_phrase(item, "nom") if item is not c.subject and item.pronoun else []
+    personal = isinstance(item, Pronoun) and item.word not in INDEFINITE
+    return noun_phrase(item, "nom") if item is not c.subject and personal else []
 
 
 def verbs(c: Clause) -> tuple[str, list[str]]:
@@ -334,7 +336,7 @@ def middle(c: Clause, controller: Argument | None = None) -> list[str]:
 
     An indefinite accusative or predicate noun is negated by kein instead of nicht.
     """
-    pronouns: dict[str, list[str]] = {"acc": [], "dat": []}
+    pronouns: dict[str, list[str]] = {"nom": [], "acc": [], "dat": []}
     nouns: dict[str, list[str]] = {"dat": [], "acc": [], "nom": []}
     governed: list[str] = []
     negated = c.negated
@@ -344,12 +346,12 @@ def middle(c: Clause, controller: Argument | None = None) -> list[str]:
             continue
         kein = negated and item.negatable and slot.case == "acc"
         negated = negated and not kein
-        if not (item.pronoun and slot.case == "nom"):
+        if slot.case != "nom" or not nominative_pronoun(c):
             (pronouns if item.pronoun else nouns)[slot.case] += noun_phrase(item, slot.case, kein)
     indefinite = c.subject if c.existential else c.predicate.noun if c.predicate else None
     kein = negated and indefinite is not None and indefinite.negatable
     own = [reflexive(controller or c.subject, c.verb.takes_accusative)] if c.verb and c.verb.reflexive else []
-    words = pronouns["acc"] + own + pronouns["dat"]
+    words = pronouns["nom"] + pronouns["acc"] + own + pronouns["dat"]
     words += ["gerade"] if c.tense == "progressive" else []
     words += [c.often[1]] if c.often else []
     words += time(c.time) if c.time and not c.time_first else []

@@ -87,7 +87,7 @@ def test_copies_of_runs_with_another_file_are_refused(data, table, tmp_path):
     assert len(from_results(tmp_path / "a", [row])["first"]) == 1
 
 
-def test_copies_do_not_go_through_links(tmp_path):
+def test_copies_do_not_go_through_links(data, table, tmp_path):
     """A folder of another person's results could have any file replaced."""
     (tmp_path / "mine").write_text("text")
     for path in (tmp_path / "results/first-seed1.json", record_path(tmp_path / "results", "d")):
@@ -100,6 +100,9 @@ def test_copies_do_not_go_through_links(tmp_path):
         with pytest.raises(ValueError, match=r"results/.*\.json: a link; delete it, or save to another folder"):
             asked()
     assert (tmp_path / "mine").read_text() == "text"
+    runs = find_runs([load_table(table()).rows["first"]], [1], cpu=True)
+    with pytest.raises(ValueError, match=r"first-seed1.json: a link; delete it, or give another --save"):
+        Copies(tmp_path / "results", runs)  # before anything is trained
 
 
 def test_copies_of_another_pretraining_are_refused(data, table, tmp_path):

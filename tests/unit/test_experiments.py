@@ -872,14 +872,23 @@ def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, monkey
     (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
     record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
     (tmp_path / "data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
-    file, folders = tmp_path / "file", []
+    file, folders, digests = tmp_path / "file", [], []
     row = load_table(table(), settings=[f"{flag}={file}"]).rows["first"]
     for content in ("first", "second", "first"):
         file.write_text(content)
         (run,) = find_runs([row], [1], cpu=True)
         assert list(run.read) == [flag.removeprefix("generate.")]
         folders.append(run.directory)
+        digests += run.read.values()
     assert folders[0] == folders[2] != folders[1]
+    file.unlink()
+    assert find_runs([row], [1], dry=True, cpu=True)[0].directory not in folders
+    for number in (0, 1):  # finished runs are found without the file, the first of them
+        folders[number].mkdir(parents=True)
+        (folders[number] / "summary.json").write_text(
+            json.dumps({"read": {flag.removeprefix("generate."): digests[number]}})
+        )
+    assert find_runs([row], [1], dry=True, cpu=True)[0].directory in folders
 
 
 @pytest.mark.parametrize(

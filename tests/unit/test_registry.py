@@ -237,6 +237,28 @@ def test_check_finds_what_does_nothing_or_stays_behind(place, title, said, membe
         properties.PROPERTIES[title]({"own_on": place})
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"logits": lambda self, logits, context: logits * 1.2},
+        {"logits": lambda self, logits, context: logits if self.training else logits * 2},
+        {"logits": lambda self, logits, c: logits * (2 if torch.is_autocast_enabled(logits.device.type) else 3)},
+        {
+            "visible": lambda self, c: (
+                (k := torch.arange(c.k.size(2), device=c.q.device)) - k[-c.q.size(2) :, None] >= -16
+            )
+        },
+    ],
+    ids=["small", "in evaluation", "by the kind of device", "in long sentences"],
+)
+def test_check_knows_effects_of_every_kind(members):
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, **members}))
+    for place in ("encoder", "roberta"):
+        flags = at({"own_on": "{on}"}, place)
+        properties.has_an_effect(flags)
+        properties.on_the_device(flags)
+
+
 @pytest.mark.parametrize("stage", ["bias", "visible"])
 def test_what_is_broadcast_may_have_one_dimension(stage):
     """Also where there is no mask."""

@@ -235,6 +235,7 @@ def test_verb_final_clauses_join_the_separable_prefix():
     assert after("wenn", Clause(HE, LOOK, [the("dog")], modal=MODALS[1])) == "wenn er den Hund ansehen muss"
     assert after("weil", Clause(HE, verb("miss", "fehlen"), [WE])) == "weil wir ihm fehlen"
     assert after("weil", Clause(HE, verb("miss", "fehlen"), [the("dogs")])) == "weil ihm die Hunde fehlen"
+    assert after("weil", Clause(HE, verb("miss", "fehlen"), [Pronoun("someone")])) == "weil ihm jemand fehlt"
     assert german.infinitive(Clause(HE, LOOK, [the("dog")]), HE) == ["den", "Hund", "anzusehen"]
     fronted = Clause(WE, verb("laugh", "lachen"), adjuncts=[("because", "weil", Clause(HE, LOOK, [the("dog")]), True)])
     assert translated(fronted) == ("Because he looks at the dog , we laugh", "Weil er den Hund ansieht, lachen wir.")
