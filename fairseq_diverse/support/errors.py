@@ -3,6 +3,7 @@
 import functools
 import re
 import sys
+import threading
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -81,6 +82,11 @@ def install_error_hook() -> None:
             previous_hook(kind, error, trace)
         else:
             print(f"error: {line}", file=sys.stderr)
+            for (
+                thread
+            ) in threading.enumerate():  # which reads batches ahead; killed within torch, it aborts the program
+                if type(thread).__name__ == "BackgroundConsumer":
+                    thread.join(timeout=1)
 
     show.shows_user_errors = True  # type: ignore[attr-defined]
 
