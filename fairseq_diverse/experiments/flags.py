@@ -157,7 +157,7 @@ def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
     """Which data lack trees that a row's model reads, in words; flags are known to be taken."""
     from fairseq_diverse.data.trees import available_trees
 
-    for run in runs:
+    for run in {run.row.name: run for run in runs}.values():  # whatever its seed
         if run.row.train.get("task") != TREES or not run.data.hash:
             continue
         arguments = run.commands()["train"][3:]

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +22,14 @@ def read_by(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
 
     Of a file that is missing it is the path, so that training says that it is missing.
     """
-    file, code, encoder = functools.cache(_of_file), functools.cache(_of_code), functools.cache(_of_encoder)
+    code = functools.cache(_of_code)
     found = {}
     for row in rows:
-        probed = encoder(*(str(row.train.get(flag, "")) for flag in ENCODER))
+        probed = _of_encoder(*(str(row.train.get(flag, "")) for flag in ENCODER))
         read = {ENCODER[0]: probed, "user-dir": code(row.user_dir)}
-        read["pretrained"] = file(row.pretrained) if isinstance(row.pretrained, str) else ""
+        read["pretrained"] = _of_file(row.pretrained) if isinstance(row.pretrained, str) else ""
         for names, flags in ((TRAIN, row.train), (GENERATE, row.generate)):
-            read |= {name: file(str(flags[name])) for name in names if name in flags}
+            read |= {name: _of_file(str(flags[name])) for name in names if name in flags}
         found[row.name] = {name: value for name, value in read.items() if value}
     return found
 
@@ -85,7 +86,14 @@ def _of_encoder(checkpoint: str, data: str) -> str:
 
 def _of_file(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        known = os.stat(path)
+        return _as_of(path, known.st_mtime_ns, known.st_size)
     except OSError:
         return path
+
+
+@functools.cache
+def _as_of(path: str, modified: int, size: int) -> str:
+    """Of a file as it is; a large one is shared by rows, and asked for again when their copies are compared."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

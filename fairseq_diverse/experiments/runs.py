@@ -319,9 +319,8 @@ def find_runs(
         def key_of(digests: Mapping[str, str]) -> str:
             return row.key("".join([str(data.hash), trees, *digests.values()])) if data.hash else UNPREPARED
 
-        key = key_of(by_flag)
-        for kept in kept_digests(by_flag, root, called):  # of files that are gone since
-            key = key_of(kept) if any(root.glob(f"{called}-{key_of(kept)}")) else key
+        kept = map(key_of, kept_digests(by_flag, root, called))  # of files that are gone since
+        key = [key_of(by_flag), *(one for one in kept if any(root.glob(f"{called}-{one}")))][-1]
         existing = sorted(root.glob(f"*-{key}")) if data.hash else []
         new = root / f"{called}-{key}"
         parent = parents.setdefault(key if data.hash else new.name, existing[0] if existing else new)

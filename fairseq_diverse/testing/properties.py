@@ -224,14 +224,14 @@ def called_twice(flags: Flags) -> None:
     require(bool(long.isfinite().all()), "an output of a long sentence is not finite")
 
 
-def _held(module: Any) -> dict[str, list[Any]]:
+def _held(module: Any) -> dict[str, list[int]]:
     """The identity of each attribute, and of what is in it if it is a collection."""
-    kinds = dict, list, set
-    inside = {key: value.values() if isinstance(value, dict) else value for key, value in vars(module).items()}
-    return {
-        key: [id(value), *(map(id, inside[key]) if isinstance(value, kinds) else ())]
-        for key, value in vars(module).items()
-    }
+
+    def held(value: Any) -> list[int]:
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | set) else ()
+        return [id(value), *map(id, inside)]
+
+    return {key: held(value) for key, value in vars(module).items()}
 
 
 def has_an_effect(flags: Flags) -> None:
