@@ -168,6 +168,15 @@ def plot_lengths(args: argparse.Namespace) -> None:
     print(args.out)
 
 
+def distinct_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """As ``named_checkpoints``, for pictures where each name stands for one checkpoint."""
+    named = named_checkpoints(texts)
+    for n, (name, path) in enumerate(named):
+        if name in dict(named[:n]):
+            raise UserError(f"{name}={path}: the name {name} comes twice")
+    return named
+
+
 def plot_head_map(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
     from fairseq_diverse.analysis.head_map import draw_head_map, mean_cosine, mean_heads, similarity
@@ -175,9 +184,7 @@ def plot_head_map(args: argparse.Namespace) -> None:
 
     register()
     heads: dict[str, Tensor] = {}
-    for name, path in named_checkpoints(args.checkpoints):
-        if name in heads:
-            raise UserError(f"{name}={path}: the name {name} comes twice")
+    for name, path in distinct_checkpoints(args.checkpoints):
         model, task = load_model(path, args.data)
         task.load_dataset(args.split)
         batches = task.get_batch_iterator(task.dataset(args.split), max_sentences=64).next_epoch_itr(shuffle=False)
@@ -263,7 +270,7 @@ def plot_attention(args: argparse.Namespace) -> None:
     from fairseq_diverse.preparation import Preprocessing
 
     register()
-    named = named_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
+    named = distinct_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
     if len(named) > 1 and args.layers is not None:
         raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
     preprocessing = Preprocessing.load(args.data)

@@ -91,7 +91,12 @@ def parse_file(
     parts = out.with_name(f"{out.name}.parts")
     with locked(parts):
         _take_over(parts, job)
-        paths = _parse(lines, out, parts, job, workers, gpus)
+        try:
+            paths = _parse(lines, out, parts, job, workers, gpus)
+        except BaseException:
+            if not any(parts.glob("0*.json")):  # nothing to resume
+                shutil.rmtree(parts)
+            raise
         record: dict[str, Any] = {"kind": kind, "parser": parser, "model": model, "language": language}
         record["versions"] = versions(parser, model)
         record |= {"text": digest} if shard == (1, 1) else {"shard": {"text": digest, "lines": [first, last]}}

@@ -167,6 +167,16 @@ def test_a_missing_checkpoint_is_reported_before_the_others_are_read(data, check
     assert f"{tmp_path}/absent.pt: no such checkpoint" in shown.err and not shown.out
 
 
+@pytest.mark.parametrize(
+    "words", [["head-map"], ["attention", "--source", PAIR[0], "--layer", "1", "--path"]], ids=["head-map", "attention"]
+)
+def test_a_name_stands_for_one_checkpoint(words, data, checkpoint, tmp_path, capsys):
+    named = [f"one={checkpoint}", f"one={checkpoint}"]
+    assert main(["plot", *words, *named, "--data", str(data), "--out", str(tmp_path / "map.png")]) == 2
+    assert capsys.readouterr().err.endswith(f"one={checkpoint}: the name one comes twice\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_of_other_data(data, checkpoint, tmp_path, capsys):
     other = shutil.copytree(data, tmp_path / "other")
     for language in ("en", "de"):

@@ -433,6 +433,19 @@ def test_a_parser_that_dies_is_one_line(monkeypatch):
         list(parse._results({0: signal.SIGKILL}, ("dependency", "spacy", "m", "en"), 1))
 
 
+def test_a_job_that_parsed_nothing_leaves_nothing(monkeypatch, tmp_path):
+    """As with a model that is not installed."""
+
+    def refused(*_):
+        raise UserError("no such model")
+
+    monkeypatch.setattr(parse, "_results", refused)
+    (tmp_path / "text").write_text("a\n")
+    with pytest.raises(UserError, match="no such model"):
+        parse.parse_file(tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1, (1, 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
 @pytest.mark.parametrize("name", ["job.json", "0000000000.json"])
 def test_a_damaged_part_is_named(name, tmp_path):
     job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1, (1, 1))
