@@ -1,5 +1,7 @@
 """A whole attention of a model equals the formulas with loops, its stages in the order of METHODS section 0."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from fairseq_diverse.attention.functional.position import relative_logits, relat
 from fairseq_diverse.attention.functional.syntax import dependency_relation
 from fairseq_diverse.attention.relations import relate
 from tests.cases import batch, build_model
-from tests.reference import evolving, heads
+from tests.reference import differential, evolving, heads, routing
 
 T, B, C, H = 5, 2, 24, 4
 REAL = torch.tensor([[True] * T, [False, False, True, True, True]])  # padded on the left
@@ -44,6 +46,46 @@ def test_interacting_heads(combine, key_width):
             expected = attention.out_proj(outputs / (H if combine == "concat" else 1))
             torch.testing.assert_close(got.value[:, b], expected, rtol=1e-10, atol=1e-10)
             torch.testing.assert_close(got.weights[:, b], torch.tensor(maps, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("key_width", [0, 4])
+def test_differential_attention(key_width):
+    """Its halves of the queries are divided by sqrt(Dk / 2), not sqrt(Dk)."""
+    attention, x = attention_of({"differential_on": "encoder", "qk_head_dim": key_width})
+    own, initial = attention.differential, 0.8 - 0.6 * math.exp(-0.3)
+    vectors = [vector.tolist() for vector in (own.query_1, own.key_1, own.query_2, own.key_2)]
+    ratio = differential.differential_ratio(*vectors, initial)
+    with torch.no_grad():
+        q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+        got = attention.eval().attend(x, x, x, ~REAL, need_head_weights=True)
+        for b in range(B):
+            allowed = REAL[b].expand(T, T).tolist()
+            outputs, maps = zip(
+                *(
+                    differential.differential_attention(
+                        *(y[b, h].tolist() for y in (q, k, v)), allowed, ratio, own.gain.tolist(), initial
+                    )
+                    for h in range(H)
+                ),
+                strict=True,
+            )
+            outputs, maps = (torch.tensor(y, dtype=torch.float64) for y in (outputs, maps))
+            torch.testing.assert_close(got.value[:, b], attention.out_proj(outputs.permute(1, 0, 2).flatten(1)))
+            torch.testing.assert_close(got.weights[:, b], maps)
+
+
+@pytest.mark.parametrize("iterations", [1, 4])
+@pytest.mark.parametrize(("kind", "capsules"), [("simple", 0), ("em", 0), ("em", 6)])
+def test_routing(kind, capsules, iterations):
+    attention, x = attention_of({"routing": kind, "routing_iterations": iterations, "routing_capsules": capsules})
+    own = attention.aggregate
+    with torch.no_grad():
+        votes = own.votes(own.hidden(own.layer_norm(x)).relu()).unflatten(-1, (H, capsules or C, -1))
+        rest = () if kind == "simple" else (own.beta_a.tolist(), own.beta_u.tolist())
+        loop = getattr(routing, f"{kind}_routing")
+        flags = {"iterations": iterations} | ({"activation": True} if rest else {})
+        expected = [[loop(position, *rest, **flags) for position in row] for row in votes.tolist()]
+        torch.testing.assert_close(own.combine(x), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_concatenated_pairs_start_and_learn_like_plain_heads():

@@ -1,6 +1,7 @@
 """Differential and gated attention equal their formulas with loops."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -73,6 +74,8 @@ def test_a_model_has_the_initial_ratio_of_its_layer():
         assert own.initial_ratio == pytest.approx(0.8 - 0.6 * math.exp(-0.3 * (number - 1)))
         assert [tuple(p.shape) for p in own.parameters()] == [(3,)] * 4 + [(6,)]
         assert torch.equal(own.gain, torch.ones(6))
+    vectors = [p for name, p in model.named_parameters() if re.search(r"differential\.(query|key)_[12]$", name)]
+    assert torch.cat(vectors).std().item() == pytest.approx(0.1, rel=0.3)
     old = {name: value for name, value in model.state_dict().items() if not name.endswith("differential.layer")}
     model.load_state_dict(old, strict=True)  # of before the layer's number was kept
     assert model.decoder.layers[1].self_attn.differential.initial_ratio == pytest.approx(0.8 - 0.6 * math.exp(-0.3))
