@@ -8,7 +8,8 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_diverse.analysis.attention_maps import encode_pair
+from fairseq_diverse.analysis import attention_maps
+from fairseq_diverse.analysis.attention_maps import draw_panels, encode_pair
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.models.loading import load_model
@@ -58,7 +59,9 @@ def plain(data, tmp_path_factory) -> Path:
         (f"--component decoder --layer 1 --target '{PAIR[1]}'", "pdf", b"%PDF"),
     ],
 )
-def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, flags, suffix, magic):
+def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, monkeypatch, flags, suffix, magic):
+    rows = []
+    monkeypatch.setattr(attention_maps, "draw_panels", lambda *x: (rows.extend(x[0]), draw_panels(*x))[1])
     out = tmp_path / "new" / f"maps.{suffix}"
     common = [
         "plot",
@@ -82,6 +85,19 @@ def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, flag
     if "--target" in flags:
         assert printed[-2].replace("@@ ", "") == "Ein Hund geht durch die Altstadt . </s>"
     assert [path.name for path in out.parent.iterdir()] == [out.name]
+    model, task = load_model(checkpoint, data)
+    pair = encode_pair(model, task, Preprocessing.load(data), PAIR[0], PAIR[1] if "--target" in flags else None)
+    queries, keys = pair.labels(component := flags.split()[1], "--subwords" in flags)
+    on = component if "--layers" in flags else f"{component}:{flags.split()[3]}"
+    found = attention_maps.attention_maps(model, pair.sample, on, "--layer").items()
+    expected = {
+        (f"layer {layer}, " if "--layers" in flags else "") + f"head {head + 1}": own
+        for (_, layer), maps in found
+        for head, own in enumerate(attention_maps.by_words(maps[:, 0], queries, keys))
+        if "--heads" not in flags or str(head + 1) in flags.partition("--heads ")[2]
+    }
+    drawn = {panel.title: panel.map for row in rows for panel in row}
+    assert set(drawn) == set(expected) and all(torch.equal(drawn[title], expected[title]) for title in drawn)
 
 
 def test_a_checkpoint_of_plain_fairseq_is_the_same_model(data, plain, tmp_path):

@@ -15,8 +15,11 @@ from fairseq.tasks.translation import TranslationConfig
 
 from fairseq_diverse.analysis.heads import inspect_heads
 from fairseq_diverse.cli import main
+from fairseq_diverse.cli.plot import test_sentence as sentence_of_test
 from fairseq_diverse.cli.translate import _output
+from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.models.loading import load_model
+from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import read_record
 from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
 from tests.integration.commands import TINY, cli, run
@@ -205,6 +208,26 @@ def test_binarize_syntax_records_what_made_the_trees(data, tmp_path, capsys):
         assert capsys.readouterr().err == f"fairseq-diverse binarize-syntax: {message}\n"
 
 
+def test_binarize_syntax_reads_the_text_that_it_is_given(data, tmp_path):
+    folder = shutil.copytree(data, tmp_path / "data")
+    (folder / "text").rename(folder / "moved")
+    common = ("binarize-syntax", "--data", folder, "--splits", "test")
+    trees = ("--dependency", data.parent / "raw/{split}.en.conllu", "--text", folder / "moved/bpe.{split}.en")
+    assert "test: 12 sentences" in command(*common, *trees)
+    said = command(*common, *trees[:-1], folder / "moved/bpe.valid.en", "--dependency", trees[1], fails=True)
+    assert "moved/bpe.valid.en" in said
+
+
+def test_the_trees_of_a_sentence_are_its_own(data):
+    """Of ``plot attention --sentence``."""
+    everything = SyntaxDataset(str(data / "test.en-de.en"), ("dependency",))
+    for number in (1, 5):
+        line, trees = sentence_of_test(data, Preprocessing.load(data), number, ("dependency",))
+        assert line == (data / "text/test.en").read_text().splitlines()[number - 1]
+        assert torch.equal(trees, everything[number - 1])
+    assert not torch.equal(everything[0], everything[4])
+
+
 def test_errors_of_binarize_syntax_are_one_line(data, tmp_path):
     for arguments, message in (
         ((), "--dependency or --constituency FILES are needed"),
@@ -234,6 +257,12 @@ def test_translate_equals_generate(data, checkpoint, tmp_path):
     for row, line in zip(rows, lines[::2], strict=True):
         number, score, text = line.split("\t")
         assert [number, text] == row[::2] and float(score) == pytest.approx(float(row[1]), abs=1e-3)
+    settings = ("--lenpen", 2, "--max-len-a", 0.1, "--max-len-b", 1)
+    expected = translate(data, checkpoint, "--remove-bpe", *settings)
+    said = command(*common, *trees, "--input", raw / "test.en", "--scores", *settings)
+    for number, line in enumerate(said.splitlines()):
+        assert float(line.split("\t")[1]) == pytest.approx(float(expected[number][0]), abs=1e-3)
+        assert line.split("\t")[2].replace(" ", "") == expected[number][1].replace(" ", "")
 
 
 def test_errors_of_translate_are_one_line(data, checkpoint, tmp_path):
@@ -351,6 +380,8 @@ def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
         f"{component}:{layer}" for component in ("encoder", "decoder", "cross") for layer in (1, 2)
     ]
     assert all(list(place) == ["cosine", "constant share", "effective rank", "width"] for place in attentions.values())
+    test = json.loads(command(*common, "--json", "--split", "test"))
+    assert test["importance"] != figures["importance"]
     own, low = (json.loads(command(*common, "--json", "--gate", gate))["redundant"] for gate in (0.5, 0.01))
     assert figures["redundant"] == own != low  # the gate of the checkpoint
     model, task = load_model(str(checkpoint), data)
@@ -362,6 +393,11 @@ def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     chosen = json.loads(command(*common, "--json", "--sentences", 3))
     for name in ("confidence", "importance", "previous", "next"):
         torch.testing.assert_close(torch.tensor(chosen[name]).double(), expected[name].double())
+    task.load_dataset("test")
+    pairs = task.dataset("test")
+    every = [pairs.collater([pairs[number] for number in range(len(pairs))])]
+    expected = inspect_heads(model, every, task.source_dictionary, None, None).heads["importance"]
+    torch.testing.assert_close(torch.tensor(test["importance"]).double(), expected.double())
     said = command(*common, "--gate", 1, "--out", tmp_path / "heads.png")
     assert said.splitlines()[0].endswith("  role") and (tmp_path / "heads.png").stat().st_size > 5000
     assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # with a gate of 1 no head is important

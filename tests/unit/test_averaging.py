@@ -276,6 +276,13 @@ def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
     assert len(averaging.best([tmp_path / f"checkpoint_1_{n}.pt" for n in (1, 8, 9)], 3, "loss")) == 1
 
 
+def test_of_equally_good_checkpoints_the_later_are_best(tmp_path):
+    files = [tmp_path / f"checkpoint_1_{number}.pt" for number in (1, 2, 3)]
+    for number, path in enumerate(files, 1):
+        save(path, OrderedDict(weight=torch.ones(1)), number, value=3.0)
+    assert [one.number for one in averaging.best(files, 2, "loss")] == [3, 2]
+
+
 def test_equal_updates_of_several_trainings_are_no_copies(tmp_path):
     for folder, values in (("one", (1.0, 4.0)), ("two", (3.0, 2.0))):
         (tmp_path / folder).mkdir()

@@ -652,6 +652,9 @@ def test_a_last_checkpoint_that_was_cut_off_is_replaced_by_the_newest_whole_one(
         (tmp_path / name).write_bytes(data[: len(data) // 2])
     assert repair_last_checkpoint(tmp_path) == 20
     assert (tmp_path / "checkpoint_2_20.pt").read_bytes() == (tmp_path / "checkpoint_last.pt").read_bytes()
+    checkpoint(tmp_path / "checkpoint_10_300.pt", 300)  # by name before checkpoint_2_20.pt
+    (tmp_path / "checkpoint_last.pt").write_bytes(data[:10])
+    assert repair_last_checkpoint(tmp_path) == 300
 
 
 @pytest.fixture
@@ -863,7 +866,10 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     before = read_by([row])
     assert list(before["first"]) == ["user-dir"]
     (folder / "__init__.py").write_text("second = 1\n")
-    assert before != read_by([row]) and read_by([replace(row, user_dir="")]) == {"first": {}}
+    changed = read_by([row])
+    (folder / "part").mkdir()
+    (folder / "part/inner.py").write_text("third = 1\n")
+    assert before != changed != read_by([row]) and read_by([replace(row, user_dir="")]) == {"first": {}}
 
 
 @pytest.mark.parametrize("flag", [*TRAIN, *(f"generate.{flag}" for flag in GENERATE)])

@@ -82,9 +82,11 @@ def test_a_corpus_matches_its_description(tmp_path):
     assert 0.4 < sum(of["#"] for of in mix.values()) / sum(of.total() for of in mix.values()) < 0.65
 
 
-def test_balance(tmp_path):
+def test_balance(tmp_path, capsys):
     mix = write_corpus(tmp_path, 70, balance=True)
     assert all(mix[count] == dict.fromkeys(RELATIONS, 10) for count in (2, 6, 12))
+    assert main(["logic", "--out", str(tmp_path / "data"), "--pairs", "70", "--balance"]) == 0
+    assert capsys.readouterr().out.splitlines()[7].split() == ["6", "70", *["14.3%"] * 7]
 
 
 def test_the_command(tmp_path, capsys):

@@ -262,11 +262,13 @@ def test_each_worker_has_its_place_on_a_gpu(tmp_path, monkeypatch):
         ("--shards 2", "--shards 2: needs --slurm; without it, start each with --shard I/N --join"),
         ("--shards 0 --slurm", "--shards 0: at least 1 is needed"),
         ("--shard 1/2 --slurm", "--shard 1/2: with --slurm give --shards N"),
+        ("--out all", "--input and --out: {split} must be in both or in neither"),
     ],
 )
 def test_flags_that_do_not_fit(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    asked = ["parse", "--kind", "dependency", "--input", f"{tmp_path}/a", "--out", f"{tmp_path}/b", *flags.split()]
+    paths = ["--input", f"{tmp_path}/{{split}}", "--out", f"{tmp_path}/{{split}}.conllu"]
+    asked = ["parse", "--kind", "dependency", *paths, *flags.split()]
     assert main(asked) == 2 and capsys.readouterr().err == f"fairseq-diverse parse: {message}\n"
 
 

@@ -458,6 +458,7 @@ def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
     assert main([*asked, "--baseline", "second"]) == 2
     said = "--baseline second: which is for row first? second-dropout=0.2, second-dropout=0.4"
     assert said in capsys.readouterr().err
+    assert main([*asked, "--baseline", "secnd"]) == 2 and "--baseline secnd: no such row" in capsys.readouterr().err
 
 
 def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
