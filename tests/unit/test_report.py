@@ -22,6 +22,7 @@ from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.row_dots import draw_rows
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics.scores import score
+from fairseq_diverse.metrics.significance import bootstrap_interval
 
 MACHINE = {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu", "variables": {}}
 REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
@@ -118,6 +119,9 @@ def test_differences_over_seeds_are_dunnetts(table):
             error = (np.sum(within) / 6 * (1 / 3 + 1 / len(values[row]))) ** 0.5
             assert line[f"{prefix}seed_error"] == pytest.approx(error)
     assert lines["fourth"]["untested"] == "one seed" and "seed_p" not in lines["fourth"]
+    assert lines["third"]["nll_seed_rows"] == 2  # tested together
+    low, high = bootstrap_interval(["Das war ganz anders ."] * 9 + REFERENCES[9:], REFERENCES, "de")
+    assert lines["fourth"]["bleu_interval"] == pytest.approx((high - low) / 2)
     header, *shown = report.to_cells(list(lines.values()))
     cells = {row[0]: dict(zip(header, row, strict=True)) for row in shown}
     third = lines["third"]
@@ -539,17 +543,17 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
 def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
     (tmp_path / "table.yaml").write_text("data: propositional_logic\nsize: logic_small\nrows: {baseline: }\n")
     rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
-    accuracy = {"6": {"classes": [2, 2], "hits": "1111"}, "7": {"classes": [2, 2], "hits": "1000"}}
+    accuracy = {"6": {"classes": [2, 2], "hits": "1111"}, "7": {"classes": [1, 3], "hits": "1000"}}
     (line,) = compare_accuracy(
         rows, {"baseline": [{"seed": 1, "commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
     )
-    assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 50)
+    assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 62.5)
     assert accuracy_cells([line]) == [
         ["row", "parameters", "as in training", "longer", "all", "largest class", "seeds"],
-        ["baseline", "7", "100.00", "25.00", "62.50", "50.00", "1"],
+        ["baseline", "7", "100.00", "25.00", "62.50", "62.50", "1"],
     ]
     assert length_cells([line]) == [
-        ["operators", "largest class", "baseline"], ["6", "50.00", "100.00"], ["7", "50.00", "25.00"]
+        ["operators", "largest class", "baseline"], ["6", "50.00", "100.00"], ["7", "75.00", "25.00"]
     ]  # fmt: skip
     assert line["parts"] == {"6": 100, "7": 25} and "c+" in accuracy_notes([line])[-1]
 
@@ -629,8 +633,8 @@ def test_paths_of_this_machine_are_left_out_of_commands():
 
 def test_stars_and_p_values():
     assert [comparison.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
-    assert [comparison.p_text(p) for p in (0.0456, 0.0009)] == ["p = 0.046", "p < 0.001"]
-    assert [comparison.p_number(p) for p in (0.0456, 0.0009)] == ["0.046", "< 0.001"]
+    assert [comparison.p_text(p) for p in (0.0456, 0.0011, 0.0009)] == ["p = 0.046", "p = 0.001", "p < 0.001"]
+    assert [comparison.p_number(p) for p in (0.0456, 0.0011, 0.0009)] == ["0.046", "0.001", "< 0.001"]
 
 
 CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
