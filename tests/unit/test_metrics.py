@@ -114,6 +114,11 @@ def test_tokenizers_of_languages():
         words.tokenize("a", "")
 
 
+def test_yisi_weighs_a_unit_that_no_reference_has_as_its_lower_case_form():
+    weights = yisi.UnitWeights([["hund", "Hut"], ["hund"]])
+    assert weights(["Hund"]) == weights(["hund"]) < weights(["Hut"]) < weights(["hut"])
+
+
 def test_yisi_units_of_one_side_and_empty_sides():
     assert yisi.common_substring("Hunde", "Hündin") == yisi_loops.common_substring("Hunde", "Hündin") == 4 / 11
     assert yisi.sentence_score(np.zeros((2, 0)), np.ones(2), np.ones(0)) == 0

@@ -230,6 +230,11 @@ def test_a_baseline_whose_seeds_differ_much_more_than_the_rows_is_named(table):
     (note,) = [note for note in notes if "more than 3 times" in note]
     assert "have first (22.5 times): p of such a row, and of all rows if it is the baseline, is too small" in note
     assert "BLEU, NLL ±: standard deviation over seeds" in notes and "5.167 ± 2.255" in report.to_cells(lines)[1]
+    for wide, noted in ((0.32, True), (0.28, False)):  # the rows' deviation is 0.1
+        nll["first"] = [5.0 - wide, 5.0, 5.0 + wide]
+        lines = report.compare(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()})
+        said = " ".join(report.notes(rows, lines, ["Δ NLL", "BLEU", "NLL"]))
+        assert ("more than 3 times" in said) == noted and ("have first (3.2 times)" in said) == noted
 
 
 def test_other_trees_and_files_are_refused_and_other_versions_named(table):
@@ -421,14 +426,15 @@ def test_rows_that_ended_early_are_named(table):
     assert not comparison.ended_early_note(lines[:1])
 
 
-def test_translations_of_odd_length_are_named(table):
+@pytest.mark.parametrize(("usual", "odd"), [(1.2, 1.97), (0.85, 0.5)])
+def test_translations_of_odd_length_are_named(table, usual, odd):
     rows = list(load_table(table()).rows.values())
     first, second = (
-        [s | {"metrics": s["metrics"] | {"length_ratio": r}} for s in [summary(1, 9, 5.0)]] for r in (1.2, 1.97)
+        [s | {"metrics": s["metrics"] | {"length_ratio": r}} for s in [summary(1, 9, 5.0)]] for r in (usual, odd)
     )
     lines = report.compare(rows, {"first": first, "second": second})
     (note,) = (note for note in report.notes(rows, lines, []) if "much shorter or longer" in note)
-    assert note.endswith(": second 1.97")
+    assert note.endswith(f": second {odd:.2f}")
     assert not any("much shorter" in note for note in report.notes(rows, lines[:1], []))
 
 
