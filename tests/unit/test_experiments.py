@@ -16,7 +16,7 @@ import torch
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
-from fairseq_diverse.experiments import environment, execution, logs, provenance, report, runs, saved, schedule
+from fairseq_diverse.experiments import environment, execution, logs, provenance, report, runs, saved, schedule, slurm
 from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_last_checkpoint
 from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, read_by
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
@@ -692,6 +692,20 @@ def test_training_that_a_flag_ends_early_is_recorded(training, setting, capsys):
     assert run.state["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
     command = run.commands()["train"]
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
+
+
+@pytest.mark.parametrize(("asked", "of_run", "of_job"), [("", "2", "3"), ("5", "5", "5")])
+def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_run, of_job, monkeypatch, capsys):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)
+    for name, value in (("OMP_NUM_THREADS", asked), ("SLURM_CPUS_PER_TASK", "3")):
+        monkeypatch.setenv(name, value)
+    assert main(["run", table(), "--data", "toy", "--rows", "first", "--jobs", "4", "--dry-run"]) == 0
+    assert f"OMP_NUM_THREADS={of_run} " in capsys.readouterr().out
+    given = []
+    monkeypatch.setattr(slurm, "run_all", lambda runs, jobs, variables: given.append(variables["OMP_NUM_THREADS"]))
+    monkeypatch.setattr(slurm, "outcome", lambda run: "BLEU 1")
+    (run,) = find_runs([load_table(table(), data="toy").rows["first"]], [1], dry=True, cpu=True)
+    assert slurm.Job(run)() == "BLEU 1" and given == [of_job]
 
 
 def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, tmp_path):

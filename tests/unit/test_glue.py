@@ -188,6 +188,7 @@ def test_epochs_and_shares_are_numbers_of_updates(table):
     assert row.train["max-update"] == "468"  # 3 epochs of 156 batches of 2,490 examples
     assert (row.train["warmup-updates"], row.train["total-num-update"]) == ("47", "468")
     assert table("update-freq=4")["plain-data=glue-CoLA"].train["max-update"] == "402"  # 3 * 535 / 4
+    assert table(old="rows:", new="gpus: 4\nrows:")["plain-data=glue-RTE"].train["max-update"] == "117"  # 468 / 4
     assert table()["first"].train["warmup-updates"] == "2"
     assert table("max-update=5")["first"].max_update == 5
     with pytest.raises(ValueError, match="row first: max-update: 3 epochs: data set text is no task of GLUE"):
@@ -226,6 +227,8 @@ def test_rows_name_what_they_are_pretrained_by(table, tmp_path):
         table(old="pretrained: first, baseline: plain}", new="baseline: plain}")["plain-data=glue-RTE"].key("h") != key
     )
     assert table("pretrained=some.pt")["plain-data=glue-RTE"].pretrained == "some.pt"
+    on_one_gpu = table(old="rows:", new="gpus: 4\nrows:")["plain-data=glue-RTE"].with_batch_of_paper(1)
+    assert on_one_gpu.train["update-freq"] == on_one_gpu.pretrained.train["update-freq"] == "4"
     for old, new, problem in (
         ("{size:", "{pretrained: plain, size:", "row first: pretrained: its task is not sentence_prediction"),
         (
