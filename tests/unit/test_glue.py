@@ -13,6 +13,7 @@ from fairseq_diverse.analysis.glue import scores, write_predictions
 from fairseq_diverse.cli.glue import _task_settings, _warn_of_other_task
 from fairseq_diverse.data.glue import TASKS, read_examples, split_name
 from fairseq_diverse.experiments import copies, glue_report, report, schedule
+from fairseq_diverse.experiments.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import DataSet, Run
 from fairseq_diverse.experiments.tables import load_table
@@ -271,6 +272,24 @@ def test_runs_wait_for_their_pretraining(table, tmp_path, monkeypatch):
     monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
     assert schedule.run_all([later, first, other], jobs=3, environment={}) == 0
     assert order.index("later") > max(n for n, name in enumerate(order) if name == "first") > order.index("other")
+
+
+def test_what_starts_from_a_pretraining_needs_it_finished_and_its_checkpoint(table, tmp_path):
+    rows = table()
+    data = DataSet("d", tmp_path, "en", "", "h", glue="RTE")
+    first = Run(rows["first"], 1, data, True, tmp_path / "first")
+    later = Run(rows["plain-data=glue-RTE"], 1, data, True, tmp_path / "later", first)
+    first.checkpoints.mkdir(parents=True)
+    first.checkpoint.touch()  # which training writes long before it ends
+    with pytest.raises(RunFailed, match=r"^pre-training, first seed 1: it is not finished$"):
+        next(execute(later, {}))
+    content = {"system": "first", "data": "d", "commands": ["fairseq-train d"], "words_per_second": {}}
+    content |= {"pretraining": True, "valid_nll": {"last": 3.0}} | summary(1)
+    (first.directory / "summary.json").write_text(json.dumps({key: content[key] for key in content if key != "glue"}))
+    assert next(execute(later, {})) == Progress("train")
+    first.checkpoint.unlink()
+    with pytest.raises(RunFailed, match=f"^pre-training, first seed 1: its checkpoint {first.checkpoint} is missing$"):
+        next(execute(later, {}))
 
 
 def test_saved_pretraining_is_repeated_where_others_start_from_it(table, tmp_path, monkeypatch):

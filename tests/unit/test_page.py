@@ -7,7 +7,8 @@ import pytest
 
 from fairseq_diverse.experiments.differences import Part, compare, words
 from fairseq_diverse.experiments.page import RowInfo, marked, readable, render, row_info, with_values
-from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
+from fairseq_diverse.experiments.runs import DataSet, Run
+from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide, side_by_side
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.support.pictures import new_figure
 
@@ -93,14 +94,30 @@ def test_columns_of_numbers_have_values_to_sort_by():
 
 
 def test_changes_are_the_flags_that_differ_from_the_baseline(table):
-    first, second = load_table(table(), settings=["generate.beam=4"]).rows.values()
+    other_data = ("{dropout: 0.3,", "{data: wmt14_en_de, dropout: 0.3,")
+    first, second = load_table(table(other_data), settings=["generate.beam=4"]).rows.values()
     info = row_info(second, first, {})
-    assert info.changes == ["--dropout 0.3", "--fp16"] and info.baseline == "first"
+    assert info.changes == ["data wmt14_en_de", "--dropout 0.3", "--fp16"] and info.baseline == "first"
     assert "--arch transformer" in info.flags and not any("share-all" in flag for flag in info.flags)
-    assert (
-        row_info(first, second, {}).changes == ["--dropout 0.2", "without --fp16"]
-        and not row_info(first, first, {}).changes
-    )
+    assert row_info(first, second, {}).changes == ["data multi30k_en_de", "--dropout 0.2", "without --fp16"]
+    assert not row_info(first, first, {}).changes
+
+
+def test_translations_are_those_of_the_first_seed_of_each_row_and_the_page_says_which(table, tmp_path):
+    (tmp_path / "text").mkdir()
+    for language in ("en", "de"):
+        (tmp_path / f"text/test.{language}").write_text(f"{language}\n")
+    data, runs = DataSet("d", tmp_path, "en", "de", "h"), []
+    for row, seeds in zip(load_table(table()).rows.values(), ((10, 2), (3, 4)), strict=True):
+        for seed in seeds:
+            runs.append(Run(row, seed, data, True, tmp_path / f"run-{row.name}/seed{seed}"))
+            runs[-1].directory.mkdir(parents=True)
+            (runs[-1].directory / "summary.json").touch()
+            (runs[-1].directory / "test.hyp").write_text(f"seed {seed}\n")
+    found = side_by_side(runs[::2], 1)
+    assert found.sentences[0].translations == {"first": "seed 2", "second": "seed 3"}
+    note = marked(found, {"first": "first", "second": "first"}, "").note
+    assert note == "1 of 1 sentences; seeds: first 2, second 3."
 
 
 def test_words_are_the_text():
