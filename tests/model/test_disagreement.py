@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.criterions import CRITERION_REGISTRY, FairseqCriterion
 from fairseq.logging import metrics
 
 from fairseq_diverse.attention.request import TERMS, AttentionRequest, JoinedRequest
@@ -340,6 +340,17 @@ def test_a_layer_out_of_range_is_refused_at_the_first_forward():
         criterion(disagreement_on="cross:4")(build_model(), sample())
 
 
-def test_other_models_are_refused():
+def test_other_models_and_criterions_are_refused():
     with pytest.raises(UserError, match="--arch"):
         criterion()(build_model({}, "transformer"), sample(parsed=False))
+
+    class OfNothing(FairseqCriterion):
+        def forward(self, model, sample, reduce=True):
+            return torch.zeros(()), 1, {}
+
+    class Own(DisagreementMixin, OfNothing):
+        pass
+
+    made = Own.build_criterion(DisagreementConfig(), SimpleNamespace(target_dictionary=dictionary()))
+    with pytest.raises(UserError, match="--criterion Own: this criterion does not call the model"):
+        made(build_model(), sample())

@@ -150,6 +150,7 @@ def test_missing_trees_are_named(flags, needed):
         ({"syntax": "phrase", "phrase_limit": -1}, "--phrase-limit -1: must be at least 0"),
         ({"enliven": "prune", "enliven_on": "cross"}, "--enliven-on 'cross': enliven is defined for encoder"),
         ({"enliven": "prune", "enliven_gate": "1.5"}, "--enliven-gate '1.5': must be dynamic or a number in (0, 1]"),
+        ({"enliven": "prune", "enliven_gate": "0"}, "--enliven-gate '0': must be dynamic or a number in (0, 1]"),
         ({"enliven": "prune", "enliven_gate": "soft"}, "--enliven-gate 'soft': must be dynamic"),
         ({"enliven": "enliven"}, "--enliven-on 'encoder:1': encoder:1 has no mechanism to enliven its heads with"),
         ({"enliven": "prune", "relative_on": "encoder"}, "--enliven prune: encoder:1 has relative"),

@@ -109,6 +109,15 @@ def test_dependencies_and_routing_work_with_differential_attention():
     assert output.isfinite().all()
 
 
+@pytest.mark.parametrize(("kind", "gates"), [("head", 4), ("element", 24)])
+def test_gates_start_with_xaviers_values(kind, gates):
+    weights = [layer.self_attn.gated.projection.weight for layer in build_model({"gated": kind}).decoder.layers]
+    assert {tuple(weight.shape) for weight in weights} == {(gates, 24)}
+    values, bound = torch.cat(weights), (6 / (24 + gates)) ** 0.5
+    assert 0.9 * bound < values.abs().max() <= bound
+    assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
+
+
 @pytest.mark.parametrize("gates", [H, H * D], ids=["head", "element"])
 def test_gates_are_their_formula(gates):
     heads = torch.randn(B, H, T, D, dtype=torch.float64, requires_grad=True)

@@ -27,7 +27,8 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at
-from tests.cases import batch, build_model
+from tests.cases import batch, build_model, dictionary
+from tests.reference.agreement import position_agreement
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +164,19 @@ def test_the_softmax_can_be_replaced(own, loop):
         assert output.weights[b, h, t].tolist() == pytest.approx(weights, abs=1e-12)
         heads[b, t, h] = sum(weight * v[b, s, h] for s, weight in enumerate(weights))
     torch.testing.assert_close(output.value, attention.out_proj(heads.flatten(2)))
+
+
+def test_the_position_term_of_own_weights_below_zero():
+    def differences(self, logits, context):
+        return (weights := logits.softmax(-1)) - 0.5 * weights.roll(1, 1)
+
+    register_mechanism("own")(mechanism(normalize=differences))
+    request = AttentionRequest(("position",), "encoder:2", weights="encoder:2")
+    _, extra = build_model({"own_on": "encoder"}).double().eval()(**batch(), attention_request=request)
+    maps = extra["maps"]["encoder", 2].transpose(0, 1)
+    assert (maps < 0).any()
+    expected = position_agreement(maps.tolist(), (batch()["src_tokens"] != dictionary().pad()).tolist())
+    assert extra["agreement"].item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("own", [Sparsemax, OneMore])
