@@ -277,6 +277,7 @@ def test_errors_of_translate_are_one_line(data, checkpoint, tmp_path):
         (("--nbest", 9), "--nbest 9: at most the beam, 5"),
         ((*conllu("test"), "--constituency", tmp_path / "short.ptb"), "short.ptb: 1 sentences, but"),
         ((*conllu("valid"), "--constituency", raw / "test.en.ptb"), "is not that line of the input"),
+        ((*conllu("test"), "--dependency-model", "a"), "--dependency and --dependency-model: give one, the trees or"),
     ):
         common = ("translate", "--checkpoint", checkpoint, "--data", data, "--input", raw / "test.en", "--cpu")
         said = command(*common, *arguments, fails=True)

@@ -339,6 +339,7 @@ def test_best_of_an_unknown_metric_is_what_training_maximized(tmp_path, capsys):
     [
         ("", "Add --last N, --range A-B or --best N --metric NAME"),
         ("--last 2", "choose with --epochs or --updates"),
+        ("--epochs", "--epochs goes with --last, --range or --best"),
         (
             "--strict --epochs --last 12",
             "12 checkpoints are wanted, but there are 11: checkpoint1.pt, checkpoint2.pt, ",
@@ -370,6 +371,11 @@ def test_missing_and_empty_paths(tmp_path, capsys):
     for path, message in ((tmp_path / "absent", "no such checkpoint"), (tmp_path, "no checkpoint (*.pt)")):
         assert main(["average", "--checkpoints", str(path), "--last", "1", "--out", str(tmp_path / "a.pt")]) == 2
         assert f"{path}: {message}" in capsys.readouterr().err
+
+
+def test_an_average_is_a_file(three, tmp_path, capsys):
+    assert main(["average", "--checkpoints", *map(str, three), "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith(f"--out {tmp_path}: a directory; name a file\n")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import DataSet, Run
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics.glue import glue_scores
+from fairseq_diverse.preparation.glue import prepare_glue
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.preparation.subwords import Subwords
 from tests.integration.glue_files import gpt2_files, write_task
@@ -71,12 +72,16 @@ def test_a_wrong_header_is_named(tmp_path):
         list(read_examples(path, TASKS["SST-2"], labelled=True))
 
 
-def test_broken_lines_of_qqp_are_skipped_unless_strict(tmp_path):
+def test_broken_lines_of_qqp_are_skipped_unless_strict(tmp_path, monkeypatch):
     write_task(tmp_path, "QQP", examples=3)
     path = tmp_path / "QQP/train.tsv"
     path.write_text(f"{path.read_text()}7\t1\t2\tWhat is\nthis?\tWhat?\t1\n")
     found = list(read_examples(path, TASKS["QQP"], labelled=True))
     assert found.count(None) == 2 and len(found) == 5
+    said = []
+    monkeypatch.setattr("fairseq_diverse.preparation.glue.prepare", lambda *given, **named: True)
+    assert prepare_glue(TASKS["QQP"], tmp_path, tmp_path / "out", say=said.append)
+    assert said == ["train: 2 lines with a wrong number of columns left out, as in fairseq's recipe"]
     with pytest.raises(ValueError, match="line 5: 6 columns separated by tabs expected, got 4"):
         list(read_examples(path, TASKS["QQP"], labelled=True, strict=True))
 

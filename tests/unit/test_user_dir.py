@@ -6,11 +6,15 @@ from fairseq_diverse.cli import main
 
 
 @pytest.mark.parametrize("command", [["check", "temperature"]])
-def test_a_folder_that_is_not_a_package_is_one_line(command, tmp_path, capsys):
+def test_a_folder_that_cannot_be_imported_is_one_line(command, tmp_path, capsys):
     for folder in (tmp_path / "absent", tmp_path):
         assert main([*command, "--user-dir", str(folder)]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and f"--user-dir {folder}: no such folder, or one without" in error
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json/__init__.py").touch()
+    assert main([*command, "--user-dir", str(tmp_path / "json")]) == 2
+    assert "json: json is a module of Python; call the folder otherwise\n" in capsys.readouterr().err
 
 
 def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
