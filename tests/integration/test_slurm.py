@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.trees import read_conllu
 from tests.integration.commands import cli
 from tests.integration.test_parse import MODELS, needs_models
@@ -96,7 +97,7 @@ def test_an_array_of_jobs_one_of_which_is_stopped_and_resumes(folder, slurm, tmp
 
 
 def test_what_is_queued_is_not_queued_again(folder, slurm, tmp_path):  # noqa: F811
-    """Jobs wait until the queue of this test, a file, no longer has their numbers."""
+    """Jobs wait until the queue of this test, a file, no longer has their numbers. Nor is what a process works on."""
     (slurm / "start").write_text("#!/bin/bash\n")
     runs, asked = tmp_path / "runs", ["run", folder / "table.yaml", "--rows", "baseline", "--slurm"]
     assert "1 runs queued, 0 done before" in call(runs, *asked, "--seeds", 1).stdout
@@ -106,6 +107,10 @@ def test_what_is_queued_is_not_queued_again(folder, slurm, tmp_path):  # noqa: F
     assert "1 runs queued, 1 queued or at work, 0 done before" in more.stdout and "baseline seed 2: job" in more.stdout
     (slurm / "queue").write_text("7\n")
     assert "2 runs queued, 0 done before" in call(runs, *asked, "--seeds", "1,2").stdout
+    with locked(first := directory(runs, "baseline")):
+        more = call(runs, *asked, "--seeds", "1,2")
+    assert more.stderr == f"baseline seed 1: a process is working on {first}\n"
+    assert "1 runs queued, 1 queued or at work, 0 done before" in more.stdout and "baseline seed 2: job" in more.stdout
 
 
 @needs_models

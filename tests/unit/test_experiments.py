@@ -131,7 +131,7 @@ def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_
         _ = run.chosen
 
 
-def test_further_test_sets(table, tmp_path, monkeypatch):
+def test_further_test_sets(table, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
     record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
@@ -176,6 +176,12 @@ def test_further_test_sets(table, tmp_path, monkeypatch):
         find_runs([second], [1])
     elsewhere = load_table(name, data=str(tmp_path / "data/multi30k_en_de")).rows["second"]
     assert find_runs([elsewhere], [1])[0].further == {"valid": "valid"}
+    asked = ["run", name, "--rows", "second", "--data", str(tmp_path / "data/multi30k_en_de"), "--dry-run"]
+    assert main(asked) == 0
+    assert capsys.readouterr().err == "tests: data set multi30k_en_de has no one, two: left out\n"
+    classifier = replace(second, train={**second.train, "task": "logical_inference"})
+    with pytest.raises(ValueError, match="row second: tests: it classifies, and its data have one test set"):
+        find_runs([classifier], [1])
     path.write_text(json.dumps(record | {"tests": {"../x": ""}}))
     with pytest.raises(ValueError, match=r"preprocess.json: damaged \(tests\)"):
         find_runs([second], [1])
@@ -425,6 +431,8 @@ def test_a_wrong_size_is_refused_by_name(table):
         load_table(table(size=SIZE + "lr: 3\n"))
     with pytest.raises(ValueError, match="set no `max-update`"):
         load_table(table(size=SIZE.replace("max-update: 30, ", "")))
+    with pytest.raises(ValueError, match="row first: warmup-updates: 6%: needs max-update"):
+        load_table(table(size=SIZE.replace("max-update: 30, ", "warmup-updates: 6%, ")))
 
 
 def test_unknown_names_are_reported_with_the_known_ones(table, tmp_path, monkeypatch):
@@ -545,6 +553,21 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
     assert load_table("zhang2021-table1").rows["transformer"].gpus == 4
     with pytest.raises(ValueError, match="gpus: many: the number of GPUs"):
         load_table(table(("rows:", "gpus: many\nrows:")))
+
+
+def test_a_batch_for_another_number_of_gpus_is_warned_of(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    (tmp_path / "data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(schedule, "run_all", lambda *given: 0)
+    asked = ["run", table(("rows:", "gpus: 4\nrows:")), "--rows", "first"]
+    for count, more, has in ((2, [], 2), (2, ["--jobs", "2"], 1), (4, [], 4), (2, ["--gpus-of-paper"], 4)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert main([*asked, *more]) == 0
+        warning = f"warning: batches are for 4 GPUs, and runs have {has}: an update has {has}/4 of the tokens; see"
+        assert capsys.readouterr().err.startswith(warning if has < 4 else "the results: ")
 
 
 def test_metrics_of_a_table(table):
@@ -715,7 +738,12 @@ def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, 
     folder = tmp_path / "board" / plain.directory.parent.name / plain.directory.name
     assert command == f"{shlex.join(plain.commands()['train'])} --tensorboard-logdir {folder} --wandb-project project"
     assert tracked.directory == plain.directory and tracked.commands()["generate"] == plain.commands()["generate"]
-    assert tracked.variables("train")["WANDB_NAME"] == plain.name and not tracked.variables("generate")
+    key = plain.directory.parent.name.rpartition("-")[2]
+    assert tracked.variables("train") == {
+        **{"WANDB_NAME": plain.name, "WANDB_RUN_ID": f"{key}-seed1"},
+        "WANDB_RESUME": "allow",  # the same id begins a training and resumes it
+    }
+    assert not tracked.variables("generate")
     assert not plain.variables("train") and "WANDB" not in "".join(plain.shell_lines({}))
     assert any("WANDB_RUN_ID=" in line for line in tracked.shell_lines({}))
 
@@ -817,6 +845,14 @@ def test_a_failing_run_is_shown_and_the_others_continue(tmp_path, capsys, monkey
     assert "run 1: FAILED: train ended" in shown and "run 2: FAILED: a user's" in shown and "run 4: left alone" in shown
     assert "Traceback" not in shown and "ZeroDivisionError" in (tmp_path / "error.log").read_text()
     assert FakeRun.most == 2 and FakeRun.working == 0
+
+
+@pytest.mark.parametrize(("updates", "ending"), [(7, "ratio 1.000; ended after 7 of 10 updates"), (10, "ratio 1.000")])
+def test_the_outcome_of_a_run_says_whether_it_ended_early(updates, ending, tmp_path):
+    run = FakeRun("run", tmp_path)
+    list(run.execute({}))
+    run.summary["updates"] = updates
+    assert schedule.outcome(run).endswith(ending)
 
 
 def test_the_time_left_is_that_of_all_runs(tmp_path, monkeypatch):
