@@ -172,9 +172,15 @@ def test_paired_difference_is_the_paired_t_test():
     assert paired_difference(a, a) == (0.0, 0.0, 1.0)
 
 
-@pytest.mark.parametrize(("a", "b"), [([1, 2], [1, 2, 3]), ([1], [2]), ([1, 2], [1, math.inf])])
-def test_paired_difference_refuses_unpaired_values(a, b):
-    with pytest.raises(ValueError):
+PAIRED = "values of the same sentences, at least two, are needed"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [([1, 2], [1, 2, 3], PAIRED), ([1], [2], PAIRED), ([1, 2], [1, math.inf], "infinite or not a number")],
+)
+def test_paired_difference_refuses_unpaired_values(a, b, said):
+    with pytest.raises(ValueError, match=said):
         paired_difference(np.array(a), np.array(b))
 
 
