@@ -13,6 +13,8 @@ import pytest
 import torch
 from fairseq.tasks.translation import TranslationConfig
 
+from fairseq_diverse.analysis import head_map
+from fairseq_diverse.analysis.head_map import draw_head_map as draw
 from fairseq_diverse.analysis.heads import inspect_heads
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import test_sentence as sentence_of_test
@@ -46,7 +48,8 @@ def command(*arguments, fails=False):
 def data(tmp_path_factory):
     """The embedded corpus with its gold trees."""
     folder = tmp_path_factory.mktemp("syntax")
-    command("toy", "--out", folder / "raw", "--sentences", 120, "--valid", 20, "--test", 12)
+    said = command("toy", "--out", folder / "raw", "--sentences", 120, "--valid", 20, "--test", 12, "--word-by-word")
+    assert re.search(r"^word by word: BLEU \d+\.\d, chrF \d+\.\d \(sacreBLEU", said, re.MULTILINE)
     command("prepare", "toy", "--raw", folder / "raw", "--out", folder / "data")
     trees = ("--dependency", f"{folder}/raw/{{split}}.en.conllu", "--constituency", f"{folder}/raw/{{split}}.en.ptb")
     said = command("binarize-syntax", "--data", folder / "data", *trees)
@@ -368,6 +371,23 @@ def test_translate_parses_stdin(data, checkpoint, tmp_path):
         f"constituency trees: benepar {MODELS['constituency'].resolve()} (--constituency-model)\n"
         "1 lines too long, not translated: 3\n1 lines without a usable tree: 3\n"
     )
+
+
+def test_a_head_map_is_of_the_split_that_is_named(data, checkpoint, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(head_map, "draw_head_map", lambda *given: (drawn.append(given), draw(*given))[1])
+    common = ("plot", "head-map", f"a={checkpoint}", f"b={checkpoint}", "--data", data, "--out", tmp_path / "map.png")
+    for flags in ((), ("--split", "test", "--seed", 2)):
+        assert main([*map(str, (*common, *flags))]) == 0
+    model, task = load_model(str(checkpoint), data)
+    for (found, seed), split in zip(drawn, ("valid", "test"), strict=True):
+        task.load_dataset(split)
+        pairs = task.dataset(split)
+        every = [pairs.collater([pairs[number] for number in range(len(pairs))])]
+        expected = head_map.mean_heads(model, every, task.source_dictionary.pad())
+        torch.testing.assert_close(found["a"], expected, rtol=1e-4, atol=1e-5)
+        assert torch.equal(found["a"], found["b"]) and seed == {"valid": 1, "test": 2}[split]
+    assert not torch.allclose(drawn[0][0]["a"], drawn[1][0]["a"], rtol=1e-3)
 
 
 def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
