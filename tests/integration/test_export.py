@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from fairseq_diverse.checkpoints.dictionaries import kept_digests
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.exporting import ctranslate2 as exporting
@@ -61,6 +62,10 @@ def test_an_exported_file_is_exported_again_as_it_is(checkpoint, tmp_path):
     once, twice = (load_checkpoint(tmp_path / name) for name in ("once.pt", "twice.pt"))
     assert once["cfg"] == twice["cfg"]
     assert all(torch.equal(value, twice["model"][name]) for name, value in once["model"].items())
+    whole = load_checkpoint(checkpoint)
+    assert kept_digests(twice) == kept_digests(whole) != {}  # data with other dictionaries are still refused
+    updates = [state["optimizer_history"][-1]["num_updates"] for state in (once, twice, whole)]
+    assert len(set(updates)) == 1 and updates[0] > 0
 
 
 def test_ctranslate2_translates_the_same(data, checkpoint, tmp_path):

@@ -199,6 +199,12 @@ def test_logged_values():
         values["disagreement_position"] + values["disagreement_output"], abs=1e-3
     )
     assert -1 <= values["disagreement_output"] < 0
+    with metrics.aggregate(new_root=True) as logged:  # one validation, batches of 6 and 2 tokens
+        for figure, size in ((-0.2, 6), (-0.6, 2)):
+            batch_log = {"loss": 1.0, "nll_loss": 1.0, "ntokens": size, "sample_size": size}
+            made.reduce_metrics([batch_log | {"disagreement_output": figure * size}])
+    values = logged.get_smoothed_values()
+    assert values["disagreement_output"] == values["disagreement"] == pytest.approx(-0.3)
 
 
 @pytest.mark.parametrize(

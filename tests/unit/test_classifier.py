@@ -7,6 +7,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.modules import FairseqDropout
 
 from fairseq_diverse.analysis.accuracy import Accuracy, measure_accuracy, pooled
 from fairseq_diverse.attention.request import AttentionRequest
@@ -151,6 +152,11 @@ def test_architectures(task):
     assert sum(p.numel() for p in logic.parameters()) == (
         2 * layer + len(task.source_dictionary) * 256 + 2 * 256 + classifier
     )
+    own = Namespace(arch="li2021_logic", **{name: value for name, value in SMALL.items() if name != "dropout"})
+    ARCH_CONFIG_REGISTRY["li2021_logic"](own)
+    classifier = ARCH_MODEL_REGISTRY["li2021_logic"].build_model(own, task).classifier
+    assert [module.p for module in classifier if isinstance(module, FairseqDropout)] == [0.2] * 3
+    assert build(task, pooling_queries=3).classifier[1].in_features == 24 * 3 * 2  # of both sentences
     routed = build(task, "li2021_logic_aggregation")
     assert all(layer.self_attn.mechanism("routing") for layer in routed.encoder.layers)
 
@@ -191,6 +197,10 @@ def test_criterion(task):
     values = logged.get_smoothed_values()
     assert values["accuracy"] == pytest.approx(100 * float(log["correct"]) / 12, abs=0.01)
     assert values["loss"] == pytest.approx(loss.item() / 6, abs=1e-4)
+    with metrics.aggregate(new_root=True) as logged:  # one validation, batches of 6 and 2
+        Classification.reduce_metrics([{"loss": 6.0, "correct": 6, "nsentences": 6}])
+        Classification.reduce_metrics([{"loss": 10.0, "correct": 0, "nsentences": 2}])
+    assert logged.get_smoothed_values() == {"loss": 2.0, "accuracy": 75.0}
 
 
 def test_criterion_with_disagreement(task):

@@ -255,6 +255,8 @@ def test_the_checkpoint_of_a_probe_is_complete(folder):
     ):
         with pytest.raises(UserError, match=f"--from-checkpoint: the encoder is probed as .* leave out {flag}"):
             build(task, arch, **flags)
+    with pytest.raises(UserError, match="--encoder-layers-to-keep: the encoder is probed as it was trained; leave the"):
+        build(task, "li2021_probing", encoder_layers_to_keep="0")
     task.cfg.from_checkpoint = "x"
     with pytest.raises(UserError, match="--from-checkpoint: the encoder is not trained; use --criterion"):
         task.build_criterion(Namespace(_name="classification_with_disagreement"))

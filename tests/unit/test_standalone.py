@@ -54,6 +54,19 @@ def test_off_it_is_torchs_attention():
             torch.testing.assert_close(weights, expected_weights)
 
 
+def test_dropout_biases_and_a_mask_for_each_sentence():
+    x = torch.randn(B, T, C)
+    dropping = StandaloneAttention(C, H, dropout=0.5)
+    assert not torch.equal(dropping(x, x, x)[0], dropping(x, x, x)[0])
+    assert torch.equal(dropping.eval()(x, x, x)[0], dropping(x, x, x)[0])
+    assert not any(name.endswith("bias") for name in StandaloneAttention(C, H, bias=False).state_dict())
+    masks = torch.rand(B, T, T) > 0.5
+    masks[..., 0] = False
+    value = dropping(x, x, x, attn_mask=masks)[0]
+    for b, mask in enumerate(masks):
+        torch.testing.assert_close(value[b : b + 1], dropping(*[x[b : b + 1]] * 3, attn_mask=mask)[0])
+
+
 def test_queries_may_have_their_own_width():
     attention = StandaloneAttention(C, H, qdim=10, kdim=7, vdim=5, mechanisms={"gated": {"kind": "element"}})
     x, keys, values = torch.randn(B, T, 10), torch.randn(B, S, 7), torch.randn(B, S, 5)
