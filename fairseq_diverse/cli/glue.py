@@ -47,12 +47,11 @@ def main(args: argparse.Namespace) -> None:
     problem = f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction"
     saved = load_checkpoint(args.checkpoint, mmap=True, verify=False)
     settings = _task_settings(saved)
-    if settings.get("_name", settings.get("task")) != "sentence_prediction":  # others keep their dictionaries elsewhere
+    kind, classes = settings.get("_name", settings.get("task")), settings.get("num_classes")
+    if kind != "sentence_prediction" or classes != (len(task.labels) or 1):  # others have other dictionaries
         raise UserError(problem)
     _warn_of_other_task(args.checkpoint, str(settings.get("data")), task.name)
     (model,), _, trained = load_models([args.checkpoint], args.data)
-    if trained.cfg.num_classes != (len(task.labels) or 1):
-        raise UserError(problem)
     wanted = [*task.named("valid").items(), *(task.named("test").items() if args.predictions else ())]
     found = {}
     for name, split in wanted:
