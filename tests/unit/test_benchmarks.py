@@ -192,6 +192,35 @@ def test_interruption_keeps_what_was_measured(tmp_path, capsys, monkeypatch):
     assert len(json.loads((tmp_path / "cpu-trial.json").read_text())["rows"]) == 1
 
 
+def test_tokens_and_threads_are_those_that_were_asked_for(monkeypatch, capsys):
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: asked.append(count))
+
+    def measured(row, size_name, size, *others):
+        asked.append(size.tokens)
+        raise KeyboardInterrupt
+
+    asked = []
+    monkeypatch.setattr(command, "measure", measured)
+    assert command.main(["--quick", "--tokens", "80", "--threads", "2"]) == 130
+    assert asked == [2, 80]
+
+
+def test_a_side_is_trained_and_built_as_its_name_says():
+    plain, regularized = (
+        sides._likelihood(side, QUICK, sides.build_model(side, QUICK, "cpu"), "cpu")
+        for side in (sides.SIDES["off"], sides.SIDES["disagreement all"])
+    )
+    losses = []
+    for objective in (plain, regularized):
+        torch.manual_seed(1)
+        losses.append(objective())
+    assert abs(losses[0] - losses[1]) > 0.01
+    for kind in ("em", "simple"):
+        model = sides.build_model(sides.SIDES[f"naive {kind} routing encoder:1"], QUICK, "cpu")
+        aggregate = model.encoder.layers[0].self_attn.aggregate
+        assert isinstance(aggregate, naive.Aggregation) and aggregate.kind == kind
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
