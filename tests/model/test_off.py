@@ -45,6 +45,16 @@ def test_same_keys_parameters_and_outputs(flags):
             assert torch.equal(expected_extra["attn"][0], extra["attn"][0])
 
 
+@pytest.mark.parametrize("alignment", [{"alignment_layer": 0}, {"alignment_layer": 1, "alignment_heads": 1}], ids=str)
+def test_the_alignment_is_of_the_layer_and_the_heads_that_are_asked_for(alignment):
+    theirs, ours = (model.eval() for model in pair({}))
+    expected, got, usual = (
+        model(**batch(parsed=False), **flags)[1]["attn"][0]
+        for model, flags in ((theirs, alignment), (ours, alignment), (ours, {}))
+    )
+    assert torch.equal(expected, got) and not torch.equal(got, usual)
+
+
 @pytest.mark.parametrize(("name", "flags"), CASES)
 def test_settings_of_a_mechanism_that_is_off_change_nothing(name, flags):
     properties.off_is_absent(flags)
