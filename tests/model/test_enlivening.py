@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fairseq.logging import metrics
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
@@ -13,6 +14,7 @@ from fairseq_diverse.attention.functional.syntax import (
 )
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.tasks.translation_with_syntax import TranslationWithSyntax
 from tests.cases import batch, build_model
 from tests.reference import syntax as reference
 
@@ -160,3 +162,17 @@ def test_refused_when_built(flags, message):
     with pytest.raises(UserError) as error:
         build_model(flags)
     assert message in str(error.value)
+
+
+def test_the_logged_share_of_redundant_heads_counts_sentences():
+    """Over batches of one and of three sentences."""
+    task = object.__new__(TranslationWithSyntax)
+    task.trees = ("constituency",)
+
+    def step(heads, observed):
+        observed.extra = {"redundant": {1: heads}}  # (B, H)
+
+    with metrics.aggregate(new_root=True) as logged:
+        for heads in (torch.ones(1, 4), torch.zeros(3, 4)):
+            task._log_redundant(step, heads, None)
+    assert logged.get_smoothed_values()["redundant_1"] == 0.25
