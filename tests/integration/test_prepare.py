@@ -282,6 +282,11 @@ def test_references_that_preparation_changes_are_said(tmp_path, raw):
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     assert "warning: tokenized and detokenized, the validation references have BLEU" in done.stderr
     assert "\"foto's van auto's\" becomes \"foto 's van auto' s\"" in done.stderr
+    for line in range(1, 6):  # of lower-cased data the references are lower-cased, too
+        edit(raw / "valid.de", line, "DER HUND SCHLÄFT.")
+    line = command(tmp_path, raw, {"lowercase": True}, ("--overwrite",))
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "have BLEU" not in done.stderr
 
 
 def test_a_second_preparation_never_has_the_trees_in_one_folder_alone(tmp_path, monkeypatch):
