@@ -40,3 +40,10 @@ def test_dropout_is_retained_at_inference_in_the_modules_that_fairseq_names():
         dropouts = [(n, m.apply_during_inference) for n, m in model.named_modules() if isinstance(m, FairseqDropout)]
         kept.append(dropouts)
     assert kept[0] == kept[1] and any(on for _, on in kept[0]) and not all(on for _, on in kept[0])
+
+
+def test_retained_attention_dropout_works_with_a_mechanism():
+    model = build_model({"attention_dropout": 0.5, "talking": "both", "talking_on": EVERYWHERE}).eval()
+    assert torch.equal(model(**batch())[0], model(**batch())[0])
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=["MultiheadAttention"])
+    assert not torch.allclose(model(**batch())[0], model(**batch())[0])
