@@ -347,9 +347,11 @@ def test_mechanisms_of_other_papers_have_every_property(own, place):
             holds(at({"own_on": "{on}"}, place))
 
 
-def test_a_layer_gets_what_the_same_component_of_the_layer_before_carries():
+@pytest.mark.parametrize("own_on", ["encoder,decoder,cross", "decoder:1+3,cross:1+3"])
+def test_a_layer_gets_what_the_same_component_of_the_layer_before_carries(own_on):
+    """Also over a layer without the mechanism."""
     register_mechanism("own")(CarriesValues)
-    model = build_model({"own_on": "encoder,decoder,cross"}).eval()
+    model = build_model({"own_on": own_on}).eval()
     values = {}
     for name, module in model.named_modules():
         if name.endswith("v_proj"):
