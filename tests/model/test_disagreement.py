@@ -159,15 +159,29 @@ def test_another_loss_term_asks_the_model_in_the_same_pass(sharpness):
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    ("first", "second", "message"),
     [
-        (AttentionRequest(("output",), "cross"), "two losses ask for 'terms' in an AttentionRequest"),
-        (AttentionRequest(weights="encoder:9", flag="--sharpness-on"), "--sharpness-on 'encoder:9': layer 9"),
+        ({"terms": ("output",), "on": "cross"}, {"terms": ("subspace",), "on": "cross"}, "two losses ask for 'terms'"),
+        ({"weights": "encoder"}, {"weights": "cross"}, "two losses ask for 'weights' in an AttentionRequest"),
+        ({"inside": "encoder"}, {"inside": "cross"}, "two losses ask for 'inside' in an AttentionRequest"),
+        ({}, {"weights": "encoder:9", "flag": "--sharpness-on"}, "--sharpness-on 'encoder:9': layer 9"),
     ],
 )
-def test_errors_of_joined_requests_say_which(request_, message):
+def test_errors_of_joined_requests_say_which(first, second, message):
+    joined = JoinedRequest(AttentionRequest(**first), AttentionRequest(**second))
     with pytest.raises(UserError, match=message):
-        build_model()(**batch(), attention_request=JoinedRequest(AttentionRequest(("output",), "cross"), request_))
+        build_model()(**batch(), attention_request=joined)
+
+
+def test_joined_requests_get_what_either_asks_for():
+    """Also what only the second asks for, or only one reads."""
+    model = build_model({"talking": "both", "talking_on": "cross"})
+    without, inside = AttentionRequest(alignment=False), AttentionRequest(inside="cross")
+    for joined in (JoinedRequest(without, inside), JoinedRequest(inside, without)):
+        _, extra = model(**batch(), attention_request=joined)
+        assert set(extra["inside"]) == {("cross", layer) for layer in (1, 2, 3)} and extra["attn"][0] is not None
+    _, extra = model(**batch(), attention_request=JoinedRequest(without, without))
+    assert not extra["inside"] and extra["attn"][0] is None
 
 
 def test_centred_terms():
@@ -245,25 +259,22 @@ def test_accumulation_over_quarter_batches(source, terms, on, moved):
 
 def test_layerdrop_divides_by_the_layers_that_ran():
     model = build_model({"encoder_layerdrop": 0.5})
-    request = AttentionRequest(("output",), "encoder")
+    terms = ("output", "subspace")
+    request = AttentionRequest(terms, "encoder")
     full = build_model()
     full.load_state_dict(model.state_dict())
-    single = [
-        full(**batch(), attention_request=AttentionRequest(("output",), f"encoder:{n}"))[1]["agreement"] for n in (1,)
-    ]
+    single = full(**batch(), attention_request=AttentionRequest(terms, "encoder:1"))[1]["agreement"]
     ran = set()
     for seed in range(30):
         torch.manual_seed(seed)
         _, extra = model(**batch(), attention_request=request)
-        states = 0
         torch.manual_seed(seed)
-        chosen = [layer.number for layer in model.encoder.layers]
-        states = tuple(chosen)
+        states = tuple(layer.number for layer in model.encoder.layers)
         ran.add(states)
         if states == (1,):
-            torch.testing.assert_close(extra["agreement"], single[0])
+            torch.testing.assert_close(extra["agreement"], single)
         if states == ():
-            assert extra["agreement"].item() == 0
+            assert extra["agreement"].tolist() == [0, 0]
     assert {(), (1,), (2,), (1, 2)} == ran
 
 
