@@ -60,6 +60,13 @@ def test_settings_of_a_mechanism_that_is_off_change_nothing(name, flags):
     properties.off_is_absent(flags)
 
 
+def test_projections_that_a_mechanism_reshapes_keep_their_quantization_noise():
+    model = build_model({"qk_head_dim": 4, "quant_noise_pq": 0.5, "quant_noise_pq_block_size": 2})
+    attention, x = model.encoder.layers[0].self_attn, torch.randn(5, 3, 24)
+    for projection in (attention.q_proj, attention.k_proj):
+        assert not torch.allclose(projection(x), projection(x))
+
+
 def losses(model, updates):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     torch.manual_seed(5)
