@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fairseq_diverse.models import layers
 from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, CASES, batch, build_model
 
@@ -13,19 +14,32 @@ def test_every_parameter_and_checkpointing(name, flags, disagreement):
     properties.gradients(flags, disagreement)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("offload", [False, True])
-def test_checkpoints_are_recomputed_in_autocast(offload):
+def test_checkpoints_are_recomputed_in_autocast(offload, dtype):
     """--amp calls backward outside; in float32 kernels take other tensors and drop other weights."""
     model = build_model({"checkpoint_activations": True, "offload_activations": offload})
     seen = []
     for name, module in model.named_modules():
         if name.endswith("k_proj"):
             module.register_forward_hook(lambda module, given, out: seen.append((out.dtype, out.requires_grad)))
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         loss = model(**batch())[0].float().square().mean()
     attentions = len(seen)
     loss.backward()
-    assert seen == [(torch.bfloat16, False)] * attentions + [(torch.bfloat16, True)] * attentions
+    assert seen == [(dtype, False)] * attentions + [(dtype, True)] * attentions
+
+
+@pytest.mark.parametrize(("arch", "count"), [("diverse_transformer", 2 + 3), ("diverse_roberta", 2)])
+def test_offloading_implies_checkpointing(arch, count, monkeypatch):
+    offloaded = []
+    monkeypatch.setattr(
+        layers, "checkpoint_wrapper", lambda layer, offload_to_cpu: offloaded.append(offload_to_cpu) or layer
+    )
+    build_model({"offload_activations": True}, arch)
+    assert offloaded == [True] * count
+    build_model({"checkpoint_activations": True}, arch)
+    assert offloaded[count:] == [False] * count
 
 
 @pytest.mark.parametrize(("name", "flags"), CASES)
