@@ -4,7 +4,7 @@ import pytest
 
 from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.testing import properties
-from tests.cases import ALL_ON, CASES
+from tests.cases import ALL_ON, CASES, build_model
 
 NAMES = [*MECHANISMS]
 
@@ -19,3 +19,13 @@ def test_each_with_every_other(name, component):
 def test_a_new_process_loads_them_all():
     differences = properties.reload([flags for _, flags in [*CASES, ALL_ON]])
     assert len(differences) == len(CASES) + 1 and max(differences) <= 1e-6
+
+
+def test_what_a_checkpoint_does_not_keep_changes_the_outputs_of_a_new_process(monkeypatch):
+    def trained_model(flags):
+        model = build_model(flags)
+        model.encoder.embed_scale *= 2
+        return model
+
+    monkeypatch.setattr(properties, "trained_model", trained_model)
+    assert properties.reload([{}])[0] > 1e-3

@@ -488,6 +488,36 @@ def test_project_changes_the_width_of_values_and_no_number_of_heads():
         build_model({"other_on": "encoder"})
 
 
+@dataclass(frozen=True)
+class Always(MechanismSettings):
+    """Its default placement is not empty, so that it is never off."""
+
+    on: str = placement("encoder", "placement")
+
+
+COUNT = itertools.count()
+
+
+def doubled(self, heads, context):
+    return 2 * heads
+
+
+def doubled_gradient(self, heads, context):
+    return heads + (heads - heads.detach())
+
+
+def infinite_gradient(self, heads, context):
+    return heads + (heads * 0).sqrt()
+
+
+def no_output(self, heads, context):
+    return torch.zeros_like(heads)
+
+
+def similar(context):
+    return (context.q @ context.k.transpose(-1, -2)).softmax(-1)
+
+
 def distances(context, device):
     t, s = context.q.size(2), context.k.size(2)
     return (torch.arange(s - t, s, device=device)[:, None] - torch.arange(s, device=device)).abs()
@@ -551,12 +581,168 @@ def distances(context, device):
             r"add_loss: a tensor of shape \(3, 4, 7, 6\); give a sum or mean",
             {"heads": lambda self, heads, context: context.add_loss(heads) or heads},
         ),
+        (
+            "off = absent",
+            "with the mechanism off, the model has other parameters",
+            {"Settings": Always, "__init__": initialized(**DEAD)},
+        ),
+        ("off = absent", "with the mechanism off, the model has other outputs", {"Settings": Always, "heads": doubled}),
+        (
+            "the same twice, and in long sentences",
+            "an output of a long sentence is not finite",
+            {"heads": lambda self, heads, context: heads / (0 if heads.size(2) > 50 else 1)},
+        ),
+        (
+            "gradients, also with activation checkpointing",
+            "k_proj.weight: no gradient$",
+            {"heads": lambda self, heads, context: heads.detach()},
+        ),
+        (
+            "gradients, also with activation checkpointing",
+            "embed_tokens.weight: its gradient is not finite",
+            {"heads": infinite_gradient},
+        ),
+        (
+            "gradients, also with activation checkpointing",
+            "k_proj.weight: its gradient is 0",
+            {"heads": lambda self, heads, context: heads * 0},
+        ),
+        (
+            "gradients, also with activation checkpointing",
+            "own.a: no gradient with --checkpoint-activations",
+            {
+                "__init__": initialized(
+                    calls=lambda where: itertools.count(), a=lambda where: nn.Parameter(torch.ones(()))
+                ),
+                "heads": lambda self, heads, context: heads * (self.a.detach() if next(self.calls) else self.a),
+            },
+        ),
+        (
+            "gradients, also with activation checkpointing",
+            "with --checkpoint-activations: differs by",
+            {"heads": lambda self, heads, context: heads * (2 if torch.is_grad_enabled() else 1)},
+        ),
+        (
+            "gradients with disagreement",
+            "its gradient is not finite",
+            {
+                "heads": lambda self, heads, c: setattr(c, "before", heads) or infinite_gradient(self, heads, c),
+                "gate": lambda self, heads, context: context.before,
+            },
+        ),
+        (
+            "gradients = finite differences (float64)",
+            "gradients differ from finite differences",
+            {"heads": doubled_gradient},
+        ),
+        (
+            "causality",
+            "later outputs do not change",
+            {"heads": lambda self, heads, context: torch.full_like(heads, 1e12)},
+        ),
+        (
+            "bfloat16 finite, without maps",
+            "an output of torch.float32 from torch.bfloat16",
+            {"combine": lambda self, heads: heads.float()},
+        ),
+        (
+            "bfloat16 finite, without maps",
+            "torch.bfloat16: not finite",
+            {"gate": lambda self, heads, context: heads / 0},
+        ),
+        (
+            "bfloat16 finite, without maps",
+            "torch.bfloat16: not finite",
+            {"heads": lambda self, heads, context: heads / 0, "gate": no_output},
+        ),
+        ("bfloat16 finite, without maps", "torch.bfloat16: a gradient is not finite", {"heads": infinite_gradient}),
+        (
+            "bfloat16 finite, with maps",
+            "torch.bfloat16: not finite",
+            {"attention": lambda self, context, need: (context.v, similar(context) / 0)},
+        ),
+        (
+            "with maps = without",
+            "outputs without maps, compared with those with maps: differs by",
+            {"attention": lambda self, context, need: (context.v * (1 + need), similar(context))},
+        ),
+        (
+            "with maps = without",
+            "gradients without maps, compared with those with maps: differs by",
+            {
+                "attention": lambda self, context, need: (
+                    doubled_gradient(self, context.v, context) if need else context.v,
+                    similar(context),
+                )
+            },
+        ),
+        ("with maps = without", "maps are missing", {"attention": lambda self, context, need: (context.v, None)}),
+        (
+            "with maps = without",
+            r"decoder: a map of \(4, 3, 7, 1\)",
+            {"attention": lambda self, context, need: (context.v, similar(context)[..., :1])},
+        ),
+        (
+            "one graph of torch.compile",
+            "torch.compile: ",
+            {"heads": lambda self, heads, context: heads if float(heads.sum()) > 0 else heads * 1},
+        ),
+        (
+            "one graph of torch.compile",
+            "2 graphs for two lengths, not one",
+            {"heads": lambda self, heads, context: heads * (2 if heads.size(2) == 6 else 3)},
+        ),
+        (
+            "one graph of torch.compile",
+            "compiled outputs: differs by",
+            {
+                "heads": lambda self, heads, context: (
+                    heads * (1 if self.training or not torch.compiler.is_compiling() else 2)
+                )
+            },
+        ),
+        (
+            "one graph of torch.compile",
+            "k_proj.weight: compiled gradient: differs by",
+            {
+                "heads": lambda self, heads, context: (
+                    doubled_gradient(self, heads, context) if torch.compiler.is_compiling() else heads
+                )
+            },
+        ),
+        ("LayerDrop", "an output is not finite", {"heads": lambda self, heads, context: heads / 0}),
+        (
+            "LayerDrop",
+            r"an agreement is outside \[0, 1\]",
+            {"heads": lambda self, heads, context: heads / 0, "gate": no_output},
+        ),
+        ("LayerDrop", "a gradient is not finite", {"heads": infinite_gradient}),
+        (
+            "warm start from a plain model",
+            "own.a: neither the plain model's nor its initial value",
+            {"__init__": initialized(a=lambda where: nn.Parameter(torch.tensor(float(next(COUNT)))))},
+        ),
+        (
+            "warm start from a plain model",
+            "q_proj.weight: neither the plain model's nor its initial value",
+            {
+                "upgrade_state_dict_named": lambda self, state, name: state.update(
+                    {key: 2 * value for key, value in state.items() if key.endswith("q_proj.weight")}
+                )
+            },
+        ),
     ],
 )
 def test_check_finds(title, said, members):
     register_mechanism("own")(mechanism(**members))
     with pytest.raises((properties.PropertyFailed, UserError, IndexError), match=said):
         properties.PROPERTIES[title]({"own_on": "decoder"})
+
+
+def test_check_finds_a_neutral_setting_that_changes_something():
+    register_mechanism("own")(mechanism(neutral={"own_on": "{on}"}, heads=doubled))
+    with pytest.raises(properties.PropertyFailed, match="outputs: differs by"):
+        properties.neutral_is_the_baseline("own", "decoder")
 
 
 @pytest.mark.parametrize(
@@ -642,6 +828,12 @@ class KeepsStateOnItself(Mechanism):
             "a sentence alone, compared with a batch padded left and right: differs by",
         ),
         (KeepsStateOnItself, properties.step_by_step, "decoder", "compared with the full pass: differs by"),
+        (
+            KeepsStateOnItself,
+            properties.finished_sentences_leave,
+            "decoder",
+            "a step after a sentence has left, compared with the full pass: differs by",
+        ),
     ],
 )
 def test_a_broken_mechanism_is_found(cls, holds, component, message):
@@ -749,6 +941,9 @@ def test_check_prints_a_table_and_exits_with_1_on_a_failure(monkeypatch, capsys)
     assert lines[-2] == "own: 1 failed"
     assert main(["check", "own", "--on", "encoder"]) == 0
     assert "property" in (out := capsys.readouterr().out) and "decoder" not in out
+    monkeypatch.setattr(properties, "reload", lambda *_: [0.0, 2e-6])
+    assert main(["check", "own", "--on", "encoder"]) == 1
+    assert "  reload at encoder: outputs differ by 2e-06" in capsys.readouterr().out
 
 
 class ForgetsThePaddingUnlessTrained(Mechanism):
