@@ -21,8 +21,8 @@ from fairseq_diverse.attention.registry import register_mechanism
 class GatedAttention(Mechanism):
     """Head outputs times sigmoid(X W_g), X the input of the query projection; see ``gate_heads``.
 
-    Source: Qiu et al. (2025), section 2.2. C H parameters (``head``: 4,096 at Base) or C^2 (``element``: 262,144), which
-    start with Xavier's values (uniform), as the other projections.
+    Source: Qiu et al. (2025), section 2.2. C H parameters (``head``: 4,096 at Base) or C^2 (``element``: 262,144).
+    W_g starts with Xavier's values (uniform), as the other projections.
     """
 
     @dataclass(frozen=True)
