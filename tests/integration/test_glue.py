@@ -93,7 +93,48 @@ def test_a_task_is_prepared_with_the_subwords_of_text(folder, call):
     assert labels.symbols[labels.nspecial :] == ["contradiction", "neutral", "entailment"]
     assert binarized(mnli / "valid1", labels)[:3] == ["contradiction", "neutral", "entailment"]
     assert lines_of(folder / "runs/data/glue-STS-B@text.en/label/valid.label")[:3] == ["0.0", "0.2", "0.4"]
-    assert "already prepared" in call("prepare", "glue-MRPC@text.en", "--raw", folder / "raw/MRPC")
+    asked = ("prepare", "glue-MRPC@text.en", "--raw", folder / "raw/MRPC")
+    assert "already prepared" in call(*asked)
+    for path, old, new in ((folder / "raw/MRPC/train.tsv", "\n0\t", "\n1\t"), (text / "dict.txt", "\n", "\nnew 1\n")):
+        before = path.read_text()
+        path.write_text(before.replace(old, new, 1))
+        assert "or other raw files; choose another --out or add --overwrite" in call(*asked, fails=2)
+        path.write_text(before)
+
+
+@pytest.mark.parametrize("as_before", [False, True], ids=["now", "before Moses' truecasing"])
+def test_a_task_has_the_case_and_the_subwords_of_truecased_text(as_before, call, folder):
+    """Whose words are rarer and mostly in lower case; l'or shows that the task is tokenized as French, too."""
+    name = f"cased{as_before:d}"
+    text = [
+        "Elle voit la rose de l'or.",
+        "La rose est ici, dit Rose.",
+        "Une rose est une rose.",
+        "Ulm est loin.",
+        "Ulm.",
+    ]
+    for split, count in (("train", 2), ("valid", 1)):
+        (folder / f"raw/{split}.fr_FR").write_text("\n".join(text * count) + "\n")
+    settings = {"source": "fr_FR", "target": "de", "truecase": True, "bpe": {"size": 60, "threshold": 5}}
+    (folder / f"{name}.yaml").write_text(json.dumps(settings))
+    call("prepare", folder / f"{name}.yaml", "--monolingual", "--raw", folder / "raw")
+    data = folder / f"runs/data/{name}.fr_FR"
+    if as_before:
+        record = json.loads((data / "preprocess.json").read_text())
+        del record["truecasing"]
+        (data / "preprocess.json").write_text(json.dumps(record))
+    (folder / name / "RTE").mkdir(parents=True)
+    lines = ["Rose voit Ulm.", "Ici, elle voit Rose et l'or."]
+    rows = "".join(f"{number}\t{lines[0]}\t{lines[1]}\tentailment\n" for number in range(8))
+    for split in ("train", "dev"):
+        (folder / name / f"RTE/{split}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
+    call("prepare", f"glue-RTE@{name}.fr_FR", "--raw", folder / name)
+    text_steps, out = Preprocessing.load(data), folder / f"runs/data/glue-RTE@{name}.fr_FR"
+    task_steps = Preprocessing.load(out)
+    for number, line in enumerate(lines):
+        expected = text_steps.encode(line)
+        assert task_steps.encode(line, f"input{number}") == expected
+        assert lines_of(out / f"text/bpe.train.input{number}") == [expected] * 8
 
 
 def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):

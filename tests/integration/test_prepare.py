@@ -428,6 +428,15 @@ def test_files_left_by_kill_9_are_removed_by_the_next_run(tmp_path):
 
 
 @pytest.mark.usefixtures("forked_preprocess")
+def test_data_of_another_hold_out_are_not_taken_for_those_asked_for(tmp_path, raw):
+    config, out = DataConfig.from_mapping("x", CONFIG), tmp_path / "out"
+    assert prepare_module.prepare(config, raw, out, hold_out=4)
+    assert not prepare_module.prepare(config, raw, out, hold_out=4)
+    with pytest.raises(ValueError, match="prepared from another configuration"):
+        prepare_module.prepare(config, raw, out, hold_out=5)
+
+
+@pytest.mark.usefixtures("forked_preprocess")
 def test_a_configuration_may_have_any_file_name(tmp_path, raw):
     """Also with bytes that are not UTF-8, as Python reads them in another locale."""
     module = importlib.import_module("fairseq_diverse.preparation.prepare")
