@@ -280,6 +280,29 @@ def test_gpus_have_the_names_that_the_user_gave(monkeypatch):
     assert cli_parse._gpus() == ["3", "5"]
 
 
+def test_the_gpus_and_workers_asked_for_parse(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(cli_parse, "_gpus", lambda: ["3"])
+    monkeypatch.setattr(parse, "parse_file", lambda *job: given.append(job[6:]) or (0, []))
+    command = ["parse", "--kind", "dependency", "--input", f"{tmp_path}/text", "--out", f"{tmp_path}/out"]
+    for flags in (["--device", "cuda", "--workers", "2"], ["--device", "cuda"], ["--workers", "2"]):
+        assert main([*command, *flags]) == 0
+    assert given == [(2, (1, 1), ["3"]), (1, (1, 1), ["3"]), (2, (1, 1), [])]
+
+
+@pytest.mark.parametrize(("name", "parser"), [("stanza", "Stanza"), ("spacy", "Spacy")])
+@pytest.mark.parametrize("lock", [None, 5])
+def test_a_worker_with_a_place_on_a_gpu_uses_it(name, parser, lock, monkeypatch):
+    given = []
+    monkeypatch.setattr(parsers, parser, lambda *arguments: given.append(arguments) or Fake("dependency"))
+    monkeypatch.setattr(parse, "_settings", ("dependency", name, "m", "en"), raising=False)
+    monkeypatch.setattr(parse, "_gpu", lock)
+    monkeypatch.setattr(parse, "_parser", None)
+    parse._work(["a b"])
+    ((*_, gpu),) = given
+    assert gpu == (lock is not None)
+
+
 def test_spacy_without_a_gpu_says_what_to_install(monkeypatch):
     def require_gpu():
         raise ValueError("Cannot use GPU, CuPy is not installed")
