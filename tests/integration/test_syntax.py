@@ -260,6 +260,9 @@ def test_translate_equals_generate(data, checkpoint, tmp_path):
     for row, line in zip(rows, lines[::2], strict=True):
         number, score, text = line.split("\t")
         assert [number, text] == row[::2] and float(score) == pytest.approx(float(row[1]), abs=1e-3)
+    said = command(*common, *trees, "--input", raw / "test.en", "--scores", "--fp16")
+    half, whole = ([float(line.split("\t")[1]) for line in text] for text in (said.splitlines(), lines[::2]))
+    assert half == pytest.approx(whole, abs=0.02) and half != whole
     settings = ("--lenpen", 2, "--max-len-a", 0.1, "--max-len-b", 1)
     expected = translate(data, checkpoint, "--remove-bpe", *settings)
     said = command(*common, *trees, "--input", raw / "test.en", "--scores", *settings)
@@ -327,12 +330,17 @@ def test_very_long_lines_are_skipped_and_keep_their_place(data, checkpoint, tmp_
     (tmp_path / "ptb").write_text(f"(S (X z))\n{(raw / 'test.en.ptb').read_text().splitlines()[0]}\n(S (X z))\n")
     flags = ["--checkpoint", str(checkpoint), "--data", str(data), "--cpu", "--max-len-b=12"]
     flags += ["--dependency", str(tmp_path / "conllu"), "--constituency", str(tmp_path / "ptb")]
-    began = time.process_time()
-    assert main(["translate", *flags, "--input", str(tmp_path / "text")]) == 0
-    assert time.process_time() - began < 20
-    said = capsys.readouterr()
-    assert said.err.endswith("2 lines too long, not translated: 1, 3\n")
-    assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False]
+    flags += ["--input", str(tmp_path / "text")]
+    for buffer in ([], ["--buffer-size", "1"]):
+        began = time.process_time()
+        assert main(["translate", *flags, *buffer]) == 0
+        assert time.process_time() - began < 20
+        said = capsys.readouterr()
+        assert said.err.endswith("2 lines too long, not translated: 1, 3\n")
+        assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False]
+    (tmp_path / "ptb").write_text("(S (X z))\n" * 3)
+    assert main(["translate", *flags, "--buffer-size", "1"]) == 2
+    assert "ptb: sentence 2 is not that line of the input" in capsys.readouterr().err
 
 
 def test_translations_are_utf8_in_every_locale(monkeypatch):
