@@ -15,7 +15,7 @@ from fairseq_diverse.cli import build_parser
 from fairseq_diverse.experiments.runs import find_runs
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import TINY, cli, programs_as_forks, run
+from tests.integration.commands import PROGRAMS, TINY, cli, programs_as_forks, run
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
@@ -42,6 +42,23 @@ def call(script: str, *arguments: object, status: int = 0, **variables: object) 
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     assert done.returncode == status, done.stdout
     return done.stdout
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """Runs a script whose programs do nothing, with data from fr to de; returns their command lines."""
+    log, data = tmp_path / "asked", tmp_path / "data"
+    data.mkdir()
+    record = {"source": "fr", "target": "de", "splits": dict.fromkeys(("train", "valid", "test", "test1"))}
+    (data / "preprocess.json").write_text(json.dumps(record))
+    functions = {f"BASH_FUNC_{name}%%": f'() {{ echo "{name} $*" >>{log}; }}' for name in PROGRAMS}
+
+    def run(script: str, *arguments: object, **variables: object) -> list[str]:
+        log.unlink(missing_ok=True)
+        call(script, *arguments, **variables, **functions)
+        return log.read_text().splitlines()
+
+    return run
 
 
 @pytest.fixture
@@ -127,7 +144,12 @@ def toy(tmp_path_factory) -> Path:
     [
         ("li2021", "both", ["disagreement", "routing='em'"]),
         ("zhang2021", "lpea-rhe", ["syntax='phrase'", "enliven='enliven'"]),
-        ("li2022", "interacting 2", ["interacting='concat'", "encoder_attention_heads=2", "share_all_embeddings=True"]),
+        (
+            "li2022",
+            "interacting 4",
+            ["interacting='concat'", "share_all_embeddings=True"]
+            + [f"{component}_attention_heads=4" for component in ("encoder", "decoder")],
+        ),
         ("wang2021", "ea-lite", ["evolving_on='encoder,decoder,cross'", "evolving_carry=0.1"]),
     ],
 )
@@ -138,6 +160,38 @@ def test_the_script_of_a_paper(tmp_path, toy, script, system, signs):
         assert re.search(sign.replace("=", "'?[=:] ?"), output), sign
     assert re.search(r"^\S*test.log +[\d.]+ ", output, re.MULTILINE)
     assert (tmp_path / "checkpoint_average.pt").exists()
+
+
+def test_settings_reach_the_programs_of_a_script(tmp_path, asked):
+    data, encoder = tmp_path / "data", tmp_path / "encoder.pt"
+    encoder.touch()
+    train, generate, _ = asked("train-and-score.sh", data, tmp_path, "--max-update", 7)
+    assert " --dropout 0.1 " in train and train.endswith(" --max-update 7")
+    assert " --beam 4 --lenpen 0.6 " in generate
+    *_, generate, _ = asked("train-and-score.sh", data, tmp_path, BEAM=3, LENPEN=1.5)
+    assert " --beam 3 --lenpen 1.5 " in generate
+    *_, generate, _ = asked("li2022.sh", data, tmp_path, "plain", 4)
+    assert " --beam 4 --lenpen 1.0 " in generate
+    *tuned, _ = asked("tune-lenpen.sh", encoder, data, 0.5, 2, BEAM=3)
+    assert [re.findall(r" (--(?:beam|lenpen) \S+)", line) for line in tuned] == [
+        ["--beam 3", f"--lenpen {lenpen}"] for lenpen in ("0.5", "2")
+    ]
+    for variables, expected in (({}, "--seeds 1 --jobs 2"), ({"SEEDS": "1,2", "JOBS": 3}, "--seeds 1,2 --jobs 3")):
+        trained, _ = asked("probe.sh", tmp_path, data, tmp_path, f"name={encoder}", **variables)
+        assert trained.endswith(f"/probing.yaml {expected}")
+
+
+@pytest.mark.parametrize("flags", ["", " --workers 3"])
+def test_trees_are_added_to_every_split_of_the_source(tmp_path, asked, flags):
+    data, splits = tmp_path / "data", "--splits train,valid,test,test1"
+    lines = asked("../data-prep/add-trees.sh", data, WORKERS=flags[-1:], CONSTITUENCY_MODEL="m")
+    trees = [f"{data}/trees/{{split}}.fr.{end}" for end in ("conllu", "ptb")]
+    text = f"{splits} --input {data}/text/tok.{{split}}.fr --out"
+    assert lines == [
+        f"fairseq-diverse parse --kind dependency --language fr{flags} {text} {trees[0]}",
+        f"fairseq-diverse parse --kind constituency --language fr --model m{flags} {text} {trees[1]}",
+        f"fairseq-diverse binarize-syntax --data {data} {splits} --dependency {trees[0]} --constituency {trees[1]}",
+    ]
 
 
 def test_trained_encoders_are_probed(tmp_path, toy):
@@ -287,5 +341,16 @@ def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
     table = call("multi30k.sh", raw, out, "baseline", SEEDS="1,2", SIZE=size)
     assert re.search(r"^\| baseline \| [\d,]+ \| .* ± .* \| 2 \|$", table, re.MULTILINE)
     checkpoint = next(out.glob("multi30k_en_de-mini-baseline-*/seed2/checkpoints/checkpoint_average.pt"))
-    text = call("tune-lenpen.sh", checkpoint, out / "data/multi30k_en_de", 0.5, 2)
-    assert re.findall(r"^ *(lenpen-\S+) +\d", text, re.MULTILINE) == ["lenpen-0.5.log", "lenpen-2.log"]
+    text = call("tune-lenpen.sh", checkpoint, out / "data/multi30k_en_de", -20, 20)
+    lengths = dict(re.findall(r"^(lenpen-\S+) .* ([\d.]+)$", text, re.MULTILINE))
+    assert float(lengths["lenpen--20.log"]) < float(lengths["lenpen-20.log"]) and len(lengths) == 2
+    assert "raw/train.cs: cannot be read" in call("multi30k.sh", raw, out, PAIR="en-cs", status=2)
+
+
+def test_flags_after_the_pair_are_those_of_prepare(tmp_path, raw):
+    with (raw / "val.en").open("a") as text, (raw / "val.de").open("a") as other:
+        text.write("a\0man\n")
+        other.write("ein Mann\n")
+    for pair in ([], ["en-de"]):
+        said = call("../data-prep/prepare-multi30k.sh", raw, tmp_path / "out", *pair, "--strict", status=2)
+        assert "val.en, line 6: a line separator or NUL inside the line" in said
