@@ -11,7 +11,7 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.preparation import Preprocessing
 from tests.integration.commands import cli
 from tests.integration.glue_files import gpt2_files, write_task
-from tests.integration.test_prepare import lines_of, write_raw
+from tests.integration.test_prepare import edit, lines_of, write_raw
 
 pytestmark = pytest.mark.integration
 
@@ -50,6 +50,8 @@ def folder(tmp_path_factory):
     (folder / "text.yaml").write_text(json.dumps({"source": "en", "target": "de", "bpe": {"size": 30}}))
     for task in ("MRPC", "STS-B", "MNLI"):
         write_task(folder / "raw", task)
+    write_task(folder / "unclean", "RTE")
+    edit(folder / "unclean/RTE/train.tsv", 3, "1\t\ta man walks\tentailment")
     return folder
 
 
@@ -152,8 +154,11 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
     taken = ("--gpt2-bpe", folder / "gpt2", "--raw", folder / "raw")
     call("prepare", "glue-RTE", *taken, "--overwrite")
     call("prepare", folder / "text.yaml", "--monolingual", "de", *taken, "--out", folder / "de")
+    own = [word for split in ("train", "valid") for word in (f"--{split}", folder / f"raw/{split}")]
+    call("prepare", "--source", "de", *own, *taken[:2], "--out", folder / "own")
     assert "already prepared" in call("prepare", "glue-RTE", *taken)
-    for data, side, name in ((out, "input0", "input0"), (folder / "de", "source", "de")):
+    of_text = ((folder / name, "source", "de") for name in ("de", "own"))
+    for data, side, name in ((out, "input0", "input0"), *of_text):
         prepared, path = Preprocessing.load(data), data / name if side == "input0" else data
         lines = lines_of(data / f"text/train.{name}")
         found = binarized(path / "train", Dictionary.load(str(path / "dict.txt")))
@@ -176,6 +181,7 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
         (["glue-RTE", "--archives", "{folder}/raw"], "give the folder of GLUE's files as --raw"),
         (["{folder}/text.yaml", "--raw", "{folder}/raw", "--monolingual", "fr"], "--monolingual fr: text has en, de"),
         (["{folder}/text.yaml", "--raw", "{folder}/raw", "--gpt2-bpe", "x"], "has two, add --monolingual"),
+        (["glue-RTE", "--raw", "{folder}/unclean", "--strict"], "train.tsv, line 3: a sentence is empty; fix the file"),
         (["multi30k_en_de", "--archives", "x", "--monolingual"], "--monolingual: goes with --raw"),
     ],
 )
