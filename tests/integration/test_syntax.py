@@ -217,6 +217,12 @@ def test_binarize_syntax_reads_the_text_that_it_is_given(data, tmp_path):
     common = ("binarize-syntax", "--data", folder, "--splits", "test")
     trees = ("--dependency", data.parent / "raw/{split}.en.conllu", "--text", folder / "moved/bpe.{split}.en")
     assert "test: 12 sentences" in command(*common, *trees)
+    for flag, value, message in (
+        ("--subwords", "none", "test.en.conllu: sentence 1 is not line 1 of "),
+        ("--source-lang", "fr", f"{folder}/test.fr-de.fr"),
+        ("--target-lang", "fr", f"{folder}/test.en-fr.en"),
+    ):
+        assert message in command(*common, *trees, flag, value, fails=True)
     said = command(*common, *trees[:-1], folder / "moved/bpe.valid.en", "--dependency", trees[1], fails=True)
     assert "moved/bpe.valid.en" in said
 
