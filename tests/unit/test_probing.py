@@ -114,6 +114,11 @@ def test_the_command(tmp_path, capsys):
     assert main(["toy", "--out", str(tmp_path), *flags, "--probing", "10"]) == 0
     assert f"{tmp_path}/probing: ten tasks, 10 sentences each" in capsys.readouterr().out
     assert sorted(path.stem for path in (tmp_path / "probing").iterdir()) == sorted(TASKS)
+    assert main(["toy", "--out", str(tmp_path), *flags, "--probing", "10", "--seed", "2"]) == 0
+    write_probing(tmp_path / "other", 10, 2)
+    for task in TASKS:
+        assert (tmp_path / f"probing/{task}.txt").read_text() == (tmp_path / f"other/{task}.txt").read_text()
+    capsys.readouterr()
     assert main(["toy", "--out", str(tmp_path), *flags, "--probing", "3"]) == 2
     assert "--probing 3: at least 10" in capsys.readouterr().err
 
