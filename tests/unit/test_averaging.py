@@ -276,6 +276,16 @@ def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
     assert len(averaging.best([tmp_path / f"checkpoint_1_{n}.pt" for n in (1, 8, 9)], 3, "loss")) == 1
 
 
+def test_the_settings_of_an_older_fairseq_are_read(tmp_path):
+    """Which stored its arguments, and no configuration."""
+    files = [tmp_path / f"checkpoint_1_{number}.pt" for number in (1, 2, 3)]
+    for number, (path, value) in enumerate(zip(files, (0.5, 0.9, 0.7), strict=True), start=1):
+        save(path, OrderedDict(weight=torch.ones(1)), number, value=value)
+        args = Namespace(best_checkpoint_metric="f1", maximize_best_checkpoint_metric=True)
+        torch.save(torch.load(path, weights_only=False) | {"args": args, "cfg": None}, path)
+    assert [one.number for one in averaging.best(files, 2, "f1")] == [2, 3]
+
+
 def test_of_equally_good_checkpoints_the_later_are_best(tmp_path):
     files = [tmp_path / f"checkpoint_1_{number}.pt" for number in (1, 2, 3)]
     for number, path in enumerate(files, 1):
