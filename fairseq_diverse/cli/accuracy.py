@@ -6,7 +6,7 @@ once for each task that it was trained on. The averages are those of Li et al. (
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,10 +54,10 @@ def main(args: argparse.Namespace) -> None:
 
     register()
     found: dict[str, dict[str, Accuracy]] = {}
-    moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data else {}
     trained = 0
     kinds = set()
     for name, path in named_checkpoints(args.checkpoints):
+        moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data and _is_of_a_probed(path) else {}
         (model,), _, task = load_models([path], args.data, **moved)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
@@ -87,6 +87,15 @@ def main(args: argparse.Namespace) -> None:
         save_figure(
             draw_accuracy(lengths, {name: list(rows.values()) for name, rows in found.items()}, trained), args.out
         )
+
+
+def _is_of_a_probed(path: str) -> bool:
+    """Whether a classifier was trained on a ``--from-checkpoint``."""
+    from fairseq_diverse.checkpoints.loading import load_checkpoint
+
+    config = load_checkpoint(path, mmap=True, verify=False).get("cfg")
+    task = config.get("task") if isinstance(config, Mapping) else None
+    return isinstance(task, Mapping) and bool(task.get("from_checkpoint"))
 
 
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:

@@ -23,17 +23,21 @@ SMALL = (
 def test_probes_of_new_and_of_trained_encoders(data, tmp_path, capsys):  # noqa: F811
     write_probing(tmp_path / "probing", 20)
     trained = train(data, tmp_path / "translation", f"{TINY} --routing em")
+    there, moved = shutil.copytree(data, tmp_path / "there"), tmp_path / "moved"
     probes = ("sentence_length", "word_content", "past_present")
     for probe in probes:
         common = [tmp_path / "probing", *SMALL.split(), "--probe", probe]
         run("train", *common, "--save-dir", tmp_path / "new" / probe)
-        given = ["--from-checkpoint", trained, "--checkpoint-data", data]
+        given = ["--from-checkpoint", trained, "--checkpoint-data", there]
         run("train", *common, *given, "--criterion", "classification", "--save-dir", tmp_path / "given" / probe)
     assert main(["accuracy", f"x={trained}", "--data", str(tmp_path / "probing")]) == 2
     assert f"{tmp_path}/probing: is it a folder of prepared data for {trained}? Could" in capsys.readouterr().err
     trained.unlink()  # the classifiers' checkpoints contain the encoder
     named = [f"{kind}={tmp_path}/{kind}/{probe}/checkpoint_last.pt" for kind in ("new", "given") for probe in probes]
-    assert main(["accuracy", *named, "--data", str(tmp_path / "probing"), "--save", str(tmp_path / "a.json")]) == 0
+    asked = ["accuracy", *named, "--data", str(tmp_path / "probing"), "--save", str(tmp_path / "a.json")]
+    there.rename(moved)
+    assert main(asked) == 2 and f"{there}/preprocess.json: cannot be read" in capsys.readouterr().err
+    assert main([*asked, "--checkpoint-data", str(moved)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["task", "examples", "largest", "class", "new", "given"]
     assert [line[0] for line in lines[1:]] == [*probes, "Surface"]
