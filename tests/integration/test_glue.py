@@ -8,7 +8,9 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.cli import main
 from fairseq_diverse.preparation import Preprocessing
+from fairseq_diverse.preparation import glue as preparation
 from tests.integration.commands import cli
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_prepare import edit, lines_of, write_raw
@@ -187,6 +189,14 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
 )
 def test_wrong_requests_are_refused_in_one_line(arguments, problem, folder, call):
     assert problem in call("prepare", *(a.format(folder=folder) for a in arguments), fails=2)
+
+
+def test_the_flags_of_prepare_are_those_of_a_task(folder, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(preparation, "prepare_glue", lambda *_, **flags: given.append(flags) or True)
+    asked = ["prepare", "glue-RTE", "--raw", str(folder / "raw"), "--out", str(tmp_path / "out")]
+    assert main([*asked, "--workers", "2", "--strict"]) == 0
+    assert given == [{"strict": True, "workers": 2, "overwrite": False}]
 
 
 def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path):

@@ -45,7 +45,7 @@ def call(script: str, *arguments: object, status: int = 0, **variables: object) 
 
 
 @pytest.fixture
-def asked(tmp_path):
+def asked_of(tmp_path):
     """Runs a script whose programs do nothing, with data from fr to de; returns their command lines."""
     log, data = tmp_path / "asked", tmp_path / "data"
     data.mkdir()
@@ -162,29 +162,29 @@ def test_the_script_of_a_paper(tmp_path, toy, script, system, signs):
     assert (tmp_path / "checkpoint_average.pt").exists()
 
 
-def test_settings_reach_the_programs_of_a_script(tmp_path, asked):
+def test_settings_reach_the_programs_of_a_script(tmp_path, asked_of):
     data, encoder = tmp_path / "data", tmp_path / "encoder.pt"
     encoder.touch()
-    train, generate, _ = asked("train-and-score.sh", data, tmp_path, "--max-update", 7)
+    train, generate, _ = asked_of("train-and-score.sh", data, tmp_path, "--max-update", 7)
     assert " --dropout 0.1 " in train and train.endswith(" --max-update 7")
     assert " --beam 4 --lenpen 0.6 " in generate
-    *_, generate, _ = asked("train-and-score.sh", data, tmp_path, BEAM=3, LENPEN=1.5)
+    *_, generate, _ = asked_of("train-and-score.sh", data, tmp_path, BEAM=3, LENPEN=1.5)
     assert " --beam 3 --lenpen 1.5 " in generate
-    *_, generate, _ = asked("li2022.sh", data, tmp_path, "plain", 4)
+    *_, generate, _ = asked_of("li2022.sh", data, tmp_path, "plain", 4)
     assert " --beam 4 --lenpen 1.0 " in generate
-    *tuned, _ = asked("tune-lenpen.sh", encoder, data, 0.5, 2, BEAM=3)
+    *tuned, _ = asked_of("tune-lenpen.sh", encoder, data, 0.5, 2, BEAM=3)
     assert [re.findall(r" (--(?:beam|lenpen) \S+)", line) for line in tuned] == [
         ["--beam 3", f"--lenpen {lenpen}"] for lenpen in ("0.5", "2")
     ]
     for variables, expected in (({}, "--seeds 1 --jobs 2"), ({"SEEDS": "1,2", "JOBS": 3}, "--seeds 1,2 --jobs 3")):
-        trained, _ = asked("probe.sh", tmp_path, data, tmp_path, f"name={encoder}", **variables)
+        trained, _ = asked_of("probe.sh", tmp_path, data, tmp_path, f"name={encoder}", **variables)
         assert trained.endswith(f"/probing.yaml {expected}")
 
 
 @pytest.mark.parametrize("flags", ["", " --workers 3"])
-def test_trees_are_added_to_every_split_of_the_source(tmp_path, asked, flags):
+def test_trees_are_added_to_every_split_of_the_source(tmp_path, asked_of, flags):
     data, splits = tmp_path / "data", "--splits train,valid,test,test1"
-    lines = asked("../data-prep/add-trees.sh", data, WORKERS=flags[-1:], CONSTITUENCY_MODEL="m")
+    lines = asked_of("../data-prep/add-trees.sh", data, WORKERS=flags[-1:], CONSTITUENCY_MODEL="m")
     trees = [f"{data}/trees/{{split}}.fr.{end}" for end in ("conllu", "ptb")]
     text = f"{splits} --input {data}/text/tok.{{split}}.fr --out"
     assert lines == [
