@@ -6,7 +6,7 @@ once for each task that it was trained on. The averages are those of Li et al. (
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,7 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, measure_accuracy
+    from fairseq_diverse.checkpoints.loading import load_checkpoint, task_settings
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
     from fairseq_diverse.tasks.sentence_probing import SentenceProbing
@@ -57,7 +58,8 @@ def main(args: argparse.Namespace) -> None:
     trained = 0
     kinds = set()
     for name, path in named_checkpoints(args.checkpoints):
-        moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data and _is_of_a_probed(path) else {}
+        probed = task_settings(load_checkpoint(path, mmap=True, verify=False)).get("from_checkpoint")
+        moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data and probed else {}
         (model,), _, task = load_models([path], args.data, **moved)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
@@ -87,15 +89,6 @@ def main(args: argparse.Namespace) -> None:
         save_figure(
             draw_accuracy(lengths, {name: list(rows.values()) for name, rows in found.items()}, trained), args.out
         )
-
-
-def _is_of_a_probed(path: str) -> bool:
-    """Whether a classifier was trained on a ``--from-checkpoint``."""
-    from fairseq_diverse.checkpoints.loading import load_checkpoint
-
-    config = load_checkpoint(path, mmap=True, verify=False).get("cfg")
-    task = config.get("task") if isinstance(config, Mapping) else None
-    return isinstance(task, Mapping) and bool(task.get("from_checkpoint"))
 
 
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:

@@ -7,10 +7,8 @@ the most frequent label. GLUE's test sets have no labels: --predictions writes t
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
@@ -32,7 +30,7 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.glue import predict, scores, write_predictions
-    from fairseq_diverse.checkpoints.loading import load_checkpoint
+    from fairseq_diverse.checkpoints.loading import load_checkpoint, task_settings
     from fairseq_diverse.data.glue import TASKS
     from fairseq_diverse.metrics.glue import HEADINGS
     from fairseq_diverse.models.loading import load_models
@@ -46,7 +44,7 @@ def main(args: argparse.Namespace) -> None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
     problem = f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction"
     saved = load_checkpoint(args.checkpoint, mmap=True, verify=False)
-    settings = _task_settings(saved)
+    settings = task_settings(saved)
     kind, classes = settings.get("_name", settings.get("task")), settings.get("num_classes")
     if kind != "sentence_prediction" or classes != (len(task.labels) or 1):  # others have other dictionaries
         raise UserError(problem)
@@ -71,11 +69,6 @@ def main(args: argparse.Namespace) -> None:
         for metric, score in part["metrics"].items():
             most = f" (most frequent label: {part['majority'][metric]:.2f})" if "majority" in part else ""
             print(f"{name} {HEADINGS[metric]} {score:.2f}{most}, {part['examples']:,} examples")
-
-
-def _task_settings(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    settings = (saved.get("cfg") or {}).get("task") or saved.get("args") or {}
-    return settings if isinstance(settings, Mapping) else vars(settings)  # a Namespace of tasks with add_args
 
 
 def _warn_of_other_task(checkpoint: str, data: str, task: str) -> None:
