@@ -58,8 +58,8 @@ def main(args: argparse.Namespace) -> None:
     trained = 0
     kinds = set()
     for name, path in named_checkpoints(args.checkpoints):
-        probed = task_settings(load_checkpoint(path, mmap=True, verify=False)).get("from_checkpoint")
-        moved = {"checkpoint_data": args.checkpoint_data} if args.checkpoint_data and probed else {}
+        settings = task_settings(load_checkpoint(path, mmap=True, verify=False)) if args.checkpoint_data else {}
+        moved = {"checkpoint_data": args.checkpoint_data} if settings.get("from_checkpoint") else {}
         (model,), _, task = load_models([path], args.data, **moved)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
