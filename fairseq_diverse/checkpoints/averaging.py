@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_diverse.checkpoints.dictionaries import difference, kept_digests
-from fairseq_diverse.checkpoints.loading import checksum, load_checkpoint, save_checkpoint
+from fairseq_diverse.checkpoints.loading import checksum, load_checkpoint, save_checkpoint, settings_of
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -228,8 +228,7 @@ def _same_layout(path: Path, layout: dict[str, tuple], first: Path, expected: di
 
 def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | None, bool]:
     """The value of a metric in a checkpoint (None: it holds none), and whether higher is better."""
-    config = state.get("cfg") or state.get("args") or {}
-    settings = config.get("checkpoint", {}) if isinstance(config, Mapping) else vars(config)
+    settings = settings_of("checkpoint", state)
     extra = state.get("extra_state") or {}
     ours = settings.get("best_checkpoint_metric") == metric
     maximized = bool(settings.get("maximize_best_checkpoint_metric")) if ours else True

@@ -148,9 +148,12 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
     return state
 
 
-def task_settings(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of the task that a checkpoint was trained for, by name; of a state of ``load_checkpoint``."""
-    settings = (state.get("cfg") or {}).get("task") or state.get("args") or {}
+def settings_of(group: str, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of one group (``task``, ``checkpoint``) of a checkpoint's configuration, by name.
+
+    Older checkpoints have arguments without groups; all of them are returned.
+    """
+    settings = (state.get("cfg") or {}).get(group) or state.get("args") or {}
     return settings if isinstance(settings, Mapping) else vars(settings)  # a Namespace of tasks with add_args
 
 

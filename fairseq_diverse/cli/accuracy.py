@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, measure_accuracy
-    from fairseq_diverse.checkpoints.loading import load_checkpoint, task_settings
+    from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
     from fairseq_diverse.tasks.sentence_probing import SentenceProbing
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> None:
     trained = 0
     kinds = set()
     for name, path in named_checkpoints(args.checkpoints):
-        settings = task_settings(load_checkpoint(path, mmap=True, verify=False)) if args.checkpoint_data else {}
+        settings = settings_of("task", load_checkpoint(path, mmap=True, verify=False)) if args.checkpoint_data else {}
         moved = {"checkpoint_data": args.checkpoint_data} if settings.get("from_checkpoint") else {}
         (model,), _, task = load_models([path], args.data, **moved)
         if isinstance(task, LogicalInference):

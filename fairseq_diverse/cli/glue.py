@@ -30,7 +30,7 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.glue import predict, scores, write_predictions
-    from fairseq_diverse.checkpoints.loading import load_checkpoint, task_settings
+    from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
     from fairseq_diverse.data.glue import TASKS
     from fairseq_diverse.metrics.glue import HEADINGS
     from fairseq_diverse.models.loading import load_models
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
     problem = f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction"
     saved = load_checkpoint(args.checkpoint, mmap=True, verify=False)
-    settings = task_settings(saved)
+    settings = settings_of("task", saved)
     kind, classes = settings.get("_name", settings.get("task")), settings.get("num_classes")
     if kind != "sentence_prediction" or classes != (len(task.labels) or 1):  # others have other dictionaries
         raise UserError(problem)

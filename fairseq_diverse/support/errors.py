@@ -82,9 +82,7 @@ def install_error_hook() -> None:
             previous_hook(kind, error, trace)
         else:
             print(f"error: {line}", file=sys.stderr)
-            for (
-                thread
-            ) in threading.enumerate():  # which reads batches ahead; killed within torch, it aborts the program
+            for thread in threading.enumerate():  # one that reads ahead: killed within torch, it aborts the program
                 if type(thread).__name__ == "BackgroundConsumer":
                     thread.join(timeout=1)
 

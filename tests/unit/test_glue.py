@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import dunnett
 
 from fairseq_diverse.analysis.glue import scores, write_predictions
-from fairseq_diverse.checkpoints.loading import task_settings
+from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _warn_of_other_task
 from fairseq_diverse.data.glue import TASKS, read_examples, split_name
 from fairseq_diverse.experiments import copies, glue_report, report, schedule
@@ -146,7 +146,7 @@ def test_a_checkpoint_of_another_task_is_named(tmp_path, capsys):
     for settings in ({"data": str(tmp_path)}, Namespace(data=str(tmp_path)), {"data": "moved"}, {}):
         for saved in ({"cfg": {"task": settings}}, {"args": settings}):
             for task in ("CoLA", "RTE"):
-                _warn_of_other_task("a.pt", str(task_settings(saved).get("data")), task)
+                _warn_of_other_task("a.pt", str(settings_of("task", saved).get("data")), task)
     assert capsys.readouterr().err == f"warning: a.pt was trained on {tmp_path}, CoLA, not RTE\n" * 4
 
 
