@@ -131,11 +131,19 @@ def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_
         _ = run.chosen
 
 
-def test_further_test_sets(table, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """The record of prepared data in the folder of runs, and its path."""
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
     path = tmp_path / "data/multi30k_en_de/preprocess.json"
+    path.parent.mkdir(parents=True)
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
+    path.write_text(json.dumps(record))
+    return record, path
+
+
+def test_further_test_sets(table, tmp_path, prepared, capsys):
+    record, path = prepared
     path.write_text(json.dumps(record | {"tests": {"one": "1", "two": "2"}}))
     without = load_table(table()).rows["second"]
     name = table(("rows:", "tests: [valid, one, two]\nrows:"), ("first:", "first: {tests: [test], lr: 1}"))
@@ -555,11 +563,8 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
         load_table(table(("rows:", "gpus: many\nrows:")))
 
 
-def test_a_batch_for_another_number_of_gpus_is_warned_of(table, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    (tmp_path / "data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
+@pytest.mark.usefixtures("prepared")
+def test_a_batch_for_another_number_of_gpus_is_warned_of(table, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(schedule, "run_all", lambda *given: 0)
     asked = ["run", table(("rows:", "gpus: 4\nrows:")), "--rows", "first"]
@@ -922,12 +927,9 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     assert before != changed != read_by([row]) and read_by([replace(row, user_dir="")]) == {"first": {}}
 
 
+@pytest.mark.usefixtures("prepared")
 @pytest.mark.parametrize("flag", [*TRAIN, *(f"generate.{flag}" for flag in GENERATE)])
-def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, monkeypatch, flag):
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    (tmp_path / "data/multi30k_en_de").mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    (tmp_path / "data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
+def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, flag):
     file, folders, digests = tmp_path / "file", [], []
     row = load_table(table(), settings=[f"{flag}={file}"]).rows["first"]
     for content in ("first", "second", "first"):
