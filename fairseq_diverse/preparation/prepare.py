@@ -22,6 +22,7 @@ from fairseq_diverse.preparation.pipeline import (
     MOSES,
     SCHEMA,
     TRUECASING,
+    entry,
     read_record,
 )
 from fairseq_diverse.preparation.segmenting import segment, truecase
@@ -168,12 +169,12 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
 
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:
     """Differences between the pairs kept in ``out`` and the counts in ``config.sources``, one text per split."""
-    splits = read_record(out)["splits"]
+    record = read_record(out)
     expected = config.sources.counts if config.sources else {}
     return [
-        f"{split}: {splits[split]['kept']:,} pairs kept, {count:,} are expected"
+        f"{split}: {kept:,} pairs kept, {count:,} are expected"
         for split, count in expected.items()
-        if splits[split]["kept"] != count
+        if (kept := entry(out, record, "splits", split, "kept")) != count
     ]
 
 
@@ -187,8 +188,8 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
         return False
     record = read_record(out)
     if record["schema"] == SCHEMA and {key: record.get(key) for key in wanted} == wanted:
-        empty = record["splits"]["train"]["empty"] and record["target"]  # only pairs are dropped
-        unclean = empty or any(count["replaced"] for count in record["splits"].values())
+        empty = entry(out, record, "splits", "train", "empty") and record.get("target")  # only pairs are dropped
+        unclean = empty or any(entry(out, record, "splits", split, "replaced") for split in record["splits"])
         return not (strict and unclean)  # if unclean, preparing again refuses the line before replacing anything
     raise ValueError(
         f"{out}: prepared from another configuration or other raw files; choose another --out or add --overwrite"

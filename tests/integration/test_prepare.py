@@ -428,12 +428,17 @@ def test_files_left_by_kill_9_are_removed_by_the_next_run(tmp_path):
 
 
 @pytest.mark.usefixtures("forked_preprocess")
-def test_data_of_another_hold_out_are_not_taken_for_those_asked_for(tmp_path, raw):
+def test_data_of_another_hold_out_or_without_counts_are_not_taken_for_those_asked_for(tmp_path, raw):
     config, out = DataConfig.from_mapping("x", CONFIG), tmp_path / "out"
     assert prepare_module.prepare(config, raw, out, hold_out=4)
     assert not prepare_module.prepare(config, raw, out, hold_out=4)
     with pytest.raises(ValueError, match="prepared from another configuration"):
         prepare_module.prepare(config, raw, out, hold_out=5)
+    record = json.loads((out / "preprocess.json").read_text())
+    for splits, missing in ({}, "train"), ({"train": {}}, "empty"), ({"train": {"empty": 0}}, "replaced"):
+        (out / "preprocess.json").write_text(json.dumps(record | {"splits": splits}))
+        with pytest.raises(ValueError, match=rf"preprocess\.json: incomplete \({missing}\); prepare the data again"):
+            prepare_module.prepare(config, raw, out, hold_out=4)
 
 
 @pytest.mark.usefixtures("forked_preprocess")
