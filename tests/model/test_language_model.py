@@ -79,6 +79,11 @@ def test_off_is_fairseqs_roberta(flags):
             assert torch.equal(expected, got) and got.size(-1) in (len(dictionary()), 2)
             for a, b in zip(expected_extra["inner_states"] or (), extra["inner_states"] or (), strict=True):
                 assert torch.equal(a, b)
+    embedded = 2 * theirs.encoder.sentence_encoder.embed_tokens(words()["src_tokens"])
+    expected, got = (
+        model.encoder.extract_features(words()["src_tokens"], token_embeddings=embedded)[0] for model in (theirs, ours)
+    )
+    assert torch.equal(expected, got) and not torch.equal(got, ours.encoder.extract_features(words()["src_tokens"])[0])
 
 
 def test_same_losses_over_30_updates_with_dropout():

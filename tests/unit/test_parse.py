@@ -230,6 +230,8 @@ def test_a_job_is_not_queued_again_by_itself(flags, tmp_path, monkeypatch):
     command = ["parse", "--kind", "dependency", "--input", "a", "--out", "b"]
     assert main([*command, "--shards=2", *flags]) == 0
     assert queued == [[*command, "--shard", f"{number}/2", "--join"] for number in (1, 2)]
+    words = ["binarize-syntax", "--data", str(tmp_path), "--dependency", "trees", "--splits", "test"]
+    assert main([*words, *flags]) == 0 and queued[2:] == [words]
 
 
 def test_each_worker_has_its_place_on_a_gpu(tmp_path, monkeypatch):

@@ -457,6 +457,17 @@ def test_copies_of_folders_are_no_seeds(prepared, rows):
         from_runs(rows)
 
 
+def test_a_report_finds_the_runs_with_the_batch_of_the_paper(prepared, table, capsys):
+    name = table(("rows:", "gpus: 4\nrows:"))
+    rows = [row.with_batch_of_paper(2) for row in load_table(name).rows.values()]
+    for run in find_runs(rows, [1], cpu=True):
+        prepared(run)
+    asked = ["report", name, "--format", "json", "--gpus-of-paper"]
+    for gpus, seeds in ("2", {1}), ("4", {0}):
+        found, _ = reported(capsys, [*asked, gpus])
+        assert {line["seeds"] for line in found.values()} == seeds
+
+
 def test_equal_runs_in_several_folders_are_all_found(prepared, rows, table):
     """Of two processes that began before either had a folder; and equal rows of one table share one."""
     (row, _), renamed = rows, load_table(table(("first:", "other:"))).rows["other"]

@@ -3,6 +3,7 @@
 import pytest
 
 from fairseq_diverse.cli import main
+from fairseq_diverse.testing import properties
 
 
 @pytest.mark.parametrize("command", [["check", "temperature"]])
@@ -15,6 +16,15 @@ def test_a_folder_that_cannot_be_imported_is_one_line(command, tmp_path, capsys)
     (tmp_path / "json/__init__.py").touch()
     assert main([*command, "--user-dir", str(tmp_path / "json")]) == 2
     assert "json: json is a module of Python; call the folder otherwise\n" in capsys.readouterr().err
+
+
+def test_the_new_process_of_a_check_knows_the_folder(monkeypatch):
+    given = []
+    monkeypatch.setattr(properties, "reload", lambda flags, user_dir: given.append(user_dir) or [0.0])
+    monkeypatch.setattr(properties, "PROPERTIES", {})
+    monkeypatch.setattr(properties, "with_others", lambda *_: None)
+    assert main(["check", "temperature", "--user-dir", "examples/temperature", "--on", "cross"]) == 0
+    assert given == ["examples/temperature"]
 
 
 def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
