@@ -68,9 +68,15 @@ class StagedBody:
         """Add the mechanisms as submodules, under their keys.
 
         Raises:
-            UserError: the attention already has an attribute of that name.
+            UserError: the attention already has an attribute of that name, or a mechanism hides its stage, name or key.
         """
         for mechanism in mechanisms:
+            own = {*vars(mechanism), *mechanism._parameters, *mechanism._buffers, *mechanism._modules}
+            if hidden := own & {"name", "key", *mechanism.stages()}:
+                raise UserError(
+                    f"mechanism {mechanism.name!r}: self.{min(hidden)} hides the {min(hidden)} of its class; call it "
+                    "otherwise"
+                )
             if hasattr(self, mechanism.key):
                 raise UserError(f"mechanism {mechanism.name!r}: its key {mechanism.key!r} is taken by the attention")
             setattr(self, mechanism.key, mechanism)

@@ -2,9 +2,10 @@
 
 import argparse
 import dataclasses
+import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from fairseq_diverse.attention.mechanism import STAGES, Mechanism, MechanismSettings
@@ -85,13 +86,24 @@ def _check_class(name: str, cls: Any) -> None:
             )
         if (flag := _flag(name, f)).startswith(MOVED_BY_FAIRSEQ):
             raise UserError(f"mechanism {name!r}: {flag}: fairseq reserves flags with this prefix; choose another name")
+    for attribute, value in vars(settings).items():
+        if type(value) in (str, int, float) and attribute not in _fields(settings) and attribute[0] != "_":
+            raise UserError(
+                f"mechanism {name!r}: Settings.{attribute}: give its type, {attribute}: float = option(...)"
+            )
     for attribute, value in vars(cls).items():
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         takes_context = inspect.isfunction(function) and "context" in inspect.signature(function).parameters
         if takes_context and attribute not in STAGES and not attribute.startswith("_"):
             raise UserError(f"mechanism {name!r}: {attribute} is not a stage; stages are {', '.join(STAGES)}")
+        like_a_stage = inspect.isfunction(function) and len(inspect.signature(function).parameters) > 2
+        likely = difflib.get_close_matches(attribute, STAGES, 1, 0.85) if like_a_stage else []
+        if likely and attribute not in STAGES and not hasattr(Mechanism, attribute):
+            raise UserError(f"mechanism {name!r}: {attribute} is not a stage; rename it to {likely[0]} or _{attribute}")
     if not cls.components or not set(cls.components) <= set(COMPONENTS):
         raise UserError(f"mechanism {name!r}: components {cls.components!r}: give a tuple of {', '.join(COMPONENTS)}")
+    if not isinstance(cls.refuses, Mapping):
+        raise UserError(f"mechanism {name!r}: refuses {cls.refuses!r}: give a dictionary, mechanism -> reason")
     if not cls.stages():
         raise UserError(f"mechanism {name!r}: it has no method for a stage; stages are {', '.join(STAGES)}")
 

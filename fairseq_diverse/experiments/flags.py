@@ -175,7 +175,7 @@ def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
 
 def _needed_trees(args: argparse.Namespace) -> tuple[str, ...]:
     """The kinds of trees that a translation model reads, after checking what only a whole model can: where mechanisms
-    are, what each needs.
+    are, what each needs, whether their stages go together.
 
     Raises:
         ValueError: as the model when training starts.
@@ -183,6 +183,7 @@ def _needed_trees(args: argparse.Namespace) -> tuple[str, ...]:
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
     from fairseq.models.transformer import TransformerConfig
 
+    from fairseq_diverse.attention.body import build_mechanisms
     from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, make_plan
 
     if not issubclass(model := ARCH_MODEL_REGISTRY[args.arch], DiverseTransformerModel):
@@ -190,6 +191,9 @@ def _needed_trees(args: argparse.Namespace) -> tuple[str, ...]:
     ARCH_CONFIG_REGISTRY[args.arch](args)
     model.prepare(args, "diverse_transformer", ("encoder", "decoder"))
     plan = make_plan(TransformerConfig.from_namespace(args))
+    for component, sizes in plan.components.items():
+        for layer in {tuple(plan.at(component, layer)): layer for layer in range(1, sizes.layers + 1)}.values():
+            build_mechanisms(plan.at(component, layer), plan.shape(component, layer))
     if plan.trees and args.task == "translation":
         raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
     return plan.trees

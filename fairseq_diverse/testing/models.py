@@ -1,11 +1,13 @@
 """Tiny models and batches for checking mechanisms."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
@@ -22,6 +24,7 @@ fairseq_diverse.register()
 Flags = dict[str, Any]  # attributes of parsed arguments, and the architecture if it is not diverse_transformer
 ROBERTA = "roberta"  # a place of mechanisms beside the components: the encoder of a language model
 
+NO_FLAGS = ("max_positions", "own_mechanisms")  # that parsed arguments may have
 TINY = {
     "encoder_embed_dim": 24,
     "encoder_ffn_embed_dim": 20,
@@ -113,10 +116,26 @@ def task() -> Any:
     return SimpleNamespace(source_dictionary=made, target_dictionary=made, max_positions=lambda: 64)
 
 
+@cache
+def _known(mechanisms: tuple[type, ...]) -> set[str]:
+    """The attributes of parsed arguments of all models of this package, with these mechanisms."""
+    parsers = [options.get_training_parser()]
+    for arch in ("diverse_transformer", "diverse_roberta"):
+        parsers.append(ArgumentParser())
+        ARCH_MODEL_REGISTRY[arch].add_args(parsers[-1])
+    return {action.dest for parser in parsers for action in parser._actions} | {*TINY, *NO_FLAGS}
+
+
 def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:
-    """A tiny model of an architecture, with ``flags``."""
+    """A tiny model of an architecture, with ``flags``.
+
+    Raises:
+        UserError: one of them is not known.
+    """
     torch.manual_seed(seed)
     args = Namespace(**{**TINY, "arch": arch, **(flags or {})})
+    if unknown := set(flags or ()) - _known(tuple(MECHANISMS.values())):
+        raise UserError(f"{min(unknown)!r}: not a flag; write it with _, as in parsed arguments")
     ARCH_CONFIG_REGISTRY[args.arch](args)
     return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task())
 

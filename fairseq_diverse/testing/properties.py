@@ -1,6 +1,7 @@
 """Properties of every mechanism on every component; each function takes flags and raises ``PropertyFailed``."""
 
 import inspect
+import math
 import re
 import subprocess
 import sys
@@ -39,7 +40,10 @@ from fairseq_diverse.testing.models import (
     terms,
 )
 
+UPDATES = 4  # in which every parameter has a gradient
+LONGER = 40  # words of a target that is longer than blocks and windows
 EVERYWHERE = "encoder,cross,decoder"
+LONG = dict.fromkeys(("max_source_positions", "max_target_positions", "max_positions"), 256)
 SIDES = (("left", "right"), ("right", "right"), ("left", "left"))  # where source and target are padded
 
 
@@ -73,10 +77,15 @@ def require_close(got: Tensor, expected: Tensor, what: str, error: float = 1e-5)
         raise PropertyFailed(f"{what}: differs by {(got - expected).abs().max():.2g}, allowed {error:g}")
 
 
+def attentions_at(model: Any, component: str) -> list[StagedAttention]:
+    """The attentions of a component, one a layer."""
+    layers = model.encoder.layers if component == "encoder" else model.decoder.layers
+    return [layer.encoder_attn if component == "cross" else layer.self_attn for layer in layers]
+
+
 def attention_at(model: Any, component: str) -> StagedAttention:
     """The first attention of a component."""
-    layer = model.encoder.layers[0] if component == "encoder" else model.decoder.layers[0]
-    return layer.encoder_attn if component == "cross" else layer.self_attn
+    return attentions_at(model, component)[0]
 
 
 def architecture(flags: Flags) -> Flags:
@@ -180,6 +189,8 @@ def _checked(stage: str, method: Callable[..., Any], *given: Any) -> Any:
     booleans = stage in ("visible", "select")
     wanted = "torch.bool" if booleans else "numbers"
     require((result.dtype == torch.bool) == booleans, f"{stage} returns {result.dtype}, not {wanted}")
+    finite = stage != "bias" or bool(result.isfinite().all())
+    require(finite, "bias returns numbers that are not finite; the stage visible masks keys")
     return result
 
 
@@ -211,7 +222,7 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
 
 def called_twice(flags: Flags) -> None:
     """In evaluation, a second call gives the same, and mechanisms keep nothing; long sentences work."""
-    model = trained_model(flags).eval()
+    model = trained_model({**flags, **LONG}).eval()
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
     before = {name: _held(module) for name, module in modules.items()}
     with torch.no_grad():
@@ -220,7 +231,7 @@ def called_twice(flags: Flags) -> None:
             changed = [key for key, held in _held(module).items() if held != before[name].get(key)]
             require(not changed, f"{name}: a call stores {', '.join(changed)} on the module")
         require(torch.equal(first, second), "a second call in evaluation gives other outputs")
-        long, _ = model(**batch((62, 4), (61, 6)))
+        long, _ = model(**batch((250, 4), (249, 6)))
     require(bool(long.isfinite().all()), "an output of a long sentence is not finite")
 
 
@@ -234,14 +245,15 @@ def _held(module: Any) -> dict[str, list[int]]:
     return {key: held(value) for key, value in vars(module).items()}
 
 
-def has_an_effect(flags: Flags) -> None:
-    """Outputs are not those of the same parameters without the mechanism, in training or evaluation, of short or long
-    sentences; or it adds a loss term."""
-    model, plain = trained_model(flags).double(), build_model(architecture(flags)).double()
-    own, without = model.state_dict(), plain.state_dict()
-    if any(key not in own or own[key].shape != value.shape for key, value in without.items()):
+def has_an_effect(flags: Flags, without: Flags | None = None) -> None:
+    """Outputs are not those of the same parameters without mechanisms, or with those of ``without``, in training or
+    evaluation, of short or long sentences; or it adds a loss term."""
+    plain = build_model(architecture(flags) if without is None else without).double()
+    model = trained_model(flags).double()
+    own, others = model.state_dict(), plain.state_dict()
+    if any(key not in own or own[key].shape != value.shape for key, value in others.items()):
         return  # projections of other widths
-    plain.load_state_dict({key: own[key] for key in without})
+    plain.load_state_dict({key: own[key] for key in others})
     for sample in (batch(), batch((62, 4), (61, 6))):
         for training in (True, False):
             torch.manual_seed(1)
@@ -255,17 +267,35 @@ def has_an_effect(flags: Flags) -> None:
 
 
 def learns(flags: Flags) -> None:
-    """At the initial values, a parameter of each mechanism that has some has a gradient."""
+    """From the initial values, every parameter of a mechanism has a gradient in one of the first updates, and the model
+    knows it."""
     model = build_model(flags)
-    output, extra = model(**batch())
-    sum(extra["losses"].values(), output.float().square().mean()).backward()
-    largest: dict[str, float] = {}
-    for module in (module for module in model.modules() if isinstance(module, Mechanism)):
-        for parameter in module.parameters():
-            size = 0.0 if parameter.grad is None else float(parameter.grad.abs().max())
-            largest[module.name] = max(largest.get(module.name, 0.0), size)
-    for name, size in largest.items():
-        require(size > 0, f"{name}: at its initial values no parameter has a gradient, so it never learns")
+    modules = [module for module in model.modules() if isinstance(module, Mechanism)]
+    for module in modules:
+        lost = [name for name, value in vars(module).items() if name[0] != "_" and _unregistered(value)]
+        kept = f"{module.name}: {', '.join(lost)} keeps parameters in a list, where they are not trained and not saved"
+        require(not lost, f"{kept}; use nn.ParameterList or nn.ModuleList")
+    own = [(f"{module.name}: {name}", value) for module in modules for name, value in module.named_parameters()]
+    still, optimizer = set(range(len(own))), torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(UPDATES):
+        if not still:
+            break
+        optimizer.zero_grad()
+        output, extra = model(**batch())
+        sum(extra["losses"].values(), output.float().square().mean()).backward()
+        for number, (name, parameter) in enumerate(own):
+            largest = 0.0 if parameter.grad is None else float(parameter.grad.abs().max())
+            require(math.isfinite(largest), f"{name}: at the initial values its gradient is not finite")
+            still -= {number} if largest else set()
+        optimizer.step()
+    never = own[min(still)][0] if still else ""
+    require(not still, f"{never} has no gradient at the initial values and in the first updates, so it never learns")
+
+
+def _unregistered(value: Any) -> bool:
+    """Whether parameters or modules are in a list, tuple or dictionary, where a module does not find them."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(isinstance(one, torch.nn.Parameter | torch.nn.Module) or _unregistered(one) for one in inside)
 
 
 def _short_sentences() -> tuple[Tensor, Relations]:
@@ -276,26 +306,30 @@ def _short_sentences() -> tuple[Tensor, Relations]:
 
 def on_the_device(flags: Flags) -> None:
     """Tensors that stages make are on the device of the queries: made without a device, here they have no values."""
-    component = where_placed(flags)
-    attention = attention_at(trained_model(flags), component)
+    model = trained_model(flags)
     padding, related = _short_sentences()
     x = torch.randn(5, 2, 24)
-    for maps in (True, False):
+    previous = None
+    for attention in attentions_at(model, where_placed(flags))[:2]:  # the second may get what the first carries
+        for maps in (True, False):
+            given: dict[str, Any] = {"previous": previous, "need_head_weights": maps}
+            try:
+                with torch.device("meta"):
+                    out = attention.attend(x, x, x, padding, query_padding_mask=padding, relations=related, **given)
+            except RuntimeError as error:
+                _of_another_device(error, "a tensor is made without device=context.q.device")
+            require(out.value.device.type == "cpu", "a tensor is made without device=context.q.device")
+        on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
+        moved, pads = x.to("meta"), padding.to("meta")
+        before = None if previous is None else previous.to("meta")
+        previous = out.carry
         try:
-            with torch.device("meta"):
-                out = attention.attend(
-                    x, x, x, padding, query_padding_mask=padding, relations=related, need_head_weights=maps
-                )
-        except RuntimeError as error:
-            _of_another_device(error, "a tensor is made without device=context.q.device")
-        require(out.value.device.type == "cpu", "a tensor is made without device=context.q.device")
-    attention, x = attention.to("meta"), x.to("meta")
-    on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
-    try:
-        attention.attend(x, x, x, padding.to("meta"), query_padding_mask=padding.to("meta"), relations=on_meta)
-    except Exception as error:  # else it looks at values or at the kind of device, which meta has not
-        if re.search("same device|expected device|two devices", str(error)):
-            _of_another_device(error, "a tensor does not move with the module: keep it by register_buffer")
+            attention.to("meta").attend(
+                moved, moved, moved, pads, query_padding_mask=pads, relations=on_meta, previous=before
+            )
+        except Exception as error:  # else it looks at values or at the kind of device, which meta has not
+            if re.search("same device|expected device|two devices", str(error)):
+                _of_another_device(error, "a tensor does not move with the module: keep it by register_buffer")
 
 
 def _of_another_device(error: Exception, problem: str) -> None:
@@ -393,20 +427,21 @@ def layerdrop(flags: Flags) -> None:
 def causality(flags: Flags, training: bool = False) -> None:
     """No output at target position t depends on a target token after t."""
     model = trained_model(flags).train(training)
-    sample = batch(target=(6, 6, 6))
 
     def outputs(sample: dict[str, Tensor]) -> Tensor:
         torch.manual_seed(1)  # the same draws
         return model(**sample)[0]
 
     with torch.no_grad():
-        before = outputs(sample)
-        for position in range(1, 7):
-            changed = {**sample, "prev_output_tokens": sample["prev_output_tokens"].clone()}
-            changed["prev_output_tokens"][:, position:] = 4 + (changed["prev_output_tokens"][:, position:] + 7) % 26
-            after = outputs(changed)
-            require_close(after[:, :position], before[:, :position], f"outputs before position {position}", 1e-6)
-            require(not torch.allclose(after[:, position:], before[:, position:]), "later outputs do not change")
+        for length, positions in ((6, range(1, 7)), (LONGER, range(11, LONGER, 12))):
+            sample = batch(target=(length,) * 3)
+            before = outputs(sample)
+            for position in positions:
+                changed = {**sample, "prev_output_tokens": sample["prev_output_tokens"].clone()}
+                changed["prev_output_tokens"][:, position:] = 4 + (changed["prev_output_tokens"][:, position:] + 7) % 26
+                after = outputs(changed)
+                require_close(after[:, :position], before[:, :position], f"outputs before position {position}", 1e-6)
+                require(not torch.allclose(after[:, position:], before[:, position:]), "later outputs do not change")
 
 
 def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
@@ -438,12 +473,12 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
                         require_close(others["losses"][name], loss, f"loss {name} of a sentence padded {where}")
 
 
-def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
+def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6) -> None:
     """Incremental decoding with randomly reordered beams gives the outputs of the full pass."""
     model = trained_model(flags).eval()
     sample = batch(sides=(side, "right"))
     generator = torch.Generator().manual_seed(beam)
-    sentences, steps = 3, 6
+    sentences = 3
     rows = torch.arange(sentences).repeat_interleave(beam)
     with torch.no_grad():
         encoded = model.encoder(sample["src_tokens"], sample["src_lengths"], source_trees=sample["source_trees"])
@@ -453,7 +488,9 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left") -> None:
         for step in range(1, steps + 1):
             one, _ = model.decoder(tokens, encoded, incremental_state=state)
             full, _ = model.decoder(tokens, encoded)
-            require_close(one[:, -1], full[:, -1], f"step {step} with a beam of {beam}, compared with the full pass")
+            hint = " (context.memory has what it needs of earlier ones)" * (step > 1)
+            what = f"step {step} with a beam of {beam}{hint}, compared with the full pass"
+            require_close(one[:, -1], full[:, -1], what)
             # reorder within each sentence's beam, as beam search does, then extend
             order = (torch.randint(beam, rows.shape, generator=generator) + rows * beam).long()
             model.decoder.reorder_incremental_state_scripting(state, order)
@@ -484,29 +521,46 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
 
     Plain fairseq gives NaN for this row, forward and backward; an attention with mechanisms stays finite.
     """
-    attention = attention_at(trained_model(flags).to(dtype), where_placed(flags))
-    x = torch.randn(5, 3, 24, dtype=dtype)
+    model = trained_model(flags).to(dtype)
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True
     trees = batch((4, 4, 4))["source_trees"].masked_fill(pads.unsqueeze(-1), -1)
-    out = attention.attend(
-        x,
-        x,
-        x,
-        pads,
-        query_padding_mask=pads,
-        relations=relate(trees, ("dependency", "constituency")),
-        need_head_weights=need_weights,
-        terms=terms(flags) if need_weights else ("output",),
-    )
-    assert out.agreement is not None
-    if out.loss is not None:
-        require(bool(out.loss.isfinite()), f"{dtype}: a loss is not finite")
-    (out.value.float().sum() + out.agreement.sum() + (0 if out.loss is None else out.loss.float())).backward()
-    require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
-    require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
-    finite = all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
-    require(finite, f"{dtype}: a gradient is not finite")
+    previous = None
+    for attention in attentions_at(model, where_placed(flags))[:2]:  # the second may get what the first carries
+        x = torch.randn(5, 3, 24, dtype=dtype)
+        out = attention.attend(
+            x,
+            x,
+            x,
+            pads,
+            query_padding_mask=pads,
+            relations=relate(trees, ("dependency", "constituency")),
+            need_head_weights=need_weights,
+            terms=terms(flags) if need_weights else ("output",),
+            previous=previous,
+        )
+        assert out.agreement is not None
+        if out.loss is not None:
+            require(bool(out.loss.isfinite()), f"{dtype}: a loss is not finite")
+        (out.value.float().sum() + out.agreement.sum() + (0 if out.loss is None else out.loss.float())).backward()
+        require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
+        require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
+        finite = all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
+        require(finite, f"{dtype}: a gradient is not finite")
+        previous = None if out.carry is None else out.carry.detach()
+
+
+def large_logits(flags: Flags) -> None:
+    """Outputs and gradients are finite where logits are in the thousands, whose exponentials are not."""
+    attention = attention_at(trained_model(flags), where_placed(flags))
+    _, related = _short_sentences()
+    for maps in (True, False):
+        x = 100 * torch.randn(5, 2, 24)
+        out = attention.attend(x, x, x, relations=related, need_head_weights=maps)
+        out.value.square().mean().backward()
+        require(bool(out.value.isfinite().all()), "outputs of large logits are not finite")
+        finite = all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
+        require(finite, "a gradient of large logits is not finite")
 
 
 def one_graph(flags: Flags, evaluation: bool = True) -> None:
@@ -632,7 +686,8 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
 
 
 def with_others(name: str, component: str, others: Iterable[str] | None = None) -> None:
-    """It trains and decodes with every other mechanism on the same attention, unless one refuses the other."""
+    """It trains and decodes with every other mechanism on the same attention, where both have an effect and not both
+    carry a tensor, unless one refuses the other."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
     for other in (other for other in others if component in MECHANISMS[other].components):
         flags = {**at(examples(other)[0], component), **at(examples(name)[0], component)}
@@ -640,8 +695,34 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
             build_model(flags)
         except UserError:
             continue
-        if (said := _together(flags)) and not _together(at(examples(other)[0], component)):  # else the other is wrong
+        alone = [at(examples(one)[0], component) for one in (name, other)]
+        carry = all(map(_carries, alone))
+        require(not carry, f"with {other}: both carry a tensor, and would read each other's; one refuses the other")
+        if (said := _together(flags)) and not _together(alone[1]):  # else the other is wrong
             raise PropertyFailed(f"with {other}: {said}")
+        for one, without in zip((name, other), alone[::-1], strict=True):
+            if one in placed(without) or _acts(flags, without) or not _acts(at(examples(one)[0], component), None):
+                continue  # an example may have several mechanisms, and one may do nothing by itself
+            why = "; the stage attention masks keys by context.visible" * ("attention" in MECHANISMS[name].stages())
+            raise PropertyFailed(f"with {other}: {one} has no effect{why}")
+
+
+def _acts(flags: Flags, without: Flags | None) -> bool:
+    try:
+        has_an_effect(flags, without)
+    except PropertyFailed:
+        return False
+    return True
+
+
+def _carries(flags: Flags) -> bool:
+    """Whether an attention gives a tensor to the next layer."""
+    attention = attention_at(trained_model(flags), where_placed(flags))
+    x = torch.randn(5, 2, 24)
+    try:
+        return attention.attend(x, x, x, relations=_short_sentences()[1]).carry is not None
+    except Exception:  # which training together raises, too
+        return False
 
 
 def _together(flags: Flags) -> str:
@@ -675,12 +756,13 @@ PROPERTIES: dict[str, Property] = {
     "causality": causality,
     "causality in training": lambda flags: causality(flags, training=True),
     "alone = in a padded batch": padding,
-    "step by step = full pass, beam 1": lambda flags: step_by_step(flags, beam=1),
+    "step by step = full pass, beam 1": lambda flags: step_by_step(flags, beam=1, steps=LONGER),
     "step by step = full pass, beam 5 reordered": step_by_step,
     "finished sentences leave the batch": finished_sentences_leave,
     "bfloat16 finite, without maps": half_types,
     "bfloat16 finite, with maps": lambda flags: half_types(flags, need_weights=True),
     "float16 finite, with maps": lambda flags: half_types(flags, torch.float16, need_weights=True),
+    "finite with large logits": large_logits,
     "with maps = without": routes_agree,
     "one graph of torch.compile": one_graph,
     "LayerDrop": layerdrop,

@@ -21,9 +21,11 @@ from fairseq_diverse.attention import (
     placement,
     register_mechanism,
 )
+from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.registry import add_flags, read_settings
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
+from fairseq_diverse.experiments import flags
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at
@@ -56,6 +58,10 @@ def settings(**fields):
     )
 
 
+def untyped(**values):
+    return dataclass(frozen=True)(type("Settings", (On,), values))
+
+
 @pytest.mark.parametrize(
     ("name", "cls", "options", "message"),
     [
@@ -68,6 +74,14 @@ def settings(**fields):
             {},
             "'own': logit is not a stage; stages are pro",
         ),
+        (
+            "own",
+            mechanism(logit=lambda self, logits, c: logits),
+            {},
+            "'own': logit is not a stage; rename it to logits",
+        ),
+        ("own", mechanism(refuses=["evolving"]), {}, "refuses .'evolving'.: give a dictionary, mechanism -> reason"),
+        ("own", mechanism(untyped(rate=0.5)), {}, "Settings.rate: give its type, rate: float = option"),
         ("own", type("Own", (Mechanism,), {"Settings": On}), {}, "'own': it has no method for a stage"),
         ("own", mechanism(settings=int), {}, "its class Settings must be a dataclass"),
         ("own", int, {}, "is not a subclass of Mechanism"),
@@ -202,6 +216,16 @@ def initialized(**attributes):
     return __init__
 
 
+def carries(values):
+    """A stage that changes the values where the layer before carries its."""
+
+    def qkv(self, context):
+        context.carry = context.v
+        return context.q, context.k, context.v if context.previous is None else values(context)
+
+    return qkv
+
+
 DEAD = {"a": lambda where: nn.Parameter(torch.zeros(())), "b": lambda where: nn.Parameter(torch.zeros(()))}
 PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
 
@@ -221,8 +245,52 @@ PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
         ),
         (
             "learns from its initial values",
-            "own: at its initial values no parameter has a gradient, so it never learns",
+            "own: a has no gradient at the initial values and in the first updates, so it never learns",
             {"__init__": initialized(**DEAD), "heads": lambda self, heads, context: heads * (1 + self.a * self.b)},
+        ),
+        (
+            "learns from its initial values",
+            "own: a has no gradient at the initial values and in the first updates",
+            {
+                "__init__": initialized(**DEAD, c=lambda where: nn.Parameter(torch.ones(()))),
+                "heads": lambda self, heads, context: heads * (self.c + self.a * self.b),
+            },
+        ),
+        (
+            "learns from its initial values",
+            "own: gains keeps parameters in a list, where they are not trained and not saved; use nn.ParameterList",
+            {
+                "__init__": initialized(gains=lambda where: [nn.Parameter(torch.tensor(0.5))] * where.heads),
+                "heads": lambda self, heads, context: heads * torch.stack(self.gains)[:, None, None],
+            },
+        ),
+        (
+            "learns from its initial values",
+            "own: a: at the initial values its gradient is not finite",
+            {
+                "__init__": initialized(a=lambda where: nn.Parameter(torch.zeros(()))),
+                "heads": lambda self, heads, context: heads + self.a.sqrt(),
+            },
+        ),
+        (
+            "on the device of the queries",
+            "a tensor is made without device=context.q.device",
+            {"qkv": carries(lambda context: context.v + context.previous * torch.linspace(0, 1, 6))},
+        ),
+        (
+            "bfloat16 finite, with maps",
+            "same dtype",
+            {"qkv": carries(lambda context: context.v + context.previous.float())},
+        ),
+        (
+            "finite with large logits",
+            "outputs of large logits are not finite",
+            {"normalize": lambda self, logits, context: (e := logits.exp()) / (1 + e.sum(-1, keepdim=True))},
+        ),
+        (
+            "shapes of what the stages return",
+            "bias returns numbers that are not finite; the stage visible masks keys",
+            {"bias": lambda self, context: torch.zeros_like(context.k[:, :, None, :, 0]).log()},
         ),
         (
             "on the device of the queries",
@@ -247,7 +315,7 @@ PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
 @pytest.mark.parametrize("place", ["encoder", "cross"])
 def test_check_finds_what_does_nothing_or_stays_behind(place, title, said, members):
     register_mechanism("own")(mechanism(**members))
-    with pytest.raises(properties.PropertyFailed, match=said):
+    with pytest.raises((properties.PropertyFailed, RuntimeError), match=said):
         properties.PROPERTIES[title]({"own_on": place})
 
 
@@ -300,6 +368,16 @@ def test_what_replaces_the_attention_skips_no_normalize():
     register_mechanism("own")(Sparsemax)
     with pytest.raises(UserError, match="differential skips the stage normalize of own"):
         build_model({"own_on": "decoder", "differential_on": "decoder"})
+
+
+def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(table, monkeypatch, capsys):
+    monkeypatch.setattr(flags, "PARSERS", {})
+    register_mechanism("own")(Sparsemax)
+    name = table(("fp16: true", 'arch: diverse_transformer, own-on: "encoder:2", differential-on: encoder'))
+    assert main(["run", name, "--dry-run", "--data", "toy"]) == 2
+    said = capsys.readouterr()
+    assert "row second: encoder:2 has differential and own: differential skips the stage normalize" in said.err
+    assert said.out == "" and said.err.count("\n") == 1
 
 
 class Router(Mechanism):
@@ -518,6 +596,24 @@ def similar(context):
     return (context.q @ context.k.transpose(-1, -2)).softmax(-1)
 
 
+def of_blocks(self, context):
+    """Whole blocks of 16 values get their mean, also of positions to come."""
+    whole = context.v.size(2) // 16 * 16
+    blocks = context.v[:, :, :whole].unflatten(2, (-1, 16))
+    means = blocks.mean(3, keepdim=True).expand_as(blocks).flatten(2, 3)
+    return context.q, context.k, context.v + nn.functional.pad(means, (0, 0, 0, context.v.size(2) - whole))
+
+
+def remembered(self, context):
+    """A bias from the queries so far, of which decoding keeps eight."""
+    own = context.q.mean((1, 3))  # (B, T)
+    if context.memory is not None:
+        own = torch.cat([context.memory.get("own", own[:, :0]), own], 1)[:, -8:]
+        context.memory["own"] = own
+    sums = own.cumsum(-1)[:, None, :, None]
+    return sums[:, :, -context.q.size(2) :] * torch.arange(context.k.size(2), device=own.device)
+
+
 def distances(context, device):
     t, s = context.q.size(2), context.k.size(2)
     return (torch.arange(s - t, s, device=device)[:, None] - torch.arange(s, device=device)).abs()
@@ -540,6 +636,17 @@ def distances(context, device):
             "the same twice, and in long sentences",
             "out of (range|bounds)",
             {"bias": lambda self, context: torch.zeros(12)[distances(context, context.q.device)]},
+        ),
+        (
+            "the same twice, and in long sentences",
+            "out of (range|bounds)",
+            {"bias": lambda self, context: torch.zeros(127)[distances(context, context.q.device)]},
+        ),
+        ("causality", "outputs before position 11: differs by", {"qkv": of_blocks}),
+        (
+            "step by step = full pass, beam 1",
+            r"step 9 with a beam of 1 \(context.memory has what it needs .*\), compared with the full pass: differs by",
+            {"bias": lambda self, context: remembered(self, context)},
         ),
         (
             "on the device of the queries",
@@ -737,6 +844,43 @@ def test_check_finds(title, said, members):
     register_mechanism("own")(mechanism(**members))
     with pytest.raises((properties.PropertyFailed, UserError, IndexError), match=said):
         properties.PROPERTIES[title]({"own_on": "decoder"})
+
+
+@pytest.mark.parametrize("flag", ["temprature_on", "evolving-on"])
+def test_a_property_of_a_flag_that_does_not_exist_does_not_hold(flag):
+    with pytest.raises(UserError, match=f"'{flag}': not a flag; write it with _, as in parsed arguments"):
+        properties.step_by_step({flag: "decoder"})
+
+
+def test_check_finds_two_that_read_each_others_carry():
+    register_mechanism("own")(CarriesValues)
+    with pytest.raises(properties.PropertyFailed, match="with evolving: both carry a tensor, and would read each oth"):
+        properties.with_others("own", "encoder", ["evolving"])
+    properties.with_others("own", "decoder", ["evolving"])
+
+
+def test_check_finds_an_attention_that_loses_the_masks_of_others():
+    def attention(self, context, need_weights):
+        weights = masked_softmax(context.q @ context.k.transpose(-1, -2) * 1.5, context.allowed)
+        dropped = nn.functional.dropout(weights, context.dropout)
+        return dropped @ context.v, weights
+
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, "attention": attention}))
+    lost = "with syntax: syntax has no effect; the stage attention masks keys by context.visible"
+    with pytest.raises(properties.PropertyFailed, match=lost):
+        properties.with_others("own", "encoder", ["syntax"])
+
+
+@pytest.mark.parametrize(("name", "hidden"), [("key", "key"), ("heads", "heads"), ("logits", "")])
+def test_an_attribute_that_hides_a_stage_is_refused(name, hidden):
+    stages = {"heads": doubled}
+    made = {"__init__": initialized(**{name: lambda where: where.heads}), **stages}
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, **made}))
+    if hidden:
+        with pytest.raises(UserError, match=f"mechanism 'own': self.{hidden} hides the {hidden} of its class"):
+            build_model({"own_on": "encoder"})
+    else:
+        build_model({"own_on": "encoder"})
 
 
 def test_check_finds_a_neutral_setting_that_changes_something():
