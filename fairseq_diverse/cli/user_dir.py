@@ -3,11 +3,11 @@
 import argparse
 import os
 import sys
-import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_diverse.support.errors import with_place
 from fairseq_diverse.support.paths import PACKAGE
 
 EXAMPLE = 'fairseq-train DATA --user-dir "$(fairseq-diverse user-dir)" --arch diverse_transformer ...'
@@ -63,8 +63,4 @@ def register_with(user_dir: str | None) -> None:
     except SyntaxError as error:
         raise ValueError(f"--user-dir {user_dir}: {error.filename}:{error.lineno}: {error.msg}") from error
     except Exception as error:  # the folder's code may raise anything
-        frames = traceback.extract_tb(error.__traceback__)
-        inside = [one for one in frames if Path(one.filename).resolve().is_relative_to(Path(user_dir).resolve())]
-        frame = (inside or frames)[-1]
-        place = f"{frame.filename}:{frame.lineno}: {type(error).__name__}"
-        raise ValueError(f"--user-dir {user_dir}: {place}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"--user-dir {user_dir}: {with_place(error, user_dir)}") from error

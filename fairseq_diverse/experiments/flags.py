@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from fairseq_diverse.data.glue import GlueTask
 from fairseq_diverse.experiments.rows import TREES, Row
-from fairseq_diverse.support.errors import FORGOTTEN
+from fairseq_diverse.support.errors import FORGOTTEN, with_place
 from fairseq_diverse.support.paths import PACKAGE
 
 if TYPE_CHECKING:
+    from fairseq_diverse.attention.plan import AttentionPlan
     from fairseq_diverse.experiments.runs import Run
 
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
@@ -143,9 +144,12 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
             raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
         if program == "train":
             try:
-                _needed_trees(parsed)
+                if plan := _plan(parsed):
+                    _check_stages(plan)
             except ValueError as error:
                 raise ValueError(f"{row}: {error}") from None
+            except Exception as error:  # of an own mechanism's code
+                raise ValueError(f"{row}: {with_place(error, parsed.user_dir)}") from None
         actions = parser._option_string_actions
         taken = {actions[f"--{flag}"].dest for flag in own if f"--{flag}" in actions}
         for word in arguments:
@@ -161,7 +165,8 @@ def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
         if run.row.train.get("task") != TREES or not run.data.hash:
             continue
         arguments = run.commands()["train"][3:]
-        needed = _needed_trees(_parser("train", arguments).parse_known_args(list(arguments))[0])
+        plan = _plan(_parser("train", arguments).parse_known_args(list(arguments))[0])
+        needed = plan.trees if plan else ()
         for split in dict.fromkeys(("train", "valid", run.row.split, *run.further.values())):
             paths = [*run.data.path.glob(f"{split}.*.{run.data.source}.idx")] or [run.data.path / split]
             there = available_trees(paths[0].with_suffix(""))
@@ -173,9 +178,8 @@ def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
                 break
 
 
-def _needed_trees(args: argparse.Namespace) -> tuple[str, ...]:
-    """The kinds of trees that a translation model reads, after checking what only a whole model can: where mechanisms
-    are, what each needs, whether their stages go together.
+def _plan(args: argparse.Namespace) -> "AttentionPlan | None":
+    """Where a translation model with these flags has mechanisms; None for other models.
 
     Raises:
         ValueError: as the model when training starts.
@@ -183,20 +187,29 @@ def _needed_trees(args: argparse.Namespace) -> tuple[str, ...]:
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
     from fairseq.models.transformer import TransformerConfig
 
-    from fairseq_diverse.attention.body import build_mechanisms
     from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, make_plan
 
     if not issubclass(model := ARCH_MODEL_REGISTRY[args.arch], DiverseTransformerModel):
-        return ()
+        return None
     ARCH_CONFIG_REGISTRY[args.arch](args)
     model.prepare(args, "diverse_transformer", ("encoder", "decoder"))
     plan = make_plan(TransformerConfig.from_namespace(args))
+    if plan.trees and args.task == "translation":
+        raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
+    return plan
+
+
+def _check_stages(plan: "AttentionPlan") -> None:
+    """Make the mechanisms of each component, once where layers have the same, to see that their stages go together.
+
+    Raises:
+        ValueError: they do not.
+    """
+    from fairseq_diverse.attention.body import build_mechanisms
+
     for component, sizes in plan.components.items():
         for layer in {tuple(plan.at(component, layer)): layer for layer in range(1, sizes.layers + 1)}.values():
             build_mechanisms(plan.at(component, layer), plan.shape(component, layer))
-    if plan.trees and args.task == "translation":
-        raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
-    return plan.trees
 
 
 def _unreadable(error: Exception) -> str:

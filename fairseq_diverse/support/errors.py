@@ -4,6 +4,8 @@ import functools
 import re
 import sys
 import threading
+import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -65,6 +67,14 @@ class UserError(ValueError):
         text = super().__str__()
         added = text.startswith(f"Caught {type(self).__name__} in ")
         return text.strip().splitlines()[-1].partition(": ")[2] if added else text
+
+
+def with_place(error: Exception, folder: str | Path) -> str:
+    """An error in one line, with its kind and the last line of the folder's code, or of any, that it passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [one for one in frames if Path(one.filename).resolve().is_relative_to(Path(folder).resolve())]
+    frame = (inside or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def install_error_hook() -> None:
