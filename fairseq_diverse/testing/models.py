@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -116,9 +117,14 @@ def task() -> Any:
     return SimpleNamespace(source_dictionary=made, target_dictionary=made, max_positions=lambda: 64)
 
 
+def settings_attributes() -> set[str]:
+    """The attributes of the settings of all mechanisms in parsed arguments."""
+    return {attribute_name(name, field.name) for name, cls in MECHANISMS.items() for field in fields(cls.Settings)}
+
+
 @cache
-def _known(mechanisms: tuple[type, ...]) -> set[str]:
-    """The attributes of parsed arguments of all models of this package, with these mechanisms."""
+def _attributes() -> set[str]:
+    """The other attributes of parsed arguments of all models of this package."""
     parsers = [options.get_training_parser()]
     for arch in ("diverse_transformer", "diverse_roberta"):
         parsers.append(ArgumentParser())
@@ -134,7 +140,7 @@ def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", s
     """
     torch.manual_seed(seed)
     args = Namespace(**{**TINY, "arch": arch, **(flags or {})})
-    if unknown := set(flags or ()) - _known(tuple(MECHANISMS.values())):
+    if unknown := set(flags or ()) - settings_attributes() - _attributes():
         raise UserError(f"{min(unknown)!r}: not a flag; write it with _, as in parsed arguments")
     ARCH_CONFIG_REGISTRY[args.arch](args)
     return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task())

@@ -37,13 +37,14 @@ from fairseq_diverse.testing.models import (
     examples,
     placed,
     places,
+    settings_attributes,
     terms,
 )
 
 UPDATES = 4  # in which every parameter has a gradient
 LONGER = 40  # words of a target that is longer than blocks and windows
 EVERYWHERE = "encoder,cross,decoder"
-LONG = dict.fromkeys(("max_source_positions", "max_target_positions", "max_positions"), 256)
+POSITIONS = dict.fromkeys(("max_source_positions", "max_target_positions", "max_positions"), 256)
 SIDES = (("left", "right"), ("right", "right"), ("left", "left"))  # where source and target are padded
 
 
@@ -75,6 +76,10 @@ def require_close(got: Tensor, expected: Tensor, what: str, error: float = 1e-5)
     require(bool(got.isfinite().all()), f"{what}: not finite")
     if not torch.allclose(got, expected, rtol=error, atol=error):
         raise PropertyFailed(f"{what}: differs by {(got - expected).abs().max():.2g}, allowed {error:g}")
+
+
+def require_finite_gradients(module: torch.nn.Module, problem: str) -> None:
+    require(all(p.grad is None or bool(p.grad.isfinite().all()) for p in module.parameters()), problem)
 
 
 def attentions_at(model: Any, component: str) -> list[StagedAttention]:
@@ -135,7 +140,7 @@ def declared(name: str) -> None:
     for attribute in ("refuses", "works_with", "gates"):
         for other in getattr(mechanism, attribute):
             require(other in MECHANISMS or other == "*", f"{attribute}: {other!r} is not a mechanism")
-    known = {attribute_name(n, field) for n in MECHANISMS for field in MECHANISMS[n].Settings.__dataclass_fields__}
+    known = settings_attributes()
     for flags in (*mechanism.examples, mechanism.neutral or {}):
         for flag in flags:
             require(
@@ -222,7 +227,7 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
 
 def called_twice(flags: Flags) -> None:
     """In evaluation, a second call gives the same, and mechanisms keep nothing; long sentences work."""
-    model = trained_model({**flags, **LONG}).eval()
+    model = trained_model({**flags, **POSITIONS}).eval()
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
     before = {name: _held(module) for name, module in modules.items()}
     with torch.no_grad():
@@ -267,8 +272,8 @@ def has_an_effect(flags: Flags, without: Flags | None = None) -> None:
 
 
 def learns(flags: Flags) -> None:
-    """From the initial values, every parameter of a mechanism has a gradient in one of the first updates, and the model
-    knows it."""
+    """From the initial values, every parameter of a mechanism has a gradient in one of the first updates; none is in a
+    plain list."""
     model = build_model(flags)
     modules = [module for module in model.modules() if isinstance(module, Mechanism)]
     for module in modules:
@@ -420,8 +425,7 @@ def layerdrop(flags: Flags) -> None:
         (output.float().mean() + extra["agreement"].sum()).backward()
         require(bool(output.isfinite().all()), "an output is not finite")
         require(bool(((extra["agreement"] >= 0) & (extra["agreement"] <= 1)).all()), "an agreement is outside [0, 1]")
-    finite = all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    require(finite, "a gradient is not finite")
+    require_finite_gradients(model, "a gradient is not finite")
 
 
 def causality(flags: Flags, training: bool = False) -> None:
@@ -545,8 +549,7 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
         (out.value.float().sum() + out.agreement.sum() + (0 if out.loss is None else out.loss.float())).backward()
         require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
         require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
-        finite = all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
-        require(finite, f"{dtype}: a gradient is not finite")
+        require_finite_gradients(attention, f"{dtype}: a gradient is not finite")
         previous = None if out.carry is None else out.carry.detach()
 
 
@@ -559,8 +562,7 @@ def large_logits(flags: Flags) -> None:
         out = attention.attend(x, x, x, relations=related, need_head_weights=maps)
         out.value.square().mean().backward()
         require(bool(out.value.isfinite().all()), "outputs of large logits are not finite")
-        finite = all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
-        require(finite, "a gradient of large logits is not finite")
+        require_finite_gradients(attention, "a gradient of large logits is not finite")
 
 
 def one_graph(flags: Flags, evaluation: bool = True) -> None:
@@ -689,25 +691,30 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
     """It trains and decodes with every other mechanism on the same attention, where both have an effect and not both
     carry a tensor, unless one refuses the other."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
+    own = at(examples(name)[0], component)
+    carries = _carries(own)
     for other in (other for other in others if component in MECHANISMS[other].components):
-        flags = {**at(examples(other)[0], component), **at(examples(name)[0], component)}
+        theirs = at(examples(other)[0], component)
+        flags = {**theirs, **own}
         try:
             build_model(flags)
         except UserError:
             continue
-        alone = [at(examples(one)[0], component) for one in (name, other)]
-        carry = all(map(_carries, alone))
-        require(not carry, f"with {other}: both carry a tensor, and would read each other's; one refuses the other")
-        if (said := _together(flags)) and not _together(alone[1]):  # else the other is wrong
+        if carries and _carries(theirs):
+            raise PropertyFailed(
+                f"with {other}: both carry a tensor, and would read each other's; one refuses the other"
+            )
+        if (said := _together(flags)) and not _together(theirs):  # else the other is wrong
             raise PropertyFailed(f"with {other}: {said}")
-        for one, without in zip((name, other), alone[::-1], strict=True):
-            if one in placed(without) or _acts(flags, without) or not _acts(at(examples(one)[0], component), None):
+        for one, alone, without in (name, own, theirs), (other, theirs, own):
+            if one in placed(without) or _acts(flags, without) or not _acts(alone):
                 continue  # an example may have several mechanisms, and one may do nothing by itself
             why = "; the stage attention masks keys by context.visible" * ("attention" in MECHANISMS[name].stages())
             raise PropertyFailed(f"with {other}: {one} has no effect{why}")
 
 
-def _acts(flags: Flags, without: Flags | None) -> bool:
+def _acts(flags: Flags, without: Flags | None = None) -> bool:
+    """Whether ``has_an_effect`` holds."""
     try:
         has_an_effect(flags, without)
     except PropertyFailed:
