@@ -87,18 +87,19 @@ def _check_class(name: str, cls: Any) -> None:
         if (flag := _flag(name, f)).startswith(MOVED_BY_FAIRSEQ):
             raise UserError(f"mechanism {name!r}: {flag}: fairseq reserves flags with this prefix; choose another name")
     for attribute, value in vars(settings).items():
-        if type(value) in (str, int, float) and attribute not in _fields(settings) and attribute[0] != "_":
+        if type(value) in (str, int, float) and attribute not in settings.__dataclass_fields__ and attribute[0] != "_":
             raise UserError(
                 f"mechanism {name!r}: Settings.{attribute}: give its type, {attribute}: float = option(...)"
             )
     for attribute, value in vars(cls).items():
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        takes_context = inspect.isfunction(function) and "context" in inspect.signature(function).parameters
-        if takes_context and attribute not in STAGES and not attribute.startswith("_"):
+        if attribute in STAGES or attribute.startswith("_") or not inspect.isfunction(function):
+            continue
+        parameters = inspect.signature(function).parameters
+        if "context" in parameters:
             raise UserError(f"mechanism {name!r}: {attribute} is not a stage; stages are {', '.join(STAGES)}")
-        like_a_stage = inspect.isfunction(function) and len(inspect.signature(function).parameters) > 2
-        likely = difflib.get_close_matches(attribute, STAGES, 1, 0.85) if like_a_stage else []
-        if likely and attribute not in STAGES and not hasattr(Mechanism, attribute):
+        likely = difflib.get_close_matches(attribute, STAGES, 1, 0.85) if len(parameters) > 2 else []
+        if likely and not hasattr(Mechanism, attribute):
             raise UserError(f"mechanism {name!r}: {attribute} is not a stage; rename it to {likely[0]} or _{attribute}")
     if not cls.components or not set(cls.components) <= set(COMPONENTS):
         raise UserError(f"mechanism {name!r}: components {cls.components!r}: give a tuple of {', '.join(COMPONENTS)}")

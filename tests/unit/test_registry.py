@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -278,11 +279,6 @@ PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
             {"qkv": carries(lambda context: context.v + context.previous * torch.linspace(0, 1, 6))},
         ),
         (
-            "bfloat16 finite, with maps",
-            "same dtype",
-            {"qkv": carries(lambda context: context.v + context.previous.float())},
-        ),
-        (
             "finite with large logits",
             "outputs of large logits are not finite",
             {"normalize": lambda self, logits, context: (e := logits.exp()) / (1 + e.sum(-1, keepdim=True))},
@@ -315,8 +311,14 @@ PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
 @pytest.mark.parametrize("place", ["encoder", "cross"])
 def test_check_finds_what_does_nothing_or_stays_behind(place, title, said, members):
     register_mechanism("own")(mechanism(**members))
-    with pytest.raises((properties.PropertyFailed, RuntimeError), match=said):
+    with pytest.raises(properties.PropertyFailed, match=said):
         properties.PROPERTIES[title]({"own_on": place})
+
+
+def test_check_finds_another_type_in_the_second_layer():
+    register_mechanism("own")(mechanism(qkv=carries(lambda context: context.v + context.previous.float())))
+    with pytest.raises(RuntimeError, match="same dtype"):
+        properties.half_types({"own_on": "encoder"}, need_weights=True)
 
 
 @pytest.mark.parametrize(
@@ -378,6 +380,18 @@ def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(t
     said = capsys.readouterr()
     assert "row second: encoder:2 has differential and own: differential skips the stage normalize" in said.err
     assert said.out == "" and said.err.count("\n") == 1
+
+
+def test_a_row_whose_mechanism_cannot_be_made_is_one_line_with_its_place(table, monkeypatch, capsys):
+    monkeypatch.setattr(flags, "PARSERS", {})
+    register_mechanism("own")(mechanism(__init__=lambda self, settings, where: settings.rate))
+    assert (
+        main(["run", table(("fp16: true", "arch: diverse_transformer, own-on: cross")), "--dry-run", "--data", "toy"])
+        == 2
+    )
+    said = capsys.readouterr().err
+    assert re.search(r"row second: \S+\.py:\d+: AttributeError: 'On' object has no attribute 'rate'\n$", said), said
+    assert said.count("\n") == 1
 
 
 class Router(Mechanism):
@@ -871,16 +885,30 @@ def test_check_finds_an_attention_that_loses_the_masks_of_others():
         properties.with_others("own", "encoder", ["syntax"])
 
 
-@pytest.mark.parametrize(("name", "hidden"), [("key", "key"), ("heads", "heads"), ("logits", "")])
-def test_an_attribute_that_hides_a_stage_is_refused(name, hidden):
-    stages = {"heads": doubled}
-    made = {"__init__": initialized(**{name: lambda where: where.heads}), **stages}
-    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, **made}))
-    if hidden:
-        with pytest.raises(UserError, match=f"mechanism 'own': self.{hidden} hides the {hidden} of its class"):
-            build_model({"own_on": "encoder"})
-    else:
+def doubles_and_keeps(name):
+    members = {"Settings": On, "heads": doubled, "__init__": initialized(**{name: lambda where: where.heads})}
+    return type("Own", (Mechanism,), members)
+
+
+@pytest.mark.parametrize("name", ["key", "heads"])
+def test_an_attribute_that_hides_a_stage_is_refused(name):
+    register_mechanism("own")(doubles_and_keeps(name))
+    with pytest.raises(UserError, match=f"mechanism 'own': self.{name} hides the {name} of its class"):
         build_model({"own_on": "encoder"})
+
+
+def test_an_attribute_may_have_the_name_of_a_stage_that_the_class_has_not():
+    register_mechanism("own")(doubles_and_keeps("logits"))
+    build_model({"own_on": "encoder"})
+
+
+def test_helpers_and_constants_may_have_names_like_stages():
+    @dataclass(frozen=True)
+    class Limited(On):
+        LIMIT: ClassVar[int] = 5
+
+    register_mechanism("own")(mechanism(Limited, _weights=lambda self, logits, scale: logits * scale))
+    build_model({"own_on": "encoder"})
 
 
 def test_check_finds_a_neutral_setting_that_changes_something():
