@@ -14,6 +14,8 @@ from fairseq_diverse.attention.request import AttentionRequest, parse_terms
 from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.support.errors import UserError
 
+NOT_MEASURED = "--arch: disagreement needs a model that measures its heads, such as diverse_transformer"
+
 
 @dataclass
 class DisagreementConfig:
@@ -57,34 +59,41 @@ class DisagreementMixin(FairseqCriterion):
     """
 
     @classmethod
-    def build_criterion(cls, cfg: Any, task: Any) -> "DisagreementMixin":
+    def request_of(cls, cfg: Any) -> AttentionRequest:
+        """What the model is to measure.
+
+        Raises:
+            UserError: as ``build_criterion``.
+        """
         if not 0 <= cfg.disagreement_weight < float("inf"):
             raise UserError(f"--disagreement-weight {cfg.disagreement_weight}: must be a number >= 0")
         terms = parse_terms("--disagreement", cfg.disagreement)
         if not parse_placement("--disagreement-on", cfg.disagreement_on):
             raise UserError("--disagreement-on '': names no attention; choose another criterion to train without")
-        criterion = super().build_criterion(cfg, task)
         # fairseq's alignment criterion reads the map that the decoder always makes; the others drop it
-        reads_alignment = isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment)
-        criterion.request = AttentionRequest(
-            terms, cfg.disagreement_on, centre=cfg.disagreement_centre, alignment=reads_alignment
-        )
+        reads_alignment = issubclass(cls, LabelSmoothedCrossEntropyCriterionWithAlignment)
+        return AttentionRequest(terms, cfg.disagreement_on, centre=cfg.disagreement_centre, alignment=reads_alignment)
+
+    @classmethod
+    def build_criterion(cls, cfg: Any, task: Any) -> "DisagreementMixin":
+        request = cls.request_of(cfg)
+        criterion = super().build_criterion(cfg, task)
+        criterion.request = request
         criterion.disagreement_weight = cfg.disagreement_weight
         return criterion
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, Any, dict[str, Any]]:
         observed = ObservedModel(model, attention_request=self.request)
-        problem = "--arch: disagreement needs a model that measures its heads, such as diverse_transformer"
         try:
             loss, sample_size, log = super().forward(observed, sample, reduce=reduce)
         except TypeError as error:
             if "attention_request" not in str(error):
                 raise
-            raise UserError(problem) from None
+            raise UserError(NOT_MEASURED) from None
         if observed.extra is None:
             raise UserError(f"--criterion {type(self).__name__}: this criterion does not call the model")
         if "agreement" not in observed.extra:  # fairseq's roberta ignores requests
-            raise UserError(problem)
+            raise UserError(NOT_MEASURED)
         agreement = observed.extra["agreement"]  # (K,)
         if reduce:
             count = sample["ntokens"] if getattr(self, "sentence_avg", False) else sample_size

@@ -146,6 +146,7 @@ def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]])
             try:
                 if plan := _plan(parsed):
                     _check_stages(plan)
+                _check_disagreement(parsed, plan)
             except ValueError as error:
                 raise ValueError(f"{row}: {error}") from None
             except Exception as error:  # of an own mechanism's code
@@ -179,21 +180,20 @@ def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
 
 
 def _plan(args: argparse.Namespace) -> "AttentionPlan | None":
-    """Where a translation model with these flags has mechanisms; None for other models.
+    """Where a model with these flags has mechanisms; None for a model of fairseq.
 
     Raises:
         ValueError: as the model when training starts.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-    from fairseq.models.transformer import TransformerConfig
 
-    from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, make_plan
+    from fairseq_diverse.models.classifier import DiverseClassifier
+    from fairseq_diverse.models.diverse_transformer import DiverseModel
 
-    if not issubclass(model := ARCH_MODEL_REGISTRY[args.arch], DiverseTransformerModel):
+    if not issubclass(model := ARCH_MODEL_REGISTRY[args.arch], DiverseModel | DiverseClassifier):
         return None
     ARCH_CONFIG_REGISTRY[args.arch](args)
-    model.prepare(args, "diverse_transformer", ("encoder", "decoder"))
-    plan = make_plan(TransformerConfig.from_namespace(args))
+    plan = model.prepare(args)
     if plan.trees and args.task == "translation":
         raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
     return plan
@@ -210,6 +210,24 @@ def _check_stages(plan: "AttentionPlan") -> None:
     for component, sizes in plan.components.items():
         for layer in {tuple(plan.at(component, layer)): layer for layer in range(1, sizes.layers + 1)}.values():
             build_mechanisms(plan.at(component, layer), plan.shape(component, layer))
+
+
+def _check_disagreement(args: argparse.Namespace, plan: "AttentionPlan | None") -> None:
+    """See that the model has what a criterion with disagreement regularization measures.
+
+    Raises:
+        ValueError: it has not, or a flag of the criterion has no such value.
+    """
+    from fairseq.criterions import CRITERION_REGISTRY
+
+    from fairseq_diverse.criterions.disagreement import NOT_MEASURED, DisagreementMixin
+
+    if not issubclass(criterion := CRITERION_REGISTRY[args.criterion], DisagreementMixin):
+        return
+    if plan is None:
+        raise ValueError(NOT_MEASURED)
+    layers, heads = ({name: getattr(of, size) for name, of in plan.components.items()} for size in ("layers", "heads"))
+    criterion.request_of(args).resolve(layers, heads)
 
 
 def _unreadable(error: Exception) -> str:

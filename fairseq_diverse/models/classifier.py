@@ -11,6 +11,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
+from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.registry import active, add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
 from fairseq_diverse.models.diverse_transformer import (
@@ -18,9 +19,10 @@ from fairseq_diverse.models.diverse_transformer import (
     attention_heads,
     check_heads,
     layer_counts,
+    make_plan,
     mean_agreement,
 )
-from fairseq_diverse.models.layers import add_layer_flags, compile_layers
+from fairseq_diverse.models.layers import add_layer_flags, check_compile_layers, compile_layers
 from fairseq_diverse.support.errors import UserError
 
 
@@ -90,22 +92,31 @@ class DiverseClassifier(BaseFairseqModel):
         parser.add_argument("--classifier-layers", type=int, help="linear layers of the classifier (default: 2)")
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> "DiverseClassifier":
-        if not hasattr(task, "sequences"):  # not a classification task
-            raise UserError("--arch: a classifier needs --task logical_inference or sentence_probing")
+    def prepare(cls, args: Namespace) -> AttentionPlan:
+        """As ``DiverseModel.prepare``; the plan is that of an encoder that is trained here."""
         for flag in ("pooling_queries", "classifier_layers"):
             if getattr(args, flag) < 1:
                 raise UserError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: must be at least 1")
         args.decoder_layers, args.no_cross_attention = 0, True
         check_heads(args)
         keep_names(args)
-        kept = getattr(args, "pretrained", None)
-        pretrained = task.pretrained() if kept is None else None
         if layers_kept := getattr(args, "encoder_layers_to_keep", None):
-            if kept is not None or pretrained is not None:
-                raise UserError("--encoder-layers-to-keep: the encoder is probed as it was trained; leave the flag out")
             keep_layers(args)
             args.encoder_layers = len(layers_kept.split(","))
+        check_compile_layers(args)
+        plan = make_plan(TransformerConfig.from_namespace(args))
+        _refuse_trees(plan)
+        return plan
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "DiverseClassifier":
+        if not hasattr(task, "sequences"):  # not a classification task
+            raise UserError("--arch: a classifier needs --task logical_inference or sentence_probing")
+        cls.prepare(args)
+        kept = getattr(args, "pretrained", None)
+        pretrained = task.pretrained() if kept is None else None
+        if getattr(args, "encoder_layers_to_keep", None) and (kept is not None or pretrained is not None):
+            raise UserError("--encoder-layers-to-keep: the encoder is probed as it was trained; leave the flag out")
         if pretrained is not None:
             if placed := active(args):
                 raise UserError(f"--from-checkpoint: the encoder is probed as it was trained; leave out {placed[0]}")
@@ -117,8 +128,7 @@ class DiverseClassifier(BaseFairseqModel):
             embedding = Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad())
             encoder = DiverseEncoder(cfg, dictionary, embedding)
         compile_layers(encoder, args)
-        if encoder.plan.trees:
-            raise UserError("--syntax, --enliven: the sentences of this task have no trees")
+        _refuse_trees(encoder.plan)
         width = encoder.cfg.encoder.embed_dim
         pooling = MeanPooling() if args.pooling == "mean" else QueryPooling(width, args.pooling_queries)
         sizes = [width * pooling.vectors * task.sequences, *[width] * (args.classifier_layers - 1), task.classes]
@@ -185,6 +195,11 @@ class DiverseClassifier(BaseFairseqModel):
             encoded = self.encoder(tokens[:, : int(lengths.max())], src_lengths=lengths, request=request)
         x = encoded["encoder_out"][0].transpose(0, 1)  # (B, T, C)
         return self.pooling(x, ~encoded["encoder_padding_mask"][0]), mean_agreement([encoded["agreement"]], request, x)
+
+
+def _refuse_trees(plan: AttentionPlan) -> None:
+    if plan.trees:
+        raise UserError("--syntax, --enliven: the sentences of this task have no trees")
 
 
 def _flags(cfg: TransformerConfig) -> dict[str, Any]:

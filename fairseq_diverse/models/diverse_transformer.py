@@ -2,12 +2,17 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.models import BaseFairseqModel, register_model
-from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModel
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModel,
+)
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.fairseq_attention import IncrementalState
@@ -21,6 +26,7 @@ from fairseq_diverse.models.layers import (
     DiverseEncoderLayer,
     EncoderLayerOutput,
     add_layer_flags,
+    check_compile_layers,
     compile_layers,
     wrap_layer,
 )
@@ -318,6 +324,8 @@ class DiverseDecoder(TransformerDecoderBase):
 class DiverseModel(BaseFairseqModel):
     """What fairseq's models with mechanisms share: flags, warm start and refusals; put it before fairseq's model."""
 
+    sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
@@ -325,13 +333,24 @@ class DiverseModel(BaseFairseqModel):
         add_layer_flags(parser)
 
     @classmethod
-    def prepare(cls, args: Namespace, model: str, sides: Sequence[str]) -> None:
-        """Check the arguments of a model before it is built, and let placements follow ``--*-layers-to-keep``."""
+    def prepare(cls, args: Namespace) -> AttentionPlan:
+        """Check the arguments of a model before it is built, and let placements follow ``--*-layers-to-keep``.
+
+        Returns:
+            Where the model has mechanisms.
+
+        Raises:
+            UserError: a flag or a combination that does not fit the model.
+        """
         if not isinstance(args, Namespace):
-            exit_with(f"fairseq-hydra-train ignores misspelt flags of {model}; use fairseq-train")
-        check_heads(args, sides)
+            exit_with(f"fairseq-hydra-train ignores misspelt flags of {cls.__name__}; use fairseq-train")
+        if "decoder" not in cls.sides:
+            args.decoder_layers, args.no_cross_attention = 0, True
+        check_heads(args, cls.sides)
         keep_names(args)
         keep_layers(args)
+        check_compile_layers(args)
+        return make_plan(TransformerConfig.from_namespace(args))
 
     def __prepare_scriptable__(self) -> None:
         raise UserError(f"{type(self).__name__}: TorchScript is not supported; use the model without it")
@@ -354,14 +373,18 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
     """fairseq's ``transformer`` with mechanisms at any attention and layer; with all off, it is fairseq's model."""
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> "DiverseTransformerModel":
+    def prepare(cls, args: Namespace) -> AttentionPlan:
         replaced = ("base_layers", "cross_self_attention", "encoder_xformers_att_config", "decoder_xformers_att_config")
         for flag in replaced:
             if getattr(args, flag, False):
                 raise UserError(
                     f"--{flag.replace('_', '-')}: not supported by diverse_transformer; use --arch transformer"
                 )
-        cls.prepare(args, "diverse_transformer", ("encoder", "decoder"))
+        return super().prepare(args)
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "DiverseTransformerModel":
+        cls.prepare(args)
         model = super().build_model(args, task)
         compile_layers(model, args)
         model.decoder.criterion_reads_map = getattr(args, "criterion", None) not in CRITERIONS_WITHOUT_MAPS

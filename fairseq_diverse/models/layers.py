@@ -88,12 +88,8 @@ class CompiledLayer:
         getattr(super(), "make_generation_fast_", lambda **kwargs: None)(**kwargs)
 
 
-def compile_layers(model: nn.Module, args: Any) -> None:
-    """Let the layers compile if ``args`` have --compile-layers, and stop them if not.
-
-    Raises:
-        UserError: another flag does not work with it.
-    """
+def check_compile_layers(args: Any) -> None:
+    """Raise ``UserError`` where another flag does not work with --compile-layers."""
     on = getattr(args, "compile_layers", False)
     for flag in ("quant_noise_pq", "quant_noise_scalar"):
         if on and getattr(args, flag, 0):
@@ -101,9 +97,13 @@ def compile_layers(model: nn.Module, args: Any) -> None:
             raise UserError(f"--compile-layers: does not work with --{name}, which changes weights in a forward pass")
     if on and getattr(args, "ddp_backend", "") == "fully_sharded":
         raise UserError("--compile-layers: does not work with --ddp-backend fully_sharded; use legacy_ddp")
+
+
+def compile_layers(model: nn.Module, args: Any) -> None:
+    """Let the layers compile if ``args`` have --compile-layers, and stop them if not."""
     for layer in model.modules():
         if isinstance(layer, CompiledLayer):
-            layer.compiles = on
+            layer.compiles = getattr(args, "compile_layers", False)
 
 
 def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:

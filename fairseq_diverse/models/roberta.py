@@ -53,8 +53,6 @@ class DiverseRobertaEncoder(RobertaEncoder):
 
     def build_encoder(self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:
         encoder = DiverseEncoder(TransformerConfig.from_namespace(args), dictionary, embed_tokens)
-        if encoder.plan.trees:
-            raise UserError("--syntax, --enliven: the sentences of a language model have no trees")
         with _mechanisms_keep_their_values(encoder):
             return encoder.apply(init_bert_params)
 
@@ -104,6 +102,8 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
     every other model.
     """
 
+    sides = ("encoder",)
+
     def __init__(self, args: Namespace, encoder: DiverseRobertaEncoder) -> None:
         with _mechanisms_keep_their_values(encoder):
             super().__init__(args, encoder)
@@ -122,13 +122,19 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
         )
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> "DiverseRobertaModel":
-        cls.prepare(args, "diverse_roberta", ("encoder",))
+    def prepare(cls, args: Namespace) -> AttentionPlan:
+        plan = super().prepare(args)
+        if plan.trees:
+            raise UserError("--syntax, --enliven: the sentences of a language model have no trees")
         if placed := active(args):
             for flag, off in (("mha_heads_to_keep", -1), ("mha_reg_scale_factor", 0)):
                 if getattr(args, flag, off) != off:
                     raise UserError(f"--{flag.replace('_', '-')}: prunes fairseq's own heads; leave out {placed[0]}")
-        args.decoder_layers, args.no_cross_attention = 0, True
+        return plan
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "DiverseRobertaModel":
+        cls.prepare(args)
         args.checkpoint_activations = any(getattr(args, f"{x}_activations", False) for x in ("checkpoint", "offload"))
         if getattr(args, "max_positions", None) is None:
             args.max_positions = getattr(args, "tokens_per_sample", None) or task.max_positions()

@@ -150,6 +150,7 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
         ("syntax=phrase", "syntax needs constituency trees: add task: translation_with_syntax"),
         ("enliven=enliven", "--enliven-on 'encoder:1': encoder:1 has no mechanism to enliven its heads with"),
         ("encoder-attention-heads=3", "--encoder-attention-heads 3: must divide the width"),
+        ("base-layers=1", "--base-layers: not supported by diverse_transformer"),
         ("help=true", "fairseq-train: would show its help only"),
     ],
 )
@@ -168,6 +169,30 @@ def test_flags_unknown_to_fairseq_are_found_before_anything_starts(
     shown = capsys.readouterr()
     assert not shown.out and re.search(f"^fairseq-diverse run: toy: row aggregation: {problem}", shown.err)
     assert shown.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("table", "setting", "problem"),
+    [
+        ("toy", "disagreement-on=encoder:9", "disagreement: --disagreement-on 'encoder:9': layer 9 of encoder is out"),
+        ("toy", "disagreement-weight=-1", "disagreement: --disagreement-weight -1.0: must be a number >= 0"),
+        ("toy", "arch=transformer", "disagreement: --arch: disagreement needs a model that measures its heads"),
+        ("nlu-small", "evolving-on=decoder", "plain-pretraining: --evolving-on 'decoder': this model has no decoder"),
+        ("nlu-small", "syntax=phrase", "plain-pretraining: --syntax, --enliven: the sentences of a language model"),
+        ("li2021-figure4", "talking-on=cross", "baseline: --talking-on 'cross': this model has no cross attention"),
+        ("li2021-table7", "syntax=phrase", "baseline-probe=.*: --syntax, --enliven: the sentences of this task have"),
+    ],
+)
+def test_what_a_model_or_criterion_refuses_is_found_before_anything_starts(
+    capsys, tmp_path, monkeypatch, table, setting, problem
+):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    rows = ["--rows", "disagreement"] if table == "toy" else []
+    more = ["--set", "talking=both"] if "talking" in setting else []
+    assert main(["run", table, "--dry-run", *rows, *more, "--set", setting]) == 2
+    shown = capsys.readouterr()
+    assert re.search(f"^fairseq-diverse run: {table}: row {problem}", shown.err)
+    assert not shown.out and shown.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "0", "4,2"])

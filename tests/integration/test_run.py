@@ -35,7 +35,7 @@ size: {folder}/size.yaml
 rows:
   baseline: {{published: {{bleu: 27.3}}}}
   disagreement: &term {{criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}}
-  wrong: {{<<: *term, disagreement-on: 'encoder:9'}}
+  wrong: {{finetune-from-model: {folder}/size.yaml}}
 """
 UPDATES = 40
 SIZE = """
@@ -185,7 +185,7 @@ def test_a_failing_row_is_reported_without_a_stack_trace(folder, finished):
     said = finished.stderr
     assert finished.returncode == 1 and "Traceback" not in said
     assert re.search(r"wrong seed 1: FAILED: train ended with exit code 1; the end of .*train.log:", said), said
-    assert "error: --disagreement-on 'encoder:9': layer 9 of encoder is out of range" in said
+    assert f"error: {folder}/size.yaml: not a checkpoint: torch.save did not write this file" in said
     assert re.search(r"baseline seed 1: BLEU \d", said)
 
 

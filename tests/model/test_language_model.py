@@ -161,7 +161,7 @@ def test_refusals():
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             roberta(flags)
-    with pytest.raises(SystemExit, match="fairseq-hydra-train ignores misspelt flags of diverse_roberta"):
+    with pytest.raises(SystemExit, match="fairseq-hydra-train ignores misspelt flags of DiverseRobertaModel"):
         DiverseRobertaModel.build_model(OmegaConf.create({}), TASK)
     with pytest.raises(UserError, match="DiverseRobertaModel: TorchScript is not supported"):
         torch.jit.script(roberta())
