@@ -1,11 +1,13 @@
 """The transformer with mechanisms in its attentions."""
 
+import logging
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from fairseq.checkpoint_utils import prune_state_dict
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import BaseFairseqModel, register_model
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -31,6 +33,8 @@ from fairseq_diverse.models.layers import (
     wrap_layer,
 )
 from fairseq_diverse.support.errors import UserError, exit_with
+
+logger = logging.getLogger(__name__)
 
 CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # they do not read extra["attn"]
 
@@ -325,6 +329,7 @@ class DiverseModel(BaseFairseqModel):
     """What fairseq's models with mechanisms share: flags, warm start and refusals; put it before fairseq's model."""
 
     sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    ignored_by = ""  # the criterion, if it does not read ``extra["losses"]``
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -351,6 +356,22 @@ class DiverseModel(BaseFairseqModel):
         keep_layers(args)
         check_compile_layers(args)
         return make_plan(TransformerConfig.from_namespace(args))
+
+    def finish(self, args: Namespace) -> None:
+        """What depends on flags and is not in fairseq's ``build_model``: compiling, and who reads loss terms."""
+        compile_layers(self, args)
+        name = getattr(args, "criterion", None) or ""
+        module = getattr(CRITERION_REGISTRY.get(name), "__module__", "")
+        self.ignored_by = name if module.startswith(("fairseq.", "fairseq_diverse.")) else ""
+
+    def warn_of_ignored(self, losses: Mapping[tuple[str, int], Tensor]) -> None:
+        """Say, once in training, that the criterion ignores what mechanisms gave to ``add_loss``."""
+        if losses and self.training and self.ignored_by:
+            logger.warning(
+                f"--criterion {self.ignored_by} ignores the loss terms of mechanisms (add_loss); "
+                'docs/adding-a-mechanism.md, "A loss term", has one that adds them'
+            )
+            self.ignored_by = ""
 
     def __prepare_scriptable__(self) -> None:
         raise UserError(f"{type(self).__name__}: TorchScript is not supported; use the model without it")
@@ -386,7 +407,7 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
     def build_model(cls, args: Namespace, task: Any) -> "DiverseTransformerModel":
         cls.prepare(args)
         model = super().build_model(args, task)
-        compile_layers(model, args)
+        model.finish(args)
         model.decoder.criterion_reads_map = getattr(args, "criterion", None) not in CRITERIONS_WITHOUT_MAPS
         return model
 
@@ -443,4 +464,5 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         extra["redundant"] = encoder_out["redundant"]
         for name in ("maps", "inside", "losses"):
             extra[name] |= encoder_out[name]
+        self.warn_of_ignored(extra["losses"])
         return x, extra

@@ -25,7 +25,6 @@ from fairseq_diverse.models.diverse_transformer import (
     layer_counts,
     mean_agreement,
 )
-from fairseq_diverse.models.layers import compile_layers
 from fairseq_diverse.support.errors import UserError
 
 
@@ -139,8 +138,14 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
         if getattr(args, "max_positions", None) is None:
             args.max_positions = getattr(args, "tokens_per_sample", None) or task.max_positions()
         model = cls(args, DiverseRobertaEncoder(args, task.source_dictionary))
-        compile_layers(model, args)
+        model.finish(args)
         return model
+
+    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, dict[str, Any]]:
+        """As in fairseq; the second result is that of ``DiverseRobertaEncoder``."""
+        x, extra = super().forward(*given, **named)
+        self.warn_of_ignored(extra["losses"])
+        return x, extra
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
         """As in fairseq, from its older names too, whose encoder is a decoder."""

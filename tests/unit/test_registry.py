@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from fairseq.criterions import CRITERION_REGISTRY
 from torch import nn
 
 from fairseq_diverse.attention import (
@@ -468,6 +469,22 @@ def test_a_loss_of_what_a_stage_computes_reaches_the_criterion():
     found = attention.attend(x, x, x, padding, query_padding_mask=padding).loss
     load = attention.own.router(x)[~padding].softmax(-1).mean(0)
     torch.testing.assert_close(found, 4 * sum(share**2 for share in load))
+
+
+@pytest.mark.parametrize("place", ["encoder", "roberta"])
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [("label_smoothed_cross_entropy", 1), ("masked_lm_with_disagreement", 1), ("of_the_user", 0), (None, 0)],
+)
+def test_a_criterion_that_ignores_losses_is_named_once(place, criterion, expected, caplog, monkeypatch):
+    monkeypatch.setitem(CRITERION_REGISTRY, "of_the_user", type("OfTheUser", (), {"__module__": "own.criterion"}))
+    register_mechanism("own")(Router)
+    model = build_model({**at({"own_on": "{on}"}, place), "criterion": criterion})
+    model.eval()(**batch())
+    assert not caplog.messages
+    for _ in range(2):
+        model.train()(**batch())
+    assert [f"--criterion {criterion} ignores the loss terms" in said for said in caplog.messages] == [True] * expected
 
 
 def test_losses_of_several_mechanisms_are_summed():
