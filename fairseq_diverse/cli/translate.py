@@ -91,7 +91,7 @@ class Translator:
         import torch
         from fairseq.dataclass.configs import GenerationConfig
 
-        from fairseq_diverse.models.loading import load_models
+        from fairseq_diverse.models.loading import load_models, require_translation
         from fairseq_diverse.preparation import Preprocessing
         from fairseq_diverse.preparation.pipeline import FILE
         from fairseq_diverse.syntax.parsers import KINDS, located, parser_of, recorded_parsers
@@ -99,6 +99,7 @@ class Translator:
         self.args = args
         self.preprocessing = Preprocessing.load(args.data)
         self.models, _, self.task = load_models(args.checkpoint.split(os.pathsep), args.data)
+        require_translation(args.checkpoint, self.task)
         self.cuda = torch.cuda.is_available() and not args.cpu
         for model in self.models:
             model.make_generation_fast_(beamable_mm_beam_size=args.beam, need_attn=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel
+from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
@@ -49,4 +50,14 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
         model.load_state_dict(plain.state_dict())
     if not isinstance(model, DiverseTransformerModel):
         raise UserError(f"{path}: a {cfg.model._name} model; give a diverse_transformer or transformer")
+    require_translation(path, task)
     return model.eval(), task
+
+
+def require_translation(path: str | Path, task: Any) -> None:
+    """Raise ``UserError`` if a checkpoint's task is not between two languages, such as one of several pairs."""
+    if not isinstance(task, TranslationTask):
+        raise UserError(
+            f"{path}: trained for another task than translation and translation_with_syntax; fairseq-generate "
+            "translates with it"
+        )

@@ -12,7 +12,9 @@ from fairseq import checkpoint_utils
 
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.cli import main
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model, terms
 from tests.integration.commands import DEVICES, ON_A_GPU, TINY, USER_DIR, make_data, run
@@ -446,6 +448,23 @@ def test_language_model(data, checkpoint, tmp_path):
         logs = language_model.get_normalized_probs(output, log_probs=True).gather(-1, tokens[..., None])[0, :, 0]
         expected = forced([model], data, number, text)[0].log() + 0.5 * logs
         assert scores == pytest.approx((expected / torch.tensor(2.0).log()).tolist(), abs=2e-3)
+
+
+def test_several_language_pairs(data, tmp_path, capsys, monkeypatch):
+    """One model of both directions; our commands, which know one pair, refuse it in one line."""
+    task = "--task translation_multi_simple_epoch --lang-pairs en-de,de-en --langs en,de --decoder-langtok"
+    updates, _ = train(data, tmp_path, f"{ROUTING} {DISAGREEMENT} {task} --disable-validation", updates=4)
+    assert len(updates) == 4 and all(update["disagreement"] < 0 for update in updates)
+    path = tmp_path / "checkpoint_last.pt"
+    pair = ["--source-lang", "en", "--target-lang", "de"]
+    hypotheses, _ = generate(data, path, *task.split(), *pair)
+    hypotheses = [(number, f"__de__ {text}", scores) for number, text, scores in hypotheses]  # it prints no such word
+    assert_scores(load(path), data, hypotheses)
+    monkeypatch.setattr(Preprocessing, "load", lambda data: None)  # fairseq-preprocess wrote the data
+    for command in ("heads", "translate --input x --cpu"):
+        assert main([*command.split(), "--checkpoint", str(path), "--data", str(data)]) == 2
+        said = capsys.readouterr().err
+        assert f"{path}: trained for another task than translation" in said and said.count("\n") == 1
 
 
 def test_validate(data, tmp_path):
