@@ -1,8 +1,9 @@
-// Lets a torch without CUDA trace CUDA tensors that have no memory: FakeTensorMode knows their shapes, types and device,
+// Lets a torch without a GPU trace CUDA tensors that have no memory: FakeTensorMode knows their shapes, types and device,
 // and this library lets autograd and scaled_dot_product_attention do what they do where there is a GPU.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/attention.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <cstring>
 #include <new>
 
 namespace {
@@ -30,10 +31,16 @@ int64_t attention(const Tensor& q, const Tensor&, const Tensor& v, const std::op
 }
 }  // namespace
 
+// Call it with true first; false puts back what was there, but for the choice of attention, which needs a GPU.
 extern "C" void present(bool there) {
   static const Guard guard;
-  c10::impl::device_guard_impl_registry[static_cast<size_t>(CUDA)].store(there ? &guard : nullptr);
+  static auto& registered = c10::impl::device_guard_impl_registry[static_cast<size_t>(CUDA)];
+  static const auto* guard_before = registered.load();
+  registered.store(there ? &guard : guard_before);
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(there ? &attention : nullptr);
-  void* hooks = const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks());
-  there ? new (hooks) Hooks : new (hooks) at::CUDAHooksInterface;
+  static void* hooks = const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks());
+  static const Hooks fake;  // nothing but a table of functions, as those of torch
+  static unsigned char hooks_before[sizeof(Hooks)];
+  static const void* kept = std::memcpy(hooks_before, hooks, sizeof(Hooks));
+  std::memcpy(hooks, there ? static_cast<const void*>(&fake) : kept, sizeof(Hooks));
 }

@@ -45,11 +45,11 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
     """Tensors made in this context with ``device="cuda"`` are fake; their backward passes run too.
 
     A tensor on another device, or one whose values the host reads, raises an error, as torch's fake tensors do.
-    A torch with CUDA needs nothing but torch's own mode; one without gets a device from ``fake_cuda.cpp``, for as long
-    as the context lasts.
+    With a GPU, torch's own mode is enough; without, torch gets a device from ``fake_cuda.cpp``, for as long as the
+    context lasts.
     """
     with ExitStack() as stack:
-        if torch.version.cuda is None:
+        if not torch.cuda.is_available():
             torch.zeros((), requires_grad=True).backward()  # an engine that starts later would start a device's thread
             stack.callback(_library().present, False)
             _library().present(True)
