@@ -2,12 +2,12 @@
 
 import collections
 import itertools
-import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, TypeVar
 
 from fairseq_diverse.support.errors import UserError
@@ -21,6 +21,17 @@ CHUNK = 200  # items
 SIGNALS = (signal.SIGINT, *STOPS)  # ignored by workers, which end with the parent
 
 
+class _Worker(ForkProcess):
+    """Of a broken pool, Python 3.12 and newer terminate the other workers and wait for them; these ignore that."""
+
+    def terminate(self) -> None:
+        self.kill()
+
+
+class _Fork(ForkContext):
+    Process = _Worker
+
+
 @contextmanager
 def parallel_map(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[Iterator[R]]:
     """``map(function, items)``, in order, with ``workers`` processes, which end with the block.
@@ -31,7 +42,7 @@ def parallel_map(function: Callable[[T], R], items: Iterable[T], workers: int) -
     if workers == 1:
         yield map(function, items)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start_worker, (function,))
+    pool = ProcessPoolExecutor(workers, _Fork(), _start_worker, (function,))
     try:
         yield _results(pool, iter(items), workers)
     finally:

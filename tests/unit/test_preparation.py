@@ -177,6 +177,17 @@ def test_lines_stay_in_order_and_a_killed_process_is_said():
     assert not multiprocessing.active_children()
 
 
+def test_workers_end_where_the_pool_terminates_them():
+    """As Python 3.12 and newer do when one was killed; the workers ignore the signals that end the parent."""
+    with parallel_map(abs, range(1000), 2) as found:
+        assert next(found) == 0
+        workers = multiprocessing.active_children()
+        for worker in workers:
+            worker.terminate()
+            worker.join(10)
+        assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
+
+
 @pytest.mark.parametrize(
     ("language", "line"),
     [
