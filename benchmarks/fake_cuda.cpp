@@ -4,7 +4,6 @@
 #include <ATen/native/transformers/attention.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <cstring>
-#include <new>
 
 namespace {
 using at::Tensor;

@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.analysis.roles import roles
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
     from fairseq_diverse.data.trees import SyntaxDataset, available_trees
-    from fairseq_diverse.models.loading import load_model
+    from fairseq_diverse.models.loading import load_model, require_translation
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
     register()
@@ -62,6 +62,7 @@ def main(args: argparse.Namespace) -> None:
     except ValueError as error:
         raise ValueError(f"--gate {args.gate}:{str(error).partition(':')[2]}") from None
     model, task = load_model(args.checkpoint, args.data)
+    require_translation(args.checkpoint, task)
     own = (module.threshold for module in model.modules() if isinstance(module, Enlivening))
     gate = asked.threshold if args.gate else next(own, None)
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not

@@ -180,12 +180,13 @@ def distinct_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
 def plot_head_map(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
     from fairseq_diverse.analysis.head_map import draw_head_map, mean_cosine, mean_heads, similarity
-    from fairseq_diverse.models.loading import load_model
+    from fairseq_diverse.models.loading import load_model, require_translation
 
     register()
     heads: dict[str, Tensor] = {}
     for name, path in distinct_checkpoints(args.checkpoints):
         model, task = load_model(path, args.data)
+        require_translation(path, task)
         task.load_dataset(args.split)
         batches = task.get_batch_iterator(task.dataset(args.split), max_sentences=64).next_epoch_itr(shuffle=False)
         heads[name] = mean_heads(model, batches, task.source_dictionary.pad())
@@ -266,7 +267,7 @@ def plot_attention(args: argparse.Namespace) -> None:
         head_panels,
         side_by_side,
     )  # fmt: skip
-    from fairseq_diverse.models.loading import load_model
+    from fairseq_diverse.models.loading import load_model, require_translation
     from fairseq_diverse.preparation import Preprocessing
 
     register()
@@ -287,6 +288,7 @@ def plot_attention(args: argparse.Namespace) -> None:
     drawn = []
     for of_model, path in named:
         model, task = load_model(path, args.data)
+        require_translation(path, task)
         source, trees = args.source, None
         if args.sentence is not None:
             source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)

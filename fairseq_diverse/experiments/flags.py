@@ -180,7 +180,7 @@ def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
 
 
 def _plan(args: argparse.Namespace) -> "AttentionPlan | None":
-    """Where a model with these flags has mechanisms; None for a model of fairseq.
+    """Where a model with these flags has mechanisms; None for a model that is not this package's.
 
     Raises:
         ValueError: as the model when training starts.
@@ -219,13 +219,16 @@ def _check_disagreement(args: argparse.Namespace, plan: "AttentionPlan | None") 
         ValueError: it has not, or a flag of the criterion has no such value.
     """
     from fairseq.criterions import CRITERION_REGISTRY
+    from fairseq.models import ARCH_MODEL_REGISTRY
 
     from fairseq_diverse.criterions.disagreement import NOT_MEASURED, DisagreementMixin
 
     if not issubclass(criterion := CRITERION_REGISTRY[args.criterion], DisagreementMixin):
         return
     if plan is None:
-        raise ValueError(NOT_MEASURED)
+        if ARCH_MODEL_REGISTRY[args.arch].__module__.startswith("fairseq."):
+            raise ValueError(NOT_MEASURED)
+        return  # a user's own model may measure its heads
     layers, heads = ({name: getattr(of, size) for name, of in plan.components.items()} for size in ("layers", "heads"))
     criterion.request_of(args).resolve(layers, heads)
 

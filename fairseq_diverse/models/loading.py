@@ -50,7 +50,6 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
         model.load_state_dict(plain.state_dict())
     if not isinstance(model, DiverseTransformerModel):
         raise UserError(f"{path}: a {cfg.model._name} model; give a diverse_transformer or transformer")
-    require_translation(path, task)
     return model.eval(), task
 
 

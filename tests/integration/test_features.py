@@ -461,8 +461,13 @@ def test_several_language_pairs(data, tmp_path, capsys, monkeypatch):
     hypotheses = [(number, f"__de__ {text}", scores) for number, text, scores in hypotheses]  # it prints no such word
     assert_scores(load(path), data, hypotheses)
     monkeypatch.setattr(Preprocessing, "load", lambda data: None)  # fairseq-preprocess wrote the data
-    for command in ("heads", "translate --input x --cpu"):
-        assert main([*command.split(), "--checkpoint", str(path), "--data", str(data)]) == 2
+    for command in (
+        f"heads --checkpoint {path}",
+        f"translate --checkpoint {path} --input x --cpu",
+        f"plot attention --path {path} --source w1 --layer 1 --out x.png",
+        f"plot head-map a={path} b={path} --out x.png",
+    ):
+        assert main([*command.split(), "--data", str(data)]) == 2
         said = capsys.readouterr().err
         assert f"{path}: trained for another task than translation" in said and said.count("\n") == 1
 
