@@ -159,7 +159,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     # before fairseq is imported, whose text-to-speech task otherwise sets the root logger to DEBUG
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    for message in ("'pin_memory' argument", "Support for mismatched key_padding_mask"):  # of torch
+    # of torch, about fairseq
+    for message in ("'pin_memory' argument", "Support for mismatched key_padding_mask", "`torch.jit.script` is dep"):
         warnings.filterwarnings("ignore", message)
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8 in every locale; names of files may be anything
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
