@@ -383,6 +383,17 @@ def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(t
     assert said.out == "" and said.err.count("\n") == 1
 
 
+def test_rows_that_have_each_flag_alone_do_not_hide_one_that_has_both(table, monkeypatch, capsys):
+    monkeypatch.setattr(flags, "PARSERS", {})
+    register_mechanism("own")(Sparsemax)
+    arch, own, differential = "arch: diverse_transformer", "own-on: encoder", "differential-on: encoder"
+    rows = (("one", own), ("other", differential), ("both", f"{own}, {differential}"))
+    more = "".join(f"\n  {row}: {{{arch}, {given}}}" for row, given in rows)
+    name = table(("  first:", f"  first: {more}"))
+    assert main(["run", name, "--dry-run", "--data", "toy"]) == 2
+    assert "row both: encoder:6 has differential and own" in capsys.readouterr().err
+
+
 def test_a_row_whose_mechanism_cannot_be_made_is_one_line_with_its_place(table, monkeypatch, capsys):
     monkeypatch.setattr(flags, "PARSERS", {})
     register_mechanism("own")(mechanism(__init__=lambda self, settings, where: settings.rate))
