@@ -110,10 +110,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     table = kinds.add_parser(
         "rows",
-        help="a table's figures against a flag of its rows, or by groups of test sentences",
+        help="a table's figures against a flag of its rows, the verdict of each, or by groups of test sentences",
         description="Draw a table's figures against a flag: one curve for the rows that differ in it alone, means over "
-        "seeds with one standard deviation. A row without a number there is a dashed level. With --by, draw each row's "
-        "NLL less its baseline's in groups of test sentences, as `report --by` shows it.",
+        "seeds with one standard deviation. A row without a number there is a dashed level. With --verdict, draw each "
+        "row's differences in NLL and BLEU to its baseline with their intervals, as `report --verdict` tests them; "
+        "with --by, those in NLL in groups of test sentences, as `report --by` shows them.",
         epilog="example: fairseq-diverse plot rows multi30k-li2022 --out heads.png",
     )
     add_table_arguments(table)
@@ -123,6 +124,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     table.add_argument(
         "--by", metavar="PROPERTY", help="length, rare-words, attachment or verb-final, of the first test set"
+    )
+    table.add_argument(
+        "--verdict", action="store_true", help="differences in NLL and BLEU to the baseline, of the first test set"
     )
     table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
 
@@ -220,8 +224,10 @@ def plot_rows(args: argparse.Namespace) -> None:
     rows = select_rows(table, args.rows)
     if other := next((row for row in rows if row.kind != "translation"), None):
         raise UserError(f"plot rows: draws rows that translate; row {other.name} does not; choose others with --rows")
-    if args.by:
-        save_figure(_groups(args, table, rows), args.out)
+    if args.by and args.verdict:
+        raise UserError("--by and --verdict: one of them")
+    if args.by or args.verdict:
+        save_figure(_differences(args, table, rows), args.out)
         print(args.out)
         return
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
@@ -235,24 +241,30 @@ def plot_rows(args: argparse.Namespace) -> None:
     print(args.out)
 
 
-def _groups(args: argparse.Namespace, table: "Table", rows: "Sequence[Row]") -> "Figure":
-    """The picture of --by."""
+def _differences(args: argparse.Namespace, table: "Table", rows: "Sequence[Row]") -> "Figure":
+    """The picture of --by or --verdict."""
     from fairseq_diverse.experiments.groups import compare_groups, draw_groups
-    from fairseq_diverse.experiments.report import of_test, test_names
+    from fairseq_diverse.experiments.report import compare, of_test, test_names
     from fairseq_diverse.experiments.sentences import find_records, known_property
+    from fairseq_diverse.experiments.verdict import draw_verdict
 
-    known_property(args.by)
+    if args.by:
+        known_property(args.by)
     names = {name for row in rows for name in (row.name, row.baseline)}
     shown, others = ([row for row in table.rows.values() if (row.name in names) == own] for own in (True, False))
     shown = [row if row.baseline in names else dataclasses.replace(row, baseline=row.name) for row in shown]
     summaries, of_others = read_summaries(args, shown), read_summaries(args, others, asked=False) if others else {}
-    records = find_records(shown, summaries, args.results, Path(args.runs).resolve() if args.runs else None)
     test = test_names(shown, summaries)[0]
-    view = of_test(shown, summaries, test)
-    lines = compare_groups(*view, records, args.by, test, of_test(others, of_others, test))
-    if not any("word_delta" in line for line in lines):
-        raise UserError(f"--by {args.by}: no row of {table.name} has a finished run beside one of its baseline")
-    return draw_groups(lines, f"{table.title}: by {args.by}")
+    view, further = of_test(shown, summaries, test), of_test(others, of_others, test)
+    if args.verdict:
+        lines = compare(*view, further)
+    else:
+        records = find_records(shown, summaries, args.results, Path(args.runs).resolve() if args.runs else None)
+        lines = compare_groups(*view, records, args.by, test, further)
+    if not any("nll_delta" in line for line in lines):
+        asked = f"--by {args.by}" if args.by else "--verdict"
+        raise UserError(f"{asked}: no row of {table.name} has a finished run beside one of its baseline")
+    return draw_groups(lines, f"{table.title}: by {args.by}") if args.by else draw_verdict(*view, lines, table.title)
 
 
 def plot_attention(args: argparse.Namespace) -> None:

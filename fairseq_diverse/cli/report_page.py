@@ -19,6 +19,7 @@ from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.saved import Summary
 from fairseq_diverse.experiments.side_by_side import side_by_side
 from fairseq_diverse.experiments.tables import Table
+from fairseq_diverse.experiments.verdict import draw_verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,6 +99,8 @@ def _figures(
     else:
         rows, summaries = of_test(rows, summaries, test or test_names(rows, summaries)[0])
         figures["Rows: means and seeds"] = draw_rows(lines, summaries)
+        if any(line.get("verdict") for line in lines):
+            figures["Verdict: differences and their intervals"] = draw_verdict(rows, summaries, lines, "")
         if table.x and any(table.x[0] in row.train for row in rows):
             drawn = draw_curves(curves(rows, table.x), summaries, table.x[0], list(METRICS))
             figures[f"Against --{table.x[0]}"] = drawn

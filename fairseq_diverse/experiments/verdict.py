@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fairseq_diverse.experiments.comparison import (
     ALONE,
+    compared,
     ended_early_note,
     p_number,
     seeds_notes,
@@ -15,6 +18,19 @@ from fairseq_diverse.experiments.comparison import (
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.where_run import commits_note, machines_note, no_speed_note, versions_note
 from fairseq_diverse.metrics.dunnett import LEVEL
+from fairseq_diverse.support.pictures import STYLES, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fairseq_diverse.experiments.saved import Summary
+
+BETTER, WORSE, OPEN = STYLES[2], STYLES[1], ("gray", "o")  # of differences in a picture
+OUTCOMES = {
+    BETTER: "triangle: better (p < 0.05)",
+    WORSE: "square: worse (p < 0.05)",
+    OPEN: "disc: not resolved or not tested",
+}
 
 
 def verdict(line: Mapping[str, Any]) -> str:
@@ -74,3 +90,49 @@ def verdict_notes(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
     text += speed if "training speed" in columns else []
     text += seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done) + versions_note(done)
     return text + ([commits_note(done)] if done else [])
+
+
+def draw_verdict(
+    rows: Sequence[Row], summaries: "Mapping[str, list[Summary]]", lines: Sequence[Mapping[str, Any]], title: str
+) -> "Figure":
+    """Differences in NLL and in BLEU to the baseline, one line a row: the mean over seeds, its 95% interval (Dunnett's,
+    for all rows of a baseline at once; none where nothing can be tested) and a hollow dot a seed.
+
+    Args:
+        lines: of ``experiments.report.compare``, of the rows.
+        summaries: of the rows' runs.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    shown = [(row, line) for row, line in zip(rows, lines, strict=True) if "nll_delta" in line]
+    figure = new_figure(9.6, 1.5 + 0.28 * len(shown))
+    panels = figure.subplots(1, 2, sharey=True)
+    styles = set()
+    for axis, prefix, sign, name in zip(
+        panels, ("nll_", ""), (1, -1), ("NLL, nats a test sentence (lower is better)", "BLEU"), strict=True
+    ):
+        for place, (row, line) in enumerate(shown):
+            delta, interval = line[f"{prefix}delta"], line.get(f"{prefix}seed_interval")
+            resolved = line.get(f"{prefix}seed_p") is not None and line[f"{prefix}seed_p"] < LEVEL
+            style = (BETTER if sign * delta < 0 else WORSE) if resolved else OPEN
+            styles.add(style)
+            color, marker = style
+            bar = [[delta - interval[0]], [interval[1] - delta]] if interval else None
+            axis.errorbar(delta, place, xerr=bar, color=color, marker=marker, capsize=3)
+            before, after = (
+                [float(np.mean(s["test_nll"])) if prefix else s["metrics"]["bleu"] for s in side]
+                for side in compared(summaries[row.baseline], summaries[row.name])
+            )
+            seeds = [score - float(np.mean(before)) for score in after]
+            axis.plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
+        axis.set_xlabel(f"Δ {name}")
+        axis.axvline(0, color="gray", linewidth=0.8)
+        axis.grid(axis="x", alpha=0.3)
+    panels[0].set_yticks(range(len(shown)), [row.name for row, _ in shown], parse_math=False)
+    panels[0].set_ylim(len(shown) - 0.5, -0.5)
+    bars = "bar: 95% interval over seeds (Dunnett's); " * any(line.get("nll_seed_interval") for _, line in shown)
+    outcomes = ", ".join(text for style, text in OUTCOMES.items() if style in styles)
+    figure.supxlabel(f"minus the baseline's; {bars}hollow: a seed\n{outcomes}", fontsize=9)
+    figure.suptitle(title, fontsize=10)
+    return figure

@@ -21,6 +21,7 @@ from fairseq_diverse.experiments.accuracy_report import (
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.row_dots import draw_rows
 from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.experiments.verdict import BETTER, OPEN, WORSE, draw_verdict
 from fairseq_diverse.metrics.scores import score
 from fairseq_diverse.metrics.significance import bootstrap_interval
 
@@ -805,6 +806,46 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     (tmp_path / "probing.yaml").write_text(PROBING)
     assert main(["report", str(tmp_path / "probing.yaml"), "--verdict"]) == 2
     assert "--verdict: is for translations; probing classifies" in capsys.readouterr().err
+
+
+def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, capsys):
+    """Bars are the intervals of Dunnett's test, colours its p of each measure, dots the seeds less the baseline."""
+    name = table(THIRD)
+    rows = list(load_table(name).rows.values())
+    nll = {"first": [5.0, 5.1], "third": [6.0, 6.1, 6.2], "fourth": [4.0], "second": [4.02, 4.13]}
+    wrong = {"first": [20, 21], "third": [20, 19, 22], "fourth": [9], "second": [2, 3]}
+    runs = {row: [summary(i, w, x) for i, (w, x) in enumerate(zip(wrong[row], nll[row], strict=True))] for row in nll}
+    lines = report.compare(rows, runs)
+    shown = [line for line in lines if line["row"] != "first"]
+    figure = draw_verdict(rows, runs, lines, "a $title$")
+    for axis, prefix, styles in zip(
+        figure.axes, ("nll_", ""), ((WORSE, OPEN, BETTER), (OPEN, OPEN, BETTER)), strict=True
+    ):
+        dots = [line for line in axis.lines if line.get_fillstyle() == "none"]
+        for line, container, seeds, style in zip(shown, axis.containers, dots, styles, strict=True):
+            mean = container[0]
+            assert (mean.get_color(), mean.get_marker()) == style and list(mean.get_xdata()) == [line[f"{prefix}delta"]]
+            assert np.mean(seeds.get_xdata()) == pytest.approx(line[f"{prefix}delta"])
+            assert len(seeds.get_xdata()) == len(nll[line["row"]]) and seeds.get_fillstyle() == "none"
+            ends = [list(bar[0][:, 0]) for bar in (bars.get_segments() for bars in container[2])]
+            assert ends == ([pytest.approx(line[f"{prefix}seed_interval"])] if line["row"] != "fourth" else [])
+    assert figure.get_supxlabel().endswith(
+        "better (p < 0.05), square: worse (p < 0.05), disc: not resolved or not tested"
+    )
+    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
+    for row, flags in (("third", "0.4"), ("fourth", "0.5"), ("second", "0.3 --fp16")):
+        runs[row] = [run | {"commands": [command + flags]} for run in runs[row]]
+    saved.save(tmp_path / "results", runs)
+    asked = [name, "--results", str(tmp_path / "results"), "--verdict"]
+    assert not main(["plot", "rows", *asked, "--rows", "third", "--out", str(tmp_path / "v.png")])
+    assert (tmp_path / "v.png").read_bytes().startswith(b"\x89PNG")
+    assert not main(["report", *asked, "--format", "html", "--out", str(tmp_path / "page.html")])
+    assert "Verdict: differences and their intervals" in (tmp_path / "page.html").read_text()
+    capsys.readouterr()
+    assert main(["plot", "rows", *asked, "--by", "length", "--out", str(tmp_path / "v.png")]) == 2
+    assert "--by and --verdict: one of them" in capsys.readouterr().err
+    assert main(["plot", "rows", name, "--verdict", "--runs", str(tmp_path), "--out", str(tmp_path / "v.png")]) == 2
+    assert "no row of" in (err := capsys.readouterr().err) and "has a finished run" in err
 
 
 def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
