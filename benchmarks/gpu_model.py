@@ -116,6 +116,10 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS, docs: 
     args = parser.parse_args(arguments)
     if args.pages and (args.write or args.only):
         parser.error("--pages: counts nothing; leave off --write and --only")
+    if args.write and args.only:
+        before, now = (text.partition("+")[0] for text in (json.loads(results.read_text())["torch"], torch.__version__))
+        if before != now:
+            parser.error(f"--only: the other figures are of torch {before}, this is {now}; count all")
     try:
         figures = {} if args.pages else count(args.only)
     except re.error as error:

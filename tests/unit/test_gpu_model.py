@@ -171,13 +171,21 @@ def test_a_part_is_counted_anew(tmp_path, kept):
     """The other figures and the text around the tables stay."""
     name = "base 32 attention: off encoder"
     figures = kept | {name: kept[name] | {"kept": 1}}
-    (tmp_path / "figures.json").write_text(json.dumps({"figures": figures}))
+    (tmp_path / "figures.json").write_text(json.dumps({"torch": COUNTED_WITH, "figures": figures}))
     for page in ("gpu.md", "scaling.md"):
         (tmp_path / page).write_text((DOCS / page).read_text(encoding="utf-8"))
     gpu_model.main(["--write", "--only", f"{name}$"], tmp_path / "figures.json", tmp_path)
     assert gpu_model.read(tmp_path / "figures.json") == kept
     for page in ("gpu.md", "scaling.md"):
         assert (tmp_path / page).read_text() == (DOCS / page).read_text(encoding="utf-8")
+
+
+def test_figures_of_two_versions_of_torch_are_not_mixed(tmp_path, capsys):
+    (tmp_path / "figures.json").write_text(before := json.dumps({"torch": "1.9.0+cpu", "figures": {}}))
+    with pytest.raises(SystemExit):
+        gpu_model.main(["--write", "--only", "off"], tmp_path / "figures.json", tmp_path)
+    assert "--only: the other figures are of torch 1.9.0" in capsys.readouterr().err
+    assert (tmp_path / "figures.json").read_text() == before
 
 
 def test_a_plain_attention_by_hand(counted):
