@@ -7,17 +7,22 @@ if [[ ${1:-} != iwslt14 && ${1:-} != wmt14 ]]; then
     echo "usage: $0 iwslt14|wmt14 [FLAG...]" >&2
     echo "iwslt14: nine systems with five seeds each. wmt14, when that is finished: the baseline and the three" >&2
     echo "mechanisms with the lowest NLL there, three seeds each. FLAG is any of scripts/table.sh: --raw DIR, --jobs 8," >&2
-    echo "--rows a,b, --slurm ..." >&2
+    echo "--rows a,b, --slurm ..., such as --gpus-of-paper --set fp16=true (for both)" >&2
     echo "--dry-run prints the commands and trains nothing; docs/scaling.md has the hours, modelled." >&2
     exit 2
 fi
-corpus=$1 seeds=1,2,3,4,5 rows=()
+corpus=$1 seeds=1,2,3,4,5 rows=() settings=() before=
 shift
+for word in "$@"; do # what is set for all trainings was set on IWSLT14, too
+    [[ $before != --set ]] || settings+=(--set "$word")
+    [[ $word != --set=* ]] || settings+=("$word")
+    before=$word
+done
 export PATH=$root/.venv/bin:$PATH
 if [[ $corpus == wmt14 ]]; then
     seeds=1,2,3
     if [[ " $* " != *" --rows"[\ =]* ]]; then
-        best=$(fairseq-diverse report comparison-iwslt14 --format json | python -c '
+        best=$(fairseq-diverse report comparison-iwslt14 "${settings[@]}" --format json | python -c '
 import json, sys
 rows = json.load(sys.stdin)["rows"]
 found = [row for row in rows if "nll_delta" in row and row["row"] != "wider"]

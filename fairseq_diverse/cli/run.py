@@ -105,23 +105,23 @@ def read_table(args: argparse.Namespace) -> "Table":
     if args.gpus_of_paper is None:
         return table
     gpus = args.gpus_of_paper or _gpus(getattr(args, "slurm", None), getattr(args, "jobs", 1))
+    if gpus is None:
+        raise ValueError("--gpus-of-paper: how many GPUs will a job have? Add gpus_per_node=N to --slurm")
     if gpus < 1:
         raise ValueError(f"--gpus-of-paper {gpus}: a number of GPUs above 0 expected")
     args.gpus_of_paper = gpus
     return replace(table, rows={name: row.with_batch_of_paper(gpus) for name, row in table.rows.items()})
 
 
-def _gpus(slurm: list[str] | None, jobs: int) -> int:
-    """How many GPUs a run gets; a CPU is like one."""
+def _gpus(slurm: list[str] | None, jobs: int) -> int | None:
+    """How many GPUs a run gets; a CPU is like one. None where only SLURM knows."""
     from fairseq_diverse.experiments.environment import gpus_of_a_job
 
     if slurm is None:
         return gpus_of_a_job(max(1, jobs))
     given = [value for option in slurm for name, _, value in [option.partition("=")] if name == "gpus_per_node"]
     count = given[-1].rpartition(":")[2] if given else ""  # a type may come before it: a100:4
-    if not count.isdecimal():
-        raise ValueError("--gpus-of-paper: how many GPUs will a job have? Add gpus_per_node=N to --slurm")
-    return int(count)
+    return int(count) if count.isdecimal() else None
 
 
 def _tracking(args: argparse.Namespace) -> "Tracking":
@@ -202,14 +202,15 @@ def main(args: argparse.Namespace) -> int:
             print(f"# {run.name}: {run.stage}, {run.directory}")
             print("\n".join(run.shell_lines(environment)), end="\n\n")
         return 0
+    gpus = _gpus(args.slurm, args.jobs)
+    if gpus and (args.slurm is not None or not cpu):
+        _warn_of_batches(runs, gpus, args.gpus_of_paper is not None)
     if args.slurm is not None:
         _submit(runs, args)
         return 0
-    from fairseq_diverse.experiments.environment import gpus_of_a_job, gpus_of_jobs
+    from fairseq_diverse.experiments.environment import gpus_of_jobs
     from fairseq_diverse.experiments.schedule import run_all
 
-    if not cpu and args.gpus_of_paper is None:
-        _warn_of_batches(runs, gpus_of_a_job(args.jobs))
     ended = copies.add if copies else lambda run: None
     if run_all(runs, args.jobs, environment, ended, gpus_of_jobs(args.jobs, os.environ)):
         return 1
@@ -217,14 +218,14 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_of_batches(runs: "list[Run]", gpus: int) -> None:
-    """Say where a run has another number of GPUs than its batch is for, and no --update-freq by --gpus-of-paper."""
+def _warn_of_batches(runs: "list[Run]", gpus: int, of_paper: bool) -> None:
+    """Say where a run has another number of GPUs than its batch is for: fewer without --gpus-of-paper, or more."""
     for of in sorted({run.row.gpus for run in runs if not run.finished and run.row.gpus not in (0, gpus)}):
-        print(
-            f"warning: batches are for {of} GPUs, and runs have {gpus}: an update has {gpus}/{of} of the tokens; see "
-            "--gpus-of-paper, and --jobs, which share the GPUs",
-            file=sys.stderr,
-        )
+        batches = f"warning: batches are for {of} GPU{'s' * (of > 1)}, and runs have {gpus}"
+        if of < gpus:
+            print(f"{batches}: a run uses {of}; --jobs shares the GPUs of this machine among runs", file=sys.stderr)
+        elif not of_paper:
+            print(f"{batches}: an update has {gpus}/{of} of the tokens; see --gpus-of-paper", file=sys.stderr)
 
 
 def _left(found: "list[Run]", tracking: "Tracking", copies: "Copies | None") -> "list[Run]":

@@ -58,11 +58,11 @@ def gpus_of_a_job(jobs: int) -> int:
 
 
 def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
-    """``CUDA_VISIBLE_DEVICES`` of each of several jobs: equal shares of the GPUs, or one in turn where jobs are more;
-    empty for one job, which has all, and where there are not several GPUs."""
+    """``CUDA_VISIBLE_DEVICES`` of each job: equal shares of the GPUs, or one in turn where jobs are more; empty where
+    there are not several GPUs."""
     import torch
 
-    if jobs < 2 or (count := torch.cuda.device_count()) < 2:
+    if (count := torch.cuda.device_count()) < 2:
         return []
     names = inherited.get("CUDA_VISIBLE_DEVICES", "").split(",")[:count]
     if len(names) < count:

@@ -29,10 +29,10 @@ class Row:
     that translations are scored by besides BLEU, chrF and TER. ``tests`` are the sets that it is evaluated on besides
     the first test set: names of the data's test sets, or valid. ``split`` is valid where it is evaluated on the
     validation split alone, so that no test set is read. ``user_dir`` is a folder of mechanisms of the user's own.
-    ``gpus`` is how many the batch is for, 0 where that is not known. ``parser`` names by kind of tree the parser that
-    must have made the trees of a row that reads some; empty where any will do. ``pretrained`` is what its training
-    starts from: a row of the same table, whose run of the same seed is done before, or the path of a checkpoint;
-    empty for nothing. ``heads`` says that how different its heads are is measured, too.
+    ``gpus`` is how many the batch is for, which a run uses at most; 0 where that is not known. ``parser`` names by kind
+    of tree the parser that must have made the trees of a row that reads some; empty where any will do. ``pretrained``
+    is what its training starts from: a row of the same table, whose run of the same seed is done before, or the path of
+    a checkpoint; empty for nothing. ``heads`` says that how different its heads are is measured, too.
     """
 
     name: str
@@ -77,18 +77,19 @@ class Row:
         return replace(self, metrics=metrics, tests=tests, heads=self.heads or other.heads)
 
     def with_batch_of_paper(self, gpus: int) -> "Row":
-        """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's.
+        """The row with ``update-freq`` so that an update on ``gpus`` GPUs has as many tokens as on the paper's; of more
+        than the paper's it uses as many as the paper's.
 
         Raises:
-            ValueError: the paper's number is not known, less than ``gpus``, or not a multiple of it.
+            ValueError: the paper's number is not known, or not a multiple of ``gpus``.
         """
         where, frequency = f"--gpus-of-paper: row {self.name}", str(self.train.get("update-freq", "1"))
         if not self.gpus:
             raise ValueError(f"{where}: neither its table nor size {self.size} says for how many GPUs it is (`gpus`)")
         if not frequency.isdecimal():
             raise ValueError(f"{where}: update-freq: {frequency}: one whole number expected")
-        needed, rest = divmod(self.gpus * int(frequency), gpus)
-        if gpus > self.gpus or rest:
+        needed, rest = divmod(self.gpus * int(frequency), min(gpus, self.gpus))
+        if rest:
             raise ValueError(
                 f"{where}: its batch is for {self.gpus} GPUs, which {gpus} cannot share evenly; choose among them with "
                 "CUDA_VISIBLE_DEVICES"

@@ -32,7 +32,8 @@ def run_all(
 
     Args:
         ended: called with every run that is finished, now or before.
-        gpus: ``CUDA_VISIBLE_DEVICES`` of each job, where every job has its own.
+        gpus: ``CUDA_VISIBLE_DEVICES`` of each job, where there are several; a run uses at most those that its batch is
+            for.
 
     Returns:
         How many runs failed or were left to another process.
@@ -49,7 +50,8 @@ def run_all(
                     if not (ready := _ready(waiting, [run for run, _ in working.values()])):
                         continue
                     run = waiting.pop(waiting.index(ready))
-                    own = {"CUDA_VISIBLE_DEVICES": gpus[slot]} if gpus else {}
+                    names = gpus[slot].split(",")[: run.row.gpus or None] if gpus else []
+                    own = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
                     working[slot] = run, start(run, environment | own, display.say)
                 if slot not in working:
                     continue

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairseq_diverse.experiments.environment import of_children
+from fairseq_diverse.experiments.environment import gpus_of_jobs, of_children
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.schedule import outcome, run_all
 
@@ -21,7 +21,8 @@ class Job:
 
         cores = os.environ.get("OMP_NUM_THREADS") or os.environ.get("SLURM_CPUS_PER_TASK") or os.cpu_count() or 1
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
-        if run_all([run], 1, of_children(int(cores), dict(os.environ), run.cpu, self.same_arithmetic)):
+        environment = of_children(int(cores), dict(os.environ), run.cpu, self.same_arithmetic)
+        if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)
 

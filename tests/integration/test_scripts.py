@@ -225,19 +225,23 @@ def test_the_comparison_at_the_papers_size(tmp_path):
         assert refused.returncode and message in refused.stderr and "Traceback" not in refused.stderr
 
 
-def test_the_best_three_of_iwslt14_go_on_to_wmt14(tmp_path, monkeypatch):
+@pytest.mark.parametrize("asked", [[], ["--set", "fp16=true"], ["--set=fp16=true", "--gpus-of-paper", "1"]])
+def test_the_best_three_of_iwslt14_go_on_to_wmt14(asked, tmp_path, monkeypatch):
+    """What is set is set for both."""
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     folder = tmp_path / "data/iwslt14_de_en"
     folder.mkdir(parents=True)
     (folder / "preprocess.json").write_text(json.dumps(RECORD | {"source": "de", "target": "en"}))
     nll = {"baseline": 2.0, "wider": 1.0, "em": 1.7, "gated": 1.9, "disagreement": 2.1, "evolving": 1.6}
-    rows = load_table("comparison-iwslt14").rows
+    settings = ["fp16=true"] if asked else []
+    rows = load_table("comparison-iwslt14", settings=settings).rows
     for one in find_runs([rows[row] for row in nll], [1], cpu=not torch.cuda.is_available()):
         one.directory.mkdir(parents=True)
         (one.directory / "summary.json").write_text(json.dumps(summary(1, 3, nll[one.row.name])))
-    shown = call("comparison.sh", "wmt14", "--dry-run")
+    shown = call("comparison.sh", "wmt14", *asked, "--dry-run")
     assert re.findall(r"^# ([\w-]+) seed 1: ", shown, re.MULTILINE) == ["baseline", "evolving", "em", "gated"]
-    done = subprocess.run([SCRIPTS / "comparison.sh", "wmt14", "--dry-run"], capture_output=True, text=True)
+    assert ("--update-freq 8" in shown) == (len(asked) > 2) and ("--fp16" in shown) == bool(asked)
+    done = subprocess.run([SCRIPTS / "comparison.sh", "wmt14", *asked, "--dry-run"], capture_output=True, text=True)
     assert "not finished on IWSLT14: baseline (1 of 5 seeds), " in done.stderr and "lpea-rhe (0 of 5" in done.stderr
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
@@ -22,6 +23,7 @@ from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, read_by
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy, locked
 from tests.unit.conftest import SIZE
 
@@ -547,11 +549,11 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
     assert frequencies("--gpus-of-paper") == ["2", "4"] and frequencies("--gpus-of-paper", "4") == ["1", "2"]
     slurm = ["--gpus-of-paper", "--slurm", "gpus_per_node=a100:1"]
     assert frequencies(*slurm) == ["4", "8"]
+    assert frequencies("--gpus-of-paper", "6") == ["1", "2"]  # a run uses four of them
     for arguments, problem in (
         (["3"], "row first: its batch is for 4 GPUs, which 3 cannot share evenly"),
-        (["8"], "row first: its batch is for 4 GPUs, which 8 cannot share evenly"),
         (["-1"], "--gpus-of-paper -1: a number of GPUs above 0"),
-        (["1", "--size", "small"], "neither its table nor size small says for how many GPUs"),
+        (["1", "--size", "li2022"], "neither its table nor size li2022 says for how many GPUs"),
         (["1", "--set", "update-freq='1,2'"], "row first: update-freq: 1,2: one whole number expected"),
         (["--slurm", "partition=gpu"], "how many GPUs will a job have? Add gpus_per_node=N"),
     ):
@@ -567,12 +569,42 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
 def test_a_batch_for_another_number_of_gpus_is_warned_of(table, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(schedule, "run_all", lambda *given: 0)
+    monkeypatch.setattr("fairseq_diverse.cli.run._submit", lambda *given: None)
     asked = ["run", table(("rows:", "gpus: 4\nrows:")), "--rows", "first"]
-    for count, more, has in ((2, [], 2), (2, ["--jobs", "2"], 1), (4, [], 4), (2, ["--gpus-of-paper"], 4)):
+    for count, more, has in (
+        (2, [], 2),
+        (2, ["--jobs", "2"], 1),
+        (4, [], 4),
+        (2, ["--gpus-of-paper"], 4),
+        (8, [], 8),
+        (8, ["--gpus-of-paper"], 8),
+        (0, ["--slurm", "gpus_per_node=1"], 1),
+        (0, ["--slurm", "partition=gpu"], 4),
+    ):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         assert main([*asked, *more]) == 0
-        warning = f"warning: batches are for 4 GPUs, and runs have {has}: an update has {has}/4 of the tokens; see"
-        assert capsys.readouterr().err.startswith(warning if has < 4 else "the results: ")
+        warning = f"warning: batches are for 4 GPUs, and runs have {has}: "
+        warning += "a run uses 4; --jobs" if has > 4 else f"an update has {has}/4 of the tokens; see --gpus-of-paper"
+        said = capsys.readouterr().err
+        assert said.startswith(warning) if has != 4 else "warning" not in said
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "0,1,2,3"), (1, "0"), (2, "0,1"), (8, "0,1,2,3")])
+def test_a_run_uses_at_most_the_gpus_that_its_batch_is_for(count, expected, training, monkeypatch):
+    run, seen = training(), []
+    run = replace(run, row=replace(run.row, gpus=count))
+    monkeypatch.setattr(schedule, "start", lambda run, variables, say: seen.append(variables) or iter(()))
+    schedule.run_all([run], 1, {"OMP_NUM_THREADS": "1"}, gpus=["0,1,2,3"])
+    assert seen == [{"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": expected}]
+
+
+@pytest.mark.parametrize("size", sorted(path.stem for path in config_path("size", "base").parent.glob("*.yaml")))
+def test_a_size_says_for_how_many_gpus_its_batch_is(size):
+    """But those of papers that do not say it: fine-tuning on several GPUs by accident ends with an error, or has
+    several times the paper's batch."""
+    unknown = {"li2022", "wang2021_base", "wang2021_lite"}
+    content = yaml.safe_load(config_path("size", size).read_text(encoding="utf-8"))
+    assert ("gpus" in content) == (size not in unknown)
 
 
 def test_metrics_of_a_table(table):
@@ -730,7 +762,9 @@ def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_ru
     assert main(["run", table(), "--data", "toy", "--rows", "first", "--jobs", "4", "--dry-run"]) == 0
     assert f"OMP_NUM_THREADS={of_run} " in capsys.readouterr().out
     given = []
-    monkeypatch.setattr(slurm, "run_all", lambda runs, jobs, variables: given.append(variables["OMP_NUM_THREADS"]))
+    monkeypatch.setattr(
+        slurm, "run_all", lambda runs, jobs, variables, gpus: given.append(variables["OMP_NUM_THREADS"])
+    )
     monkeypatch.setattr(slurm, "outcome", lambda run: "BLEU 1")
     (run,) = find_runs([load_table(table(), data="toy").rows["first"]], [1], dry=True, cpu=True)
     assert slurm.Job(run)() == "BLEU 1" and given == [of_job]
@@ -976,7 +1010,8 @@ def test_negative_numbers_are_values(table):
     ("count", "jobs", "visible", "expected"),
     [
         (1, 4, "", []),
-        (8, 1, "", []),
+        (8, 1, "", ["0,1,2,3,4,5,6,7"]),
+        (2, 1, "5,GPU-x", ["5,GPU-x"]),
         (8, 8, "", [str(number) for number in range(8)]),
         (8, 3, "", ["0,1", "2,3", "4,5"]),
         (2, 3, "", ["0", "1", "0"]),
