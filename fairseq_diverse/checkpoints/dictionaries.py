@@ -7,7 +7,7 @@ the same size, since fairseq pads them to a multiple of 8: the model would load,
 import functools
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairseq_diverse.support.errors import UserError
@@ -57,7 +57,17 @@ def _digests(task: Any) -> dict[str, str]:
         sides = {"source": task.source_dictionary, "target": task.target_dictionary}
     elif isinstance(task, MaskedLMTask | SentencePredictionTask | SentenceRankingTask):
         sides = {"source": task.source_dictionary}
-    return {side: hashlib.sha256("\n".join(of.symbols).encode()).hexdigest() for side, of in sides.items()}
+    return {side: _digest(of.symbols) for side, of in sides.items()}
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+
+
+def _merged(task: Any) -> dict[str, str]:
+    """The digests after the model of --merge-src-tgt-embed is built, which gives both sides one dictionary."""
+    words = dict.fromkeys(word for of in (task.source_dictionary, task.target_dictionary) if of for word in of.symbols)
+    return dict.fromkeys(("source", "target"), _digest(words))
 
 
 def _saved(state_dict: Any) -> Any:
@@ -72,7 +82,8 @@ def _saved(state_dict: Any) -> Any:
 def _compared(load: Any) -> Any:
     @functools.wraps(load)
     def compared(self: Any, state_dict: dict[str, Any]) -> None:
-        if other := difference(_digests(self), kept_digests({"task_state": state_dict})):
+        kept = kept_digests({"task_state": state_dict})
+        if (other := difference(_digests(self), kept)) and difference(_merged(self), kept):
             raise OtherDictionaries(other)
         load(self, {key: value for key, value in state_dict.items() if key != KEY})
 

@@ -138,12 +138,12 @@ def check_exists(flag: str, text: str, kind: str = "file or folder") -> None:
     Raises:
         ValueError: names the flag and the path that does not exist.
     """
-    named = text.partition("=")[2]
-    if any(Path(path).exists() for path in (text, named or text)):
+    named = text.partition("=")[2] or text
+    if any(Path(path).exists() for path in (text, named)):
         return
-    for path in (named or text).split(os.pathsep):
-        if not Path(path).exists():
-            raise ValueError(f"{flag}{path}: no such {kind}")
+    missing = [[path for path in of.split(os.pathsep) if not Path(path).exists()] for of in (named, text)]
+    if fewest := min(missing, key=len):
+        raise ValueError(f"{flag}{fewest[0]}: no such {kind}")
 
 
 def _print_completion(shell: str) -> int:

@@ -286,12 +286,10 @@ def plot_attention(args: argparse.Namespace) -> None:
     named = distinct_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
     if len(named) > 1 and args.layers is not None:
         raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
-    preprocessing = Preprocessing.load(args.data)
-    target = args.target
-    if len(named) > 1 and args.component != "encoder" and target is None:
-        if args.sentence is None:
-            raise UserError("--target: needed with --source, since the translations of several checkpoints differ")
-        target = test_line(Path(args.data), preprocessing.target, args.sentence)
+    prepared = Preprocessing.load(args.data)
+    given = args.target is not None or len(named) == 1 or args.component == "encoder"
+    if not given and args.sentence is None:
+        raise UserError("--target: needed with --source, since the translations of several checkpoints differ")
     name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
     layers = (
         f"layer {args.layer}" if args.layers is None else f"layers {args.layers}".replace("layers all", "all layers")
@@ -301,9 +299,11 @@ def plot_attention(args: argparse.Namespace) -> None:
     for of_model, path in named:
         model, task = load_model(path, args.data)
         require_translation(path, task)
-        source, trees = args.source, None
+        preprocessing = prepared.of_model(task)
+        source, target, trees = args.source, args.target, None
         if args.sentence is not None:
             source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
+            target = target if given else test_line(Path(args.data), preprocessing.target, args.sentence)
         pair = encode_pair(model, task, preprocessing, source, target, trees)
         prefix = f"{of_model}, " if of_model else ""
         queries, keys = pair.labels(args.component, args.subwords)

@@ -100,6 +100,7 @@ class Translator:
         self.preprocessing = Preprocessing.load(args.data)
         self.models, _, self.task = load_models(args.checkpoint.split(os.pathsep), args.data)
         require_translation(args.checkpoint, self.task)
+        self.preprocessing = self.preprocessing.of_model(self.task)
         self.cuda = torch.cuda.is_available() and not args.cpu
         for model in self.models:
             model.make_generation_fast_(beamable_mm_beam_size=args.beam, need_attn=False)

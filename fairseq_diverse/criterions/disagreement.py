@@ -46,7 +46,9 @@ class DisagreementMixin(FairseqCriterion):
 
     ``count`` is how many terms the likelihood sums: the batch's target tokens, of a classifier its examples. fairseq
     divides the loss by ``sample_size``, the same number except with ``--sentence-avg``, which divides by
-    sentences: lambda weighs against the likelihood of a token with and without that flag.
+    sentences: lambda weighs against the likelihood of a token with and without that flag. Of a criterion that sums
+    more terms than its ``sample_size``, such as fairseq's R-Drop, which reads each sentence twice, lambda is worth so
+    much less; of one that calls the model several times, the last call's agreement counts.
 
     Source: Li et al. (2021), section 3.1; D = -agreement is maximised there. Put it before the criterion among the
     bases and ``DisagreementConfig`` among the bases of its dataclass. The logged ``loss`` stays the likelihood;

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
-from fairseq.models.transformer import Embedding, TransformerConfig, TransformerModel
+from fairseq.models.transformer import TransformerConfig, TransformerModel
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
@@ -125,7 +125,8 @@ class DiverseClassifier(BaseFairseqModel):
         else:
             shape = args if kept is None else Namespace(**kept)
             cfg, dictionary = TransformerConfig.from_namespace(shape), task.source_dictionary
-            embedding = Embedding(len(dictionary), cfg.encoder.embed_dim, dictionary.pad())
+            path = cfg.encoder.embed_path if kept is None else None
+            embedding = TransformerModel.build_embedding(cfg, dictionary, cfg.encoder.embed_dim, path)
             encoder = DiverseEncoder(cfg, dictionary, embedding)
         compile_layers(encoder, args)
         _refuse_trees(encoder.plan)

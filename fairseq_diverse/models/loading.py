@@ -1,5 +1,6 @@
 """Load models from checkpoints, with readable errors."""
 
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
+from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.layers import compile_layers
 from fairseq_diverse.support.errors import UserError
@@ -18,18 +20,32 @@ from fairseq_diverse.support.errors import UserError
 def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str | bool) -> tuple[list[Any], Any, Any]:
     """The models of the checkpoints, the configuration of the last one, and a task with the dictionaries of ``data``.
 
+    Those that were trained with trees come first: their task makes fairseq's ``transformer`` take trees, too.
+
     Args:
         settings: of task and model; they replace those in the checkpoints.
 
     Raises:
-        UserError: a file is missing or not a checkpoint, or dictionaries are missing or do not fit.
+        UserError: a file is missing or not a checkpoint, or dictionaries are missing, do not fit or were merged.
     """
+    if len(paths) > 1:
+        paths = sorted(paths, key=lambda path: "syntax" not in str(_task_of(path)))
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [*map(str, paths)], {"data": str(data), **settings}
     )
     for model in models:
+        if getattr(getattr(model, "cfg", None), "merge_src_tgt_embed", False):
+            raise UserError(
+                f"{os.pathsep.join(map(str, paths))}: trained with --merge-src-tgt-embed, after which the task numbers "
+                "words otherwise than the data; fairseq-generate translates with it"
+            )
         compile_layers(model, None)  # a few batches are faster without
     return models, cfg, task
+
+
+def _task_of(path: str | Path) -> Any:
+    settings = settings_of("task", load_checkpoint(path, mmap=True, verify=False))  # fairseq verifies it
+    return settings.get("_name") or settings.get("task")
 
 
 def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerModel, Any]:

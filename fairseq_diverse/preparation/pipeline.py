@@ -1,7 +1,7 @@
 """The preparation steps of a data set, read from its ``preprocess.json``, for single lines."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,14 @@ class Preprocessing:
             raise ValueError(f"{data_dir / FILE}: incomplete ({error}); {AGAIN}") from None
         except OSError as error:
             raise ValueError(f"{error.filename}: cannot be read ({error.strerror}); {FILE} names it") from None
+
+    def of_model(self, task: Any) -> "Preprocessing":
+        """For a translation task of these languages; sides change where it translates in the other direction."""
+        if (task.cfg.source_lang, task.cfg.target_lang) != (self.target, self.source):
+            return self
+        tokens = {"source": self.tokens["target"], "target": self.tokens["source"]}
+        subwords = {"source": self.subwords["target"], "target": self.subwords["source"]}
+        return replace(self, source=self.target, target=self.source, tokens=tokens, subwords=subwords)
 
     def encode(self, line: str, side: str = "source") -> str:
         """Raw text to subwords joined by spaces, as in the binarized data."""

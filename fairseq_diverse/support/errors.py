@@ -38,6 +38,14 @@ FAIRSEQ = {
         r"--compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave "
         "the flag out"
     ),
+    r"ValueError: loaded state dict (contains a parameter group|has a different number of parameter groups).*": (
+        "the checkpoint's optimizer has other parameters than this model: for another model, as one "
+        "with a new mechanism, give another --save-dir and --finetune-from-model FILE, or add --reset-optimizer"
+    ),
+    r"ValueError: (Valid paths \[.*\] will be ignored\. .*)": r"\1",
+    r"TypeError: percentile\(\) got an unexpected keyword argument 'interpolation'": (
+        "--num-batch-buckets: fairseq 0.12.3.1 does not work with this NumPy; leave the flag out"
+    ),
     r"ValueError: --finetune-from-model (.*) does not exist": r"--finetune-from-model \1: no such checkpoint",
     r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
     r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",

@@ -1,6 +1,7 @@
 """Combinations of fairseq's flags that train something else than they say, without an error: corrected or refused."""
 
 import functools
+import os
 from typing import Any
 
 from fairseq_diverse.support.errors import UserError
@@ -27,6 +28,51 @@ def _of_torch(step: Any) -> Any:
     return of_torch
 
 
+def average_weights_from_the_start() -> None:
+    """Let --store-ema copy whole numbers, such as buffers of mechanisms, and begin with the weights of a checkpoint
+    that has no average. Idempotent.
+
+    fairseq multiplies every tensor by the decay, and reads the weights from a checkpoint that it has emptied.
+    """
+    from fairseq.models.ema.ema import EMA
+    from fairseq.trainer import Trainer
+
+    if not hasattr(EMA.__init__, "__wrapped__"):
+        EMA.__init__ = _skipping_numbers(EMA.__init__)
+        Trainer.load_checkpoint = _average_of_loaded(Trainer.load_checkpoint)
+
+
+def _skipping_numbers(init: Any) -> Any:
+    @functools.wraps(init)
+    def skipping(self: Any, model: Any, *args: Any, **flags: Any) -> None:
+        init(self, model, *args, **flags)
+        self.skip_keys |= {key for key, value in model.state_dict().items() if not value.is_floating_point()}
+
+    return skipping
+
+
+def _average_of_loaded(load: Any) -> Any:
+    @functools.wraps(load)
+    def load_checkpoint(self: Any, filename: str, *args: Any, **flags: Any) -> Any:
+        from fairseq_diverse.checkpoints.loading import load_checkpoint as read
+
+        ema = self.cfg.ema
+        starts = ema.store_ema and os.path.isfile(filename)
+        starts = starts and "ema" not in read(filename, mmap=True, verify=False).get("extra_state", {})
+        if starts:
+            ema.store_ema = False
+        try:
+            loaded = load(self, filename, *args, **flags)
+        finally:
+            ema.store_ema = ema.store_ema or starts
+        if starts:
+            self._ema = None
+            self._build_ema()  # of the loaded model
+        return loaded
+
+    return load_checkpoint
+
+
 def refuse_wrong_trainings() -> None:
     """Make a training with flags that fairseq cannot combine end in one line before it starts. Idempotent."""
     from fairseq.trainer import Trainer
@@ -37,9 +83,11 @@ def refuse_wrong_trainings() -> None:
 
 def _checked(init: Any) -> Any:
     @functools.wraps(init)
-    def checked(self: Any, cfg: Any, *args: Any, **flags: Any) -> None:
+    def checked(self: Any, cfg: Any, task: Any, *args: Any, **flags: Any) -> None:
         check_training(cfg)
-        init(self, cfg, *args, **flags)
+        if getattr(task.cfg, "upsample_primary", None) == -1:  # fairseq's default, which fails when combining train1
+            task.cfg.upsample_primary = 1
+        init(self, cfg, task, *args, **flags)
 
     return checked
 

@@ -77,8 +77,6 @@ class TranslationWithSyntax(TranslationTask):
         return model
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **options: Any) -> None:
-        if self.cfg.upsample_primary == -1:  # fairseq's default, which fails when combining (its issue 3644)
-            self.cfg.upsample_primary = 1
         super().load_dataset(split, epoch=epoch, combine=combine, **options)
         if not self.trees:
             return

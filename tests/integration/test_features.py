@@ -14,6 +14,7 @@ from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.models.loading import load_models
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model, terms
@@ -113,10 +114,8 @@ def forced(models, data, number, hypothesis, request=None):
     """Each token's probability under teacher forcing, averaged over models, and the result of the last model."""
     probabilities = []
     for model in models:
-        words = model.encoder.dictionary
-        src, tgt = (
-            words.encode_line(x, add_if_not_exist=False).long()[None] for x in (source(data, number), hypothesis)
-        )
+        texts = (model.encoder.dictionary, source(data, number)), (model.decoder.dictionary, hypothesis)
+        src, tgt = (words.encode_line(text, add_if_not_exist=False).long()[None] for words, text in texts)
         output = model(src, torch.tensor([src.size(1)]), tgt.roll(1, 1), attention_request=request)
         probabilities.append(model.get_normalized_probs(output, log_probs=False).gather(-1, tgt[..., None])[0, :, 0])
     return torch.stack(probabilities).mean(0), output[1]
@@ -207,6 +206,58 @@ def test_ema(data, tmp_path, norm):
     assert (load(tmp_path / "ema.pt")[0].encoder.layer_norm is not None) == bool(norm)
     log = train(data, tmp_path, flags, updates=3)[1]
     assert "Loading EMA from checkpoint" in log and "EMA not found" not in log
+
+
+def test_an_average_starts_from_weights_and_copies_whole_numbers(data, tmp_path):
+    """From a checkpoint without an average; differential attention has a number of its layer."""
+    train(data, tmp_path / "plain", "")
+    plain = tmp_path / "plain/checkpoint_last.pt"
+    flags = f"--differential-on encoder --store-ema --ema-decay 0.75 --finetune-from-model {plain}"
+    train(data, tmp_path / "more", flags, updates=1)
+    before, after = load_checkpoint(plain)["model"], load_checkpoint(tmp_path / "more/checkpoint_last.pt")
+    name = "encoder.layers.1.self_attn.differential.layer"
+    assert after["model"][name] == after["extra_state"]["ema"][name] == 2
+    name = "encoder.layers.0.fc1.weight"
+    expected = 0.75 * before[name] + 0.25 * after["model"][name]
+    torch.testing.assert_close(after["extra_state"]["ema"][name], expected)
+    assert not torch.equal(before[name], after["model"][name])
+
+
+def test_merged_dictionaries(tmp_path):
+    """--merge-src-tgt-embed changes the task's dictionaries; its checkpoints are used with the data of its training."""
+    make_data(tmp_path, end=" z")
+    prefs = [f"--{split}pref={tmp_path / split}" for split in ("train", "valid", "test")]
+    run("preprocess", "-s", "en", "-t", "de", *prefs, "--destdir", tmp_path / "two")
+    merged = TINY.replace("--share-all-embeddings", "--merge-src-tgt-embed")
+    train(tmp_path / "two", tmp_path / "run", "", 2, merged)
+    path = tmp_path / "run/checkpoint_last.pt"
+    assert_scores(load(path), tmp_path / "two", generate(tmp_path / "two", path)[0])
+    assert len(train(tmp_path / "two", tmp_path / "run", "", 3, merged)[0]) == 1
+    with pytest.raises(UserError, match=f"{path}: trained with --merge-src-tgt-embed"):
+        load_models([path], tmp_path / "two")
+    words = tmp_path / "two/dict.de.txt"
+    words.write_text("".join(sorted(words.read_text().splitlines(keepends=True), reverse=True)))
+    refused = run("generate", tmp_path / "two", "--path", path, check=False)
+    assert "dictionary has other words, or in another order" in refused.stderr.splitlines()[-1]
+
+
+def test_train1_without_upsampling(data, tmp_path):
+    """fairseq's default for --upsample-primary fails where train and train1 are combined."""
+    folder = shutil.copytree(data, tmp_path / "data")
+    for path in [*folder.glob("valid.*")]:
+        shutil.copy(path, path.with_name(path.name.replace("valid", "train1")))
+    assert len(train(folder, tmp_path / "run", "")[0]) == 2
+
+
+def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_path):
+    train(data, tmp_path, "")
+    common = [data, *TINY.split(), "--save-dir", tmp_path, "--max-update", 3, "--gated", "head"]
+    result = run("train", *common, check=False)
+    last = result.stderr.splitlines()[-1]
+    assert (
+        last.startswith("error: the checkpoint's optimizer has other parameters") and "Traceback" not in result.stderr
+    )
+    assert "--reset-optimizer" in last and run("train", *common, "--reset-optimizer").returncode == 0
 
 
 def test_eval_bleu(data, tmp_path):

@@ -98,6 +98,12 @@ def test_an_ensemble_with_fairseqs_transformer(data, checkpoint, tmp_path):
         assert float(score) == pytest.approx(float(once[number][0]), abs=1e-5)
     both, alone = (translate(data, path) for path in (f"{checkpoint}:{plain}", checkpoint))
     assert len(both) == len(alone) == 12 and both != alone
+    trees = ("--dependency", data.parent / "raw/test.en.conllu", "--constituency", data.parent / "raw/test.en.ptb")
+    common = ("translate", "--data", data, "--cpu", "--input", data.parent / "raw/test.en", *trees)
+    first, second = (
+        command(*common, "--checkpoint", pair) for pair in (f"{checkpoint}:{plain}", f"{plain}:{checkpoint}")
+    )
+    assert first == second and first.count("\n") == 12
 
 
 def test_killed_and_resumed_gives_the_same_losses(data, tmp_path):

@@ -44,6 +44,16 @@ def build(task, arch="li2021_logic", **flags):
     return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
 
 
+def test_embeddings_of_a_file(task, tmp_path):
+    words = task.source_dictionary
+    numbers = " ".join(str(n / 8) for n in range(24))
+    (tmp_path / "words.vec").write_text(f"1 24\n{words[5]} {numbers}\n")
+    given = build(task, encoder_embed_path=str(tmp_path / "words.vec")).encoder.embed_tokens.weight
+    assert given[5].tolist() == [n / 8 for n in range(24)]
+    other = torch.arange(len(words)) != 5
+    assert torch.equal(given[other], build(task).encoder.embed_tokens.weight[other])
+
+
 def test_splits(task):
     folder = task.cfg.data
     for split in ("train", "valid", "test", "test7", "train12"):
