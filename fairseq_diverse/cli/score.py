@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline", metavar="FILE|NAME", help="translations, or the system, to compare with (--system: the first)"
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokens")
-    parser.add_argument("--language", help="of the target (default: that of --data)")
+    parser.add_argument("--language", help="of the translations (default: the target of --data)")
     parser.add_argument(
         "--lowercase", action="store_true", help="compare lower-cased text (default: where the target of --data is)"
     )
@@ -148,17 +148,24 @@ def _score(
     references = read_lines(args.ref)
     if not references:
         raise ValueError(f"{args.ref}: empty file")
+    side, language = "target", args.language or ""
+    if args.data:
+        record = read_record(args.data)
+        target = entry(args.data, record, "target")
+        language = language or target
+        if language != target and language == entry(args.data, record, "source"):  # the model's direction is the other
+            side = "source"
     texts = Texts(
         [],
         references,
-        args.language or (entry(args.data, read_record(args.data), "target") if args.data else ""),
+        language,
         read_lines(args.source) if args.source else None,
         args.yisi_model,
         args.yisi_layer,
         args.comet_model,
-        args.lowercase or bool(args.data and lowercased(args.data)),
+        args.lowercase or bool(args.data and lowercased(args.data, side)),
     )
-    translations = {path: read_translations(path, args.data) for paths in files.values() for path in paths}
+    translations = {path: read_translations(path, args.data, side) for paths in files.values() for path in paths}
     for path, lines in translations.items():
         if len(lines) != len(references):
             raise ValueError(

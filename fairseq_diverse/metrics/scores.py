@@ -132,13 +132,14 @@ def sacrebleu_metric(name: str, language: str, lowercase: bool = False) -> Any:
         ) from None
 
 
-def read_translations(path: str | Path, data: str | Path | None = None) -> list[str]:
+def read_translations(path: str | Path, data: str | Path | None = None, side: str = "target") -> list[str]:
     """Detokenized translations in the order of the test set.
 
     Args:
         path: plain text, one translation a line, or what fairseq-generate printed.
         data: prepared directory whose ``preprocess.json`` undoes subwords and tokens of the latter; may be None where
             fairseq did so itself (``--bpe``, ``--tokenizer``).
+        side: of the data, source where the model translates in the other direction.
 
     Raises:
         ValueError: the file is absent, empty, not UTF-8, leaves out sentences, or needs ``data``.
@@ -157,7 +158,8 @@ def read_translations(path: str | Path, data: str | Path | None = None) -> list[
     if data is not None:
         from fairseq_diverse.preparation import Preprocessing
 
-        return list(map(Preprocessing.load(data).decode, tokens))
+        prepared = Preprocessing.load(data)
+        return [prepared.decode(line, side) for line in tokens]
     if tokens == text:
         raise ValueError(
             f"{path}: output of fairseq-generate, in tokens; give --data DIR, the prepared data, to undo them"

@@ -38,13 +38,13 @@ def read_record(data_dir: str | Path) -> dict[str, Any]:
     return record
 
 
-def lowercased(data_dir: str | Path) -> bool:
-    """Whether the target was lower-cased; translations must then be compared with lower-cased references.
+def lowercased(data_dir: str | Path, side: str = "target") -> bool:
+    """Whether a side was lower-cased; translations must then be compared with lower-cased references.
 
     Raises:
         ValueError: as ``read_record``.
     """
-    return entry(data_dir, read_record(data_dir), "config", "sides", "target", "lowercase")
+    return entry(data_dir, read_record(data_dir), "config", "sides", side, "lowercase")
 
 
 def entry(data_dir: str | Path, record: Any, *keys: str) -> Any:

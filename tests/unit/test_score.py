@@ -241,8 +241,30 @@ def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_u
     from fairseq_diverse.preparation import Preprocessing
 
     monkeypatch.setattr(Preprocessing, "load", lambda data: Preprocessing("en", "de", "", {}, {}, {}))
-    monkeypatch.setattr(Preprocessing, "decode", lambda self, line: line.upper())
-    assert read_translations(path, tmp_path) == ["DER HUND\u2028BELLT", "DIE KATZE", ""]
+    monkeypatch.setattr(Preprocessing, "decode", lambda self, line, side: f"{side} {line}")
+    assert read_translations(path, tmp_path) == ["target der Hund\u2028bellt", "target die Katze", "target "]
+    assert read_translations(path, tmp_path, "source")[1] == "source die Katze"
+
+
+@pytest.mark.parametrize(
+    ("language", "side"), [([], "target"), (["de"], "target"), (["en"], "source"), (["fr"], "target")]
+)
+def test_the_language_tells_the_side_of_the_data(language, side, tmp_path, monkeypatch, capsys):
+    """Of a model that was trained in the other direction."""
+    from fairseq_diverse.preparation import Preprocessing
+
+    sides = {"source": {"lowercase": True}, "target": {"lowercase": False}}
+    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "config": {"sides": sides}}
+    (tmp_path / "preprocess.json").write_text(json.dumps(record))
+    (tmp_path / "output").write_text(GENERATED, encoding="utf-8")
+    (tmp_path / "ref").write_text("".join(f"{side} ein Satz wie dieser {n}\n" for n in range(3)))
+    monkeypatch.setattr(Preprocessing, "load", lambda data: Preprocessing("en", "de", "", {}, {}, {}))
+    monkeypatch.setattr(Preprocessing, "decode", lambda self, line, side: f"{side} ein Satz wie dieser")
+    asked = ["score", "--hyp", str(tmp_path / "output"), "--ref", str(tmp_path / "ref"), "--data", str(tmp_path)]
+    asked += ["--json", str(tmp_path / "json"), *(f"--language={one}" for one in language)]
+    assert main(asked) == 0
+    (row,) = json.loads((tmp_path / "json").read_text())["systems"]
+    assert row["bleu"] > 60 and ("case:lc" in row["signatures"]["bleu"]) == (side == "source")
 
 
 @pytest.fixture
