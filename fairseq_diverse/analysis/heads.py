@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.analysis.diversity import HeadDiversity
@@ -99,9 +100,12 @@ def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -
         request = AttentionRequest(inside=on, weights="encoder")
         decoded, extra = model(**sample["net_input"], attention_request=request)
         inside = extra["inside"]
-        target = sample["target"]
-        log_probabilities = model.get_normalized_probs((decoded, extra), log_probs=True)
-        nll = -log_probabilities.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target != padding].sum()
+        real = sample["target"] != padding
+        outputs, targets = [decoded[real]], [sample["target"][real]]
+        if model.decoder.adaptive_softmax is not None:  # its log-probabilities are written in place: no gradient
+            outputs, targets = model.decoder.adaptive_softmax(outputs[0], targets[0])
+        parts = [(logits, own) for logits, own in zip(outputs, targets, strict=True) if own is not None]
+        nll = torch.stack([F.cross_entropy(logits, own, reduction="sum") for logits, own in parts]).sum()
         of_encoder = [heads for (component, _), (heads, _) in inside.items() if component == "encoder"]
         found = torch.autograd.grad(nll, of_encoder, allow_unused=True, materialize_grads=True)
         return inside, extra["maps"], list(found)

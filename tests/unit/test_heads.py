@@ -74,8 +74,9 @@ def test_heads_that_relative_positions_turn_to_the_neighbour_are_positional():
     assert {role.split(",")[0] for layer in roles(figures) for role in layer} == {"positional"}
 
 
-def test_importance_is_the_derivative_by_a_factor_of_the_head():
-    model = build_model().double().eval()
+@pytest.mark.parametrize("flags", [{}, {"adaptive_softmax_cutoff": "10,20", "share_all_embeddings": False}], ids=str)
+def test_importance_is_the_derivative_by_a_factor_of_the_head(flags):
+    model = build_model(flags).double().eval()
     one = as_sample(batch(source=(6,), target=(5,)))
     figures = inspect_heads(model, [one], WORDS, None, graphs=None).heads  # 30 words, so none beyond the 500 first
     assert set(figures) == {"confidence", "importance", "previous", "next"}
