@@ -166,20 +166,21 @@ def encode_pair(
 class Comparison:
     """A sentence in an encoder layer with syntax or enlivening (Zhang et al., 2021, Fig. 5)."""
 
-    mask: Tensor  # (T, T) factors of the weights due to syntax, at most 1 in each row; NaN where masked
+    mask: Tensor | None  # (T, T) factors of the weights due to syntax, at most 1; NaN: masked; None: no syntax
     plain: Tensor  # (H, T, T) weights without any mechanism
     redundant: Tensor | None  # (H,) bool, with --enliven
 
     def by_words(self, words: Labels) -> "Comparison":
         """The same of words; a factor is the mean over the subwords of both, masked where all of them are."""
-        sizes = torch.tensor(words.sizes)
-        factors = by_words(self.mask.nan_to_num(0), words, words) / sizes
-        masked = by_words(self.mask.isnan().float(), words, words) >= sizes - 1e-4
-        return Comparison(factors.masked_fill(masked, torch.nan), by_words(self.plain, words, words), self.redundant)
+        mask, sizes = self.mask, torch.tensor(words.sizes)
+        if mask is not None:
+            masked = by_words(mask.isnan().float(), words, words) >= sizes - 1e-4
+            mask = (by_words(mask.nan_to_num(0), words, words) / sizes).masked_fill(masked, torch.nan)
+        return Comparison(mask, by_words(self.plain, words, words), self.redundant)
 
 
 def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor], layer: int) -> Comparison | None:
-    """The effect of syntax on the first sentence of a batch; None if the layer has neither syntax nor enlivening.
+    """A layer with syntax or enlivening, on the first sentence of a batch; None if it has neither.
 
     Args:
         model: in evaluation mode.
@@ -192,15 +193,13 @@ def compare_with_plain(model: DiverseTransformerModel, sample: dict[str, Tensor]
         return None
     with torch.no_grad():
         extra = model(**sample, features_only=True, attention_request=AttentionRequest(inside="encoder"))[1]
-        relations = relate(sample["source_trees"], model.encoder.plan.trees)
-        penalty, seen = None, relations.dependency  # decides which heads are redundant
+        mask = None
         if syntax is not None:
-            penalty, seen = syntax.penalty(relations)
-        assert seen is not None
-        seen = seen.flatten(0, -3)[0]  # (T, T)
-        logits = seen.new_zeros(seen.shape, dtype=torch.float) if penalty is None else penalty.flatten(0, -3)[0]
-        logits = logits.masked_fill(~seen, -torch.inf)
-        mask = (logits - logits.amax(-1, keepdim=True)).exp().masked_fill(~seen, torch.nan)
+            penalty, seen = syntax.penalty(relate(sample["source_trees"], model.encoder.plan.trees))
+            seen = seen.flatten(0, -3)[0]  # (T, T)
+            logits = seen.new_zeros(seen.shape, dtype=torch.float) if penalty is None else penalty.flatten(0, -3)[0]
+            logits = logits.masked_fill(~seen, -torch.inf)
+            mask = (logits - logits.amax(-1, keepdim=True)).exp().masked_fill(~seen, torch.nan)
     plain = extra["inside"]["encoder", layer][1]
     redundant = extra["redundant"].get(layer)
     return Comparison(mask, plain[0], None if redundant is None else redundant[0])
@@ -289,15 +288,18 @@ def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: i
 def comparison_panels(
     comparison: Comparison, maps: Tensor, heads: Sequence[int], prune: bool, prefix: str = ""
 ) -> list[list[Panel | None]]:
-    """One row per head: weights without and with syntax; the first row starts with the factors due to syntax."""
+    """One row per head: weights without and with the mechanisms; the first row starts with the factors due to syntax,
+    if there is any.
+    """
     rows: list[list[Panel | None]] = []
     for head in heads:
         name = "with syntax"
         if comparison.redundant is not None:
             name = "important" if not comparison.redundant[head - 1] else "pruned" if prune else "enlivened"
-        mask = None if rows else Panel(f"{prefix}syntax mask", comparison.mask, FACTOR)
+        mask = None if rows or comparison.mask is None else Panel(f"{prefix}syntax mask", comparison.mask, FACTOR)
         plain, present = comparison.plain[head - 1], maps[head - 1]
-        rows.append([mask, Panel(f"{prefix}head {head}, plain", plain), Panel(f"{prefix}head {head}, {name}", present)])
+        row = [mask, Panel(f"{prefix}head {head}, plain", plain), Panel(f"{prefix}head {head}, {name}", present)]
+        rows.append(row[comparison.mask is None :])
     return rows
 
 

@@ -35,7 +35,8 @@ Rows and columns are words: the weight on a word is the sum over its subwords, t
 subwords (--subwords: each for itself). The colour bar shows where the scale of all panels ends.
 
 An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
-largest of a row is 1), the head's weights without it, and those that it has, enlivened or important for this sentence.
+largest of a row is 1; left out without syntax), the head's weights without any mechanism, and those that it has,
+enlivened, pruned or important for this sentence.
 Several checkpoints are drawn side by side, one row per head (Zhang et al., 2021, Fig. 5).
 """
 

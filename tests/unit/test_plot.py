@@ -164,6 +164,19 @@ def test_comparison_of_syntax_with_plain_heads(kind):
     assert shown[0].get_cmap().name != shown[1].get_cmap().name
 
 
+@pytest.mark.parametrize(("kind", "name"), [("enliven", "enlivened"), ("prune", "pruned")])
+def test_without_syntax_there_is_no_mask(kind, name):
+    """Dependencies that only judge the heads multiply no weights."""
+    flags = {"enliven": kind, "enliven_gate": "1"} | ({"relative_on": "encoder:1"} if kind == "enliven" else {})
+    model, sample = build_model(flags).eval(), batch((7,), (5,))
+    comparison = compare_with_plain(model, sample, 1).by_words(labels(*map(str, range(8))))
+    maps = attention_maps(model, sample, "encoder:1", "--layer")["encoder", 1][:, 0]
+    rows = comparison_panels(comparison, maps, [3, 1], kind == "prune")
+    titles = [[panel.title for panel in row] for row in rows]
+    assert titles == [[f"head {head}, plain", f"head {head}, {name}"] for head in (3, 1)]
+    assert {panel.values for row in rows for panel in row} == {"attention weight"}
+
+
 def test_labels_do_not_overlap():
     """40 subwords on both axes: each row and column is at least as wide as its letters are high."""
     words = labels(*(f"subword{i}" for i in range(40)))
