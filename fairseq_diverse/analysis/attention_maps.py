@@ -26,6 +26,7 @@ CELL, LETTER = 0.15, 0.07  # inches per row, and per letter of a 7-point label
 MOST_PIXELS = 10_000  # per side; larger plots get a lower resolution
 WEIGHT, FACTOR = "attention weight", "factor of the weights due to syntax"
 COLOURS = {WEIGHT: "viridis", FACTOR: "cividis"}
+SIGNED = "RdBu_r"  # of weights below 0 and above; white at 0
 QUANTILE, OUTLIER = 0.9, 1.5  # a weight above 1.5 times the 90% quantile of its rows' largest ones is an outlier
 
 
@@ -224,7 +225,8 @@ def draw_panels(
 
     The scale goes from 0 to the largest weight, so that it is used in full. Where that is an outlier (``OUTLIER``), as
     the 1 of a decoder's first word, which has nothing else to attend to, the scale ends at the ``QUANTILE`` of the
-    queries' largest weights, and the colour bar says up to where the brightest colour goes.
+    queries' largest weights, and the colour bar says up to where the brightest colour goes. Where a weight is negative,
+    as in differential attention, the scale goes as far below 0 as above, by the largest absolute weights.
 
     Args:
         rows: panels, row by row; None = an empty panel.
@@ -250,26 +252,30 @@ def draw_panels(
             if panel is None:
                 place.remove()
                 continue
-            values, (limit, _) = panel.map.float().numpy(), limits[panel.values]
-            images[panel.values] = place.imshow(values, COLOURS[panel.values], vmin=0, vmax=limit, aspect="auto")
+            values, (limit, _, signed) = panel.map.float().numpy(), limits[panel.values]
+            colours, low = (SIGNED, -limit) if signed else (COLOURS[panel.values], 0)
+            images[panel.values] = place.imshow(values, colours, vmin=low, vmax=limit, aspect="auto")
             place.set_title(panel.title, fontsize=9)
             place.set_xticks(range(len(keys.texts)), keys.texts, rotation=90, fontsize=7, parse_math=False)
             place.set_yticks(range(len(queries.texts)), texts, fontsize=7, parse_math=False)
             texts = [""] * len(texts)
     panels = figure.axes
     for name, image in images.items():
-        limit, largest = limits[name]
-        more = f"; brightest: {limit:.2f} to {largest:.2f}" if largest > limit else ""
-        extend = "max" if more else "neither"
-        figure.colorbar(image, ax=panels, label=name + more, shrink=min(1, 4 / size[1]), aspect=25, extend=extend)
+        limit, largest, signed = limits[name]
+        ends = f"darkest: ±{limit:.2f} to ±{largest:.2f}" if signed else f"brightest: {limit:.2f} to {largest:.2f}"
+        more = f"; {ends}" if largest > limit else ""
+        extend = "neither" if not more else "both" if signed else "max"
+        bar = figure.colorbar(image, ax=panels, shrink=min(1, 4 / size[1]), aspect=25, extend=extend)
+        bar.set_label(name + more, fontsize=8)
     return figure
 
 
-def _limit(maps: Sequence[Tensor]) -> tuple[float, float]:
-    """Where the colour scale of these maps ends, and the largest value."""
-    peaks = torch.cat([one.float().nan_to_num(0).amax(-1) for one in maps]) if maps else torch.ones(1)
+def _limit(maps: Sequence[Tensor]) -> tuple[float, float, bool]:
+    """Where the colour scale of these maps ends, the largest absolute value, and whether a value is negative."""
+    peaks = torch.cat([one.float().nan_to_num(0).abs().amax(-1) for one in maps]) if maps else torch.ones(1)
     largest, limit = float(peaks.max()), float(peaks.quantile(QUANTILE))
-    return (limit if largest > OUTLIER * limit > 0 else largest), largest
+    signed = any(bool((one < 0).any()) for one in maps)
+    return (limit if largest > OUTLIER * limit > 0 else largest), largest, signed
 
 
 def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:

@@ -128,6 +128,19 @@ def test_an_outlier_does_not_stretch_the_colour_scale():
     assert bar.get_ylabel() == "attention weight; brightest: 0.30 to 1.00"
 
 
+@pytest.mark.parametrize(("outlier", "limit"), [(0.3, 0.3), (1, 0.3)])
+def test_negative_weights_have_a_symmetric_scale(outlier, limit):
+    maps = torch.full((1, 20, 20), 0.05)
+    maps[:, :, 3] = -0.3
+    maps[:, 0, 0] = -outlier
+    words = labels(*map(str, range(20)))
+    panel, bar = draw_panels(head_panels(maps, [1]), words, words, "").axes
+    image = panel.get_images()[0]
+    assert image.get_clim() == pytest.approx((-limit, limit)) and min(image.get_cmap()(0.5)) > 0.9
+    more = "" if outlier == limit else "; darkest: ±0.30 to ±1.00"
+    assert bar.get_ylabel() == f"attention weight{more}"
+
+
 @pytest.mark.parametrize("kind", ["dependency", "phrase"])
 def test_comparison_of_syntax_with_plain_heads(kind):
     """An enlivened head is its plain weights times the mask, normalized; an important one its plain weights."""
