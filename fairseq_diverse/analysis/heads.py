@@ -30,6 +30,7 @@ class HeadFigures(NamedTuple):
 
     heads: dict[str, Tensor]  # figure -> (layers, H), of the encoder
     attentions: dict[tuple[str, int], dict[str, float | None]]  # (component, layer) -> figures of ``HeadDiversity``
+    without_tree: int  # sentences that the two syntactic statistics leave out
 
 
 def inspect_heads(
@@ -42,7 +43,7 @@ def inspect_heads(
 ) -> HeadFigures:
     """Statistics of every encoder head, and of the heads of every attention together.
 
-    Of an encoder head, averaged over sentences:
+    Of an encoder head, averaged over sentences, the two syntactic statistics over those with a usable tree:
 
     - confidence, syntactic attention, redundant: ``head_confidence``, ``syntactic_attention`` and ``redundant_heads``
       of the weights without mechanisms, softmax(mask(q k / sqrt(D))), which enlivening judges (Zhang et al., 2021,
@@ -61,7 +62,8 @@ def inspect_heads(
         samples: batches of the task, with targets, and with trees if the model needs them.
         dictionary: of the source; its counts say which words are rare.
         gate: constant gate, or None = the dynamic one.
-        graphs: dependencies by sentence id, as in ``SyntaxDataset``; None = without the two syntactic statistics.
+        graphs: dependencies by sentence id, as in ``SyntaxDataset``; None, or where no sentence has a usable tree:
+            without the two syntactic statistics.
         frequent: number of the most frequent words, which are not rare; without other words there is no ``rarest``.
 
     Raises:
@@ -89,7 +91,9 @@ def inspect_heads(
     order = [
         (component, layer) for component, count in layer_counts(model.cfg).items() for layer in range(1, count + 1)
     ]
-    return HeadFigures(means, {place: diversity[place].figures() for place in order})
+    sentences = int(totals["confidence"][1])
+    without_tree = sentences - int(totals["redundant"][1]) if "redundant" in totals else 0
+    return HeadFigures(means, {place: diversity[place].figures() for place in order}, without_tree)
 
 
 def _run(model: DiverseTransformerModel, sample: dict[str, Any], padding: int) -> tuple[dict, dict, list[Tensor]]:
@@ -138,13 +142,13 @@ def _of_batch(
     relation = None
     if graphs is not None:
         word, head = place_trees(sample, graphs, dictionary.pad()).unbind(-1)[:2]
-        relation = dependency_relation(word, head)
+        relation, parsed = dependency_relation(word, head), (word > 0).any(1)  # see EVERYTHING_RELATED
     of_layers: list[dict[str, Share]] = []
     for (heads, judged, used), gradient in zip(encoder, gradients, strict=True):
         means = {"confidence": head_confidence(judged, valid)}  # (B, H)
         if relation is not None:
-            means["syntactic attention"] = syntactic_attention(judged, relation, valid)
-            means["redundant"] = redundant_heads(judged, relation, valid, gate).float()
+            means["syntactic attention"] = syntactic_attention(judged, relation, valid)[parsed]
+            means["redundant"] = redundant_heads(judged, relation, valid, gate)[parsed].float()
         means["importance"] = (heads.detach() * gradient).sum((2, 3)).abs()
         of_layer: dict[str, Share] = {name: (values.sum(0), len(values)) for name, values in means.items()}
         of_layer["previous"], of_layer["next"] = (neighbour_hits(used, valid, offset) for offset in (-1, 1))

@@ -6,7 +6,8 @@ dependency-related words, redundant the share of sentences in which the head att
 tokens that attend most to the token before, to the next, and to the sentence's rarest token (Voita et al. 2019), with
 the model's mechanisms. importance is gradient-based (Michel et al. 2019). The two syntactic ones need the data's
 dependency trees (fairseq-diverse binarize-syntax). Roles: positional (previous or next at least 0.9), syntactic (not
-redundant in most sentences), rare words (rarest above 0.5).
+redundant in most sentences), rare words (rarest above 0.5). Sentences without a usable dependency tree are left out of
+the two syntactic ones; their number is printed, and "without tree" in the JSON.
 
 Per attention: cosine is the mean similarity of the outputs of two different heads, constant share how much of the
 outputs' energy does not depend on the position, effective rank in how many directions they vary (Roy and Vetterli
@@ -83,12 +84,16 @@ def main(args: argparse.Namespace) -> None:
         print(f"{len(longer)} sentences longer than the model's positions {allowed} are left out", file=sys.stderr)
     batches = (order[start : start + BATCH] for start in range(0, len(order), BATCH))
     samples = (pairs.collater([pairs[number] for number in batch]) for batch in batches)
-    figures, attentions = inspect_heads(model, samples, task.source_dictionary, gate, graphs)
+    figures, attentions, without_tree = inspect_heads(model, samples, task.source_dictionary, gate, graphs)
+    if without_tree:
+        means = "syntactic attention and redundant"
+        print(f"{without_tree} sentences without a usable dependency tree are left out of {means}", file=sys.stderr)
     functions = roles(figures)
     if args.out:
         save_figure(draw_figures(figures), args.out)
     found: dict[str, Any] = {name: values.tolist() for name, values in figures.items()}
     found |= {"roles": functions, "attentions": {f"{c}:{layer}": of for (c, layer), of in attentions.items()}}
+    found |= {"without tree": without_tree} if known else {}
     if args.save:
         with atomic_write(args.save) as file:
             json.dump(found, file)

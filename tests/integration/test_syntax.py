@@ -413,10 +413,10 @@ def test_a_head_map_is_of_the_split_that_is_named(data, checkpoint, tmp_path, mo
 def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     common = ("heads", "--checkpoint", checkpoint, "--data", data)
     figures = json.loads(command(*common, "--json"))
-    attentions = figures.pop("attentions")
+    attentions, without_tree = figures.pop("attentions"), figures.pop("without tree")
     per_head = ["confidence", "syntactic attention", "redundant", "importance", "previous", "next"]
     assert [name for name in figures if name != "rarest"] == [*per_head, "roles"]
-    assert all(len(values) == 2 and len(values[0]) == 2 for values in figures.values())
+    assert all(len(values) == 2 and len(values[0]) == 2 for values in figures.values()) and without_tree == 0
     assert list(attentions) == [
         f"{component}:{layer}" for component in ("encoder", "decoder", "cross") for layer in (1, 2)
     ]
@@ -443,3 +443,15 @@ def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     assert said.splitlines()[0].endswith("  role") and (tmp_path / "heads.png").stat().st_size > 5000
     assert re.search(r"^ +1  mean .* 1\.000 +0", said, re.MULTILINE)  # with a gate of 1 no head is important
     assert "--gate 2: must be dynamic" in command(*common, "--gate", 2, fails=True)
+
+
+def test_heads_say_how_many_sentences_have_no_tree(data, checkpoint, tmp_path, capsys):
+    folder = shutil.copytree(data, tmp_path / "data")
+    trees = (data.parent / "raw/valid.en.conllu").read_text().split("\n\n")
+    (tmp_path / "valid").write_text("\n\n".join(["# unparsed = too long", *trees[1:]]))
+    how = ("--splits", "valid", "--constituency", data.parent / "raw/{split}.en.ptb")
+    command("binarize-syntax", "--data", folder, "--dependency", tmp_path / "{split}", *how)
+    assert main(["heads", "--checkpoint", str(checkpoint), "--data", str(folder), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "1 sentences without a usable dependency tree are left out of syntactic" in shown.err
+    assert json.loads(shown.out)["without tree"] == 1

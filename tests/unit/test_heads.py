@@ -115,6 +115,20 @@ def test_the_mean_over_batches_is_that_over_sentences():
         assert figures == pytest.approx(whole.attentions[place], rel=1e-4, abs=1e-5)
 
 
+def test_sentences_without_a_tree_do_not_count_as_syntactic():
+    model, trees = build_model(), graphs()
+    none = torch.tensor([0, 0, 0, 1, 0])
+    found = inspect_heads(model, [as_sample(batch())], WORDS, None, [none.expand_as(trees[0]), *trees[1:]], FREQUENT)
+    parsed = as_sample({name: value[1:] for name, value in batch().items()})
+    parsed["id"] += 1
+    expected = inspect_heads(model, [parsed], WORDS, None, trees, FREQUENT)
+    for name in ("syntactic attention", "redundant"):
+        torch.testing.assert_close(found.heads[name], expected.heads[name])
+    assert (found.without_tree, expected.without_tree) == (1, 0)
+    found = inspect_heads(model, [as_sample(batch())], WORDS, None, [none.expand_as(rows) for rows in trees], FREQUENT)
+    assert found.without_tree == 3 and set(FIGURES) - set(found.heads) == {"syntactic attention", "redundant"}
+
+
 def test_the_model_keeps_its_own_trees():
     """A sentence without dependencies does not lose the constituents that the model reads."""
     model, sample = build_model({"syntax": "phrase"}), as_sample(batch())
