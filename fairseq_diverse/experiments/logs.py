@@ -10,7 +10,7 @@ from typing import Any
 
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 TRANSLATED = re.compile(r"Translated ([\d,]+) sentences \(([\d,]+) tokens\) in ([\d.]+)s .* ([\d.]+) tokens/s\)")
-JSON_LINE = re.compile(r"\| (train_inner|valid) \| (\{.*\})$")
+JSON_LINE = re.compile(r"\| (\S+) \| (\{.*\})$")
 
 
 class Follower:
@@ -117,11 +117,20 @@ def disk_is_full(path: Path) -> bool:
 
 
 def statistics(lines: Any) -> Any:
-    """(kind, statistics) of fairseq's json lines; lines cut off by a kill are left out."""
+    """("train_inner" or "valid", statistics) of fairseq's json lines; lines cut off by a kill are left out.
+
+    fairseq tags the line of a validation and its keys by the subset (``dev_loss``). Those of the first subset, by which
+    it selects the best checkpoint, are renamed to ``valid``; those of other subsets are left out.
+    """
+    first = None
     for line in lines:
         match = JSON_LINE.search(line)
         if match:
             try:
-                yield match[1], json.loads(match[2])
+                tag, stats = match[1], json.loads(match[2])
             except json.JSONDecodeError:
                 continue
+            if tag == "train_inner":
+                yield tag, stats
+            elif tag != "train" and f"{tag}_num_updates" in stats and tag == (first := first or tag):
+                yield "valid", {key.replace(f"{tag}_", "valid_", 1): value for key, value in stats.items()}

@@ -420,9 +420,17 @@ def line(update, loss, wall, **more):
     return f"2026-01-01 00:00:00 | INFO | train_inner | {json.dumps(stats)}\n"
 
 
-def valid(update, loss):
-    stats = {"valid_loss": str(loss), "valid_nll_loss": "1", "valid_num_updates": str(update)}
-    return f"2026-01-01 00:00:00 | INFO | valid | {json.dumps(stats)}\n"
+def valid(update, loss, subset="valid"):
+    stats = {"epoch": 1, f"{subset}_loss": str(loss), f"{subset}_nll_loss": "1", f"{subset}_num_updates": str(update)}
+    return f"2026-01-01 00:00:00 | INFO | {subset} | {json.dumps(stats)}\n"
+
+
+def test_validations_are_of_the_first_subset_whatever_its_name(tmp_path):
+    log = line(10, 9.5, 30) + valid(10, 8.8, "dev.en") + valid(10, 5.0, "valid") + valid(10, 9.9, "train")
+    log += line(20, 8.5, 60) + valid(20, 8.2, "dev.en") + valid(20, 4.0, "valid")
+    (tmp_path / "train.log").write_text(log)
+    assert read_training(tmp_path).validation == ([10, 20], [0.5, 1.5], [8.8, 8.2])
+    assert read_training(tmp_path, "nll_loss").validation.losses == [1, 1]
 
 
 def test_learning_curves(tmp_path, capsys):
