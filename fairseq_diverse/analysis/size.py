@@ -56,8 +56,10 @@ def measure_size(
 
     model = build_model(args, symbols)
     translates = isinstance(model, DiverseTransformerModel)
-    lengths = {"source": source_length} | ({"target": target_length or 30} if translates else {})
-    if target_length is not None and not translates:
+    lengths = {"source": source_length}
+    if translates:
+        lengths["target"] = 30 if target_length is None else target_length
+    elif target_length is not None:
         raise UserError(f"--target-length {target_length}: {args.arch} reads one sentence; leave the flag out")
     limits = model.max_positions() if translates else [model.max_positions()]
     for (side, length), limit in zip(lengths.items(), limits, strict=True):

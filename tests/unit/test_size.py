@@ -234,6 +234,7 @@ def test_every_model_flag_reaches_the_model(capsys):
         ("--arch diverse_transformer_tiny --vocabulary 0", "--vocabulary 0: at least 5"),
         ("--arch diverse_transformer_tiny --source-length 0", "--source-length 0: from 1 to 1024"),
         ("--arch diverse_transformer_tiny --target-length 2000", "--target-length 2000: from 1 to 1024"),
+        ("--arch diverse_transformer_tiny --target-length 0", "--target-length 0: from 1 to 1024"),
         (
             "--arch diverse_transformer_tiny --encoder-embed-dim 63",
             "--encoder-attention-heads 2: must divide the width --encoder-embed-dim 63",
