@@ -40,7 +40,7 @@ def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on
 
     Returns:
         ``{(component, layer): (H, B, T, S)}``; the rows of a real query sum to 1, of differential attention
-        to 1 - lambda. Interacting heads have none.
+        to 1 - lambda. Of interacting heads, the mean over the keys' heads (``interacting_weights``).
 
     Raises:
         UserError: the model does not have the placement.
@@ -278,13 +278,20 @@ def _limit(maps: Sequence[Tensor]) -> tuple[float, float, bool]:
     return (limit if largest > OUTLIER * limit > 0 else largest), largest, signed
 
 
+def map_prefix(model: DiverseTransformerModel, component: str, layer: int) -> str:
+    """What comes before "head 1" where an attention has no map for each head but a mean for the queries of each."""
+    of_layer = (model.encoder if component == "encoder" else model.decoder).layers[layer - 1]
+    attention = of_layer.encoder_attn if component == "cross" else of_layer.self_attn
+    return "" if attention.has_maps else "queries of "
+
+
 def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:
     """One panel per head.
 
     Args:
         maps: (H, T, S) weights.
         heads: numbers of the heads to draw, from 1.
-        prefix: of every title.
+        prefix: of every title; see ``map_prefix``.
         columns: panels per row.
     """
     panels: list[Panel | None] = [Panel(f"{prefix}head {head}", maps[head - 1]) for head in heads]

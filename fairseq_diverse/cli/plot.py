@@ -32,7 +32,8 @@ EXAMPLE = (
 ATTENTION = """Draw attention maps: the weights of each head for one sentence pair, one panel a head.
 
 Rows and columns are words: the weight on a word is the sum over its subwords, that of a word the mean over its
-subwords (--subwords: each for itself). The colour bar shows where the scale of all panels ends.
+subwords (--subwords: each for itself). The colour bar shows where the scale of all panels ends. Of interacting heads
+there is a panel for the queries of each head: the mean over the heads of the keys.
 
 An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
 largest of a row is 1; left out without syntax), the head's weights without any mechanism, and those that it has,
@@ -278,6 +279,7 @@ def plot_attention(args: argparse.Namespace) -> None:
         draw_panels,
         encode_pair,
         head_panels,
+        map_prefix,
         side_by_side,
     )  # fmt: skip
     from fairseq_diverse.models.loading import load_model, require_translation
@@ -316,12 +318,14 @@ def plot_attention(args: argparse.Namespace) -> None:
             panels = []
             for (_, layer), maps in attention_maps(model, pair.sample, on, "--layers").items():
                 heads = parse_heads(args.heads, len(maps))
-                panels += head_panels(by_words(maps[:, 0], queries, keys), heads, f"layer {layer}, ", len(heads))
+                of_layer = f"layer {layer}, {map_prefix(model, args.component, layer)}"
+                panels += head_panels(by_words(maps[:, 0], queries, keys), heads, of_layer, len(heads))
         else:
             (maps,) = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer").values()
             heads = parse_heads(args.heads, len(maps))
             of_words = by_words(maps[:, 0], queries, keys)
-            panels = head_panels(of_words, heads, prefix, 1 if of_model else 4)
+            of_layer = prefix + map_prefix(model, args.component, args.layer)
+            panels = head_panels(of_words, heads, of_layer, 1 if of_model else 4)
             if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
                 enlivening = model.encoder.layers[args.layer - 1].self_attn.mechanism("enliven")
                 prune = enlivening is not None and enlivening.prune

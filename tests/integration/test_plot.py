@@ -41,7 +41,8 @@ def train(data: Path, folder: Path, flags: str, user_dir: bool = True) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(data, tmp_path_factory) -> Path:
-    return train(data, tmp_path_factory.mktemp("routed"), f"{TINY} --routing em --routing-on cross:1")
+    flags = f"{TINY} --routing em --routing-on cross:1 --interacting sum --interacting-on decoder:1"
+    return train(data, tmp_path_factory.mktemp("routed"), flags)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,9 @@ def test_draws_the_maps_of_a_checkpoint(data, checkpoint, tmp_path, capsys, monk
     on = component if "--layers" in flags else f"{component}:{flags.split()[3]}"
     found = attention_maps.attention_maps(model, pair.sample, on, "--layer").items()
     expected = {
-        (f"layer {layer}, " if "--layers" in flags else "") + f"head {head + 1}": own
+        (f"layer {layer}, " if "--layers" in flags else "")
+        + ("queries of " if (component, layer) == ("decoder", 1) else "")
+        + f"head {head + 1}": own
         for (_, layer), maps in found
         for head, own in enumerate(attention_maps.by_words(maps[:, 0], queries, keys))
         if "--heads" not in flags or str(head + 1) in flags.partition("--heads ")[2]
