@@ -160,11 +160,11 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     if steps["lowercase"]:
         references = [line.lower() for line in references]
     bleu = sacrebleu_metric("bleu", steps["language"]).corpus_score(back, [references]).score
-    if bleu < CEILING:
-        pairs = zip((" ".join(line.split()) for line in references), back, strict=True)
-        before, after = next((before, after) for before, after in pairs if before != after)
+    pairs = zip((" ".join(line.split()) for line in references), back, strict=True)
+    changed = [(before, after) for before, after in pairs if before != after]
+    if changed and bleu < CEILING:  # without 4-grams, BLEU is 0 for equal lines, too
         text = f"tokenized and detokenized, the validation references have BLEU {bleu:.1f}, the most one can reach"
-        print(f"warning: {text}; {before!r} becomes {after!r}", file=sys.stderr)
+        print(f"warning: {text}; {changed[0][0]!r} becomes {changed[0][1]!r}", file=sys.stderr)
 
 
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:

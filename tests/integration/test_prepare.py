@@ -289,6 +289,13 @@ def test_references_that_preparation_changes_are_said(tmp_path, raw):
     assert done.returncode == 0 and "have BLEU" not in done.stderr
 
 
+@pytest.mark.parametrize(("line", "tokenizer"), [("Ein Haus", "moses"), ("สวัสดีครับ", "none")])
+def test_references_without_a_4_gram_that_preparation_does_not_change(line, tokenizer, tmp_path, raw):
+    (raw / "valid.de").write_text(f"{line}\n" * 5, encoding="utf-8")
+    done = cli(*command(tmp_path, raw, {"tokenizer": tokenizer})[1:], cwd=tmp_path)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+
+
 def test_a_second_preparation_never_has_the_trees_in_one_folder_alone(tmp_path, monkeypatch):
     """What a killed process leaves is deleted by the next one; parsing took hours."""
     out, work = tmp_path / "out", tmp_path / "work"
