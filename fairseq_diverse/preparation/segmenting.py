@@ -93,8 +93,7 @@ def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding
 def _learn(bpe: dict[str, Any], paths: list[Path], model: Path) -> None:
     print(f"learn {bpe['kind']} ({bpe['size']:,})", file=sys.stderr)
     with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):  # hides the learner's progress bar
-        lines = (line for path in paths for line in iterate_lines(path))
-        learned = subwords.learn(bpe["kind"], lines, bpe["size"], model)
+        learned = subwords.learn(bpe["kind"], paths, bpe["size"], model)
     if learned < bpe["size"]:
         why = "no other pair of symbols occurs twice in the training text"
         print(f"warning: {learned:,} merges in place of {bpe['size']:,}: {why}", file=sys.stderr)

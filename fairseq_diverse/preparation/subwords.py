@@ -1,16 +1,19 @@
 """One interface for subword segmentation with subword-nmt, sentencepiece and GPT-2's byte-level BPE."""
 
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fairseq_diverse.support.files import iterate_lines
 
 SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
+UNKNOWN_MARK = "\u2585"  # sentencepiece skips training lines that have it
+LONGEST = 4192  # bytes; sentencepiece skips longer training lines by default
 CACHED = 1_000_000  # words that subword-nmt has segmented, kept at most: 0.7 GB
 
 
@@ -111,10 +114,10 @@ def readable(path: Path, what: str) -> Iterator[None]:
         raise ValueError(f"{path}: damaged, or not a {what}") from None
 
 
-def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> int:
+def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
     """Learn merges (subword-nmt: ``size`` of them) or a sentencepiece BPE model (vocabulary of ``size``).
 
-    The file depends only on the lines and the size. subword-nmt stops early if no pair occurs twice.
+    The model depends only on the lines of the files and the size. subword-nmt stops early if no pair occurs twice.
 
     Returns:
         The number of merges, or the size of the vocabulary.
@@ -122,13 +125,16 @@ def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> int:
     Raises:
         ValueError: the text is too small for the size (sentencepiece) or has no word of two letters.
     """
+    lines, again = (itertools.chain.from_iterable(map(iterate_lines, paths)) for _ in range(2))
     if kind == "sentencepiece":
         import sentencepiece
 
+        longest = max((len(line.encode()) for line in again), default=0)
+        limit: dict[str, Any] = {"max_sentence_length": longest} if longest > LONGEST else {}  # the model records it
         written = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines),
+                sentence_iterator=(line.replace(UNKNOWN_MARK, " ") for line in lines),
                 model_writer=written,
                 vocab_size=size,
                 model_type="bpe",
@@ -136,6 +142,7 @@ def learn(kind: str, lines: Iterable[str], size: int, model: Path) -> int:
                 normalization_rule_name="identity",
                 num_threads=1,
                 minloglevel=2,
+                **limit,
             )
         except (RuntimeError, OSError) as error:
             raise ValueError(f"sentencepiece cannot learn a vocabulary of {size}: {error}") from None

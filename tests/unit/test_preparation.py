@@ -18,7 +18,8 @@ from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
 from fairseq_diverse.preparation.segmenting import _learn, _train_truecaser
 from fairseq_diverse.preparation.steps import Steps
-from fairseq_diverse.preparation.subwords import Subwords, count_subwords, learn
+from fairseq_diverse.preparation.subwords import Subwords, count_subwords
+from fairseq_diverse.preparation.subwords import learn as learn_from
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import config_names, config_path
@@ -231,6 +232,11 @@ def test_chinese_words_are_segmented_and_joined_again(monkeypatch):
 TEXT = ["the lower tower", "the lowest tower is lower", "a newer tower", "ein neuer Turm", "der neueste Turm"] * 4
 
 
+def learn(kind, lines, size, model):
+    (text := model.with_name("text")).write_text("\n".join(lines), encoding="utf-8")
+    return learn_from(kind, [text], size, model)
+
+
 @pytest.mark.parametrize(("kind", "size"), [("subword-nmt", 20), ("sentencepiece", 40)])
 def test_joining_undoes_segmenting(kind, size, tmp_path):
     assert learn(kind, TEXT, size, tmp_path / "model") == size
@@ -250,8 +256,15 @@ def test_joining_undoes_segmenting(kind, size, tmp_path):
 def test_the_model_depends_on_the_text_alone(kind, size, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        learn(kind, iter(TEXT), size, tmp_path / name / "model")
+        learn(kind, TEXT, size, tmp_path / name / "model")
     assert (tmp_path / "one/model").read_bytes() == (tmp_path / "two/model").read_bytes()
+
+
+def test_sentencepiece_learns_from_very_long_lines_and_those_with_its_own_mark(tmp_path):
+    learn("sentencepiece", [*TEXT, "q" + " the tower" * 500, "zebra \u2585"], 50, tmp_path / "model")
+    made = Subwords("sentencepiece", tmp_path / "model")
+    assert made.pieces.unk_id() not in made.pieces.encode("q zebra")
+    assert made.join(made.segment("zebra \u2585")) == "zebra \u2585"
 
 
 def test_rare_subwords_are_split_further(tmp_path):
