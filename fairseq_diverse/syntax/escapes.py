@@ -1,6 +1,7 @@
 """Escapes of Moses, the Penn Treebank and parsers."""
 
 import functools
+import re
 import unicodedata
 from typing import Any
 
@@ -26,7 +27,7 @@ def with_brackets_escaped(word: str) -> str:
 @functools.lru_cache(2**16)
 def comparable(word: str) -> str:
     """A normal form of a word that is equal for all escapes; for alignment checks, not for output."""
-    word = without_moses(word)
+    word = without_moses(re.sub("&(amp;)+", "&", word))  # text of the web may be escaped many times
     for bracket, escaped in BRACKETS.items():
         word = word.replace(escaped, bracket)
     word = word.replace("\\/", "/").replace("\\*", "*")
