@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.support.languages import base_language
     from fairseq_diverse.support.processes import Busy
     from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, shard_path
     from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
@@ -48,7 +49,7 @@ def main(args: argparse.Namespace) -> None:
     name = args.parser or parser_of(args.kind, args.model)
     if name not in PARSERS[args.kind]:
         raise ValueError(f"--parser {name}: makes no {args.kind} trees; take {' or '.join(PARSERS[args.kind])}")
-    usual = "default" if name == "stanza" else MODELS.get((name, args.language))
+    usual = "default" if name == "stanza" else MODELS.get((name, base_language(args.language)))
     model = located(args.model) if args.model else usual
     if not model:
         raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model NAME_OR_FOLDER")

@@ -97,6 +97,7 @@ def test_killed_and_started_again_it_resumes(tmp_path):
         ("dependency", "de", "de_core_news_sm"),
         ("constituency", "en", "benepar_en3"),
         ("constituency", "de", "benepar_de2"),
+        ("dependency", "en_US", "en_core_web_sm"),
     ],
 )
 def test_default_models(kind, language, model, tmp_path):
