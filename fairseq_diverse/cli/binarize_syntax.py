@@ -20,6 +20,7 @@ from fairseq_diverse.cli import first_lines
 from fairseq_diverse.cli.queueing import add_slurm, queue
 from fairseq_diverse.preparation.config import SEGMENTERS
 from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.paths import source_prefix
 
 PATHS = ("data",)
 EXAMPLE = (
@@ -88,7 +89,7 @@ def main(args: argparse.Namespace) -> None:
             for pattern in (args.text, args.dependency, args.constituency)
         )
         assert text is not None
-        prefix = args.data / f"{split}.{args.source_lang}-{args.target_lang}.{args.source_lang}"
+        prefix = source_prefix(args.data, split, args.source_lang, args.target_lang)
         there: list[str] = []
         with suppress(UserError):  # a damaged description is replaced
             there = available_trees(prefix)
@@ -111,8 +112,8 @@ def main(args: argparse.Namespace) -> None:
         for kind, lines in counts.unparsed.items():
             some = f": lines {first_lines(lines)}" if lines else ""
             print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
-    if (args.data / FILE).exists():  # so that new text can be parsed alike
-        record = read_record(args.data)
+    record = read_record(args.data) if (args.data / FILE).exists() else {}
+    if record.get("source") == args.source_lang:  # so that new text can be parsed alike
         parsers = recorded_parsers(record, str(args.data / FILE)) | parsers
         with atomic_write(args.data / FILE) as file:
             usable = {kind: how for kind, how in parsers.items() if "model" in how}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 from fairseq_diverse.support.tables import in_columns
 
@@ -69,8 +70,7 @@ def main(args: argparse.Namespace) -> None:
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not
     task.load_dataset(args.split)
     pairs = task.dataset(args.split)
-    source = f"{task.cfg.source_lang}-{task.cfg.target_lang}.{task.cfg.source_lang}"
-    prefix = args.data / f"{args.split}.{source}"
+    prefix = source_prefix(args.data, args.split, task.cfg.source_lang, task.cfg.target_lang)
     known = "dependency" in available_trees(prefix)
     graphs = SyntaxDataset(str(prefix), ("dependency",)) if known else None
     if needed := model.encoder.plan.trees:

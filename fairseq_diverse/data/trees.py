@@ -271,8 +271,11 @@ class SyntaxDataset(torch.utils.data.Dataset):
         self.prefix, self.needed = prefix, tuple(needed)
         path = Path(f"{prefix}.syntax.json")
         command = f"fairseq-diverse binarize-syntax --data {path.parent}"
-        if (split := path.name.split(".")[0]) not in ("train", "valid", "test"):
+        split, pair, source = path.name.split(".")[:3]
+        if split not in ("train", "valid", "test"):
             command += f" --splits {split}"
+        if not pair.startswith(f"{source}-"):  # trained in the other direction
+            command += f" --source-lang {source} --target-lang {pair.removesuffix(f'-{source}')}"
         record = _description(prefix)
         if missing := [kind for kind in needed if kind not in record["kinds"]]:
             has = f"has {' and '.join(record['kinds'])} trees only;" if record["kinds"] else "missing, and"

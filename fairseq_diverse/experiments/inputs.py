@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
 
@@ -50,11 +51,11 @@ def differing(own: dict[str, str], other: dict[str, str]) -> str:
     return next((name for name in both if own[name] != other[name]), "")
 
 
-def trees_read_by(row: Row, folder: Path, splits: Sequence[str] = ("train", "valid", "test")) -> str:
+def trees_read_by(row: Row, data: DataSet, splits: Sequence[str] = ("train", "valid", "test")) -> str:
     """The hash of what ``binarize-syntax`` added to the splits, if the row reads it; other trees make another run."""
     if row.train.get("task") != TREES:
         return ""
-    records = sorted(path for split in splits for path in folder.glob(f"{split}.*.syntax.json"))
+    records = sorted(path for split in splits for path in data.path.glob(f"{split}.*.{data.source}.syntax.json"))
     return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
 
 

@@ -118,7 +118,7 @@ class Run:
 
     def digests(self, test: str) -> dict[str, str]:
         """Of the text and the trees of one of ``further``, where they are known and read."""
-        trees = trees_read_by(self.row, self.data.path, [self.further[test]])
+        trees = trees_read_by(self.row, self.data, [self.further[test]])
         return {key: of for key, of in {"data_hash": self.data.tests.get(test), "trees": trees}.items() if of}
 
     def is_of(self, test: str, measured: dict[str, Any]) -> bool:
@@ -159,17 +159,18 @@ class Run:
     def parsers(self) -> dict[str, str]:
         """By kind, the parser that made the trees of the test set that it reads."""
         reads = self.row.train.get("task") == TREES
-        return next(map(recorded_makers, sorted(self.data.path.glob("test.*.syntax.json"))), {}) if reads else {}
+        paths = sorted(self.data.path.glob(f"test.*.{self.data.source}.syntax.json"))
+        return next(map(recorded_makers, paths), {}) if reads else {}
 
     @property
     def trees(self) -> str:
         """The digest of the trees that it reads; empty where it reads none."""
-        return trees_read_by(self.row, self.data.path)
+        return trees_read_by(self.row, self.data)
 
     @property
     def refused(self) -> str:
         """Why its data's trees are not by the parsers that its row names; empty where they are, or it names none."""
-        return other_trees(self.data.path, self.row.parser) if self.row.parser else ""
+        return other_trees(self.data.path, self.data.source, self.row.parser) if self.row.parser else ""
 
     @property
     def stage(self) -> str:
@@ -312,7 +313,7 @@ def find_runs(
         if first:
             files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
             by_flag = by_flag | {"pretrained": "".join([found[first.data].hash or "", *files])}
-        trees = trees_read_by(row, data.path)
+        trees = trees_read_by(row, data)
         called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
         called = called.encode()[:NAME_BYTES].decode(errors="ignore")
 

@@ -1,4 +1,4 @@
-"""Folders of configurations and runs."""
+"""Folders of configurations and runs, and files of binarized data."""
 
 import difflib
 import os
@@ -36,6 +36,13 @@ def config_path(kind: str, name: str) -> Path:
         near = "".join(f"nearest: {found}; " for found in difflib.get_close_matches(name, [*known, *beside], n=1))
         raise ValueError(f"{name}: no such file, and not one of configs/{kind}; {near}known: {', '.join(known)}")
     return path
+
+
+def source_prefix(folder: Path, split: str, source: str, target: str) -> Path:
+    """The prefix of a split's binarized source, in files of either direction, as fairseq finds them; where there are
+    none, that of this direction."""
+    prefixes = [folder / f"{split}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]
+    return next((prefix for prefix in prefixes if Path(f"{prefix}.idx").exists()), prefixes[0])
 
 
 def runs_dir() -> Path:

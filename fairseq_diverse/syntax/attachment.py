@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.syntax.trees import Dependencies
 
 NOUNS = ("NOUN", "PROPN", "PRON")
@@ -10,7 +11,7 @@ SUBORDINATE = ("ccomp", "advcl", "acl:relcl", "relcl")
 
 def kept_trees(data: Path, split: str, source: str, target: str) -> Path:
     """The dependency trees that ``binarize-syntax`` keeps of a split other than train, as they were given."""
-    return data / f"{split}.{source}-{target}.{source}.conllu"
+    return Path(f"{source_prefix(data, split, source, target)}.conllu")
 
 
 def attachments(sentence: Dependencies) -> set[str]:

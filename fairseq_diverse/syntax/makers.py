@@ -46,15 +46,16 @@ def recorded_makers(path: Path) -> dict[str, str]:
     return {kind: str(how.get("parser", "")) if isinstance(how, dict) else "" for kind, how in entries.items()}
 
 
-def other_trees(folder: Path, wanted: dict[str, str]) -> str:
+def other_trees(folder: Path, source: str, wanted: dict[str, str]) -> str:
     """Why the trees of prepared data are not by the wanted parsers; empty if they are.
 
     Args:
         folder: of the data; nothing is wrong where it has no trees yet and ``fairseq-diverse parse`` can make them.
+        source: the data's source language.
         wanted: by kind, the parser that the trees must be recorded as made by.
     """
     command = "fairseq-diverse binarize-syntax --data {} {} --parser {}"
-    paths = sorted(folder.glob("*.syntax.json"))
+    paths = sorted(folder.glob(f"*.{source}.syntax.json"))
     if not paths and (others := other_makers(wanted)):
         kind, name = next(iter(others.items()))
         todo = command.format(folder, " ".join(f"--{kind} FILES" for kind in wanted), _joined(wanted))

@@ -20,6 +20,7 @@ from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.paths import source_prefix
 
 
 class PairsWithTrees(BaseWrapperDataset):
@@ -85,12 +86,10 @@ class TranslationWithSyntax(TranslationTask):
         source, target = self.cfg.source_lang, self.cfg.target_lang
         parts: list[SyntaxDataset] = []
         while True:  # train, train1, train2, ... as fairseq combines them
-            name = f"{split}{len(parts) or ''}"
-            prefixes = [folder / f"{name}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]
-            found = [prefix for prefix in prefixes if Path(f"{prefix}.idx").exists()]
-            if parts and not (combine and found):
+            prefix = str(source_prefix(folder, f"{split}{len(parts) or ''}", source, target))
+            if parts and not (combine and Path(f"{prefix}.idx").exists()):
                 break
-            parts.append(SyntaxDataset(str((found or prefixes)[0]), self.trees))
+            parts.append(SyntaxDataset(prefix, self.trees))
         ratios = [self.cfg.upsample_primary if len(parts) > 1 else 1, *[1] * (len(parts) - 1)]
         self.datasets[split] = PairsWithTrees(self.datasets[split], ConcatDataset(parts, ratios))
 

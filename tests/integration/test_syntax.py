@@ -217,6 +217,28 @@ def test_binarize_syntax_records_what_made_the_trees(data, tmp_path, capsys):
         assert capsys.readouterr().err == f"fairseq-diverse binarize-syntax: {message}\n"
 
 
+def test_trees_of_the_other_direction(data, tmp_path):
+    """Of data that were prepared en-de, the trees of the German side, for a model that translates from German."""
+    folder, pair = shutil.copytree(data, tmp_path / "data"), ["--source-lang", "de", "--target-lang", "en"]
+    for split in ("train", "valid", "test"):
+        lines = (folder / f"text/tok.{split}.de").read_text().splitlines()
+        rows = "{}\t{}\t_\t_\t_\t_\t{}\t_\t_\t_\n".format
+        blocks = ["".join(rows(n, word, n - 1) for n, word in enumerate(line.split(), 1)) for line in lines]
+        (tmp_path / f"{split}.conllu").write_text("\n".join([*blocks, ""]))
+    (tmp_path / "test.conllu.json").write_text(json.dumps({"parser": "spacy", "model": "m", "language": "de"}))
+    system = f"{TASK} --syntax dependency {' '.join(pair)}"
+    log = train(folder, tmp_path / "model", system, 1, check=False)
+    todo = f"fairseq-diverse binarize-syntax --data {folder} {' '.join(pair)} --dependency FILES"
+    assert log.returncode and f"{folder}/valid.en-de.de.syntax.json: missing, and this model needs" in log.stderr
+    assert f"trees: {todo}\n" in log.stderr
+    command(*todo.replace("FILES", f"{tmp_path}/{{split}}.conllu").split()[1:])
+    assert (folder / "test.en-de.de.conllu").read_bytes() == (tmp_path / "test.conllu").read_bytes()
+    assert read_record(folder)["parsers"] == read_record(data)["parsers"]  # of English
+    train(folder, tmp_path / "model", system, 1)
+    flags = ("--checkpoint", tmp_path / "model/checkpoint_last.pt", "--data", folder, "--json")
+    assert "syntactic attention" in json.loads(command("heads", *flags))
+
+
 def test_binarize_syntax_reads_the_text_that_it_is_given(data, tmp_path):
     folder = shutil.copytree(data, tmp_path / "data")
     (folder / "text").rename(folder / "moved")

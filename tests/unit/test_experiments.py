@@ -223,6 +223,8 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path
         directories.append([run.directory for run in find_runs(rows, [1])])
     (plain, parsed), (plain_again, parsed_again) = directories
     assert plain == plain_again and parsed != parsed_again
+    (data / "train.en-de.de.syntax.json").write_text("of the target")
+    assert [run.directory for run in find_runs(rows, [1])] == directories[-1]
 
 
 def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table, tmp_path, monkeypatch, capsys):
@@ -265,6 +267,7 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     record(neural, "preprocess")
     assert key(own) == before
     record(neural)
+    (data / "test.en-de.de.syntax.json").write_text(json.dumps(trees))  # of the target
     assert key("null") == key(own) == key("gold", settings=["parser=null"]) == before
     says = f"{path}: benepar made its constituency trees, not pcfg; in a copy for --data: {todo.format('COPY', pcfg)}"
     with pytest.raises(ValueError, match=f"^row second: {re.escape(says)}$"):

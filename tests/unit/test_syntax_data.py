@@ -138,6 +138,8 @@ def test_what_is_missing_is_named(files):
     write_source(prefix, [3] * 5)
     with pytest.raises(UserError, match="belongs to another source than"):
         SyntaxDataset(str(prefix), ("dependency",))
+    with pytest.raises(UserError, match=r"train.en-de.de.* --source-lang de --target-lang en --dependency FILES"):
+        SyntaxDataset(str(prefix.with_suffix(".de")), ("dependency",))
 
 
 def replaced(old, new):
