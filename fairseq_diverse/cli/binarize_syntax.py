@@ -2,9 +2,10 @@
 
 Trees come as CoNLL-U (dependencies) and PTB brackets (constituents), sentence N for line N of the binarized text. The
 words that its subwords make must be those of the trees, except for escapes of Moses and the Penn Treebank; if they are
-not, the first sentence that differs is named. A sentence without a usable tree (several roots, a cycle, an empty line)
-is kept, counted, and has everything related to everything. Which parser made the trees is recorded: what `parse` wrote
-beside its files, or --parser; a table's row that names its parser asks for it.
+not, the first sentence that differs is named. A multiword token of CoNLL-U (3-4 im) may be one word of the text. A
+sentence without a usable tree (several roots, a cycle, an empty line) is kept, counted, and has everything related to
+everything. Which parser made the trees is recorded: what `parse` wrote beside its files, or --parser; a table's row
+that names its parser asks for it.
 The dependencies of all splits but train are kept as they are, too: `report --by attachment` reads them.
 """
 

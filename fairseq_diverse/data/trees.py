@@ -26,7 +26,7 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, iterate_lines
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable
-from fairseq_diverse.syntax.trees import Dependencies, local_phrases, read_brackets, read_conllu
+from fairseq_diverse.syntax.trees import Dependencies, local_phrases, merged, read_brackets, read_conllu
 
 if TYPE_CHECKING:
     from nltk import Tree
@@ -161,7 +161,7 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
     Args:
         pieces: its subwords.
         subwords: see ``words_of``.
-        graph, tree: its trees, or None.
+        graph, tree: its trees, or None; multiword tokens of the graph are words if the sentence has them as words.
 
     Raises:
         Mismatch: a tree has other words.
@@ -170,6 +170,8 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
     rows = np.zeros((len(words), len(ROW)), dtype=np.int32)
     rows[:, 0], rows[:, 1] = counts, -1
     if graph is not None and graph.words:
+        if len(graph.words) != len(words):
+            graph = merged(graph)
         _check("dependency", graph.words, words)
         rows[:, 1] = -1 if graph.heads is None else graph.heads
     if tree is not None:

@@ -16,6 +16,7 @@ from fairseq_diverse.support.files import iterate_lines
 if TYPE_CHECKING:
     from nltk import Tree
 
+RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 NOT_A_WORD = re.compile(r"[0-9]+(-|\.)[0-9]+")  # CoNLL-U's multiword ranges and empty nodes
 HEAD = re.compile(r"[0-9]{1,9}")
 BACKSLASH = "\udc5c"  # occurs in no text; NLTK would read a backslash at the end of a word as escaping the bracket
@@ -30,10 +31,11 @@ class Dependencies(NamedTuple):
     heads: list[int] | None  # index of each word's head, from 0; the root's is its own; None = no usable tree
     tags: Sequence[str] = ()  # universal part of speech of each word
     relations: Sequence[str] = ()  # of each word to its head
+    ranges: Sequence[tuple[int, int, str]] = ()  # first word, last + 1 and form of each multiword token, unchecked
 
 
 def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Dependencies]:
-    """The sentences of a CoNLL-U file; multiword ranges and empty nodes are skipped.
+    """The sentences of a CoNLL-U file, their words as in the tree; empty nodes are skipped.
 
     Args:
         path: the file.
@@ -46,12 +48,13 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
     heads: list[str] = []
     tags: list[str] = []
     relations: list[str] = []
+    ranges: list[tuple[int, int, str]] = []
     inside = False
     for number, line in enumerate(itertools.chain(iterate_lines(path) if lines is None else lines, [""]), 1):
         if not line.strip():
             if inside:
-                yield Dependencies(words, usable_heads(heads), tags, relations)
-            words, heads, tags, relations, inside = [], [], [], [], False
+                yield Dependencies(words, usable_heads(heads), tags, relations, ranges)
+            words, heads, tags, relations, ranges, inside = [], [], [], [], [], False
             continue
         inside = True
         if line.startswith("#"):
@@ -60,6 +63,8 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
         if len(columns) != 10:
             raise ValueError(f"{path}:{number}: a CoNLL-U word has 10 columns between tabs, not {len(columns)}")
         if NOT_A_WORD.fullmatch(columns[0]):
+            if ends := RANGE.fullmatch(columns[0]):
+                ranges.append((int(ends[1]) - 1, int(ends[2]), columns[1]))
             continue
         if columns[0] != str(len(words) + 1):
             raise ValueError(f"{path}:{number}: word {len(words) + 1} of the sentence is numbered {columns[0]!r}")
@@ -67,6 +72,31 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
         heads.append(columns[6])
         tags.append(columns[3])
         relations.append(columns[7])
+
+
+def merged(sentence: Dependencies) -> Dependencies:
+    """A sentence with each multiword token, such as the German "im" of "in dem", as one word.
+
+    Of its members, the root stands for it, or else the first whose head is not a member: head, tag and relation are
+    those of this member. Words whose head is a member get the multiword token as their head.
+    """
+    ranges = {first: (end, form) for first, end, form in sentence.ranges}
+    words: list[str] = []
+    members: list[range] = []
+    place: list[int] = []  # of each word, in the result
+    while (first := len(place)) < len(sentence.words):
+        end, form = ranges.get(first, (0, ""))
+        if not first < end <= len(sentence.words):
+            end, form = first + 1, sentence.words[first]
+        words.append(form)
+        members.append(range(first, end))
+        place += [len(members) - 1] * (end - first)
+    if (heads := sentence.heads) is None:
+        return Dependencies(words, None)
+    chosen = [min(of, key=lambda word: (heads[word] != word, heads[word] in of)) for of in members]
+    of_chosen = ["0" if heads[word] == word else str(place[heads[word]] + 1) for word in chosen]
+    tags, relations = ([labels[word] for word in chosen] for labels in (sentence.tags, sentence.relations))
+    return Dependencies(words, usable_heads(of_chosen), tags, relations)
 
 
 def usable_heads(heads: list[str]) -> list[int] | None:

@@ -123,6 +123,23 @@ def test_projection(files):
     assert SyntaxDataset(str(prefix), ("constituency",))[4][:, 2:].tolist() == [[0, 2, 1], [0, 2, 1], [2, 3, 0]]
 
 
+@pytest.mark.parametrize(
+    ("text", "heads"), [("I@@ ch bin im Park", [3, 3, 3, 3]), ("I@@ ch bin in dem Park", [4, 4, 4, 4, 4])]
+)
+def test_multiword_tokens_are_words_where_the_text_has_them(text, heads, files):
+    prefix, path, dependency, _ = files
+    rows = ["1 Ich 5", "2 bin 5", "3-4 im _", "3 in 5", "4 dem 5", "5 Park 0"]
+    dependency.write_text("".join("{}\t{}\t_\t_\t_\t_\t{}\t_\t_\t_\n".format(*row.split()) for row in rows))
+    path.write_text(f"{text}\n")
+    write_source(prefix, [len(text.split()) + 1])
+    binarize(prefix, path, dependency, None, "subword-nmt")
+    (graph,) = SyntaxDataset(str(prefix), ("dependency",))
+    assert graph[1:-1, 1].tolist() == heads
+    path.write_text(f"{text.replace('im', 'am').replace('dem', 'der')}\n")
+    with pytest.raises(ValueError, match=r"x.conllu: sentence 1 is not line 1 of"):
+        binarize(prefix, path, dependency, None, "subword-nmt")
+
+
 def test_project_keeps_every_relation_of_a_word():
     rows = torch.tensor([[2, 1, 0, 2, 3], [1, 1, 0, 2, 4]])
     assert project(rows, ("dependency",))[:, :2].tolist() == [[0, 1], [0, 1], [1, 1], [2, 2]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu, usable_heads
+from fairseq_diverse.syntax.trees import local_phrases, merged, read_brackets, read_conllu, usable_heads
 
 Tree = pytest.importorskip("nltk", reason="needs nltk (extra syntax)").Tree
 
@@ -77,6 +77,40 @@ def test_conllu(tmp_path):
     )
     expected = [(["a", "b"], [1, 1]), ([], None), (["c"], None), (["#"], [0])]
     assert [sentence[:2] for sentence in read_conllu(path)] == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "heads", "relations"),
+    [
+        (
+            "1 Ich 5 nsubj, 2 bin 5 cop, 3-4 im _ _, 3 in 5 case, 4 dem 5 det, 5 Park 0 root",
+            "Ich bin im Park",
+            [3, 3, 3, 3],
+            "nsubj cop case root",
+        ),
+        (  # one member has a head outside; a word has the first member as head, another the last
+            "1-2 auquel _ _, 1 à 2 case, 2 lequel 5 obl, 3 dès 1 a, 4 tu 2 b, 5 penses 0 root, 5.1 e _ _",
+            "auquel dès tu penses",
+            [3, 0, 0, 3],
+            "obl a b root",
+        ),
+        (  # the root is a member, and not the first
+            "1 si 3 a, 2-3 s'agit _ _, 2 se 4 expl, 3 agit 0 root, 4 là 3 b, 5-6 du _ _, 5 de 7 d, 6 le 7 e, 7 cas 3 c",
+            "si s'agit là du cas",
+            [1, 1, 1, 4, 1],
+            "a root b d c",
+        ),
+        ("1-2 ab _ _, 1 a 3 x, 2 b 4 y, 3 c 2 z, 4 d 0 root", "ab c d", None, "x z root"),  # ab and c in a cycle
+        ("1-2 ab _ _, 1 a _ x, 2 b 0 y", "ab", None, ""),
+        ("2-1 x _ _, 1 a 0 root, 2-3 y _ _, 2 b 1 s", "a b", [0, 0], "root s"),  # no such words
+    ],
+)
+def test_multiword_tokens_as_one_word(rows, words, heads, relations, tmp_path):
+    row = "{}\t{}\t_\t_\t_\t_\t{}\t{}\t_\t_\n"
+    (tmp_path / "x").write_text("".join(row.format(*one.split()) for one in rows.split(", ")))
+    (sentence,) = read_conllu(tmp_path / "x")
+    one = merged(sentence)
+    assert (" ".join(one.words), one.heads, " ".join(one.relations)) == (words, heads, relations)
 
 
 @pytest.mark.parametrize(
