@@ -12,6 +12,7 @@ from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 
 if TYPE_CHECKING:
@@ -352,7 +353,7 @@ def test_sentence(
     from fairseq_diverse.data.trees import SyntaxDataset
 
     line, source = test_line(data, preprocessing.source, number), preprocessing.source
-    prefix = data / f"test.{source}-{preprocessing.target}.{source}"
+    prefix = source_prefix(data, "test", source, preprocessing.target)
     return line, SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
 
 

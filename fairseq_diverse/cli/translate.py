@@ -136,6 +136,8 @@ class Translator:
             files = {kind: path for kind in KINDS if (path := getattr(args, kind))}
             where = f"{Path(args.data) / FILE}"
             recorded = recorded_parsers(self.preprocessing.record, where)
+            if self.preprocessing.source != self.preprocessing.record["source"]:  # the parsers are of the other side
+                recorded = {}
             parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
             for kind in KINDS:
                 if model := getattr(args, f"{kind}_model"):

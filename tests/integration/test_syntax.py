@@ -237,6 +237,15 @@ def test_trees_of_the_other_direction(data, tmp_path):
     train(folder, tmp_path / "model", system, 1)
     flags = ("--checkpoint", tmp_path / "model/checkpoint_last.pt", "--data", folder, "--json")
     assert "syntactic attention" in json.loads(command("heads", *flags))
+    line = (folder / "text/test.de").read_text().splitlines()[2]
+    given = ("--path", flags[1], "--data", folder, "--layer", 1, "--sentence", 3, "--out", tmp_path / "maps.png")
+    shown = command("plot", "attention", *given, "--component", "encoder").splitlines()[0]
+    assert shown == f"{Preprocessing.load(folder).encode(line, 'target')} </s>"
+    text = ("--input", folder / "text/test.de", "--cpu")
+    said = command("translate", *flags[:4], *text, fails=True)
+    assert "this model needs dependency trees: give --dependency FILE or --dependency-model" in said
+    trees = ("--dependency", tmp_path / "test.conllu")
+    assert command("translate", *flags[:4], *text, *trees).count("\n") == 12
 
 
 def test_binarize_syntax_reads_the_text_that_it_is_given(data, tmp_path):
