@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any
@@ -118,7 +119,7 @@ def _spawn(
             stderr=STDOUT,
             env=os.environ | environment | run.variables(step) | {"PYTHONUNBUFFERED": "1"},
             pass_fds=[lock],  # while any part of a run lives, the run stays locked
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
     try:
         while True:

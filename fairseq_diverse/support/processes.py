@@ -5,6 +5,7 @@ import fcntl
 import functools
 import hashlib
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -106,10 +107,18 @@ def alive(process: int) -> bool:
     return state not in (b"Z", b"X")
 
 
-def die_with_parent() -> None:
-    """In a child process: ask Linux to kill it when its parent dies."""
+def die_with_parent(parent: int | None = None) -> None:
+    """In a child process: ask Linux to kill it when its parent dies; end at once if it has died.
+
+    Args:
+        parent: number of its process; None in one that multiprocessing started.
+    """
     if LIBC is not None:
         LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if parent is None:
+            parent = multiprocessing.parent_process().pid  # type: ignore[union-attr]
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def run_to_end(
@@ -121,7 +130,11 @@ def run_to_end(
         subprocess.TimeoutExpired: after ``timeout`` seconds.
     """
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent, **options
+        command,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=functools.partial(die_with_parent, os.getpid()),
+        **options,
     ) as process:
         try:
             out, err = process.communicate(timeout=timeout)

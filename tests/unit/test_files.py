@@ -17,7 +17,7 @@ from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.support import files, processes
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, rewrite_blocks, temporary_path
-from fairseq_diverse.support.processes import Stopped, host, run_to_end, stopped_by_signals
+from fairseq_diverse.support.processes import Stopped, die_with_parent, host, run_to_end, stopped_by_signals
 
 
 def names(folder: Path) -> list[str]:
@@ -215,6 +215,24 @@ def test_ignored_signals_stay_ignored_and_forked_processes_die(usual_signals):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
         with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_a_process_whose_parent_died_before_it_asked_ends(usual_signals):
+    reading, writing = os.pipe()
+    if not (parent := os.fork()):
+        number = os.getpid()
+        if not os.fork():
+            while os.getppid() == number:
+                time.sleep(0.01)
+            os.write(writing, b"asks ")
+            die_with_parent(number)
+            os.write(writing, b"lives")
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(parent, 0)
+    with open(reading, "rb") as pipe:
+        assert pipe.read() == b"asks "
 
 
 def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
