@@ -49,6 +49,9 @@ class StandaloneAttention(StagedBody, nn.Module):
         UserError: (a ValueError) unknown names, or settings that do not fit this attention.
     """
 
+    # torch's transformer layers ask for these: they must not compute plain attention by themselves
+    batch_first, in_proj_bias, _qkv_same_embed_dim = True, None, False
+
     def __init__(
         self,
         embed_dim: int,

@@ -181,6 +181,18 @@ def test_one_sentence_of_keys_serves_all_queries_and_a_batch_may_be_empty(combin
             assert out.shape == (nothing[0].size(0), nothing[0].size(2), width)
 
 
+@pytest.mark.parametrize("combine", ["concat", "sum"])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 9), (3, 1, 4, 9), (3, 1, 9, 9), (3, 1, 6, 8), (3, 2, 6, 9)])
+def test_what_does_not_fit_reaches_no_kernel(shape, combine):
+    q, k = torch.randn(3, 4, 6, 5), torch.randn(3, 4, 9, 5)
+    with pytest.raises(RuntimeError, match="expand"):
+        interacting_attention(q, k, k, torch.ones(shape, dtype=torch.bool), combine)
+    with pytest.raises(RuntimeError):
+        interacting_attention(q, torch.randn(3, 4, 9, 7), k, None, combine)
+    nothing = interacting_attention(q, k[:, :, :0], k[:, :, :0], None, combine)
+    assert nothing.shape == (3, 6, 20 if combine == "sum" else 80) and not nothing.any()
+
+
 def test_dropped_weights_look_random():
     kept = kept_weights(2**61 + 12345, 4, 8, 60, 60, 0.1).double()
     assert abs(kept.mean() - 0.9) < 4 * (0.09 / kept.numel()) ** 0.5

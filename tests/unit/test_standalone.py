@@ -8,6 +8,7 @@ from argparse import Namespace
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairseq_diverse.attention import StandaloneAttention
 from fairseq_diverse.attention.registry import MECHANISMS, read_settings
@@ -192,15 +193,51 @@ def test_padding_beside_a_sentence_does_not_change_it(name, component):
     torch.testing.assert_close(beside[:, :5], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in ("syntax", "enliven")])
-def test_torch_exports_it_for_any_length(name):
+def test_torch_exports_it_for_any_length(name, padded):
     settings = settings_by_name(at(examples(name)[0], "encoder"))
     attention, length = StandaloneAttention(C, H, mechanisms=settings).eval(), torch.export.Dim("length", min=2, max=99)
-    x = torch.randn(2, T, C)
-    exported = torch.export.export(attention, (x, x, x), dynamic_shapes=({1: length},) * 3).module()
-    for tokens in (2, T + 9):
-        x = torch.randn(2, tokens, C)
-        torch.testing.assert_close(exported(x, x, x)[0], attention(x, x, x)[0])
+
+    def inputs(tokens):
+        x, padding = torch.randn(2, tokens, C), torch.zeros(2, tokens, dtype=torch.bool)
+        padding[1, tokens // 2 + 1 :] = True
+        return (x, x, x, padding) if padded else (x, x, x)
+
+    given = inputs(T)
+    exported = torch.export.export(attention, given, dynamic_shapes=({1: length},) * len(given)).module()
+    for tokens in (2, T + 9, 32):
+        given = inputs(tokens)
+        torch.testing.assert_close(exported(*given)[0], attention(*given)[0])
+
+
+@pytest.mark.parametrize("mode", ["layer", "encoder", "put there later"])
+def test_torchs_layers_take_it(mode):
+    """In evaluation they must not take their own fast path, which computes plain attention."""
+    layer = nn.TransformerEncoderLayer(C, H, 16, 0.0, batch_first=True)
+    attention = StandaloneAttention(C, H, mechanisms={"talking": {"kind": "both"}})
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x, padding = torch.randn(B, T, C), torch.arange(T)[None] >= torch.tensor([[T], [T - 2], [3]])
+    if mode != "put there later":
+        layer.self_attn = attention
+    model = layer if mode == "layer" else nn.TransformerEncoder(layer, 1, enable_nested_tensor=mode == "encoder")
+    block = layer if mode == "layer" else model.layers[0]
+    block.self_attn = attention
+    expected = block.norm1(x + attention(x, x, x, padding)[0])
+    expected = block.norm2(expected + block.linear2(block.linear1(expected).relu()))
+    for training in (True, False):
+        for gradients in (True, False):
+            with torch.set_grad_enabled(gradients):
+                found = model.train(training)(x, src_key_padding_mask=padding)
+                torch.testing.assert_close(found[~padding], expected[~padding])
+
+
+@pytest.mark.parametrize("mechanisms", [{"routing": {"kind": "em"}}, {"interacting": {"kind": "sum"}}])
+def test_fake_tensors_reach_no_kernel(mechanisms):
+    with FakeTensorMode():
+        attention, x = StandaloneAttention(C, H, mechanisms=mechanisms), torch.randn(B, T, C)
+        assert attention(x, x, x)[0].shape == (B, T, C)
 
 
 def test_is_causal_alone_is_refused():

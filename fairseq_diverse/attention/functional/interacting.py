@@ -50,9 +50,14 @@ def interacting_attention(
 
     Returns:
         (B, T, H H D) for concat, (B, T, H D) for sum.
+
+    Raises:
+        RuntimeError: shapes that do not fit together.
     """
     scale = q.size(-1) ** -0.5 if scale is None else scale
     seen = None if allowed is None else attend_somewhere(allowed[(None,) * (4 - allowed.dim())])
+    if seen is not None:
+        seen.expand(len(q), 1, q.size(2), k.size(2))  # the kernels do not check it
     if kernel.on_gpu(q, k, v, seen, dropout):
         from fairseq_diverse.attention.kernels import interacting_triton as triton
 
@@ -94,7 +99,7 @@ def _in_torch(
     summed, mask = combine == "sum", None
     if seen is not None:  # once, since torch would copy a bool or unaligned mask for every head
         seen = seen if seen.size(2) == 1 else seen.repeat(1, 1, heads, 1)
-        seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT))
+        seen = F.pad(seen, (0, -seen.size(-1) % ALIGNMENT)) if q.is_cuda else seen
         mask = q.new_zeros(1).masked_fill(~seen, -torch.inf)[..., : k.size(2)]
     stacked = q.reshape(batch, 1, heads * queries, q.size(-1))
     of_cuda = k.size(-1) % FUSED_WIDTHS > 0 or v.size(-1) % FUSED_WIDTHS > 0

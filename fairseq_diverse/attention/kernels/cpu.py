@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fairseq_diverse.attention.kernels.compiler import library
 
@@ -31,8 +32,9 @@ def enabled() -> bool:
 
 
 def available(name: str, *inputs: Tensor) -> bool:
-    """Whether the kernel exists and supports these tensors: float32 on a CPU. torch's compilers cannot trace one."""
-    if torch.compiler.is_compiling():
+    """Whether the kernel exists and supports these tensors: float32 on a CPU. torch's compilers cannot trace one, and
+    fake tensors have no memory."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or any(isinstance(x, FakeTensor) for x in inputs):
         return False
     return _enabled and all(x.is_cpu and x.dtype == torch.float32 for x in inputs) and library(name) is not None
 

@@ -45,8 +45,8 @@ def on_gpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, dropout: flo
 
 
 def _alike(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the kernels may read them: nothing is broadcast."""
-    return q.shape[:2] == k.shape[:2] == v.shape[:2] and k.size(2) == v.size(2)
+    """Whether the kernels may read them: nothing is broadcast, and there are keys."""
+    return q.shape[:2] == k.shape[:2] == v.shape[:2] and k.size(2) == v.size(2) > 0 and q.size(-1) == k.size(-1)
 
 
 class Pairs(torch.autograd.Function):
