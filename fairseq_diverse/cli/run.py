@@ -151,7 +151,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.experiments.copies import Copies
-    from fairseq_diverse.experiments.environment import of_children
+    from fairseq_diverse.experiments.environment import gpus_of_jobs, of_children, of_job
     from fairseq_diverse.experiments.flags import lacking_trees, own_flags, refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
     from fairseq_diverse.experiments.tables import select_rows
@@ -195,12 +195,15 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"OMP_NUM_THREADS={asked}: a number of threads above 0 expected")
     cpu = all(run.cpu for run in runs)
     environment = of_children(int(asked), dict(os.environ), cpu, args.same_arithmetic)
-    for line in copies.differences(environment) if copies else []:
-        print(f"warning: {line}", file=sys.stderr)
+    shares = gpus_of_jobs(args.jobs, os.environ) if args.slurm is None else []
+    if copies and runs:
+        for line in copies.differences(environment | of_job(shares, 0, runs[0].row.gpus)):
+            print(f"warning: {line}", file=sys.stderr)
     if args.dry_run:
-        for run in runs:
+        for number, run in enumerate(runs):
             print(f"# {run.name}: {run.stage}, {run.directory}")
-            print("\n".join(run.shell_lines(environment)), end="\n\n")
+            variables = environment | of_job(shares, number, run.row.gpus)
+            print("\n".join(run.shell_lines(variables)), end="\n\n")
         return 0
     gpus = _gpus(args.slurm, args.jobs)
     if gpus and (args.slurm is not None or not cpu):
@@ -208,11 +211,10 @@ def main(args: argparse.Namespace) -> int:
     if args.slurm is not None:
         _submit(runs, args)
         return 0
-    from fairseq_diverse.experiments.environment import gpus_of_jobs
     from fairseq_diverse.experiments.schedule import run_all
 
     ended = copies.add if copies else lambda run: None
-    if run_all(runs, args.jobs, environment, ended, gpus_of_jobs(args.jobs, os.environ)):
+    if run_all(runs, args.jobs, environment, ended, shares):
         return 1
     print(f"the results: {_report(args)}", file=sys.stderr)
     return 0

@@ -1,6 +1,6 @@
 """The environment variables that a run's programs get: threads, memory allocation, arithmetic."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_diverse.support.errors import UserError
@@ -21,6 +21,11 @@ AVX2 = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "FAIRSEQ_DIVERSE_KERNELS": "x86-64-v3",
 }
+
+SEVERAL_NODES = (
+    *("SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_JOB_ID"),
+    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
+)
 
 
 def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithmetic: bool = False) -> dict[str, str]:
@@ -69,6 +74,19 @@ def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
         names = [str(number) for number in range(count)]
     share = gpus_of_a_job(jobs)
     return [",".join(names[(job * share + number) % count] for number in range(share)) for job in range(jobs)]
+
+
+def of_job(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:
+    """The variable of a run that may use the GPUs of one job (`gpus_of_jobs`): as many as its batch is for, 0 for all;
+    empty where there are not several GPUs."""
+    names = gpus[job % len(gpus)].split(",")[: batch or None] if gpus else []
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
+
+
+def of_one_node(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those by which fairseq takes itself for one of several nodes' processes, or gives all runs
+    of a SLURM job the same port: a run uses one node, and others may run beside it."""
+    return {name: value for name, value in inherited.items() if name not in SEVERAL_NODES}
 
 
 def of_same_arithmetic(start: Mapping[str, Any]) -> bool:

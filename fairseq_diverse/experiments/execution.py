@@ -13,6 +13,7 @@ from typing import Any
 
 from fairseq_diverse.checkpoints.averaging import drop_worse
 from fairseq_diverse.experiments import logs, provenance
+from fairseq_diverse.experiments.environment import of_one_node
 from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.summary import complete, summarize, validation_bleu
@@ -117,7 +118,7 @@ def _spawn(
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
-            env=os.environ | environment | run.variables(step) | {"PYTHONUNBUFFERED": "1"},
+            env=of_one_node(os.environ) | environment | run.variables(step) | {"PYTHONUNBUFFERED": "1"},
             pass_fds=[lock],  # while any part of a run lives, the run stays locked
             preexec_fn=partial(die_with_parent, os.getpid()),
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from fairseq_diverse.experiments.environment import AVX2, of_same_arithmetic
+from fairseq_diverse.experiments.environment import AVX2, of_job, of_same_arithmetic
 from fairseq_diverse.experiments.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.experiments.where_run import starts_of
@@ -50,8 +50,7 @@ def run_all(
                     if not (ready := _ready(waiting, [run for run, _ in working.values()])):
                         continue
                     run = waiting.pop(waiting.index(ready))
-                    names = gpus[slot].split(",")[: run.row.gpus or None] if gpus else []
-                    own = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
+                    own = of_job(gpus, slot, run.row.gpus)
                     working[slot] = run, start(run, environment | own, display.say)
                 if slot not in working:
                     continue

@@ -19,7 +19,8 @@ class Job:
     def __call__(self) -> str:
         import torch
 
-        cores = os.environ.get("OMP_NUM_THREADS") or os.environ.get("SLURM_CPUS_PER_TASK") or os.cpu_count() or 1
+        given = os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0))
+        cores = os.environ.get("OMP_NUM_THREADS") or (1 if self.same_arithmetic else given)
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
         environment = of_children(int(cores), dict(os.environ), run.cpu, self.same_arithmetic)
         if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):

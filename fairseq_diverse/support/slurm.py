@@ -1,5 +1,6 @@
 """Work as one array of SLURM jobs, by submitit."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -59,7 +60,8 @@ def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[
         name, equals, value = setting.partition("=")
         if not equals:
             raise UserError(f"--slurm {setting}: write an option of sbatch as name=value, partition=gpu for example")
-        options[name.replace("-", "_")] = parse_value(value)
+        name = name.replace("-", "_")
+        options[name] = _minutes(value) if name == "time" else _value(value)
     try:
         executor = SlurmExecutor(folder, max_num_timeout=RESTARTS)
         executor.update_parameters(**options)
@@ -70,6 +72,21 @@ def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[
     except (ValueError, TypeError, FailedJobError) as error:
         raise UserError(f"--slurm {' '.join(settings)}: {' '.join(str(error).split())}") from None
     return [job.job_id for job in queued]
+
+
+def _value(text: str) -> Any:
+    """Of an option: a number, a truth value or a list as in YAML; other text as it is, such as 0123 or 1:30."""
+    return parse_value(text) if re.fullmatch(r"0|[1-9]\d*|true|false|null|[\[{].*", text, re.IGNORECASE) else text
+
+
+def _minutes(text: str) -> int:
+    """A time in SLURM's forms; submitit takes minutes only."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){,2}", text):
+        raise UserError(f"--slurm time={text}: minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS:MINUTES expected")
+    days, _, clock = text.rpartition("-")
+    numbers = [*map(int, clock.split(":"))]
+    hours, minutes, seconds = [*numbers, 0, 0][:3] if days else [0, *numbers, 0][len(numbers) // 3 :][:3]
+    return (int(days or 0) * 24 + hours) * 60 + minutes + (seconds > 0)
 
 
 def queued_jobs() -> set[str]:

@@ -25,7 +25,10 @@ from fairseq_diverse.experiments.tables import load_table, select_rows, to_argum
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy, locked
+from fairseq_diverse.support.slurm import _minutes, _value
 from tests.unit.conftest import SIZE
+
+SPAWN = execution._spawn  # before a fixture replaces it
 
 
 def test_a_grid_makes_one_row_per_combination(table):
@@ -845,7 +848,7 @@ class FakeRun(SimpleNamespace):
     working = most = 0
 
     def __init__(self, name, folder, error=None):
-        row = SimpleNamespace(max_update=10)
+        row = SimpleNamespace(max_update=10, gpus=0)
         kind = {"kind": "translation", "first": None, "stage": "new"}
         super().__init__(name=name, directory=folder, row=row, error=error, summary=None, **kind)
         self.closed = False
@@ -1024,6 +1027,73 @@ def test_negative_numbers_are_values(table):
 def test_jobs_share_the_gpus(count, jobs, visible, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert environment.gpus_of_jobs(jobs, {"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == expected
+
+
+def test_runs_in_one_job_of_slurm_do_not_meet(training, monkeypatch):
+    """fairseq takes the port from the job's number, and the number of nodes from its variables."""
+    variables = dict.fromkeys((*environment.SEVERAL_NODES, "SLURM_CPUS_PER_TASK"), "7")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run, given = training(), []
+    monkeypatch.setattr(execution, "Popen", lambda command, env, **options: given.append(env) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        next(SPAWN(run, "train", ["true"], {}, 0))
+    assert given[0]["SLURM_CPUS_PER_TASK"] == "7" and not set(environment.SEVERAL_NODES) & set(given[0])
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_dry_run_prints_the_gpus_of_each_run(table, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    asked = ["run", "--dry-run", table(("rows:", "gpus: 2\nrows:"))]
+    for more, expected in (([], ["0,1", "0,1"]), (["--jobs", "2"], ["0,1", "4,5"]), (["--jobs", "8"], ["0", "1"])):
+        assert main([*asked, *more]) == 0
+        found = [re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", text) for text in capsys.readouterr().out.split("\n\n")]
+        assert [each[0] for each in found if each] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("600", 600),
+        ("90:00", 90),
+        ("1:30", 2),
+        ("10:00:00", 600),
+        ("08:30:01", 511),
+        ("1-12", 2160),
+        ("1-00:30", 1470),
+        ("2-03:04:05", 3065),
+        ("soon", None),
+        ("1:2:3:4", None),
+        ("-5", None),
+    ],
+)
+def test_times_of_slurm_are_in_minutes(text, minutes):
+    if minutes is None:
+        with pytest.raises(ValueError, match=f"--slurm time={text}: minutes, HOURS"):
+            _minutes(text)
+    else:
+        assert _minutes(text) == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0123", "0123"), ("1:30", "1:30"), ("4", 4), ("true", True), ("{mem: 4}", {"mem": 4}), ("a100:2", "a100:2")],
+)
+def test_other_options_of_slurm_stay_text(text, value):
+    assert _value(text) == value and type(_value(text)) is type(value)
+
+
+@pytest.mark.parametrize(("same", "threads"), [(True, "1"), (False, "2")])
+def test_a_job_of_slurm_has_the_cores_that_it_may_use(same, threads, training, monkeypatch):
+    run, given = training(), []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
+    monkeypatch.setattr(slurm, "run_all", lambda runs, jobs, variables, gpus: given.append(variables))
+    monkeypatch.setattr(slurm, "outcome", lambda run: "done")
+    assert slurm.Job(replace(run, cpu=True), same)() == "done"
+    assert given[0]["OMP_NUM_THREADS"] == threads
 
 
 def test_the_number_of_gpus_is_part_of_a_machine(monkeypatch):
