@@ -50,7 +50,8 @@ class Copies:
                         f"{folder}: the copy of {run.name} is of another {other} than there is here; bring it from "
                         "where it was trained, or give another --save"
                     )
-                (self.finished if run.is_complete(copy) else self.lacking).add(run.directory)
+                complete = run.is_complete(copy, tried=not run.checkpoint.is_file())  # else it is scored again
+                (self.finished if complete else self.lacking).add(run.directory)
         needed = {run.first.directory for run in runs if run.first and run.directory not in self.finished}
         self.finished -= needed  # checkpoints are not copied: what others are to start from is trained again
 

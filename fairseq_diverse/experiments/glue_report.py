@@ -63,8 +63,8 @@ def compare_glue(
         for name, entries in over_seeds(tested, every, main_score).items()
     }
     tasks = {row.name: _task(row, summaries[row.name]) for row in rows}
-    one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)  # of each grid
-    systems = {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
+    one_point = _one_point(rows, tasks)
+    systems = _systems(rows, tasks)
     of_task: dict[tuple[str, str], Row] = {}
     for row in rows:
         if (other := of_task.setdefault((systems[row.name], tasks[row.name]), row)) is not row:
@@ -102,9 +102,20 @@ def compare_glue(
             line |= {"holm_p": adjusted[line["row"]], "holm_of": len(several)}
     hidden = [row for row in tested[len(rows) :] if _task(row, every[row.name]) in set(tasks.values())]
     tasks |= {row.name: _task(row, every[row.name]) for row in hidden}
-    systems |= {row.name: f"{HIDDEN}{row.name.replace(f'-data={row.data}', '')}" for row in hidden}
+    systems |= {name: f"{HIDDEN}{system}" for name, system in _systems(hidden, tasks).items()}
     found = _averages([*rows, *hidden], every, systems, tasks)
     return lines + [line for line in found if not line["system"].startswith(HIDDEN)]
+
+
+def _one_point(rows: Sequence[Row], tasks: Mapping[str, str]) -> bool:
+    """Whether there is one point of each grid for a task, as --best leaves."""
+    return len({(row.family, tasks[row.name]) for row in rows}) == len(rows)
+
+
+def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
+    """The system of each row: what it is called in all tasks."""
+    one_point = _one_point(rows, tasks)
+    return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
 
 
 def main_score(summary: Summary) -> float:

@@ -132,11 +132,16 @@ class Run:
         """Whether the summary is there, with every test set and metric, and the figures of heads, if the row asks."""
         return (summary := self.summary) is not None and self.is_complete(summary)
 
-    def is_complete(self, summary: Mapping[str, Any]) -> bool:
-        """Whether a summary has every test set and metric, and the figures of heads, if the row asks."""
+    def is_complete(self, summary: Mapping[str, Any], tried: bool = False) -> bool:
+        """Whether a summary has every test set and metric, and the figures of heads, if the row asks.
+
+        Args:
+            tried: metrics that could not be computed where it was trained do not count as lacking.
+        """
         tests = summary.get("tests", {})
         parts = [summary, *(tests[name] for name in self.further if name in tests and self.is_of(name, tests[name]))]
-        complete = all(set(self.row.metrics) <= set(part.get("metrics", {})) for part in parts)
+        had = [{*part.get("metrics", {}), *(part.get("missing", {}) if tried else ())} for part in parts]
+        complete = all(set(self.row.metrics) <= names for names in had)
         return complete and len(parts) == 1 + len(self.further) and ("heads" in summary or not self.row.heads)
 
     @property

@@ -125,6 +125,19 @@ def test_what_copies_were_made_with_is_compared_with_what_is_here(data, table, t
     assert "another machine: c, 2 cores, 1 thread, AVX2; here: " in machine and machine.endswith("--same-arithmetic")
 
 
+def test_a_metric_that_could_not_be_computed_trains_nothing_again(data, table, tmp_path):
+    rows = load_table(table(("first:", "first: {metrics: meteor}"))).rows
+    (run,) = find_runs([rows["first"]], [1], cpu=True)
+    copied(tmp_path / "a", missing={"meteor": "needs java"})
+    assert Copies(tmp_path / "a", [run]).finished == {run.directory}
+    run.checkpoints.mkdir(parents=True)
+    run.checkpoint.touch()  # it is scored again
+    assert Copies(tmp_path / "a", [run]).lacking == {run.directory}
+    copied(tmp_path / "b")
+    run.checkpoint.unlink()
+    assert Copies(tmp_path / "b", [run]).lacking == {run.directory}
+
+
 def test_run_says_what_it_finds(data, table, tmp_path, capsys):
     name = table(("first:", "first: {heads: true}"))
     copied(tmp_path / "copies", commit="d" * 40)

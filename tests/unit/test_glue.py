@@ -409,6 +409,18 @@ def test_systems_and_tasks_that_are_not_shown_are_tested_with_those_that_are(tab
     assert [line["figure"] for line in lines] == ["CoLA Matthews"] * 2 and lines[1]["holm_of"] == 4
 
 
+def test_a_system_that_is_not_shown_may_have_another_point_of_its_grid_in_each_task(tables):
+    """As --best chooses them."""
+    rows, found = tables
+    names = {row.name: f"{row.name}-lr={n}" * (row.family == "other") or row.name for n, row in enumerate(rows)}
+    rows, found = [replace(row, name=names[row.name]) for row in rows], {names[name]: of for name, of in found.items()}
+    shown, others = ([row for row in rows if (row.family != "other") == kept] for kept in (True, False))
+    every = glue_report.compare_glue(rows, found)
+    of_average = next(line for line in every if (line["system"], line["figure"]) == ("ours", "average"))
+    lines = glue_report.compare_glue(shown, {r.name: found[r.name] for r in shown}, (others, found))
+    assert lines[-1]["system"] == "ours" and lines[-1]["seed_p"] == pytest.approx(of_average["seed_p"])
+
+
 def test_nothing_is_tested_between_different_checkpoints(tables):
     rows, found = tables
     rows = [replace(r, pretrained="a.pt" if r.family != "ours" else "b.pt") for r in rows]
