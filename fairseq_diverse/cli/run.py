@@ -225,7 +225,7 @@ def _warn_of_batches(runs: "list[Run]", gpus: int, of_paper: bool) -> None:
     for of in sorted({run.row.gpus for run in runs if not run.finished and run.row.gpus not in (0, gpus)}):
         batches = f"warning: batches are for {of} GPU{'s' * (of > 1)}, and runs have {gpus}"
         if of < gpus:
-            print(f"{batches}: a run uses {of}; --jobs shares the GPUs of this machine among runs", file=sys.stderr)
+            print(f"{batches}: a run uses {of}; share them with --jobs, or ask SLURM for {of}", file=sys.stderr)
         elif not of_paper:
             print(f"{batches}: an update has {gpus}/{of} of the tokens; see --gpus-of-paper", file=sys.stderr)
 

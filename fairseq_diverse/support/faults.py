@@ -4,6 +4,8 @@ import functools
 import os
 from typing import Any
 
+from torch import Tensor
+
 from fairseq_diverse.support.errors import UserError
 
 
@@ -46,7 +48,8 @@ def _skipping_numbers(init: Any) -> Any:
     @functools.wraps(init)
     def skipping(self: Any, model: Any, *args: Any, **flags: Any) -> None:
         init(self, model, *args, **flags)
-        self.skip_keys |= {key for key, value in model.state_dict().items() if not value.is_floating_point()}
+        tensors = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
+        self.skip_keys |= {key for key, value in tensors.items() if not value.is_floating_point()}
 
     return skipping
 
