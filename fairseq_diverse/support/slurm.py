@@ -85,7 +85,11 @@ def _minutes(text: str) -> int:
         raise UserError(f"--slurm time={text}: minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS:MINUTES expected")
     days, _, clock = text.rpartition("-")
     numbers = [*map(int, clock.split(":"))]
-    hours, minutes, seconds = [*numbers, 0, 0][:3] if days else [0, *numbers, 0][len(numbers) // 3 :][:3]
+    if days:  # hours come first, else minutes, unless there are all three
+        numbers = [*numbers, 0, 0][:3]
+    elif len(numbers) < 3:
+        numbers = [0, *numbers, 0][:3]
+    hours, minutes, seconds = numbers
     return (int(days or 0) * 24 + hours) * 60 + minutes + (seconds > 0)
 
 
