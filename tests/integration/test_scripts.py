@@ -176,6 +176,9 @@ def test_settings_reach_the_programs_of_a_script(tmp_path, asked_of):
     assert [re.findall(r" (--(?:beam|lenpen) \S+)", line) for line in tuned] == [
         ["--beam 3", f"--lenpen {lenpen}"] for lenpen in ("0.5", "2")
     ]
+    for task in ("translation", "translation_with_syntax"):
+        generate, _ = asked_of("tune-lenpen.sh", encoder, data, 1, **{"TASK": task} if "syntax" in task else {})
+        assert f" --task {task} " in generate
     for variables, expected in (({}, "--seeds 1 --jobs 2"), ({"SEEDS": "1,2", "JOBS": 3}, "--seeds 1,2 --jobs 3")):
         trained, _ = asked_of("probe.sh", tmp_path, data, tmp_path, f"name={encoder}", **variables)
         assert trained.endswith(f"/probing.yaml {expected}")
