@@ -362,6 +362,18 @@ def test_the_table_of_speeds_has_the_figures_of_the_model():
         assert row["paper"] == modelled[name]["paper"], name
 
 
+def test_the_pages_say_what_was_measured():
+    """Steps without a mechanism, in sentences of 32 tokens."""
+    its = []
+    for name in ("nvidia-h200.json", "nvidia-h200-32768.json"):
+        measured = json.loads((gpu_model.RESULTS.parent / name).read_text(encoding="utf-8"))["rows"]
+        its += [row for row in measured if (row["row"], row["measure"], row["length"]) == ("off", "training", 32)]
+    (few, kernels), (many, _) = ((1000 * row["seconds"][0], row["kernel_seconds"]) for row in its)
+    assert f"a step of `off` takes {many:.0f} ms in place of {few:.0f}" in (DOCS / "gpu.md").read_text(encoding="utf-8")
+    share = kernels / its[0]["predicted_seconds"]["H100"]
+    assert f"(without a mechanism {share:.1f})" in (DOCS / "scaling.md").read_text(encoding="utf-8")
+
+
 def test_the_gpu_check_keeps_rows_that_it_does_not_measure_again(tmp_path, capsys):
     def check(only):
         asked = ["--dry-run", "--measure", "training", "--out", str(tmp_path), "--only", only]
