@@ -235,10 +235,11 @@ class Run:
                 steps[step] = generate(row.generate | {"lenpen": value}, "valid")
             chosen = self.chosen
             settings = row.generate | ({"lenpen": str(chosen["lenpen"])} if chosen else {})
+            model = {flag: value for flag, value in row.generate.items() if flag == "model-overrides"}
             further = {split: f"-{name}" for name, split in self.further.items()}
             for subset, suffix in {row.split: "", **further}.items():
                 steps[f"generate{suffix}"] = generate(settings, subset)
-                steps[f"reference{suffix}"] = generate({}, subset, references=True)
+                steps[f"reference{suffix}"] = generate(model, subset, references=True)
             if row.heads:
                 looked_at = ["--checkpoint", str(self.checkpoint), "--data", str(self.data.path)]
                 saved = ["--save", str(self.directory / "heads.json")]

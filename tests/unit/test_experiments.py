@@ -136,6 +136,15 @@ def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_
         _ = run.chosen
 
 
+def test_references_are_scored_by_the_model_that_translates(table, tmp_path):
+    overrides = "{'decoder_layers_to_keep': '0', 'encoder_layers_to_keep': '0,2'}"
+    row = load_table(table(), settings=[f'generate.model-overrides="{overrides}"', "generate.beam=4"]).rows["second"]
+    commands = Run(row, 1, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path).commands()
+    for step in ("generate", "reference"):
+        assert commands[step][commands[step].index("--model-overrides") + 1] == overrides
+    assert "--beam" not in commands["reference"]
+
+
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """The record of prepared data in the folder of runs, and its path."""
