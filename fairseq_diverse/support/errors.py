@@ -48,6 +48,15 @@ FAIRSEQ = {
     ),
     r"ValueError: --finetune-from-model (.*) does not exist": r"--finetune-from-model \1: no such checkpoint",
     r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
+    r"AssertionError: min_len cannot be larger than max_len.*": (
+        "--min-len: longer than a translation may be by --max-len-a, --max-len-b and the model's positions"
+    ),
+    r"ValueError: DiverseBeamSearch requires --beam to be divisible by .*": (
+        "--diverse-beam-groups: does not divide --beam; give a divisor of it"
+    ),
+    r"ValueError: Provided Search parameters are mutually exclusive\.": (
+        "--sampling, --diverse-beam-groups, --diversity-rate, --match-source-len: only one of them at a time"
+    ),
     r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",
     r"AssertionError: could not find dataset: (.*)": r"\1: no such split; see --train-subset and --valid-subset",
     r"IndexError: Target (-?\d+) is out of bounds\.": (

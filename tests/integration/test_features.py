@@ -426,6 +426,21 @@ def test_prefix_size(data, checkpoint):
     assert_scores(load(checkpoint), data, hypotheses)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--min-len 50", "--min-len: longer than a translation may be"),
+        ("--diverse-beam-groups 3 --beam 4", "--diverse-beam-groups: does not divide --beam"),
+        ("--diverse-beam-groups 2 --match-source-len", "--diversity-rate, --match-source-len: only one"),
+    ],
+)
+def test_impossible_flags_of_decoding_are_one_line(data, checkpoint, flags, message):
+    result = run("generate", data, "--path", checkpoint, *DECODING.split(), *flags.split(), check=False)
+    last = result.stderr.splitlines()[-1]
+    assert result.returncode != 0 and last.startswith("error: ") and message in last
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("kind", ["ordered", "unordered"])
 def test_constraints(data, checkpoint, tmp_path, kind):
     lines = [f"{source(data, number)}\tw3 w4\tw{number}\n" for number in range(8)]
