@@ -228,38 +228,44 @@ def carries(values):
     return qkv
 
 
-DEAD = {"a": lambda where: nn.Parameter(torch.zeros(())), "b": lambda where: nn.Parameter(torch.zeros(()))}
+def parameter(value):
+    return lambda where: nn.Parameter(torch.tensor(value))
+
+
+def of_heads(change, **more):
+    """A mechanism that changes the heads' outputs."""
+    return {"heads": lambda self, heads, context: change(heads), **more}
+
+
+def with_loss(loss):
+    return {"heads": lambda self, heads, context: context.add_loss(loss(heads)) or heads}
+
+
+def each(found):
+    """Title, message and members of every case, from those by title."""
+    return [(title, *case) for title, cases in found.items() for case in cases]
+
+
+DEAD = {"a": parameter(0.0), "b": parameter(0.0)}
 PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
-
-
-@pytest.mark.parametrize(
-    ("title", "said", "members"),
-    [
-        ("has an effect", "the outputs are those without it", {"heads": lambda self, heads, context: heads}),
+UNNOTICED = {
+    "has an effect": [
+        ("the outputs are those without it", of_heads(lambda heads: heads)),
+        ("the outputs are those without it", {"bias": lambda self, c: setattr(c, "q", 2 * c.q) or c.q.new_zeros(())}),
+    ],
+    "learns from its initial values": [
         (
-            "has an effect",
-            "the outputs are those without it",
-            {
-                "bias": lambda self, context: (
-                    setattr(context, "q", 2 * context.q) or torch.zeros((), device=context.q.device)
-                )
-            },
-        ),
-        (
-            "learns from its initial values",
             "own: a has no gradient at the initial values and in the first updates, so it never learns",
-            {"__init__": initialized(**DEAD), "heads": lambda self, heads, context: heads * (1 + self.a * self.b)},
+            {"__init__": initialized(**DEAD), "heads": lambda self, heads, c: heads * (1 + self.a * self.b)},
         ),
         (
-            "learns from its initial values",
             "own: a has no gradient at the initial values and in the first updates",
             {
-                "__init__": initialized(**DEAD, c=lambda where: nn.Parameter(torch.ones(()))),
+                "__init__": initialized(**DEAD, c=parameter(1.0)),
                 "heads": lambda self, heads, context: heads * (self.c + self.a * self.b),
             },
         ),
         (
-            "learns from its initial values",
             "own: gains keeps parameters in a list, where they are not trained and not saved; use nn.ParameterList",
             {
                 "__init__": initialized(gains=lambda where: [nn.Parameter(torch.tensor(0.5))] * where.heads),
@@ -267,48 +273,49 @@ PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
             },
         ),
         (
-            "learns from its initial values",
             "own: a: at the initial values its gradient is not finite",
-            {
-                "__init__": initialized(a=lambda where: nn.Parameter(torch.zeros(()))),
-                "heads": lambda self, heads, context: heads + self.a.sqrt(),
-            },
+            {"__init__": initialized(a=parameter(0.0)), "heads": lambda self, heads, c: heads + self.a.sqrt()},
         ),
+    ],
+    "on the device of the queries": [
         (
-            "on the device of the queries",
             "a tensor is made without device=context.q.device",
             {"qkv": carries(lambda context: context.v + context.previous * torch.linspace(0, 1, 6))},
         ),
         (
-            "finite with large logits",
-            "outputs of large logits are not finite",
-            {"normalize": lambda self, logits, context: (e := logits.exp()) / (1 + e.sum(-1, keepdim=True))},
-        ),
-        (
-            "shapes of what the stages return",
-            "bias returns numbers that are not finite; the stage visible masks keys",
-            {"bias": lambda self, context: torch.zeros_like(context.k[:, :, None, :, 0]).log()},
-        ),
-        (
-            "on the device of the queries",
             "a tensor does not move with the module: keep it by register_buffer",
             {"__init__": initialized(**PLAIN), "heads": lambda self, heads, c: heads * self.slopes[:, None, None]},
         ),
         (
-            "on the device of the queries",
             "a tensor does not move with the module",
-            {"heads": lambda self, heads, context: heads * torch.FloatTensor([2.0, 3.0, 4.0, 5.0])[:, None, None]},
+            of_heads(lambda heads: heads * torch.FloatTensor([2.0, 3.0, 4.0, 5.0])[:, None, None]),
         ),
+    ],
+    "finite with large logits": [
         (
-            "the same twice, and in long sentences",
+            "outputs of large logits are not finite",
+            {"normalize": lambda self, logits, context: (e := logits.exp()) / (1 + e.sum(-1, keepdim=True))},
+        )
+    ],
+    "shapes of what the stages return": [
+        (
+            "bias returns numbers that are not finite; the stage visible masks keys",
+            {"bias": lambda self, context: torch.zeros_like(context.k[:, :, None, :, 0]).log()},
+        )
+    ],
+    "the same twice, and in long sentences": [
+        (
             "own: a call stores kept on the module",
             {
                 "__init__": initialized(kept=lambda where: {}),
                 "heads": lambda self, heads, context: self.kept.update(last=heads) or heads,
             },
-        ),
+        )
     ],
-)
+}
+
+
+@pytest.mark.parametrize(("title", "said", "members"), each(UNNOTICED))
 @pytest.mark.parametrize("place", ["encoder", "cross"])
 def test_check_finds_what_does_nothing_or_stays_behind(place, title, said, members):
     register_mechanism("own")(mechanism(**members))
@@ -618,20 +625,12 @@ class Always(MechanismSettings):
 COUNT = itertools.count()
 
 
-def doubled(self, heads, context):
-    return 2 * heads
-
-
-def doubled_gradient(self, heads, context):
+def doubled_gradient(heads):
     return heads + (heads - heads.detach())
 
 
-def infinite_gradient(self, heads, context):
+def infinite_gradient(heads):
     return heads + (heads * 0).sqrt()
-
-
-def no_output(self, heads, context):
-    return torch.zeros_like(heads)
 
 
 def similar(context):
@@ -661,218 +660,148 @@ def distances(context, device):
     return (torch.arange(s - t, s, device=device)[:, None] - torch.arange(s, device=device)).abs()
 
 
-@pytest.mark.parametrize(
-    ("title", "said", "members"),
-    [
+DOUBLED = of_heads(lambda heads: 2 * heads)
+DIVIDED = of_heads(lambda heads: heads / 0)
+NO_OUTPUT = {"gate": lambda self, heads, context: torch.zeros_like(heads)}
+FOUND = {
+    "the same twice, and in long sentences": [
+        ("a second call in evaluation gives other outputs", of_heads(lambda heads: nn.functional.dropout(heads, 0.1))),
         (
-            "the same twice, and in long sentences",
-            "a second call in evaluation gives other outputs",
-            {"heads": lambda self, heads, context: nn.functional.dropout(heads, 0.1)},
-        ),
-        (
-            "the same twice, and in long sentences",
             "a call stores last on the module",
             {"heads": lambda self, heads, context: setattr(self, "last", heads.detach()) or heads},
         ),
         (
-            "the same twice, and in long sentences",
             "out of (range|bounds)",
             {"bias": lambda self, context: torch.zeros(12)[distances(context, context.q.device)]},
         ),
+        ("out of (range|bounds)", {"bias": lambda self, c: torch.zeros(127)[distances(c, c.q.device)]}),
         (
-            "the same twice, and in long sentences",
-            "out of (range|bounds)",
-            {"bias": lambda self, context: torch.zeros(127)[distances(context, context.q.device)]},
+            "an output of a long sentence is not finite",
+            of_heads(lambda heads: heads / (0 if heads.size(2) > 50 else 1)),
         ),
-        ("causality", "outputs before position 11: differs by", {"qkv": of_blocks}),
+    ],
+    "causality": [
+        ("outputs before position 11: differs by", {"qkv": of_blocks}),
+        ("later outputs do not change", of_heads(lambda heads: torch.full_like(heads, 1e12))),
+    ],
+    "causality in training": [
         (
-            "step by step = full pass, beam 1",
-            r"step 9 with a beam of 1 \(context.memory has what it needs .*\), compared with the full pass: differs by",
-            {"bias": lambda self, context: remembered(self, context)},
-        ),
-        (
-            "on the device of the queries",
-            "a tensor is made without device=context.q.device",
-            {"bias": lambda self, context: -0.1 * distances(context, None)},
-        ),
-        (
-            "gradients that a GPU adds fast",
-            r"x\[index\] is differentiated, slow on a GPU",
-            {"bias": lambda self, context: context.q.flatten()[distances(context, context.q.device)]},
-        ),
-        (
-            "attention dropout",
-            "context.dropout has no effect",
-            {"attention": lambda self, context, need_weights: (context.v.mean(2, True) + context.q, None)},
-        ),
-        (
-            "causality in training",
             "outputs before position 2: differs by",
             {"logits": lambda self, x, context: x + x.flip(-1) if self.training else x},
-        ),
+        )
+    ],
+    "step by step = full pass, beam 1": [
         (
-            "alone = in a padded batch",
-            r"loss \('decoder', 1\) of a sentence padded .* differs",
-            {"heads": lambda self, heads, context: context.add_loss(heads.square().mean()) or heads},
-        ),
+            r"step 9 with a beam of 1 \(context.memory has what it needs .*\), compared with the full pass: differs by",
+            {"bias": lambda self, context: remembered(self, context)},
+        )
+    ],
+    "on the device of the queries": [
         (
-            "float16 finite, with maps",
-            "a loss is not finite",
-            {"heads": lambda self, heads, context: context.add_loss((heads * 0 + 60000).sum()) or heads},
-        ),
+            "a tensor is made without device=context.q.device",
+            {"bias": lambda self, context: -0.1 * distances(context, None)},
+        )
+    ],
+    "gradients that a GPU adds fast": [
         (
-            "gradients, also with activation checkpointing",
-            "it has no gradient",
-            {"heads": lambda self, heads, context: context.add_loss(heads.detach().mean()) or heads},
-        ),
+            r"x\[index\] is differentiated, slow on a GPU",
+            {"bias": lambda self, context: context.q.flatten()[distances(context, context.q.device)]},
+        )
+    ],
+    "attention dropout": [
         (
-            "gradients, also with activation checkpointing",
-            r"add_loss: a tensor of shape \(3, 4, 7, 6\); give a sum or mean",
-            {"heads": lambda self, heads, context: context.add_loss(heads) or heads},
-        ),
+            "context.dropout has no effect",
+            {"attention": lambda self, context, need_weights: (context.v.mean(2, True) + context.q, None)},
+        )
+    ],
+    "alone = in a padded batch": [
+        (r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean()))
+    ],
+    "float16 finite, with maps": [("a loss is not finite", with_loss(lambda heads: (heads * 0 + 60000).sum()))],
+    "gradients, also with activation checkpointing": [
+        ("it has no gradient", with_loss(lambda heads: heads.detach().mean())),
+        (r"add_loss: a tensor of shape \(3, 4, 7, 6\); give a sum or mean", with_loss(lambda heads: heads)),
+        ("k_proj.weight: no gradient$", of_heads(lambda heads: heads.detach())),
+        ("embed_tokens.weight: its gradient is not finite", of_heads(infinite_gradient)),
+        ("k_proj.weight: its gradient is 0", of_heads(lambda heads: heads * 0)),
         (
-            "off = absent",
-            "with the mechanism off, the model has other parameters",
-            {"Settings": Always, "__init__": initialized(**DEAD)},
-        ),
-        ("off = absent", "with the mechanism off, the model has other outputs", {"Settings": Always, "heads": doubled}),
-        (
-            "the same twice, and in long sentences",
-            "an output of a long sentence is not finite",
-            {"heads": lambda self, heads, context: heads / (0 if heads.size(2) > 50 else 1)},
-        ),
-        (
-            "gradients, also with activation checkpointing",
-            "k_proj.weight: no gradient$",
-            {"heads": lambda self, heads, context: heads.detach()},
-        ),
-        (
-            "gradients, also with activation checkpointing",
-            "embed_tokens.weight: its gradient is not finite",
-            {"heads": infinite_gradient},
-        ),
-        (
-            "gradients, also with activation checkpointing",
-            "k_proj.weight: its gradient is 0",
-            {"heads": lambda self, heads, context: heads * 0},
-        ),
-        (
-            "gradients, also with activation checkpointing",
             "own.a: no gradient with --checkpoint-activations",
             {
-                "__init__": initialized(
-                    calls=lambda where: itertools.count(), a=lambda where: nn.Parameter(torch.ones(()))
-                ),
+                "__init__": initialized(calls=lambda where: itertools.count(), a=parameter(1.0)),
                 "heads": lambda self, heads, context: heads * (self.a.detach() if next(self.calls) else self.a),
             },
         ),
         (
-            "gradients, also with activation checkpointing",
             "with --checkpoint-activations: differs by",
-            {"heads": lambda self, heads, context: heads * (2 if torch.is_grad_enabled() else 1)},
+            of_heads(lambda heads: heads * (2 if torch.is_grad_enabled() else 1)),
         ),
+    ],
+    "gradients with disagreement": [
         (
-            "gradients with disagreement",
             "its gradient is not finite",
             {
-                "heads": lambda self, heads, c: setattr(c, "before", heads) or infinite_gradient(self, heads, c),
+                "heads": lambda self, heads, c: setattr(c, "before", heads) or infinite_gradient(heads),
                 "gate": lambda self, heads, context: context.before,
             },
-        ),
+        )
+    ],
+    "gradients = finite differences (float64)": [
+        ("gradients differ from finite differences", of_heads(doubled_gradient))
+    ],
+    "off = absent": [
         (
-            "gradients = finite differences (float64)",
-            "gradients differ from finite differences",
-            {"heads": doubled_gradient},
+            "with the mechanism off, the model has other parameters",
+            {"Settings": Always, "__init__": initialized(**DEAD)},
         ),
+        ("with the mechanism off, the model has other outputs", {"Settings": Always, **DOUBLED}),
+    ],
+    "bfloat16 finite, without maps": [
+        ("an output of torch.float32 from torch.bfloat16", {"combine": lambda self, heads: heads.float()}),
+        ("torch.bfloat16: not finite", {"gate": lambda self, heads, context: heads / 0}),
+        ("torch.bfloat16: not finite", DIVIDED | NO_OUTPUT),
+        ("torch.bfloat16: a gradient is not finite", of_heads(infinite_gradient)),
+    ],
+    "bfloat16 finite, with maps": [
+        ("torch.bfloat16: not finite", {"attention": lambda self, context, need: (context.v, similar(context) / 0)})
+    ],
+    "with maps = without": [
         (
-            "causality",
-            "later outputs do not change",
-            {"heads": lambda self, heads, context: torch.full_like(heads, 1e12)},
-        ),
-        (
-            "bfloat16 finite, without maps",
-            "an output of torch.float32 from torch.bfloat16",
-            {"combine": lambda self, heads: heads.float()},
-        ),
-        (
-            "bfloat16 finite, without maps",
-            "torch.bfloat16: not finite",
-            {"gate": lambda self, heads, context: heads / 0},
-        ),
-        (
-            "bfloat16 finite, without maps",
-            "torch.bfloat16: not finite",
-            {"heads": lambda self, heads, context: heads / 0, "gate": no_output},
-        ),
-        ("bfloat16 finite, without maps", "torch.bfloat16: a gradient is not finite", {"heads": infinite_gradient}),
-        (
-            "bfloat16 finite, with maps",
-            "torch.bfloat16: not finite",
-            {"attention": lambda self, context, need: (context.v, similar(context) / 0)},
-        ),
-        (
-            "with maps = without",
             "outputs without maps, compared with those with maps: differs by",
             {"attention": lambda self, context, need: (context.v * (1 + need), similar(context))},
         ),
         (
-            "with maps = without",
             "gradients without maps, compared with those with maps: differs by",
-            {
-                "attention": lambda self, context, need: (
-                    doubled_gradient(self, context.v, context) if need else context.v,
-                    similar(context),
-                )
-            },
+            {"attention": lambda self, c, need: (doubled_gradient(c.v) if need else c.v, similar(c))},
         ),
-        ("with maps = without", "maps are missing", {"attention": lambda self, context, need: (context.v, None)}),
+        ("maps are missing", {"attention": lambda self, context, need: (context.v, None)}),
         (
-            "with maps = without",
             r"decoder: a map of \(4, 3, 7, 1\)",
             {"attention": lambda self, context, need: (context.v, similar(context)[..., :1])},
         ),
+    ],
+    "one graph of torch.compile": [
+        ("torch.compile: ", of_heads(lambda heads: heads if float(heads.sum()) > 0 else heads * 1)),
+        ("2 graphs for two lengths, not one", of_heads(lambda heads: heads * (2 if heads.size(2) == 6 else 3))),
         (
-            "one graph of torch.compile",
-            "torch.compile: ",
-            {"heads": lambda self, heads, context: heads if float(heads.sum()) > 0 else heads * 1},
-        ),
-        (
-            "one graph of torch.compile",
-            "2 graphs for two lengths, not one",
-            {"heads": lambda self, heads, context: heads * (2 if heads.size(2) == 6 else 3)},
-        ),
-        (
-            "one graph of torch.compile",
             "compiled outputs: differs by",
-            {
-                "heads": lambda self, heads, context: (
-                    heads * (1 if self.training or not torch.compiler.is_compiling() else 2)
-                )
-            },
+            {"heads": lambda self, x, c: x * (1 if self.training or not torch.compiler.is_compiling() else 2)},
         ),
         (
-            "one graph of torch.compile",
             "k_proj.weight: compiled gradient: differs by",
-            {
-                "heads": lambda self, heads, context: (
-                    doubled_gradient(self, heads, context) if torch.compiler.is_compiling() else heads
-                )
-            },
+            of_heads(lambda heads: doubled_gradient(heads) if torch.compiler.is_compiling() else heads),
         ),
-        ("LayerDrop", "an output is not finite", {"heads": lambda self, heads, context: heads / 0}),
+    ],
+    "LayerDrop": [
+        ("an output is not finite", DIVIDED),
+        (r"an agreement is outside \[0, 1\]", DIVIDED | NO_OUTPUT),
+        ("a gradient is not finite", of_heads(infinite_gradient)),
+    ],
+    "warm start from a plain model": [
         (
-            "LayerDrop",
-            r"an agreement is outside \[0, 1\]",
-            {"heads": lambda self, heads, context: heads / 0, "gate": no_output},
-        ),
-        ("LayerDrop", "a gradient is not finite", {"heads": infinite_gradient}),
-        (
-            "warm start from a plain model",
             "own.a: neither the plain model's nor its initial value",
             {"__init__": initialized(a=lambda where: nn.Parameter(torch.tensor(float(next(COUNT)))))},
         ),
         (
-            "warm start from a plain model",
             "q_proj.weight: neither the plain model's nor its initial value",
             {
                 "upgrade_state_dict_named": lambda self, state, name: state.update(
@@ -881,7 +810,10 @@ def distances(context, device):
             },
         ),
     ],
-)
+}
+
+
+@pytest.mark.parametrize(("title", "said", "members"), each(FOUND))
 def test_check_finds(title, said, members):
     register_mechanism("own")(mechanism(**members))
     with pytest.raises((properties.PropertyFailed, UserError, IndexError), match=said):
@@ -914,7 +846,7 @@ def test_check_finds_an_attention_that_loses_the_masks_of_others():
 
 
 def doubles_and_keeps(name):
-    members = {"Settings": On, "heads": doubled, "__init__": initialized(**{name: lambda where: where.heads})}
+    members = {"Settings": On, **DOUBLED, "__init__": initialized(**{name: lambda where: where.heads})}
     return type("Own", (Mechanism,), members)
 
 
@@ -940,7 +872,7 @@ def test_helpers_and_constants_may_have_names_like_stages():
 
 
 def test_check_finds_a_neutral_setting_that_changes_something():
-    register_mechanism("own")(mechanism(neutral={"own_on": "{on}"}, heads=doubled))
+    register_mechanism("own")(mechanism(neutral={"own_on": "{on}"}, **DOUBLED))
     with pytest.raises(properties.PropertyFailed, match="outputs: differs by"):
         properties.neutral_is_the_baseline("own", "decoder")
 
