@@ -20,8 +20,6 @@ from fairseq_diverse.support.processes import locked
 from tests.integration.commands import cli, shared_data
 from tests.integration.test_prepare import COMMAND, REPOSITORY, WORDS, lines_of
 
-pytestmark = pytest.mark.integration
-
 LEXICON = WORDS | {
     "fr": ["un", "homme", "marche", "vite", "dans", "la", "vieille", "ville", "et", "regarde", "les", "maisons"],
     "cs": ["muž", "jde", "rychle", "starým", "městem", "a", "dívá", "se", "na", "domy", "v", "noci"],

@@ -11,9 +11,7 @@ import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.exporting.plain import to_fairseq
-from tests.integration.commands import TINY, make_data, run, train_in_two_processes
-
-pytestmark = pytest.mark.integration
+from tests.integration.commands import TINY, run, train_in_two_processes
 
 TRAIN = [
     *TINY.split(),
@@ -30,11 +28,6 @@ class Payload:
 
     def __reduce__(self):
         return os.system, (f"touch {self.marker}",)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,10 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.exporting import ctranslate2 as exporting
 from fairseq_diverse.models.loading import load_model
-from tests.integration.commands import TINY, make_data, run
+from tests.integration.commands import TINY, run
 
 DISAGREEMENT = "--criterion label_smoothed_cross_entropy_with_disagreement --disagreement output"
 TRAINED = ("--dropout", 0, "--no-epoch-checkpoints", "--no-save-optimizer-state", "--disable-validation")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_data(tmp_path_factory.mktemp("data"))
 
 
 def train(data, folder, flags, updates=1, arch="diverse_transformer"):

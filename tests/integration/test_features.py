@@ -20,8 +20,6 @@ from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model, terms
 from tests.integration.commands import DEVICES, ON_A_GPU, TINY, USER_DIR, make_data, run
 
-pytestmark = pytest.mark.integration
-
 ROUTING = "--routing em --routing-on encoder:1,decoder:1,cross:2"
 DISAGREEMENT = "--criterion label_smoothed_cross_entropy_with_disagreement --disagreement subspace,position,output"
 DECODING = "--cpu --num-workers 0 --beam 2 --min-len 3 --max-len-b 6"

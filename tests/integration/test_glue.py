@@ -15,8 +15,6 @@ from tests.integration.commands import cli
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_prepare import edit, lines_of, write_raw
 
-pytestmark = pytest.mark.integration
-
 SIZE = """
 train:
   task: {task}

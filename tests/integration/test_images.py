@@ -19,8 +19,6 @@ from PIL import Image
 
 from fairseq_diverse.attention import MECHANISMS, UserError
 
-pytestmark = pytest.mark.integration
-
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "images"
 # Wang et al. (2021), Table 1: parameters in millions
 PUBLISHED = {

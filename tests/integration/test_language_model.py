@@ -12,8 +12,6 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from tests.integration.commands import ON_A_GPU, run, train_in_two_processes
 
-pytestmark = pytest.mark.integration
-
 COMMON = (
     "--optimizer adam --lr 0.002 --dropout 0.1 --attention-dropout 0.1 --max-positions 32 --cpu --num-workers 0 "
     "--log-format json --log-interval 1 --no-epoch-checkpoints --seed 1"

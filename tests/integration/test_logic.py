@@ -11,8 +11,6 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from tests.integration.commands import cli, run, train_in_two_processes
 
-pytestmark = pytest.mark.integration
-
 SMALL = (
     "--task logical_inference --arch li2021_logic --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 "
     "--encoder-attention-heads 2 --optimizer adam --lr 0.01 --max-tokens 2000 --cpu --num-workers 0 "

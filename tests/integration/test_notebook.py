@@ -7,11 +7,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import pytest
-
 from tests.integration.commands import preprocess_in_a_fork
-
-pytestmark = pytest.mark.integration
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs/tutorial.ipynb"
 CELLS = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]

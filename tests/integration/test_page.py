@@ -9,7 +9,7 @@ from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
 from fairseq_diverse.support.pictures import new_figure
 from tests.integration.browser import CHROMIUM, Page
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(not CHROMIUM, reason="no Chromium")]
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium")
 
 HOSTILE = "</td><script>window.pwned = 1</script><img src=https://example.org/x onerror='window.pwned = 1'>\"'"
 CELLS = [

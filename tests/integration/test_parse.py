@@ -13,8 +13,6 @@ import pytest
 
 from fairseq_diverse.syntax.trees import local_phrases, read_brackets, read_conllu
 
-pytestmark = pytest.mark.integration
-
 ROOT = Path(__file__).resolve().parents[2]
 PARSERS = Path(os.environ.get("FAIRSEQ_DIVERSE_PARSERS", ROOT.parent / "shared/parsers"))
 MODELS = {"dependency": PARSERS / "en_ewt_small", "constituency": PARSERS / "benepar_ptb_small"}

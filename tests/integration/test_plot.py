@@ -17,8 +17,6 @@ from fairseq_diverse.preparation import DataConfig, Preprocessing, prepare
 from fairseq_diverse.support.files import read_lines
 from tests.integration.commands import TINY, preprocess_in_a_fork, run
 
-pytestmark = pytest.mark.integration
-
 PAIR = ("A dog walks through the old town.", "Ein Hund geht durch die Altstadt.")
 
 

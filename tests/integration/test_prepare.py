@@ -20,8 +20,6 @@ from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.paths import config_path
 from tests.integration.commands import cli, preprocess_in_a_fork, shared_data
 
-pytestmark = pytest.mark.integration
-
 prepare_module = importlib.import_module("fairseq_diverse.preparation.prepare")  # not the function
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "data-prep/prepare-multi30k.sh"

@@ -11,8 +11,6 @@ from fairseq_diverse.toy.probing import write_probing
 from tests.integration.commands import TINY, run, train_in_two_processes
 from tests.integration.test_plot import data, train  # noqa: F401  (the fixture of a prepared data set)
 
-pytestmark = pytest.mark.integration
-
 SMALL = (
     "--task sentence_probing --arch li2021_probing --criterion classification_with_disagreement --optimizer adam "
     "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --lr 0.01 "

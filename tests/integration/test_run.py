@@ -26,8 +26,6 @@ from fairseq_diverse.support.files import read_lines
 from tests.integration.commands import cli, make_bert, preprocess_in_a_fork
 from tests.integration.test_prepare import CONFIG, write_raw
 
-pytestmark = pytest.mark.integration
-
 COMMAND = [sys.executable, "-m", "fairseq_diverse.cli"]
 TABLE = """
 title: A tiny table

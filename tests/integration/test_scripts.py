@@ -23,8 +23,6 @@ from tests.integration.test_run import SIZE, UPDATES
 from tests.unit.test_records import RECORD
 from tests.unit.test_report import summary
 
-pytestmark = pytest.mark.integration
-
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 

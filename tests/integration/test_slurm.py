@@ -16,8 +16,6 @@ from tests.integration.commands import cli
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_run import UPDATES, call, directory, folder, summary  # noqa: F401
 
-pytestmark = pytest.mark.integration
-
 PROGRAMS = {
     "sbatch": """
 script=${@: -1}

@@ -18,8 +18,6 @@ from fairseq_diverse.syntax.parsers import load_parser, parser_of
 from fairseq_diverse.syntax.trees import read_brackets, read_conllu
 from tests.unit.test_parse import RunsOnLoading
 
-pytestmark = pytest.mark.integration
-
 LINES = ["the friend ( old ) sees a tower .", "", "He &apos;s in the well @-@ known garden .", "x"]
 WORDS = ["the friend ( old ) sees a tower .", None, "He 's in the well - known garden .", "x"]
 

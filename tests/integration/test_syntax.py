@@ -28,8 +28,6 @@ from tests.integration.commands import TINY, cli, run
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_training import figures
 
-pytestmark = pytest.mark.integration
-
 TASK = "--task translation_with_syntax"
 SYSTEM = f"{TASK} --syntax phrase --enliven enliven --enliven-gate 0.5 --localness-on encoder:1 --relative-on encoder"
 DECODING = "--cpu --beam 2 --max-len-b 12 --num-workers 0 --required-batch-size-multiple 1"

@@ -14,8 +14,6 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from tests.integration.commands import ON_TWO_GPUS, TINY, USER_DIR, cli, make_data, run, train_in_two_processes
 
-pytestmark = pytest.mark.integration
-
 DISAGREEMENT = "--criterion label_smoothed_cross_entropy_with_disagreement --disagreement subspace,position,output"
 SYSTEMS = {
     "off": "",
@@ -24,11 +22,6 @@ SYSTEMS = {
     "both": f"{DISAGREEMENT} --routing em",
     "heads": "--qk-head-dim 7 --talking both --talking-on encoder,decoder --interacting concat --interacting-on cross",
 }
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_data(tmp_path_factory.mktemp("data"))
 
 
 def figures(log: str, name: str) -> list[str]:

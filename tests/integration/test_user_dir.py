@@ -11,7 +11,6 @@ import pytest
 from fairseq_diverse.checkpoints.loading import load_checkpoint, save_checkpoint
 from tests.integration.commands import TINY, make_data
 
-pytestmark = pytest.mark.integration
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "temperature"
 PACKAGE = FOLDER.parents[1] / "fairseq_diverse"
 
