@@ -1,7 +1,12 @@
 """Fixtures that several files use."""
 
+import json
+
 import pytest
 
+from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+
+RECORD = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}  # of prepared data
 SIZE = "train: {arch: transformer, max-update: 30, lr: 0.005, dropout: 0.1}\ngenerate: {beam: 5}\naverage: none\n"
 TABLE = """
 data: multi30k_en_de
@@ -27,3 +32,13 @@ def table(tmp_path):
         return str(tmp_path / "table.yaml")
 
     return write
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """The folder of the table's data, prepared in the folder of runs."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    folder = tmp_path / "runs/data/multi30k_en_de"
+    folder.mkdir(parents=True)
+    (folder / "preprocess.json").write_text(json.dumps(RECORD))
+    return folder

@@ -16,7 +16,6 @@ from fairseq_diverse.experiments.sentences import record_path, save_records
 from fairseq_diverse.experiments.side_by_side import side_by_side
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.metrics import scores
-from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from tests.unit.test_records import SUMMARY
 
 TREES = ("  second:", "  trees: {task: translation_with_syntax}\n  second:")
@@ -25,16 +24,11 @@ HERE = {"commit": "c" * 40, "dirty": False, "versions": {"torch": "2.7"}, "machi
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
+def data(prepared, monkeypatch):
     """A prepared data set with trees, as it is known to runs."""
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(provenance, "collect", lambda environment: HERE)
-    folder = tmp_path / "runs/data/multi30k_en_de"
-    folder.mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    (folder / "preprocess.json").write_text(json.dumps(record))
-    (folder / "train.en-de.en.syntax.json").write_text('{"digest": "1"}')
-    return folder
+    (prepared / "train.en-de.en.syntax.json").write_text('{"digest": "1"}')
+    return prepared
 
 
 def copied(folder, row="first", more="--dropout 0.2", **changed):

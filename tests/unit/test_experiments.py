@@ -22,11 +22,10 @@ from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_la
 from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, read_by
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
-from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy, locked
 from fairseq_diverse.support.slurm import _minutes, _value
-from tests.unit.conftest import SIZE
+from tests.unit.conftest import RECORD, SIZE
 
 SPAWN = execution._spawn  # before a fixture replaces it
 
@@ -145,20 +144,9 @@ def test_references_are_scored_by_the_model_that_translates(table, tmp_path):
     assert "--beam" not in commands["reference"]
 
 
-@pytest.fixture
-def prepared(tmp_path, monkeypatch):
-    """The record of prepared data in the folder of runs, and its path."""
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    path = tmp_path / "data/multi30k_en_de/preprocess.json"
-    path.parent.mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    path.write_text(json.dumps(record))
-    return record, path
-
-
-def test_further_test_sets(table, tmp_path, prepared, capsys):
-    record, path = prepared
-    path.write_text(json.dumps(record | {"tests": {"one": "1", "two": "2"}}))
+def test_further_test_sets(table, prepared, capsys):
+    path = prepared / "preprocess.json"
+    path.write_text(json.dumps(RECORD | {"tests": {"one": "1", "two": "2"}}))
     without = load_table(table()).rows["second"]
     name = table(("rows:", "tests: [valid, one, two]\nrows:"), ("first:", "first: {tests: [test], lr: 1}"))
     first, second = load_table(name).rows.values()
@@ -187,24 +175,24 @@ def test_further_test_sets(table, tmp_path, prepared, capsys):
     assert list(several.done) == ["generate-valid", "generate-two"]
     trees = replace(several, row=replace(second, train={**second.train, "task": "translation_with_syntax"}))
     for content, made in (("a", ""), ("b", trees.digests("two")["trees"])):  # older runs kept no digest of trees
-        (path.parent / "test1.en-de.en.syntax.json").write_text(content)
+        (prepared / "test1.en-de.en.syntax.json").write_text(content)
         now = trees.digests("two")
         assert now["trees"] != made and now["data_hash"] == "2" and trees.is_of("two", now)
         assert trees.is_of("two", {"data_hash": "2"}) and not trees.is_of("two", now | {"trees": made})
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(RECORD))
     with pytest.raises(
         ValueError, match=r"row second: tests: data set multi30k_en_de has no one, two; known: valid, test"
     ):
         find_runs([second], [1])
-    elsewhere = load_table(name, data=str(tmp_path / "data/multi30k_en_de")).rows["second"]
+    elsewhere = load_table(name, data=str(prepared)).rows["second"]
     assert find_runs([elsewhere], [1])[0].further == {"valid": "valid"}
-    asked = ["run", name, "--rows", "second", "--data", str(tmp_path / "data/multi30k_en_de"), "--dry-run"]
+    asked = ["run", name, "--rows", "second", "--data", str(prepared), "--dry-run"]
     assert main(asked) == 0
     assert capsys.readouterr().err == "tests: data set multi30k_en_de has no one, two: left out\n"
     classifier = replace(second, train={**second.train, "task": "logical_inference"})
     with pytest.raises(ValueError, match="row second: tests: it classifies, and its data have one test set"):
         find_runs([classifier], [1])
-    path.write_text(json.dumps(record | {"tests": {"../x": ""}}))
+    path.write_text(json.dumps(RECORD | {"tests": {"../x": ""}}))
     with pytest.raises(ValueError, match=r"preprocess.json: damaged \(tests\)"):
         find_runs([second], [1])
 
@@ -222,36 +210,27 @@ def test_a_key_depends_only_on_the_training(table):
     assert len(keys) == 5
 
 
-def test_other_trees_make_another_run_of_the_rows_that_read_them(table, tmp_path, monkeypatch):
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    data = tmp_path / "data" / "multi30k_en_de"
-    data.mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    (data / "preprocess.json").write_text(json.dumps(record))
+def test_other_trees_make_another_run_of_the_rows_that_read_them(table, prepared):
     rows = load_table(table(("{dropout: 0.3,", "{task: translation_with_syntax,"))).rows.values()
     directories = []
     for digest in ("one", "other"):
-        (data / "train.en-de.en.syntax.json").write_text(digest)
+        (prepared / "train.en-de.en.syntax.json").write_text(digest)
         directories.append([run.directory for run in find_runs(rows, [1])])
     (plain, parsed), (plain_again, parsed_again) = directories
     assert plain == plain_again and parsed != parsed_again
-    (data / "train.en-de.de.syntax.json").write_text("of the target")
+    (prepared / "train.en-de.de.syntax.json").write_text("of the target")
     assert [run.directory for run in find_runs(rows, [1])] == directories[-1]
 
 
-def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table, tmp_path, monkeypatch, capsys):
+def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table, prepared, capsys):
     """Rows that name none, or those of ``parse``, keep their runs, whatever is recorded."""
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    data = tmp_path / "data" / "multi30k_en_de"
-    data.mkdir(parents=True)
-    path = data / "test.en-de.en.syntax.json"
+    path = prepared / "test.en-de.en.syntax.json"
     trees = {"kinds": ["dependency", "constituency"], "sentences": 1, "lengths": 5, "unparsed": {}, "digest": "d"}
 
     def record(makers, of="syntax"):
         """By ``binarize-syntax``; with ``of`` "preprocess", by one of before; None: by none of before either."""
         made = {"parsers": {kind: {"parser": name} for kind, name in (makers or {}).items()}}
-        prepared = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-        (data / "preprocess.json").write_text(json.dumps(prepared | (made if of == "preprocess" else {})))
+        (prepared / "preprocess.json").write_text(json.dumps(RECORD | (made if of == "preprocess" else {})))
         path.write_text(json.dumps(trees | (made if of == "syntax" and makers is not None else {})))
 
     def row(parser, **settings):
@@ -272,14 +251,15 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         ("gold", "gold", "dependency", "dependency=gold,constituency=gold"),
         (pcfg, "pcfg", "constituency", pcfg),
     ):
-        says = f"row second: {path}: does not say that {name} made its {kind} trees; if so: {todo.format(data, makers)}"
+        how = todo.format(prepared, makers)
+        says = f"row second: {path}: does not say that {name} made its {kind} trees; if so: {how}"
         with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
             key(parser)
     neural = {"dependency": "spacy", "constituency": "benepar"}
     record(neural, "preprocess")
     assert key(own) == before
     record(neural)
-    (data / "test.en-de.de.syntax.json").write_text(json.dumps(trees))  # of the target
+    (prepared / "test.en-de.de.syntax.json").write_text(json.dumps(trees))  # of the target
     assert key("null") == key(own) == key("gold", settings=["parser=null"]) == before
     says = f"{path}: benepar made its constituency trees, not pcfg; in a copy for --data: {todo.format('COPY', pcfg)}"
     with pytest.raises(ValueError, match=f"^row second: {re.escape(says)}$"):
@@ -294,7 +274,7 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     assert key(pcfg) == key("gold", settings=[f"parser={pcfg}"]) != before == key("null")
     path.unlink()
     assert key(own)  # `parse` can still make them
-    with pytest.raises(ValueError, match=f"^row second: {data}: has no constituency trees by pcfg; once it is"):
+    with pytest.raises(ValueError, match=f"^row second: {prepared}: has no constituency trees by pcfg; once it is"):
         key(pcfg)
 
 
@@ -1014,8 +994,7 @@ def test_another_file_of_the_same_name_makes_another_run(table, tmp_path, flag):
     ],
 )
 def test_a_damaged_record_of_prepared_data_is_one_line(change, problem, tmp_path):
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    record = {k: v for k, v in record.items() if k != change} if isinstance(change, str) else {**record, **change}
+    record = {k: v for k, v in RECORD.items() if k != change} if isinstance(change, str) else {**RECORD, **change}
     (tmp_path / "preprocess.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match=f"preprocess.json: {problem}"):
         find_data(str(tmp_path))

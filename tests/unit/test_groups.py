@@ -18,7 +18,6 @@ from fairseq_diverse.experiments.groups import compare_groups, draw_groups, grou
 from fairseq_diverse.experiments.runs import find_runs
 from fairseq_diverse.experiments.sentences import BY, TREES, group
 from fairseq_diverse.experiments.tables import load_table
-from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.syntax.attachment import attachments, subordinate
 from fairseq_diverse.syntax.trees import read_conllu
 from fairseq_diverse.toy import english, german
@@ -262,18 +261,14 @@ def test_attachment_in_universal_dependencies_and_in_spacys_labels(rows, expecte
 
 
 @pytest.fixture
-def finished(table, tmp_path, runs, monkeypatch):
+def finished(table, prepared, runs):
     """A table with finished runs on a prepared data set with trees; the table's name."""
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
-    data = tmp_path / "runs/data/multi30k_en_de"
-    (data / "text").mkdir(parents=True)
-    content = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    (data / "preprocess.json").write_text(json.dumps(content))
+    (prepared / "text").mkdir()
     lines = [" ".join(["A", "dog", *[f"w{n}"] * (n % 7), "."]) for n in range(COUNT)]
-    (data / "text/tok.test.en").write_text("".join(f"{line}\n" for line in lines))
-    (data / "text/tok.train.en").write_text("a dog .\n" * 200 + "w1 w1 w2\n" * 6 + "w3 a dog\n")
+    (prepared / "text/tok.test.en").write_text("".join(f"{line}\n" for line in lines))
+    (prepared / "text/tok.train.en").write_text("a dog .\n" * 200 + "w1 w1 w2\n" * 6 + "w3 a dog\n")
     tree = english.sentence(Derivation(3).sentence())
-    (data / "test.en-de.en.conllu").write_text(
+    (prepared / "test.en-de.en.conllu").write_text(
         "".join(conllu(tree, str(n)) for n in range(COUNT - 1)) + "1\tx" + "\t_" * 8
     )
     name = table(THIRD)

@@ -10,7 +10,6 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.head_report import compare_heads, head_cells, head_notes
 from fairseq_diverse.experiments.runs import find_runs
 from fairseq_diverse.experiments.tables import load_table
-from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from tests.unit.test_records import SUMMARY
 
 
@@ -49,12 +48,8 @@ def test_figures_are_means_over_layers_and_seeds(table):
 
 
 @pytest.fixture
-def runs(table, tmp_path, monkeypatch):
-    """The runs folder, and a table that asks for figures of heads."""
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
-    (tmp_path / "runs/data/multi30k_en_de").mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    (tmp_path / "runs/data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
+def runs(table, prepared):
+    """A table that asks for figures of heads."""
     return table(("rows:", "heads: true\nrows:"), ("first:", "first: {heads: false}"))
 
 

@@ -17,7 +17,7 @@ from fairseq_diverse.experiments.summary import starts
 from fairseq_diverse.experiments.tables import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
-from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA, lowercased
+from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
 
 SIDE = SIDE_DEFAULTS | {"normalize": False}
 RECORD = {
@@ -428,24 +428,14 @@ def test_copies_of_other_settings_or_data_are_not_replaced(table, tmp_path, caps
         assert path.read_text() == before[path.name]
 
 
-@pytest.fixture
-def prepared(tmp_path, monkeypatch):
-    """A folder of runs with data, and what leaves a finished run there."""
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
-    (tmp_path / "runs/data/multi30k_en_de").mkdir(parents=True)
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}
-    (tmp_path / "runs/data/multi30k_en_de/preprocess.json").write_text(json.dumps(record))
-
-    def finish(run):
-        run.directory.mkdir(parents=True)
-        (run.directory / "summary.json").write_text(json.dumps(SUMMARY | {"seed": run.seed}))
-        return run.directory
-
-    return finish
+def finish(run):
+    run.directory.mkdir(parents=True)
+    (run.directory / "summary.json").write_text(json.dumps(SUMMARY | {"seed": run.seed}))
+    return run.directory
 
 
 def test_copies_of_folders_are_no_seeds(prepared, rows):
-    for folder in [prepared(run) for run in find_runs(rows, [1, 2], cpu=True)]:
+    for folder in [finish(run) for run in find_runs(rows, [1, 2], cpu=True)]:
         for name in (f"{folder.name}-old", f"{folder.name}.bak"):
             shutil.copytree(folder, folder.with_name(name))
     assert {row: [s["seed"] for s in found] for row, found in from_runs(rows).items()} == {
@@ -461,7 +451,7 @@ def test_a_report_finds_the_runs_with_the_batch_of_the_paper(prepared, table, ca
     name = table(("rows:", "gpus: 4\nrows:"))
     rows = [row.with_batch_of_paper(2) for row in load_table(name).rows.values()]
     for run in find_runs(rows, [1], cpu=True):
-        prepared(run)
+        finish(run)
     asked = ["report", name, "--format", "json", "--gpus-of-paper"]
     for gpus, seeds in ("2", {1}), ("4", {0}):
         found, _ = reported(capsys, [*asked, gpus])
@@ -472,7 +462,7 @@ def test_equal_runs_in_several_folders_are_all_found(prepared, rows, table):
     """Of two processes that began before either had a folder; and equal rows of one table share one."""
     (row, _), renamed = rows, load_table(table(("first:", "other:"))).rows["other"]
     one, two = find_runs([row], [1], cpu=True), find_runs([renamed], [2, 3], cpu=True)
-    folders = [prepared(run) for run in (*one, *two)]
+    folders = [finish(run) for run in (*one, *two)]
     assert len({folder.parent for folder in folders}) == 2
     for each in (row, renamed):
         assert [s["seed"] for s in from_runs([each])[each.name]] == [1, 2, 3]

@@ -28,7 +28,7 @@ from fairseq_diverse.metrics.significance import (
     resampled_sums,
 )
 from fairseq_diverse.metrics.words import check_language, tokenizer_name
-from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+from tests.unit.conftest import RECORD
 
 WORDS = [
     "der",
@@ -254,8 +254,7 @@ def test_the_language_tells_the_side_of_the_data(language, side, tmp_path, monke
     from fairseq_diverse.preparation import Preprocessing
 
     sides = {"source": {"lowercase": True}, "target": {"lowercase": False}}
-    record = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "config": {"sides": sides}}
-    (tmp_path / "preprocess.json").write_text(json.dumps(record))
+    (tmp_path / "preprocess.json").write_text(json.dumps(RECORD | {"config": {"sides": sides}}))
     (tmp_path / "output").write_text(GENERATED, encoding="utf-8")
     (tmp_path / "ref").write_text("".join(f"{side} ein Satz wie dieser {n}\n" for n in range(3)))
     monkeypatch.setattr(Preprocessing, "load", lambda data: Preprocessing("en", "de", "", {}, {}, {}))
@@ -288,15 +287,10 @@ def test_command_prints_and_writes_every_system(files, tmp_path, capsys):
 
 def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, capsys):
     hyp = str(write(tmp_path / "hyp", [line.lower() for line in REFERENCES]))
-    record = {"format": FORMAT, "schema": SCHEMA, "target": "de"}
-    for name, flag, lower in (
-        ("cased", False, False),
-        ("asked", False, True),
-        ("prepared", True, True),
-    ):
+    for name, flag, lower in (("cased", False, False), ("asked", False, True), ("prepared", True, True)):
         (tmp_path / name).mkdir()
         sides = {"sides": {"target": {"lowercase": flag}}}
-        (tmp_path / name / "preprocess.json").write_text(json.dumps(record | {"config": sides}))
+        (tmp_path / name / "preprocess.json").write_text(json.dumps(RECORD | {"config": sides}))
         flags = ["--data", str(tmp_path / name), "--metrics", "bleu,multi-bleu", *["--lowercase"] * (name == "asked")]
         assert main(["score", "--hyp", hyp, "--ref", files["ref"], *flags]) == 0
         printed = capsys.readouterr().out
