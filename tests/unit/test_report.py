@@ -29,7 +29,7 @@ MACHINE = {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2", "devic
 REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
 
 
-def summary(seed, wrong, nll, words=100.0, data="d", machine=MACHINE):
+def summary(seed, wrong, nll, words=100.0, machine=MACHINE):
     """A run's summary whose first ``wrong`` translations are wrong, with NLL around ``nll`` for every sentence."""
     hypotheses = ["Das war ganz anders ."] * wrong + REFERENCES[wrong:]
     scores = score(hypotheses, REFERENCES, "de")
@@ -37,7 +37,7 @@ def summary(seed, wrong, nll, words=100.0, data="d", machine=MACHINE):
         "system": "x",
         "seed": seed,
         "language": "de",
-        "data_hash": data,
+        "data_hash": "d",
         "metrics": scores.as_dict(),
         "parameters": 1000,
         "words_per_second": {"train": words, "generate": 10.0},
@@ -83,6 +83,13 @@ def test_report_compares_means_over_seeds(table):
 
 
 THIRD = ("  second:", "  third: {dropout: 0.4}\n  fourth: {dropout: 0.5}\n  second:")
+COMMAND = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
+OWN = {"first": "0.2", "third": "0.4", "fourth": "0.5", "second": "0.3 --fp16"}
+
+
+def with_commands(runs, own=OWN):
+    """Those of the rows in the table."""
+    return {row: [run | {"commands": [COMMAND + own[row]]} for run in of_row] for row, of_row in runs.items()}
 
 
 def test_differences_over_seeds_are_dunnetts(table):
@@ -182,11 +189,8 @@ def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_
     """Left out, it is not in the common deviation, either: what it hid is found."""
     name = table(THIRD)
     nll = {"first": [5.0, 5.1, 5.2], "third": [4.0, 6.0], "fourth": [5.1, 5.0, 5.2], "second": [4.5, 4.6, 4.4]}
-    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
-    flags = {"first": "0.2", "third": "0.4", "fourth": "0.5", "second": "0.3 --fp16"}
     runs = {row: [summary(seed, 9, x) for seed, x in enumerate(values)] for row, values in nll.items()}
-    runs = {row: [run | {"commands": [command + flags[row]]} for run in of_row] for row, of_row in runs.items()}
-    saved.save(tmp_path / "results", runs)
+    saved.save(tmp_path / "results", with_commands(runs))
     asked = ["report", name, "--results", str(tmp_path / "results")]
     assert not main([*asked, "--format", "json"])
     lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
@@ -314,12 +318,6 @@ def test_rows_that_were_not_run_are_marked(table):
     assert markdown[1].startswith("| --- | ---:") and len({line.count("|") for line in markdown}) == 1
     notes = "\n".join(report.notes(rows, lines, ["BLEU"]))
     assert "bootstrap interval" in notes and "0123456789+" in notes and "measured on multi30k_en_de" in notes
-
-
-def test_rows_of_different_data_are_not_compared(table):
-    rows = list(load_table(table()).rows.values())
-    with pytest.raises(ValueError, match=r"second \(seed 1\) and first \(seed 1\) were run on different data"):
-        report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": [summary(1, 20, 5.0, data="other")]})
 
 
 def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(table, tmp_path):
@@ -473,10 +471,8 @@ def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
 
 
 def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
-    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
-    second = summary(1, 3, 4.0) | {"commands": [command]}
     name = table()
-    saved.save(tmp_path / "results", {"first": [summary(1, 20, 5.0)], "second": [second]})
+    saved.save(tmp_path / "results", with_commands({"first": [summary(1, 20, 5.0)], "second": [summary(1, 3, 4.0)]}))
     asked = ["report", name, "--results", str(tmp_path / "results"), "--baseline", "second", "--format", "json"]
     for rows in ([], ["--rows", "first"]):
         assert not main([*asked, *rows])
@@ -582,6 +578,7 @@ def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table,
     several = {"chosen": {"lenpen": 1.4, "valid_bleu": {"1": 30.0, "1.4": 31.0}}}
     valid, chosen = f"{translate.format('valid')} --lenpen 1", f"{translate.format('test')} --lenpen 1.4"
     averaged = ["average.last=2", "average.every=5"]
+    last, best = ([f"{train} --save-interval-updates 5", command] for command in (average, best))
     for commands, more, settings, problem in (
         ([train, translate.format("test")], {}, [], ""),
         (
@@ -591,32 +588,17 @@ def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table,
             "it evaluates the last checkpoint, not the average of the last 2 checkpoints, one every 5",
         ),
         ([train], {}, averaged, "updates; --set average.last=0 shows it"),
-        ([f"{train} --save-interval-updates 5", average], {}, averaged, ""),
-        (
-            [f"{train} --save-interval-updates 5", average],
-            {},
-            [],
-            "--set average.last=2 --set average.every=5 shows it",
-        ),
+        (last, {}, averaged, ""),
+        (last, {}, [], "--set average.last=2 --set average.every=5 shows it"),
         (
             [f"{train} --save-interval-updates 6", average],
             {},
             averaged,
             "one every 6 updates, not the average of the last",
         ),
-        ([f"{train} --save-interval-updates 5", best], {}, [*averaged[1:], "average.best=2", "average.by=loss"], ""),
-        (
-            [f"{train} --save-interval-updates 5", best],
-            {},
-            averaged,
-            "best 2 checkpoints by loss, one every 5 updates, not",
-        ),
-        (
-            [f"{train} --save-interval-updates 5", best],
-            {},
-            [],
-            "best=2 --set average.every=5 --set average.by=loss shows it",
-        ),
+        (best, {}, [*averaged[1:], "average.best=2", "average.by=loss"], ""),
+        (best, {}, averaged, "best 2 checkpoints by loss, one every 5 updates, not"),
+        (best, {}, [], "best=2 --set average.every=5 --set average.by=loss shows it"),
         ([train, translate.format("test")], {}, ["generate.beam=4"], "it was translated with --beam 5, not --beam 4"),
         ([train, valid, chosen], several, ["generate.lenpen=[1,1.4]"], ""),
         ([train, chosen], {}, ["generate.lenpen=[1,1.4]"], "penalty was chosen from none, not from 1, 1.4"),
@@ -738,10 +720,7 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
     }
     assert second["nll_delta"] == pytest.approx(-1) and len(second["seed_interval"]) == 2
 
-    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
-    for row, dropout in (("first", 0.2), ("third", 0.4), ("second", 0.2)):
-        runs[row] = [run | {"commands": [f"{command}{dropout}"]} for run in runs[row]]
-    saved.save(tmp_path / "results", runs)
+    saved.save(tmp_path / "results", with_commands(runs, OWN | {"second": "0.2"}))
     asked = ["report", name, "--results", str(tmp_path / "results")]
     for form, sign in (
         ("text", "\n\n"),
@@ -772,9 +751,9 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
         "third": [summary(1, 9, 6.0, words=50.0), summary(2, 9, 6.1)],
     }
     runs |= {"fourth": [summary(4, 7, 4.0)], "second": [summary(1, 3, 5.03), summary(2, 4, 5.0, machine=None)]}
-    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
-    for row, flags in (("third", "0.4"), ("fourth", "0.5"), ("second", "0.3 --fp16")):
-        runs[row] = [run | {"commands": [command + flags], "parameters": 1234} for run in runs[row]]
+    runs = with_commands(runs)
+    for row in ("third", "fourth", "second"):
+        runs[row] = [run | {"parameters": 1234} for run in runs[row]]
     saved.save(tmp_path / "results", runs)
     text = tmp_path / "verdict.md"
     arguments = f"{name} --results {tmp_path}/results --verdict"
@@ -832,10 +811,7 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, capsys):
     assert figure.get_supxlabel().endswith(
         "better (p < 0.05), square: worse (p < 0.05), disc: not resolved or not tested"
     )
-    command = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
-    for row, flags in (("third", "0.4"), ("fourth", "0.5"), ("second", "0.3 --fp16")):
-        runs[row] = [run | {"commands": [command + flags]} for run in runs[row]]
-    saved.save(tmp_path / "results", runs)
+    saved.save(tmp_path / "results", with_commands(runs))
     asked = [name, "--results", str(tmp_path / "results"), "--verdict"]
     assert not main(["plot", "rows", *asked, "--rows", "third", "--out", str(tmp_path / "v.png")])
     assert (tmp_path / "v.png").read_bytes().startswith(b"\x89PNG")
