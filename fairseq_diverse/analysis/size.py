@@ -148,14 +148,14 @@ def count_flops(model: nn.Module, source_length: int, target_length: int = 0) ->
     Args:
         source_length, target_length: tokens, including the end-of-sentence symbol.
     """
-    elementwise = {getattr(torch.ops.aten, name): _elementwise for name in PRODUCTS}
+    products = [getattr(torch.ops.aten, name) for name in PRODUCTS]
     counter = FlopCounterMode(
         display=False,
         custom_mapping={
-            torch.ops.aten.native_layer_norm: _layer_norm,
+            torch.ops.aten.native_layer_norm: lambda shape, *_, **__: 2 * math.prod(shape),
             torch.ops.aten.lerp: lambda *_, out_shape, **__: 4 * math.prod(out_shape),
             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention,
-            **elementwise,
+            **dict.fromkeys(products, lambda *_, out_shape, **__: 2 * math.prod(out_shape)),
         },
     )
     with cpu.disabled(), counter, torch.no_grad():  # torch cannot count the work of our kernels
@@ -187,11 +187,3 @@ def _with_own_maps(model: Any) -> str:
 
 def _fused_attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *_: Any, **__: Any) -> int:
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
-
-
-def _layer_norm(shape: tuple[int, ...], *_: Any, **__: Any) -> int:
-    return 2 * math.prod(shape)
-
-
-def _elementwise(*_: Any, out_shape: tuple[int, ...], **__: Any) -> int:
-    return 2 * math.prod(out_shape)
