@@ -21,6 +21,9 @@ def attachments(sentence: Dependencies) -> set[str]:
     In Universal Dependencies the noun of such a phrase has a preposition as ``case``; it is the ``nmod`` of a noun or
     the ``obl`` of a predicate. With spaCy's labels the preposition is the ``prep`` of either. A phrase that is the
     predicate itself ("is in the garden") belongs to nothing.
+
+    Trees of a parser without universal parts of speech (``_``) need the relations of Universal Dependencies: there a
+    ``case`` is a preposition unless it marks a possessor ("the dog's").
     """
     assert sentence.heads is not None
     found = set()
@@ -28,7 +31,7 @@ def attachments(sentence: Dependencies) -> set[str]:
         head = sentence.heads[word]
         if relation == "prep":
             found.add("noun" if sentence.tags[head] in NOUNS else "predicate")
-        elif relation == "case" and tag == "ADP":
+        elif relation == "case" and (tag == "ADP" or (tag == "_" and sentence.relations[head] != "nmod:poss")):
             kind = sentence.relations[head].partition(":")[0]
             found |= {{"nmod": "noun", "obl": "predicate"}[kind]} if kind in ("nmod", "obl") else set()
     return found

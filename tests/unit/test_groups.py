@@ -243,6 +243,9 @@ def test_gold_trees_give_what_the_generator_meant(tmp_path, monkeypatch):
         (["saw VERB 0 root", "man NOUN 1 obj", "with ADP 4 case", "eye NOUN 1 obl"], {"predicate"}),
         (["is AUX 3 cop", "in ADP 3 case", "garden NOUN 0 root"], set()),
         (["dog NOUN 3 nmod:poss", "'s PART 1 case", "eye NOUN 0 root"], set()),
+        (["saw _ 0 root", "man _ 1 obj", "with _ 4 case", "hat _ 2 nmod", "in _ 6 case", "May _ 1 obl:tmod"],
+         {"noun", "predicate"}),  # of a parser without universal parts of speech
+        (["dog _ 3 nmod:poss", "'s _ 1 case", "eye _ 0 root"], set()),
         (["saw VERB 0 ROOT", "man NOUN 1 dobj", "with ADP 2 prep", "hat NOUN 3 pobj", "in ADP 1 prep"],
          {"noun", "predicate"}),
     ],
