@@ -152,6 +152,9 @@ def test_paired_difference_is_the_paired_t_test():
     assert error == pytest.approx(math.sqrt(sum((x - mean) ** 2 for x in d) / 49 / 50))
     assert p == pytest.approx(2 * stats.t.sf(abs(mean / error), 49))
     assert paired_difference(a, a) == (0.0, 0.0, 1.0)
+    three, four = (np.mean([[26.561, 3.3, 1.7]] * seeds, axis=0) for seeds in (3, 4))  # equal up to rounding
+    assert not np.array_equal(three, four) and paired_difference(three, four)[1:] == (0.0, 1.0)
+    assert paired_difference(three, four + 1)[1:] == (0.0, 0.0)
 
 
 PAIRED = "values of the same sentences, at least two, are needed"
