@@ -118,7 +118,7 @@ def over_seeds(
     and several seeds together, ``seed_rows`` of them; ``seed_ratio`` is the row's own deviation divided by that of all
     others, the baseline among them (None if that is 0), ``seed_baseline_ratio`` the baseline's divided by that of all
     rows. ``seed_welch_p`` is that of Welch's t-test of the row and the baseline alone, whose variances may differ (None
-    where nothing varies). Where nothing can be tested, ``untested`` says why.
+    where nothing varies). Where nothing can be tested, ``untested`` says why, and there is no ``seed_interval``.
 
     Args:
         score: of a run.
@@ -137,12 +137,15 @@ def over_seeds(
             before, after = compared(summaries[baseline], summaries[name])
             entries: dict[str, Any] = {"delta": float(np.mean([*map(score, after)]) - np.mean([*map(score, before)]))}
             if test := tests.get(name):
-                entries |= {"seed_error": test.error, "seed_p": test.p, "seed_interval": list(test.interval)}
+                entries |= {"seed_error": test.error, "seed_p": test.p}
                 entries |= {"seed_deviation": test.deviation, "smallest": test.smallest, "seed_rows": len(several)}
                 entries["seed_ratio"] = _ratio([values[x] for x in (baseline, *several) if x != name], values[name])
                 entries["seed_baseline_ratio"] = _ratio([values[x] for x in several], values[baseline])
                 entries["seed_welch_p"] = seed_difference(values[baseline], values[name])[1]
-                entries |= {"untested": "no spread over seeds"} if test.p is None else {}
+                if test.p is None:
+                    entries["untested"] = "no spread over seeds"
+                else:
+                    entries["seed_interval"] = list(test.interval)
             else:
                 entries["untested"] = "one seed" if len(values[name]) == 1 else "baseline: one seed"
             found[name] = {f"{prefix}{key}": value for key, value in entries.items()}

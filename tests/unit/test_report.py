@@ -160,6 +160,7 @@ def test_every_baseline_has_a_family_of_its_own(table):
     expected = ttest_ind([4.5, 4.6], [4.0, 4.1]).pvalue  # a family of one row
     assert second["nll_seed_p"] == pytest.approx(expected) and second["untested"] == "no spread over seeds"
     assert "(no spread over seeds)" in comparison.difference(second, 2)
+    assert "seed_interval" not in second and "nll_seed_interval" in second
 
 
 def test_one_seed_is_compared_with_the_same_seed_and_not_tested(table):
