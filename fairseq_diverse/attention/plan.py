@@ -44,7 +44,7 @@ class AttentionPlan:
             for component in placement:
                 if component not in mechanism.components:
                     known = " and ".join(mechanism.components)
-                    raise UserError(f"{flag} {settings.on!r}: {name} is defined for {known} self-attention only")
+                    raise UserError(f"{flag} {settings.on!r}: {name} is defined on {known} only")
                 settings.check(self.shape(component, min(placement[component])))
             self._settings[name], self._placements[name] = settings, placement
         for component, count in layers.items():

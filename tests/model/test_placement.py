@@ -36,9 +36,9 @@ def test_only_where_placed(placement, names):
         ({"routing": "em", "routing_on": "encoder", "routing_activation": "Learned"}, "--routing-activation 'Learned'"),
         ({"routing": "em", "routing_on": "encoder", "routing_capsules": 32}, "must divide the width 24"),
         ({"routing": "em", "routing_capsules": 1}, "--routing-capsules 1: the activation of a single capsule is 0"),
-        ({"relative_on": "cross"}, "--relative-on 'cross': relative is defined for encoder and decoder self-attention"),
+        ({"relative_on": "cross"}, "--relative-on 'cross': relative is defined on encoder and decoder only"),
         ({"relative_on": "encoder", "relative_limit": 0}, "--relative-limit 0: must be at least 1"),
-        ({"localness_on": "decoder"}, "--localness-on 'decoder': localness is defined for encoder self-attention only"),
+        ({"localness_on": "decoder"}, "--localness-on 'decoder': localness is defined on encoder only"),
         ({"qk_head_dim": -1}, "--qk-head-dim -1: must be at least 1"),
         ({"talking": "both", "talking_on": "self"}, "--talking-on 'self': unknown component 'self'"),
         *(

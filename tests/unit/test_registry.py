@@ -323,6 +323,12 @@ def test_check_finds_what_does_nothing_or_stays_behind(place, title, said, membe
         properties.PROPERTIES[title]({"own_on": place})
 
 
+def test_a_component_without_the_mechanism_is_refused():
+    register_mechanism("own")(mechanism(components=("cross",)))
+    with pytest.raises(UserError, match="--own-on 'encoder': own is defined on cross only"):
+        build_model({"own_on": "encoder"})
+
+
 def test_check_finds_another_type_in_the_second_layer():
     register_mechanism("own")(mechanism(qkv=carries(lambda context: context.v + context.previous.float())))
     with pytest.raises(RuntimeError, match="same dtype"):
