@@ -20,7 +20,7 @@ from torch.nn.functional import pad as pad_tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_diverse.attention import mechanisms
-from fairseq_diverse.attention.fairseq_attention import StagedAttention
+from fairseq_diverse.attention.fairseq_attention import AttentionOutput, StagedAttention
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import PADDING, Relations, relate
@@ -311,19 +311,26 @@ def _short_sentences() -> tuple[Tensor, Relations]:
 
 def on_the_device(flags: Flags) -> None:
     """Tensors that stages make are on the device of the queries: made without a device, here they have no values."""
-    model = trained_model(flags)
+    model, component = trained_model(flags), where_placed(flags)
     padding, related = _short_sentences()
     x = torch.randn(5, 2, 24)
+    made = "a tensor is made without device=context.q.device"
+    try:
+        with torch.device("meta"):
+            steps = _decode(model, component, x)
+    except RuntimeError as error:
+        _of_another_device(error, f"in decoding, {made}")
+    require(all(out.value.device.type == "cpu" for out in steps), f"in decoding, {made}")
     previous = None
-    for attention in attentions_at(model, where_placed(flags))[:2]:  # the second may get what the first carries
+    for attention in attentions_at(model, component)[:2]:  # the second may get what the first carries
         for maps in (True, False):
             given: dict[str, Any] = {"previous": previous, "need_head_weights": maps}
             try:
                 with torch.device("meta"):
                     out = attention.attend(x, x, x, padding, query_padding_mask=padding, relations=related, **given)
             except RuntimeError as error:
-                _of_another_device(error, "a tensor is made without device=context.q.device")
-            require(out.value.device.type == "cpu", "a tensor is made without device=context.q.device")
+                _of_another_device(error, made)
+            require(out.value.device.type == "cpu", made)
         on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
         moved, pads = x.to("meta"), padding.to("meta")
         before = None if previous is None else previous.to("meta")
@@ -335,6 +342,22 @@ def on_the_device(flags: Flags) -> None:
         except Exception as error:  # else it looks at values or at the kind of device, which meta has not
             if re.search("same device|expected device|two devices", str(error)):
                 _of_another_device(error, "a tensor does not move with the module: keep it by register_buffer")
+
+
+def _decode(model: Any, component: str, x: Tensor) -> list[AttentionOutput]:
+    """What the first two attentions of a component give in two steps of incremental decoding; nothing of an encoder."""
+    outputs: list[AttentionOutput] = []
+    state: dict = {}
+    model.eval()
+    for now in x.split(1)[:2] if component != "encoder" else ():
+        previous = None
+        for attention in attentions_at(model, component)[:2]:
+            keys, cross = (x, True) if component == "cross" else (now, False)
+            given: dict[str, Any] = {"incremental_state": state, "static_kv": cross, "previous": previous}
+            outputs.append(attention.attend(now, keys, keys, need_weights=False, **given))
+            previous = outputs[-1].carry
+    model.train()
+    return outputs
 
 
 def _of_another_device(error: Exception, problem: str) -> None:
@@ -521,7 +544,7 @@ def finished_sentences_leave(flags: Flags) -> None:
 
 
 def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: bool = False) -> None:
-    """Outputs and gradients are finite in half types, also for a sentence that is all padding.
+    """Outputs and gradients are finite in half types, also for a sentence that is all padding, and in decoding.
 
     Plain fairseq gives NaN for this row, forward and backward; an attention with mechanisms stays finite.
     """
@@ -551,6 +574,13 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
         require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
         require_finite_gradients(attention, f"{dtype}: a gradient is not finite")
         previous = None if out.carry is None else out.carry.detach()
+    try:
+        steps = _decode(model, where_placed(flags), torch.randn(5, 3, 24, dtype=dtype))
+    except RuntimeError as error:
+        raise PropertyFailed(f"{dtype}: in decoding, {error}") from error
+    for out in steps:
+        require(out.value.dtype == dtype, f"in decoding, an output of {out.value.dtype} from {dtype}")
+        require(bool(out.value.isfinite().all()), f"{dtype}: in decoding, not finite")
 
 
 def large_logits(flags: Flags) -> None:

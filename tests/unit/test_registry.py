@@ -329,6 +329,27 @@ def test_a_component_without_the_mechanism_is_refused():
         build_model({"own_on": "encoder"})
 
 
+@pytest.mark.parametrize(
+    ("title", "said", "first"),
+    [
+        ("on the device of the queries", "in decoding, a tensor is made without device", {"dtype": torch.float16}),
+        ("float16 finite, with maps", "float16: in decoding, .*same dtype", {"device": "cpu"}),
+    ],
+)
+@pytest.mark.parametrize("place", ["decoder", "cross"])
+def test_check_finds_what_only_decoding_does(place, title, said, first):
+    def before(self, heads, context):
+        if context.memory is None:
+            return heads + torch.cat([torch.zeros_like(heads[:, :, :1]), heads[:, :, :-1]], 2)
+        last = context.memory["last"] if "last" in context.memory else torch.zeros(heads.shape, **first)
+        context.memory["last"] = heads
+        return heads + last
+
+    register_mechanism("own")(mechanism(heads=before))
+    with pytest.raises(properties.PropertyFailed, match=said):
+        properties.PROPERTIES[title]({"own_on": place})
+
+
 def test_check_finds_another_type_in_the_second_layer():
     register_mechanism("own")(mechanism(qkv=carries(lambda context: context.v + context.previous.float())))
     with pytest.raises(RuntimeError, match="same dtype"):
