@@ -52,6 +52,17 @@ def test_gradients_and_dropout_of_differential_attention(need_weights):
     assert not torch.allclose(attend(q, k, v, ratio, gain, dropout=0.5), attend(q, k, v, ratio, gain))
 
 
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
+def test_the_difference_of_half_types_is_rounded_once(need_weights):
+    """With one key both outputs are its value, exactly: nothing else is rounded."""
+    v = torch.randn(B, H, 1, D, dtype=torch.bfloat16)
+    heads, _ = differential_attention(v, v, v, torch.tensor(0.3), torch.ones(D), 0.2, need_weights=need_weights)
+    exact = 0.7 * v.double()
+    expected = 0.8 * exact / (exact.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    assert heads.dtype == torch.bfloat16
+    torch.testing.assert_close(heads.double(), expected, rtol=1.01 * 2**-8, atol=0)
+
+
 def test_an_odd_width_cannot_be_halved():
     q = torch.zeros(1, 1, 2, 3)
     with pytest.raises(ValueError, match="even width to be halved, not 3"):
