@@ -241,6 +241,7 @@ def test_gold_trees_give_what_the_generator_meant(tmp_path, monkeypatch):
     [
         (["saw VERB 0 root", "man NOUN 1 obj", "with ADP 4 case", "hat NOUN 2 nmod"], {"noun"}),
         (["saw VERB 0 root", "man NOUN 1 obj", "with ADP 4 case", "eye NOUN 1 obl"], {"predicate"}),
+        (["seen VERB 0 root", "by ADP 3 case", "man NOUN 1 obl:agent"], {"predicate"}),
         (["is AUX 3 cop", "in ADP 3 case", "garden NOUN 0 root"], set()),
         (["dog NOUN 3 nmod:poss", "'s PART 1 case", "eye NOUN 0 root"], set()),
         (["saw _ 0 root", "man _ 1 obj", "with _ 4 case", "hat _ 2 nmod", "in _ 6 case", "May _ 1 obl:tmod"],

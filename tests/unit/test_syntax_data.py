@@ -11,6 +11,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_diverse.data import trees as binary
 from fairseq_diverse.data.lengths import PhraseLayers, phrase_layers
+from fairseq_diverse.data.live_trees import LiveTrees
 from fairseq_diverse.data.trees import SyntaxDataset, available_trees, binarize, project, words_of
 from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
@@ -80,6 +81,7 @@ def test_the_mean_of_the_largest_phrase_layers(files, tmp_path):
         ("a b@@", "subword-nmt", ["a", "b"], [1, 1]),
         ("▁a ▁b c ▁ d ▁e", "sentencepiece", ["a", "bc", "d", "e"], [1, 2, 2, 1]),
         ("a ▁b", "sentencepiece", ["a", "b"], [1, 1]),
+        ("▁a ▁ ▁b", "sentencepiece", ["a", "b"], [1, 2]),  # two spaces
         ("a@@ b", "none", ["a@@", "b"], [1, 1]),
         ("", "subword-nmt", [], []),
     ],
@@ -98,6 +100,7 @@ ESCAPES = {
     "``": '"',
     "ﬁ": "fi",
     "a&b": "a&b",
+    "1\\/2\\*": "1/2*",
     "&amp;lt;": "<",
     "&amp;amp;#91;": "[",
 }
@@ -185,6 +188,25 @@ def test_files_that_do_not_match_are_refused_and_nothing_is_written(files, file,
     with pytest.raises(ValueError, match=message):
         binarize(prefix, *paths, "subword-nmt")
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"), [(6, "bpe.en: 5 lines, but .* has 6 sentences"), (4, "no more lines")]
+)
+def test_text_and_trees_of_another_number_of_lines_than_the_data_are_refused(files, sentences, message):
+    prefix, *paths = files
+    write_source(prefix, [len(line.split()) + 1 for line in [*LINES, "one more"][:sentences]])
+    with pytest.raises(ValueError, match=message):
+        binarize(prefix, *paths, "subword-nmt")
+
+
+def test_trees_from_files_are_counted_over_all_calls(files):
+    _, _, dependency, _ = files
+    live = LiveTrees(("dependency",), {}, {"dependency": dependency}, "subword-nmt")
+    trees, unparsed = live(LINES[:2], LINES[:2])
+    assert [len(tree) for tree in trees] == [5, 1] and unparsed == [1]
+    with pytest.raises(UserError, match="sentence 4 is not that line of the input"):
+        live(LINES[2:4], [LINES[2], "other"])
 
 
 class Killed(BaseException):

@@ -61,6 +61,7 @@ def test_local_phrases_follow_the_rule(seed):
 
 def test_one_word_and_a_tree_deeper_than_the_stack():
     assert local_phrases(Tree.fromstring("(S (NP (NN x)))")) == ([0], [1], [2])
+    assert local_phrases(Tree.fromstring("(S (NP (NN x) (Y )) (NN z))")) == ([0, 0], [2, 2], [2, 1])  # Y has no word
     deep = Tree("X", ["w"])
     for _ in range(5000):
         deep = Tree("P", [deep, Tree("X", ["w"])])
