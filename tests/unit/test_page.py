@@ -124,6 +124,7 @@ def test_words_are_the_text():
     assert words("Don't: 我爱New York…") == ["Don", "'", "t", ":", " ", "我", "爱", "New", " ", "York", "…"]
     for text in ("", "  a  b\t", "कि़ताब, قَلَم", "ไทย"):
         assert "".join(words(text)) == text
+    assert words("5€+1") == ["5", "€", "+", "1"]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +143,11 @@ def test_differences_to_the_reference(text, reference, expected):
     kinds = {"r": ("reference",), (): ()}
     whole = [part if isinstance(part, Part) else Part(part[0], kinds[part[1]], {}) for part in expected]
     assert compare(text, {"reference": reference}) == whole
+
+
+def test_frequent_words_of_a_long_text_are_compared():
+    text = " a b" * 200
+    assert compare(f"x{text}", {"reference": f"y{text}"}) == [Part("x", ("reference",), {}), Part(text, (), {})]
 
 
 def test_differences_to_two_texts_are_kept_apart():
