@@ -21,7 +21,7 @@ from fairseq_diverse.experiments.accuracy_report import (
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.row_dots import draw_rows
 from fairseq_diverse.experiments.tables import load_table
-from fairseq_diverse.experiments.verdict import BETTER, OPEN, WORSE, draw_verdict
+from fairseq_diverse.experiments.verdict import BETTER, OPEN, WORSE, draw_verdict, verdict
 from fairseq_diverse.metrics.scores import score
 from fairseq_diverse.metrics.significance import bootstrap_interval
 
@@ -751,10 +751,13 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
         "first": [summary(1, 9, 5.0), summary(2, 8, 5.1)],
         "third": [summary(1, 9, 6.0, words=50.0), summary(2, 9, 6.1)],
     }
-    runs |= {"fourth": [summary(4, 7, 4.0)], "second": [summary(1, 3, 5.03), summary(2, 4, 5.0, machine=None)]}
+    runs |= {
+        "fourth": [summary(4, 7, 4.0)],
+        "second": [summary(1, 3, 5.03), summary(2, 4, 5.0, machine=None), summary(3, 4, 5.01)],
+    }
     runs = with_commands(runs)
-    for row in ("third", "fourth", "second"):
-        runs[row] = [run | {"parameters": 1234} for run in runs[row]]
+    for row, parameters in (("third", 1234), ("fourth", 1234), ("second", 1000)):
+        runs[row] = [run | {"parameters": parameters} for run in runs[row]]
     saved.save(tmp_path / "results", runs)
     text = tmp_path / "verdict.md"
     arguments = f"{name} --results {tmp_path}/results --verdict"
@@ -773,6 +776,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
         "one seed",
         "1 (baseline 2)",
     )
+    assert (second["seeds"], second["added parameters"]) == ("3 (baseline 2)", "0")
     assert "unknown machine: second" in text.read_text() and "with these seeds, a true difference" in text.read_text()
     lower = [run | {"test_nll": [value - 3 for value in run["test_nll"]]} for run in runs["third"]]
     saved.save(tmp_path / "lower", {"first": runs["first"], "third": lower})
@@ -786,6 +790,11 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     (tmp_path / "probing.yaml").write_text(PROBING)
     assert main(["report", str(tmp_path / "probing.yaml"), "--verdict"]) == 2
     assert "--verdict: is for translations; probing classifies" in capsys.readouterr().err
+
+
+def test_a_verdict_needs_less_than_the_level():
+    at, below = ({"nll_delta": -0.1, "nll_seed_p": p} for p in (0.05, 0.0499))
+    assert (verdict(at), verdict(below)) == ("not resolved", "helps")
 
 
 def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, capsys):
