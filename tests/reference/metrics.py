@@ -66,6 +66,25 @@ def rouge_l(hypotheses, references, beta=1.2):
     return 100 * sum(scores) / len(scores)
 
 
+def cider(hypotheses, references):
+    """CIDEr-D: Vedantam et al. (2015), Eqs. 1-3 and 6, one reference, mean over sentences; sigma = 6, times 10."""
+    scores = []
+    for h, r in zip(hypotheses, references, strict=True):
+        for n in range(1, 5):
+
+            def vector(tokens, n=n):
+                grams = ngrams(tokens, n)
+                with_it = {g: sum(g in ngrams(other, n) for other in references) for g in grams}
+                return {g: grams.count(g) * math.log(len(references) / max(1, with_it[g])) for g in grams}
+
+            a, b = vector(h), vector(r)
+            norms = [math.sqrt(sum(x * x for x in v.values())) for v in (a, b)]
+            dot = sum(min(a[g], b[g]) * b[g] for g in a if g in b)
+            cosine = dot / (norms[0] * norms[1]) if all(norms) else 0.0
+            scores.append(10 * math.exp(-((len(h) - len(r)) ** 2) / (2 * 6**2)) * cosine)
+    return sum(scores) / len(scores)
+
+
 def welch(a, b):
     """The statistic of Welch's t-test and its degrees of freedom."""
     means = [sum(x) / len(x) for x in (a, b)]

@@ -126,6 +126,7 @@ def test_scores_of_equal_predictions_are_numbers():
     assert glue_scores(("matthews", "f1", "pearson", "spearman"), [0] * 4, targets) == dict.fromkeys(
         ("matthews", "f1", "pearson", "spearman"), 0.0
     )
+    assert glue_scores(("pearson", "spearman"), [0, 1, 2], [1, 1, 1]) == {"pearson": 0.0, "spearman": 0.0}
     assert scores(TASKS["MRPC"], [0] * 4, targets)["majority"] == {"f1": pytest.approx(600 / 7), "accuracy": 75.0}
     assert "majority" not in scores(TASKS["STS-B"], [0.5, 0.2], [0.1, 0.4])
     for wrong in ([], [float("nan")] * 4):

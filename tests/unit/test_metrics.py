@@ -61,6 +61,7 @@ def test_word_metrics_equal_their_loop_versions(hypotheses):
     assert words.multi_bleu(hypotheses, REFERENCES).score == pytest.approx(loops.multi_bleu(h, r))
     assert words.word_error_rate(hypotheses, REFERENCES).score == pytest.approx(loops.word_error_rate(h, r))
     assert words.rouge_l(hypotheses, REFERENCES).score == pytest.approx(loops.rouge_l(h, r))
+    assert words.cider(hypotheses, REFERENCES).score == pytest.approx(loops.cider(h, r))
     assert yisi.yisi_0(hypotheses, REFERENCES).score == pytest.approx(yisi_loops.yisi_0(h, r))
 
 
@@ -73,7 +74,7 @@ def test_multi_bleu_is_sacrebleu_without_tokenizer_and_splits_compounds():
     parted = [[re.sub(r"(\w)-(\w)", r"\1 ##AT##-##AT## \2", line) for line in side] for side in (FAIR, REFERENCES)]
     expected = loops.multi_bleu(*map(split, parted))
     assert words.multi_bleu(FAIR, REFERENCES, compounds=True).score == pytest.approx(expected)
-    assert words.multi_bleu(["a b c"], ["a b d"]).score == 0  # no trigram is right: multi-bleu.perl does not smooth
+    assert words.multi_bleu(["a b c e"], ["a b d e"]).score == 0  # no trigram is right: multi-bleu.perl does not smooth
 
 
 def test_ter_of_li2022_shifts_where_wer_does_not():

@@ -155,6 +155,7 @@ def test_paired_difference_is_the_paired_t_test():
     three, four = (np.mean([[26.561, 3.3, 1.7]] * seeds, axis=0) for seeds in (3, 4))  # equal up to rounding
     assert not np.array_equal(three, four) and paired_difference(three, four)[1:] == (0.0, 1.0)
     assert paired_difference(three, four + 1)[1:] == (0.0, 0.0)
+    assert paired_difference([1, 2], [3, 4]) == (2.0, 0.0, 0.0)
 
 
 PAIRED = "values of the same sentences, at least two, are needed"
