@@ -104,7 +104,7 @@ def test_without_a_gate_every_head_gets_the_mechanisms():
     assert not extra["redundant"]
 
 
-@pytest.mark.parametrize("gate", ["0.5", "dynamic"])
+@pytest.mark.parametrize("gate", ["0.5", "1", "dynamic"])
 def test_pruned_heads_are_zero_and_the_others_plain(gate):
     attention, x, heads, extra = run({"enliven": "prune", "enliven_gate": gate})
     plain, _ = expected_heads(attention, x, {}, False)

@@ -48,18 +48,23 @@ def test_interacting_heads(combine, key_width):
             torch.testing.assert_close(got.weights[:, b], torch.tensor(maps, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("key_width", [0, 4])
-def test_differential_attention(key_width):
-    """Its halves of the queries are divided by sqrt(Dk / 2), not sqrt(Dk)."""
-    attention, x = attention_of({"differential_on": "encoder", "qk_head_dim": key_width})
+@pytest.mark.parametrize(("key_width", "kind"), [(0, "none"), (4, "none"), (0, "dependency")])
+def test_differential_attention(key_width, kind):
+    """Its halves of the queries are divided by sqrt(Dk / 2), not sqrt(Dk); both maps have the masks of mechanisms."""
+    attention, x = attention_of(
+        {"differential_on": "encoder", "qk_head_dim": key_width, "syntax": kind, "syntax_on": "encoder"}
+    )
+    word, head = (torch.where(REAL, x, -1) for x in (torch.arange(T), T - 1))
+    trees = torch.stack([word, head, *[torch.zeros_like(word)] * 3], -1)
+    seen = REAL[:, None] & dependency_relation(word, head) if kind == "dependency" else REAL[:, None].expand(B, T, T)
     own, initial = attention.differential, 0.8 - 0.6 * math.exp(-0.3)
     vectors = [vector.tolist() for vector in (own.query_1, own.key_1, own.query_2, own.key_2)]
     ratio = differential.differential_ratio(*vectors, initial)
     with torch.no_grad():
         q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
-        got = attention.eval().attend(x, x, x, ~REAL, need_head_weights=True)
+        got = attention.eval().attend(x, x, x, ~REAL, need_head_weights=True, relations=relate(trees, ("dependency",)))
         for b in range(B):
-            allowed = REAL[b].expand(T, T).tolist()
+            allowed = attend_somewhere(seen[b]).tolist()
             outputs, maps = zip(
                 *(
                     differential.differential_attention(
