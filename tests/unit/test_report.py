@@ -719,7 +719,7 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
     assert first["bleu"] == pytest.approx(further["first"][0]["metrics"]["bleu"]) and second["published"] == {
         "bleu": 24.1
     }
-    assert second["nll_delta"] == pytest.approx(-1) and len(second["seed_interval"]) == 2
+    assert second["nll_delta"] == pytest.approx(-1) and len(second["nll_seed_interval"]) == 2
 
     saved.save(tmp_path / "results", with_commands(runs, OWN | {"second": "0.2"}))
     asked = ["report", name, "--results", str(tmp_path / "results")]
