@@ -1,13 +1,18 @@
 """Draw figures: attention maps of a sentence pair, heads of several models, curves, tables, sentence lengths."""
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.cli import named_checkpoints, named_path
-from fairseq_diverse.cli.report import add_source_arguments, nothing_finished, read_summaries
+from fairseq_diverse.cli.report import (
+    add_comparison_arguments,
+    add_source_arguments,
+    choose,
+    nothing_finished,
+    read_summaries,
+)
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
@@ -20,8 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairseq_diverse.experiments.learning_curves import Training
-    from fairseq_diverse.experiments.rows import Row
-    from fairseq_diverse.experiments.tables import Table
     from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
@@ -117,20 +120,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Draw a table's figures against a flag: one curve for the rows that differ in it alone, means over "
         "seeds with one standard deviation. A row without a number there is a dashed level. With --verdict, draw each "
         "row's differences in NLL and BLEU to its baseline with their intervals, as `report --verdict` tests them; "
-        "with --by, those in NLL in groups of test sentences, as `report --by` shows them.",
+        "with --by, those in NLL in groups of test sentences, as `report --by` shows them; both of the first test set "
+        "or that of --test.",
         epilog="example: fairseq-diverse plot rows multi30k-li2022 --out heads.png",
     )
     add_table_arguments(table)
     add_source_arguments(table)
+    add_comparison_arguments(table)
+    table.set_defaults(finished=False)
     table.add_argument(
         "--x", metavar="FLAG", help="the flag, those that go with it after a comma (default: the table's)"
     )
     table.add_argument(
-        "--by", metavar="PROPERTY", help="length, rare-words, attachment or verb-final, of the first test set"
+        "--by",
+        metavar="PROPERTY",
+        help="length, rare-words, attachment or verb-final, of one test set (default: the first)",
     )
-    table.add_argument(
-        "--verdict", action="store_true", help="differences in NLL and BLEU to the baseline, of the first test set"
-    )
+    table.add_argument("--verdict", action="store_true", help="differences in NLL and BLEU to the baseline")
     table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
 
     lengths = kinds.add_parser(
@@ -230,9 +236,11 @@ def plot_rows(args: argparse.Namespace) -> None:
     if args.by and args.verdict:
         raise UserError("--by and --verdict: one of them")
     if args.by or args.verdict:
-        save_figure(_differences(args, table, rows), args.out)
+        save_figure(_differences(args), args.out)
         print(args.out)
         return
+    if given := [flag for flag in ("baseline", "without", "best", "test") if getattr(args, flag)]:
+        raise UserError(f"--{given[0]}: is for --verdict and --by")
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:
         raise UserError(f"--x: needed, since {table.name} has no `x`: the flag in which the rows differ")
@@ -244,30 +252,29 @@ def plot_rows(args: argparse.Namespace) -> None:
     print(args.out)
 
 
-def _differences(args: argparse.Namespace, table: "Table", rows: "Sequence[Row]") -> "Figure":
+def _differences(args: argparse.Namespace) -> "Figure":
     """The picture of --by or --verdict."""
+    from fairseq_diverse.cli.report_views import folder_of_runs, tests_of
     from fairseq_diverse.experiments.groups import compare_groups, draw_groups
-    from fairseq_diverse.experiments.report import compare, of_test, test_names
+    from fairseq_diverse.experiments.report import compare, of_test
     from fairseq_diverse.experiments.sentences import find_records, known_property
     from fairseq_diverse.experiments.verdict import draw_verdict
 
     if args.by:
         known_property(args.by)
-    names = {name for row in rows for name in (row.name, row.baseline)}
-    shown, others = ([row for row in table.rows.values() if (row.name in names) == own] for own in (True, False))
-    shown = [row if row.baseline in names else dataclasses.replace(row, baseline=row.name) for row in shown]
-    summaries, of_others = read_summaries(args, shown), read_summaries(args, others, asked=False) if others else {}
-    test = test_names(shown, summaries)[0]
-    view, further = of_test(shown, summaries, test), of_test(others, of_others, test)
+    asked = choose(args)
+    names, (test, *_) = tests_of(asked)
+    view, further = of_test(asked.rows, asked.summaries, test), of_test(*asked.others, test)
     if args.verdict:
         lines = compare(*view, further)
     else:
-        records = find_records(shown, summaries, args.results, Path(args.runs).resolve() if args.runs else None)
+        records = find_records(asked.rows, asked.summaries, args.results, folder_of_runs(args))
         lines = compare_groups(*view, records, args.by, test, further)
     if not any("nll_delta" in line for line in lines):
-        asked = f"--by {args.by}" if args.by else "--verdict"
-        raise UserError(f"{asked}: no row of {table.name} has a finished run beside one of its baseline")
-    return draw_groups(lines, f"{table.title}: by {args.by}") if args.by else draw_verdict(*view, lines, table.title)
+        given = f"--by {args.by}" if args.by else "--verdict"
+        raise UserError(f"{given}: no row of {asked.table.name} has a finished run beside one of its baseline")
+    title = f"{asked.table.title}: {test}" if len(names) > 1 else asked.table.title
+    return draw_groups(lines, f"{title}: by {args.by}") if args.by else draw_verdict(*view, lines, title)
 
 
 def plot_attention(args: argparse.Namespace) -> None:

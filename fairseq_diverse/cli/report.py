@@ -39,17 +39,10 @@ MARKER = "fairseq-diverse report (?P<command>.+?)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser, nargs="?")
     add_source_arguments(parser)
-    parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
-    parser.add_argument(
-        "--without", metavar="a,b", help="leave these rows out, of the tests too (of --rows, the others are tested)"
-    )
-    parser.add_argument(
-        "--best", action="store_true", help="of a row's grid, only the point with the lowest NLL in its last validation"
-    )
+    add_comparison_arguments(parser)
     parser.add_argument(
         "--finished", action="store_true", help="only rows with a finished run; a note names the others"
     )
-    parser.add_argument("--test", metavar="NAME", help="only this test set")
     parser.add_argument(
         "--verdict", action="store_true", help="one line a row: does it help, how sure is that, what does it cost"
     )
@@ -85,6 +78,18 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
     source.add_argument("--results", type=Path, metavar="DIR", help="folder of saved summaries, instead of runs")
+
+
+def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which rows are compared with which, and on what."""
+    parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
+    parser.add_argument(
+        "--without", metavar="a,b", help="leave these rows out, of the tests too (of --rows, the others are tested)"
+    )
+    parser.add_argument(
+        "--best", action="store_true", help="of a row's grid, only the point with the lowest NLL in its last validation"
+    )
+    parser.add_argument("--test", metavar="NAME", help="only this test set")
 
 
 def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]", asked: bool = True) -> "dict[str, list[Summary]]":
@@ -141,7 +146,7 @@ def refresh(path: Path) -> None:
     print(f"{path}: {count} table{'s' * (count > 1)}")
 
 
-def _asked(args: argparse.Namespace) -> Asked:
+def choose(args: argparse.Namespace) -> Asked:
     """The table and its rows that the arguments choose, each with the row that it is compared with, which come first
     where they were not chosen."""
     from fairseq_diverse.experiments import report
@@ -199,7 +204,7 @@ def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
     from fairseq_diverse.experiments import formats, saved
 
-    asked = _asked(args)
+    asked = choose(args)
     table, rows, summaries = asked.table, asked.rows, asked.summaries
     if len(given := [f"--{flag}" for flag in ("verdict", "by", "heads") if getattr(args, flag)]) > 1:
         raise UserError(f"{' and '.join(given)}: one of them")

@@ -88,7 +88,7 @@ def translation_view(asked: Asked) -> "View":
     from fairseq_diverse.experiments.verdict import verdict, verdict_cells, verdict_notes
 
     args, table = asked.args, asked.table
-    names, chosen = _tests(asked)
+    names, chosen = tests_of(asked)
     views = [report.of_test(asked.rows, asked.summaries, name) for name in chosen]
     further = [report.of_test(*asked.others, name) for name in chosen]
     lines = [report.compare(*view, others) for view, others in zip(views, further, strict=True)]
@@ -116,7 +116,7 @@ def translation_view(asked: Asked) -> "View":
     return list(zip(cells, titles, own, strict=True)), content
 
 
-def _tests(asked: Asked) -> tuple[list[str], list[str]]:
+def tests_of(asked: Asked) -> tuple[list[str], list[str]]:
     """All test sets, and those that are shown."""
     from fairseq_diverse.experiments.report import test_names
 
@@ -133,7 +133,7 @@ def groups_view(asked: Asked) -> "View":
     args, rows, summaries = asked.args, asked.rows, asked.summaries
     properties = [sentences.known_property(name.strip()) for name in args.by.split(",")]
     records = sentences.find_records(rows, summaries, args.results, folder_of_runs(args))
-    names, chosen = _tests(asked)
+    names, chosen = tests_of(asked)
     content: dict[str, Any] = {}
     found: list[tuple[list[list[str]], str, list[str]]] = []
     for test in chosen:

@@ -51,22 +51,24 @@ def verdict_cells(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> li
     """A header and a row of text for each row that has a baseline."""
     of_name = {line["row"]: line for line in lines}
     cells = [["mechanism", "against", "data", "seeds", "Δ NLL", "95% interval", "verdict", "Welch p"]]
-    cells[0] += ["training speed", "added parameters"]
+    cells[0] += ["Δ BLEU", "training speed", "added parameters"]
     for row in rows:
         if row.name == row.baseline:
             continue
         line, first = of_name[row.name], of_name.get(row.baseline, {"seeds": 0})
         shown = [row.name, row.baseline, Path(row.data).name]
         if "nll_delta" not in line:
-            cells.append([*shown, *[""] * 3, "baseline: not run" if line["seeds"] else "not run", *[""] * 3])
+            cells.append([*shown, *[""] * 3, "baseline: not run" if line["seeds"] else "not run", *[""] * 4])
             continue
         seeds = str(line["seeds"]) + f" (baseline {first['seeds']})" * (line["seeds"] != first["seeds"])
         interval = "" if "nll_untested" in line else "{:+.3f} to {:+.3f}".format(*line["nll_seed_interval"])
+        bleu = f"{line['delta']:+.2f}"
+        bleu += " ({:+.2f} to {:+.2f})".format(*line["seed_interval"]) if "seed_interval" in line else ""
         speed = "-" if line["no_speed"] else "" if line["speed"] is None else f"{line['speed']:.2f}"
         counts = line["parameters"], first["parameters"]
         added = "" if None in counts else f"{counts[0] - counts[1]:+,}".replace("+0", "0")
         welch = "" if line.get("nll_seed_welch_p") is None else p_number(line["nll_seed_welch_p"])
-        cells.append([*shown, seeds, f"{line['nll_delta']:+.3f}", interval, verdict(line), welch, speed, added])
+        cells.append([*shown, seeds, f"{line['nll_delta']:+.3f}", interval, verdict(line), welch, bleu, speed, added])
     return cells
 
 
@@ -82,6 +84,8 @@ def verdict_notes(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
     ]
     if "Welch p" in columns:
         text.append("Welch p: of the row and its baseline alone, whose standard deviations may differ; no verdict")
+    if "Δ BLEU" in columns:
+        text.append("Δ BLEU: in brackets its 95% interval over seeds, as that of NLL; no verdict")
     text += seeds_notes(done, {"nll_": ("NLL", 3)})[1:]
     speed = [
         f"training speed: target subwords a second, divided by the baseline's; {ALONE}",

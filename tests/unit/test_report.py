@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import statistics
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -772,6 +774,10 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     low, high = map(float, third["95% interval"].split(" to "))
     assert 0 < low < 1 < high < 2 and (low + high) / 2 == pytest.approx(1, abs=1e-3)
     assert third["training speed"] == "0.75" and second["training speed"] == "-"
+    delta, low, high = map(float, re.fullmatch(r"(\S+) \((\S+) to (\S+)\)", third["Δ BLEU"]).groups())
+    before, after = (statistics.mean(run["metrics"]["bleu"] for run in runs[row]) for row in ("first", "third"))
+    assert delta == pytest.approx(after - before, abs=0.005) and low < delta < high
+    assert (low + high) / 2 == pytest.approx(delta, abs=0.015) and re.fullmatch(r"[+-]\d\.\d\d", fourth["Δ BLEU"])
     assert second["verdict"] == "not resolved" and (fourth["verdict"], fourth["seeds"]) == (
         "one seed",
         "1 (baseline 2)",
@@ -782,7 +788,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     saved.save(tmp_path / "lower", {"first": runs["first"], "third": lower})
     assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict"])
     shown = capsys.readouterr().out
-    assert re.search(r"^third .* helps +[<.0-9 ]+ +0.75 +\+234$", shown, re.MULTILINE)
+    assert re.search(r"^third .* helps +[<.0-9 ]+ [-+.0-9]+ \(.+\) +0.75 +\+234$", shown, re.MULTILINE)
     assert not main(["report", name, "--results", str(tmp_path / "lower"), "--verdict", "--format", "json"])
     verdicts = {line["row"]: line.get("verdict") for line in json.loads(capsys.readouterr().out)["rows"]}
     assert verdicts == {"first": None, "third": "helps", "fourth": None, "second": None}
@@ -797,7 +803,7 @@ def test_a_verdict_needs_less_than_the_level():
     assert (verdict(at), verdict(below)) == ("not resolved", "helps")
 
 
-def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, capsys):
+def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypatch, capsys):
     """Bars are the intervals of Dunnett's test, colours its p of each measure, dots the seeds less the baseline."""
     name = table(THIRD)
     rows = list(load_table(name).rows.values())
@@ -832,6 +838,15 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, capsys):
     assert "--by and --verdict: one of them" in capsys.readouterr().err
     assert main(["plot", "rows", name, "--verdict", "--runs", str(tmp_path), "--out", str(tmp_path / "v.png")]) == 2
     assert "no row of" in (err := capsys.readouterr().err) and "has a finished run" in err
+    assert main(["plot", "rows", *asked[:-1], "--best", "--x", "lr", "--out", str(tmp_path / "v.png")]) == 2
+    assert "--best: is for --verdict and --by" in capsys.readouterr().err
+    drawn = Mock(return_value=figure)
+    monkeypatch.setattr("fairseq_diverse.experiments.verdict.draw_verdict", drawn)
+    flags = ["--baseline", "third", "--without", "first", "--rows", "second", "--out", str(tmp_path / "v.png")]
+    assert not main(["plot", "rows", *asked, *flags])
+    rows, _, lines, title = drawn.call_args.args
+    assert [(row.name, row.baseline) for row in rows] == [("third", "third"), ("second", "third")]
+    assert lines[1]["nll_seed_rows"] == 1 and "--without first" in title
 
 
 def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
