@@ -137,6 +137,8 @@ def draw_verdict(
     panels[0].set_ylim(len(shown) - 0.5, -0.5)
     bars = "bar: 95% interval over seeds (Dunnett's); " * any(line.get("nll_seed_interval") for _, line in shown)
     outcomes = ", ".join(text for style, text in OUTCOMES.items() if style in styles)
-    figure.supxlabel(f"minus the baseline's; {bars}hollow: a seed\n{outcomes}", fontsize=9)
+    baselines = {row.baseline for row, _ in shown}
+    of = baselines.pop() if len(baselines) == 1 else "the baseline"
+    figure.supxlabel(f"minus {of}'s; {bars}hollow: a seed\n{outcomes}", fontsize=9)
     figure.suptitle(title, fontsize=10)
     return figure

@@ -824,6 +824,7 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
             assert len(seeds.get_xdata()) == len(nll[line["row"]]) and seeds.get_fillstyle() == "none"
             ends = [list(bar[0][:, 0]) for bar in (bars.get_segments() for bars in container[2])]
             assert ends == ([pytest.approx(line[f"{prefix}seed_interval"])] if line["row"] != "fourth" else [])
+    assert figure.get_supxlabel().startswith("minus first's; bar: 95% interval")
     assert figure.get_supxlabel().endswith(
         "better (p < 0.05), square: worse (p < 0.05), disc: not resolved or not tested"
     )
