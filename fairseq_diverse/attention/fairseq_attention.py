@@ -65,7 +65,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         self.is_plain = not mechanisms and shape == before
         noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
         if shape.key_width != before.key_width:
-            self.scaling = shape.key_width**-0.5
+            self.scaling = shape.scale
             self.q_proj = quant_noise(nn.Linear(embed_dim, num_heads * shape.key_width), *noise)
         self.key_heads = shape.key_heads
         if (shape.key_width, shape.key_heads) != (before.key_width, before.key_heads):
@@ -124,6 +124,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
 
         Raises:
             UserError: the position term with a mechanism that has no map per head.
+            ValueError: a mechanism keeps a tensor in ``memory`` of which the batch is not the first dimension.
         """
         need_weights = need_weights or need_head_weights
         fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
@@ -159,6 +160,9 @@ class StagedAttention(StagedBody, MultiheadAttention):
         )
         output = self.run_stages(context, need_weights, terms)
         if context.memory:
+            for name, kept in context.memory.items():
+                if len(kept) != query.size(1):
+                    raise ValueError(f"memory {name!r} {(*kept.shape,)}: not the {query.size(1)} sentences come first")
             self.set_incremental_state(incremental_state, MEMORY, context.memory)
         value = self.combine_heads(output.heads.permute(2, 0, 1, 3).flatten(2))  # (T, B, C)
         shown = None
@@ -205,7 +209,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         """
 
         def split(x: Tensor, heads: int) -> Tensor:
-            return x.view(x.size(0), x.size(1), heads, -1).permute(1, 2, 0, 3)
+            return x.view(x.size(0), x.size(1), heads, x.size(2) // heads).permute(1, 2, 0, 3)
 
         q = split(self.q_proj(query) * self.scaling, self.num_heads)
         cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}

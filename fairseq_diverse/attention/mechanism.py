@@ -78,7 +78,7 @@ class AttentionShape:
             computes with the number keeps it in a buffer, as differential attention does.
         width: C, of the model.
         heads: H.
-        key_width: of each head's queries and keys.
+        key_width: of each head's queries and keys; 0: there are none, and the logits are 0 before the stages.
         head_width: D, of each head's values.
         out_width: input width of the output projection.
         out_gain: factor on the initial weights of the output projection.
@@ -97,6 +97,11 @@ class AttentionShape:
     out_gain: float = 1.0
     query_width: int = 0
     key_heads: int = 0
+
+    @property
+    def scale(self) -> float:
+        """Factor of the queries: 1 / sqrt(Dk)."""
+        return float((self.key_width or 1) ** -0.5)
 
     @classmethod
     def of(cls, component: str, layer: int, width: int, heads: int) -> Self:

@@ -83,7 +83,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         before = replace(plan.shape(component, layer), query_width=qdim or embed_dim)
         built, shape = build_mechanisms(plan.at(component, layer), before)
         self.embed_dim, self.num_heads, self.dropout, self.trees = embed_dim, num_heads, dropout, plan.trees
-        self.scale = shape.key_width**-0.5
+        self.scale = shape.scale
         self.key_heads = shape.key_heads
         self.k_proj = nn.Linear(kdim or embed_dim, self.key_heads * shape.key_width, bias)
         self.v_proj = nn.Linear(vdim or embed_dim, self.key_heads * shape.head_width, bias)
@@ -157,7 +157,9 @@ class StandaloneAttention(StagedBody, nn.Module):
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
         q, k, v = (
-            repeat_heads(projection(x).unflatten(-1, (heads, -1)).transpose(1, 2), self.num_heads)
+            repeat_heads(
+                projection(x).unflatten(-1, (heads, projection.out_features // heads)).transpose(1, 2), self.num_heads
+            )
             for projection, x, heads in (
                 (self.q_proj, query, self.num_heads),
                 (self.k_proj, key, self.key_heads),

@@ -222,7 +222,7 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
     if request is not None:
         loss = loss + extra["agreement"].sum()
     loss.backward()
-    return {name: p.grad for name, p in model.named_parameters()}
+    return {name: p.grad for name, p in model.named_parameters() if p.numel()}
 
 
 def called_twice(flags: Flags) -> None:

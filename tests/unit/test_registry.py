@@ -476,13 +476,54 @@ class DropsHeads(Mechanism):
         return heads * kept / kept.type_as(heads).mean().clamp(min=0.1)
 
 
-@pytest.mark.parametrize("own", [Router, CarriesValues, DropsHeads])
-@pytest.mark.parametrize("place", ["encoder", "decoder", "cross", "roberta"])
+class HardCoded(Mechanism):
+    """weights[h, t, s] = softmax_s(-(s - t - shift[h])^2 / 2), without queries and keys (You et al., 2020)"""
+
+    Settings = On
+    components = ("encoder", "decoder")
+    refuses: ClassVar = {"qk-head-dim": "there are no queries"}
+
+    def __init__(self, settings, where):
+        super().__init__(settings, where)
+        shift = torch.arange(where.heads) % 3 - 1
+        self.register_buffer("shift", shift.clamp(max=0) if where.component == "decoder" else shift)
+
+    @classmethod
+    def project(cls, settings, where):
+        return replace(where, key_width=0)
+
+    def bias(self, context):
+        t, s = (torch.arange(x.size(2), device=x.device) for x in (context.q, context.k))
+        distance = s - (t + len(s) - len(t))[:, None] - self.shift[:, None, None]
+        return (-distance.square() / 2).to(context.q.dtype)
+
+
+PLACES = "encoder", "decoder", "cross", "roberta"
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize(
+    ("own", "place"),
+    [*itertools.product((Router, CarriesValues, DropsHeads), PLACES)]
+    + [(HardCoded, place) for place in PLACES if place != "cross"],
+)
 def test_mechanisms_of_other_papers_have_every_property(own, place):
     register_mechanism("own")(own)
     for title, holds in properties.PROPERTIES.items():
         if properties.applies(title, place):
             holds(at({"own_on": "{on}"}, place))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_weights_without_queries_and_keys():
+    register_mechanism("own")(HardCoded)
+    attention, x, real = StandaloneAttention(24, 4, mechanisms={"own": {}}), torch.randn(2, 5, 24), (5, 3)
+    assert not attention.q_proj.weight.numel() + attention.k_proj.weight.numel()
+    padding = torch.arange(5) >= torch.tensor(real)[:, None]
+    weights = attention.attend(x, x, x, padding, need_weights=True).weights
+    for b, h, t in itertools.product(range(2), range(4), range(5)):
+        terms = [math.exp(-((s - t - (h % 3 - 1)) ** 2) / 2) * (s < real[b]) for s in range(5)]
+        assert weights[b, h, t].tolist() == pytest.approx([term / sum(terms) for term in terms], abs=1e-6)
 
 
 @pytest.mark.parametrize("own_on", ["encoder,decoder,cross", "decoder:1+3,cross:1+3"])
@@ -1048,6 +1089,17 @@ def test_a_float_may_have_an_integer_as_default():
 def test_without_reordering_only_the_beam_matters():
     register_mechanism("own")(KeepsStateOnItself)
     properties.step_by_step({"own_on": "decoder"}, beam=1)
+
+
+def test_memory_without_the_batch_first_is_named():
+    def keep(self, heads, context):
+        if context.memory is not None:
+            context.memory["last"] = heads.transpose(0, 1)
+        return heads
+
+    register_mechanism("own")(mechanism(heads=keep))
+    with pytest.raises(ValueError, match=r"memory 'last' \(4, \d+, 1, 6\): not the \d+ sentences come first"):
+        properties.PROPERTIES["step by step = full pass, beam 5 reordered"]({"own_on": "decoder"})
 
 
 def test_memory_is_reordered_automatically():
