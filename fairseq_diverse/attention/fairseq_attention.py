@@ -162,7 +162,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
         if context.memory:
             for name, kept in context.memory.items():
                 if len(kept) != query.size(1):
-                    raise ValueError(f"memory {name!r} {(*kept.shape,)}: not the {query.size(1)} sentences come first")
+                    shape = f"{(*kept.shape,)}: the first dimension must be the batch, {query.size(1)}"
+                    raise ValueError(f"memory {name!r} {shape}")
             self.set_incremental_state(incremental_state, MEMORY, context.memory)
         value = self.combine_heads(output.heads.permute(2, 0, 1, 3).flatten(2))  # (T, B, C)
         shown = None

@@ -29,7 +29,7 @@ CHARACTERS = 20  # per subword; longer lines are not segmented, since the time i
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, metavar="FILES", help="one, or several for an ensemble: A:B")
     parser.add_argument("--data", required=True, help="prepared data set of its training")
-    parser.add_argument("--input", metavar="FILE", help="raw text (default: stdin)")
+    parser.add_argument("--input", metavar="FILE", help="raw text (default, and -: stdin)")
     parser.add_argument("--out", metavar="FILE", help="default: stdout")
     parser.add_argument("--beam", type=int, default=5, help="hypotheses kept at each step (default: 5)")
     parser.add_argument(
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    args.input = None if args.input == "-" else args.input
     if args.buffer_size is None:
         args.buffer_size = 1 if not args.input and sys.stdin.isatty() else 1024
     for name in ("beam", "nbest", "batch_size", "buffer_size"):

@@ -409,7 +409,7 @@ def test_translate_parses_stdin(data, checkpoint, tmp_path):
     assert read_record(prepared)["parsers"]["dependency"]["model"] == str(model.resolve())
     lines = ["He sees the tower .", "", " ".join(["tower"] * 600), "The old man ( he ) sleeps ."]
     line = [*COMMAND, "translate", "--checkpoint", checkpoint, "--data", prepared, "--cpu", "--max-len-b", 12]
-    line += ["--constituency-model", MODELS["constituency"].resolve()]
+    line += ["--input", "-", "--constituency-model", MODELS["constituency"].resolve()]
     text = "\n".join(lines) + "\n"
     done = subprocess.run([*map(str, line)], input=text, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1098,7 +1098,7 @@ def test_memory_without_the_batch_first_is_named():
         return heads
 
     register_mechanism("own")(mechanism(heads=keep))
-    with pytest.raises(ValueError, match=r"memory 'last' \(4, \d+, 1, 6\): not the \d+ sentences come first"):
+    with pytest.raises(ValueError, match=r"memory 'last' \(4, (\d+), 1, 6\): .* must be the batch, \1$"):
         properties.PROPERTIES["step by step = full pass, beam 5 reordered"]({"own_on": "decoder"})
 
 
