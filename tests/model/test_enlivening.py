@@ -148,9 +148,9 @@ def test_missing_trees_are_named(flags, needed):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"syntax": "phrase", "syntax_on": "decoder"}, "--syntax-on 'decoder': syntax is defined for encoder"),
+        ({"syntax": "phrase", "syntax_on": "decoder"}, "--syntax-on 'decoder': syntax is defined on encoder only"),
         ({"syntax": "phrase", "phrase_limit": -1}, "--phrase-limit -1: must be at least 0"),
-        ({"enliven": "prune", "enliven_on": "cross"}, "--enliven-on 'cross': enliven is defined for encoder"),
+        ({"enliven": "prune", "enliven_on": "cross"}, "--enliven-on 'cross': enliven is defined on encoder only"),
         ({"enliven": "prune", "enliven_gate": "1.5"}, "--enliven-gate '1.5': must be dynamic or a number in (0, 1]"),
         ({"enliven": "prune", "enliven_gate": "0"}, "--enliven-gate '0': must be dynamic or a number in (0, 1]"),
         ({"enliven": "prune", "enliven_gate": "soft"}, "--enliven-gate 'soft': must be dynamic"),
