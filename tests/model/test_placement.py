@@ -56,6 +56,10 @@ def test_only_where_placed(placement, names):
                 {"evolving_on": "encoder"},
             )
         ),
+        (
+            {"interacting": "sum", "interacting_on": "encoder:2", "talking": "logits"},  # the last layer
+            "--interacting-on 'encoder:2': encoder:2 also has talking",
+        ),
         *(
             ({"evolving_on": "cross", "evolving_conv": conv}, f"--evolving-conv {conv!r}: must be a number in [0, 1]")
             for conv in ("1.5", "-0.1", "much", "encoder", "cross:0.1,cross:0.2", "self:0.1", "cross:x", "cross:2", "")

@@ -1,9 +1,9 @@
-"""Masked softmax: the formula, in every type."""
+"""Masks: the formulas, in every type."""
 
 import pytest
 import torch
 
-from fairseq_diverse.attention.functional.masking import masked_softmax
+from fairseq_diverse.attention.functional.masking import additive_mask, masked_logits, masked_softmax
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -28,3 +28,17 @@ def test_masked_softmax_is_that_of_the_allowed_keys_alone(dtype, level):
 def test_a_row_without_an_allowed_key_is_uniform(dtype):
     weights = masked_softmax(torch.randn(1, 1, 2, 4).to(dtype), torch.zeros(1, 1, 2, 4, dtype=torch.bool))
     assert weights.equal(torch.full((1, 1, 2, 4), 0.25))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_masked_logits_of_half_types_are_in_float32(dtype):
+    logits, allowed = torch.randn(2, 4).to(dtype), torch.tensor([True, False, True, True])
+    masked = masked_logits(logits, allowed)
+    assert masked.equal(logits.float().masked_fill(~allowed, torch.finfo(torch.float32).min))
+    assert masked_logits(logits, None).equal(logits.float())
+
+
+def test_a_bias_and_a_mask_as_one_mask():
+    bias, allowed = torch.tensor([[7e4, -7e4, 9e4, 69999]]), torch.tensor([[True, True, False, True]])
+    assert additive_mask(bias, allowed).tolist() == [[0, -140000, -torch.inf, -1]]
+    assert additive_mask(bias, None).tolist() == [[-2e4, -16e4, 0, -20001]]

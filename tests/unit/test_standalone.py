@@ -168,6 +168,14 @@ def test_a_number_that_hides_is_as_true(hidden, flags):
     torch.testing.assert_close(attention(x, x, x, ends, attn_mask=mask)[0], expected)
 
 
+@pytest.mark.parametrize("gate", [{}, {"enliven": {"kind": "enliven", "gate": "1"}}])
+def test_numbers_of_a_mask_are_added_to_those_of_mechanisms(gate):
+    attention = StandaloneAttention(C, H, mechanisms={"localness": {}, **gate})
+    x, mask, trees = torch.randn(B, T, C), torch.randn(T, T), batch()["source_trees"]
+    without, added = (attention.attend(x, x, x, None, True, numbers, trees=trees).weights for numbers in (None, mask))
+    torch.testing.assert_close(added, (without.log() + mask).softmax(-1))
+
+
 def test_masks_of_integers_are_refused():
     """Torch refuses them, too; 1 may mean that a key is hidden or that it is seen."""
     attention, x = StandaloneAttention(C, H), torch.randn(B, T, C)

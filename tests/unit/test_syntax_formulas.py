@@ -13,6 +13,8 @@ from fairseq_diverse.attention.functional.syntax import (
     phrase_relation,
 )
 from fairseq_diverse.attention.mechanism import AttentionShape
+from fairseq_diverse.attention.mechanisms.localness import Localness
+from fairseq_diverse.attention.mechanisms.relative import RelativePositions
 from fairseq_diverse.attention.mechanisms.syntax import PhraseAttention, Syntax
 from fairseq_diverse.attention.relations import relate
 from tests.reference import syntax as reference
@@ -185,3 +187,15 @@ def test_the_phrase_bias_of_an_attention_is_0_outside_the_phrase():
     module = PhraseAttention(Syntax.Settings("phrase", limit=K), AttentionShape.of("encoder", 1, H * D, H))
     bias, seen = module.penalty(relate(torch.stack(trees(), -1), ("constituency",)))
     assert bias[seen].max() < 0 and not bias[~seen].any()
+
+
+def test_initial_values():
+    """Xavier's; the vectors of relative layers have about length 1."""
+    torch.manual_seed(0)
+    shape = AttentionShape.of("encoder", 1, 512, H * 2)
+    relative = RelativePositions(RelativePositions.Settings("encoder"), shape)
+    local, phrase = Localness(Localness.Settings("encoder"), shape), PhraseAttention(Syntax.Settings("phrase"), shape)
+    for x in (*relative.parameters(), *local.parameters(), phrase.hidden.weight, phrase.out):
+        bound = (6 / sum(x.shape)) ** 0.5
+        assert 0.9 * bound < x.abs().max() <= bound
+    assert phrase.embedding.std().item() == pytest.approx(shape.key_width**-0.5, rel=0.1)
