@@ -10,6 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY, FairseqCriterion
+from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
+    LabelSmoothedCrossEntropyCriterionWithAlignment,
+)
 from fairseq.logging import metrics
 
 from fairseq_diverse.attention.request import TERMS, AttentionRequest, JoinedRequest
@@ -18,6 +21,7 @@ from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement i
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
+from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model, dictionary
 from tests.reference import agreement as reference
@@ -97,7 +101,29 @@ def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size():
         torch.testing.assert_close(loss, plain[0] + 0.7 * size * agreement.sum())
         torch.testing.assert_close([log["loss"], log["nll_loss"]], [plain[0].detach(), plain[2]["nll_loss"]])
         for term, value in zip(terms.split(","), agreement, strict=True):
-            torch.testing.assert_close(log[f"disagreement_{term}"], -value * size)
+            torch.testing.assert_close(log[f"disagreement_{term}"], -value.detach() * size)
+            assert not log[f"disagreement_{term}"].requires_grad
+
+
+def test_losses_of_single_tokens_are_the_likelihood_alone():
+    model = build_model().eval()
+    plain, *_ = criterion(disagreement_weight=0.0)(model, sample(), reduce=False)
+    each, _, log = criterion()(model, sample(), reduce=False)
+    assert len(each) == sample()["target"].numel() and each.equal(plain) and log["disagreement_output"] < 0
+
+
+def test_of_several_calls_of_the_model_the_last_counts():
+    observed = ObservedModel(lambda **net_input: (None, net_input))
+    for number in (1, 2):
+        observed(number=number)
+        assert observed.extra == {"number": number}
+
+
+def test_only_a_criterion_that_reads_the_alignment_asks_for_it():
+    class Aligned(DisagreementMixin, LabelSmoothedCrossEntropyCriterionWithAlignment):
+        pass
+
+    assert Aligned.request_of(DisagreementConfig()).alignment and not criterion().request.alignment
 
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/adding-a-mechanism.md").read_text(encoding="utf-8")
@@ -213,12 +239,16 @@ def test_logged_values():
         values["disagreement_position"] + values["disagreement_output"], abs=1e-3
     )
     assert -1 <= values["disagreement_output"] < 0
-    with metrics.aggregate(new_root=True) as logged:  # one validation, batches of 6 and 2 tokens
-        for figure, size in ((-0.2, 6), (-0.6, 2)):
-            batch_log = {"loss": 1.0, "nll_loss": 1.0, "ntokens": size, "sample_size": size}
-            made.reduce_metrics([batch_log | {"disagreement_output": figure * size}])
-    values = logged.get_smoothed_values()
-    assert values["disagreement_output"] == values["disagreement"] == pytest.approx(-0.3)
+    logs = [
+        {"loss": 1.0, "nll_loss": 1.0, "ntokens": size, "sample_size": size, "disagreement_output": figure * size}
+        for figure, size in ((-0.2, 6), (-0.6, 2))
+    ]
+    for parts in ([logs], [logs[:1], logs[1:]]):  # batches of 6 and 2 tokens: of one update, and of one validation
+        with metrics.aggregate(new_root=True) as logged:
+            for part in parts:
+                made.reduce_metrics(part)
+        values = logged.get_smoothed_values()
+        assert values["disagreement_output"] == values["disagreement"] == pytest.approx(-0.3)
 
 
 @pytest.mark.parametrize(

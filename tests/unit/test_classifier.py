@@ -250,7 +250,8 @@ def test_half_types(task, flags, half):
         model = build(task, **flags).to(kind)
         loss, *_ = ClassificationWithDisagreement.build_criterion(cfg, task)(model, sample)
         loss.backward()
-        assert loss.dtype == torch.float32 and all(p.grad.isfinite().all() for p in model.parameters())
+        plain, *_ = Classification(task)(model, sample)
+        assert loss.dtype == plain.dtype == torch.float32 and all(p.grad.isfinite().all() for p in model.parameters())
         losses.append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=0.03) and losses[1] != losses[0]
 
