@@ -18,7 +18,7 @@ from scipy import stats
 from fairseq_diverse import register
 from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.metrics import programs, words, yisi
-from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
+from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts, chosen
 from fairseq_diverse.metrics.scores import sacrebleu_metric, sacrebleu_result
 from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference
 from tests.integration.commands import TINY, make_bert, make_data, run
@@ -99,6 +99,13 @@ def test_references_score_best_and_sums_of_counts_are_the_score(name):
     titled = metric.compute(Texts([line.title() for line in REFERENCES], REFERENCES, "de", lowercase=True))
     assert titled.score == pytest.approx(best.score) or name == "cider"
     assert titled.signature.endswith("|lower-cased")
+
+
+def test_each_metric_of_a_list_is_computed_once():
+    assert chosen("ter, bleu,ter") == ["ter", "bleu"]
+    assert chosen("ter,all") == list(CATALOGUE)
+    with pytest.raises(ValueError, match="--metrics blue, x: not known; choose from bleu, "):
+        chosen("blue,bleu,x")
 
 
 def test_cider_of_long_references_is_ten():

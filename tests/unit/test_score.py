@@ -194,6 +194,7 @@ Generate test with beam=5: BLEU4 = 12.00
     ("text", "message"),
     [
         (GENERATED.replace("H-0", "X-0"), r"1 sentences have no H- line \(0\)"),
+        (GENERATED.replace("D-2", "X-2"), r"1 sentences have no D- line \(2\)"),
         (GENERATED + "S-1\tagain\n", "sentence 1 comes twice"),
     ],
 )
@@ -221,7 +222,9 @@ def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_u
     path.write_text(GENERATED, encoding="utf-8")
     with pytest.raises(ValueError, match="in tokens; give --data"):
         read_translations(path)
-    path.write_text(GENERATED.replace("D-0\t-0.2\tder Hund\u2028bellt", "D-0\t-0.2\tDer Hund"), encoding="utf-8")
+    equal = "".join(f"{kind}-1\t-0.4\tdie Maus\n" for kind in "HD")  # fairseq prints the best first
+    detokenized = GENERATED.replace("D-0\t-0.2\tder Hund\u2028bellt", "D-0\t-0.2\tDer Hund")
+    path.write_text(detokenized + equal, encoding="utf-8")
     assert read_translations(path) == ["Der Hund", "die Katze", ""]
 
     from fairseq_diverse.preparation import Preprocessing
