@@ -85,6 +85,7 @@ def test_every_archive_that_a_configuration_names_is_used(name):
         ({"archives": {"a.tgz": {"url": "x"}}}, ("a.tgz", "url", "address, bytes, sha256")),
         ({"archives": {"a.tgz": {"bytes": 5}}}, ("a.tgz", "address", "5")),
         ({"archives": {"a.tgz": {"address": "x", "bytes": "5"}}}, ("a.tgz", "bytes", "'5'")),
+        ({"archives": {"a.tgz": {"address": "x", "bytes": 0}}}, ("a.tgz", "bytes", "not 0")),
         ({"by-hand": {"a.tgz": {"address": "x", "sha256": "A" * 64}}}, ("by-hand: a.tgz", "sha256", "64 digits")),
         ({"files": SPLITS | {"../../x": SPLITS["train"]}}, ("files", "../../x", "outside the folder")),
         ({"hold-out": 1}, ("hold-out", "1")),
@@ -276,7 +277,10 @@ def stored(members: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def test_changed_text_in_an_archive_is_found(archives, tmp_path):
+@pytest.mark.parametrize("chunk", [extraction.CHUNK, 512])
+def test_changed_text_in_an_archive_is_found(chunk, archives, tmp_path, monkeypatch):
+    """Also where the text ends with what is read at a time: the checksum is behind it."""
+    monkeypatch.setattr(extraction, "CHUNK", chunk)
     members = {"a/train.en": b"one\ntwo\n", "a/train.de": b"eins\nzwei\n", "z/not-wanted": b"?" * 50_000}
     raw = tmp_path / "raw"
     (archives / "a.tgz").write_bytes(stored(members))
@@ -355,6 +359,12 @@ def test_an_archive_bomb_is_refused_before_the_disk_is_full(where, archives, tmp
         "if right, unpack it yourself and use --raw"
     )
     assert not list((tmp_path / "raw").rglob("*.tmp"))
+
+
+def test_an_archive_may_contain_as_much_as_its_limit():
+    assert extraction._limited(io.BytesIO(b"text"), [4]).read() == b"text"
+    with pytest.raises(extraction.Bomb):
+        extraction._limited(io.BytesIO(b"text"), [3]).read()
 
 
 def test_a_line_that_is_not_text_is_refused(archives, tmp_path, monkeypatch):
@@ -444,10 +454,10 @@ def test_a_segment_without_end_is_named_with_its_line(archives, tmp_path):
 
 
 def test_wrong_counts_are_reported_with_both_numbers(archives, tmp_path):
-    part = SPLITS["train"][0] | {"lines": 1920209}
-    config = data_config(files=SPLITS | {"train": [part]})
-    extract(config, archives, tmp_path / "raw")
-    assert wrong_lines(config, tmp_path / "raw") == ["a.tgz: a/train.en has 2 lines, 1,920,209 are expected"]
+    for lines in (1920209, 1):
+        config = data_config(files=SPLITS | {"train": [SPLITS["train"][0] | {"lines": lines}]})
+        extract(config, archives, tmp_path / "raw")
+        assert wrong_lines(config, tmp_path / "raw") == [f"a.tgz: a/train.en has 2 lines, {lines:,} are expected"]
     (tmp_path / "preprocess.json").write_text(
         '{"format": "fairseq-diverse preprocessing", "schema": 1, "splits": {"train": {"kept": 1600}}}'
     )

@@ -20,6 +20,7 @@ from fairseq_diverse.preparation.segmenting import _learn, _train_truecaser
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords
 from fairseq_diverse.preparation.subwords import learn as learn_from
+from fairseq_diverse.preparation.tokenizing import _within
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import config_names, config_path
@@ -107,7 +108,7 @@ def test_line_separators_and_nul_become_a_space(special):
 
 
 def test_other_characters_do_not_change():
-    line = "„ß“ …\t\xa0日本 \U0001f600 क़"
+    line = "„ß“ …\t\xa0日本 \U0001f600 क़ \u212b"  # the last would be another in NFC
     assert clean(line) == (line, False)
 
 
@@ -154,6 +155,7 @@ def test_truecasing_is_that_of_moses(tmp_path):
     line = "The US may see THE cat in May ."
     assert Tokens(steps, tmp_path / "model").tokenize(line) == "the US may see the cat in May ."
     assert Tokens(steps, tmp_path / "model", moses=False).tokenize(line) != "the US may see the cat in May ."
+    assert Tokens(steps).detokenize("the US may see .") == "The US may see ."  # without a model, too
 
 
 def test_the_mark_of_sentencepiece_in_text_is_a_space():
@@ -205,6 +207,19 @@ def test_detokenize_undoes_tokenize(language, line, options):
     assert plain.detokenize(plain.tokenize(line)) == line
 
 
+def test_entities_of_the_text_itself_stay():
+    assert tokens(escape=False).detokenize("&quot; is a quote") == "&quot; is a quote"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kept"),
+    [((2, 6), True), ((6, 2), True), ((3, 7), True), ((1, 3), False), ((3, 8), False), ((2, 7), False)],
+)
+def test_limits_of_length_and_ratio_are_inclusive(lengths, kept):
+    limits = {"min-length": 2, "max-length": 7, "max-ratio": 3.0}
+    assert _within([" ".join("x" * length) for length in lengths], limits) == kept
+
+
 @pytest.mark.parametrize("steps", [{}, {"tokenizer": "none"}, {"lowercase": True}])
 def test_empty_lines_stay_empty(steps):
     assert tokens(**steps).tokenize(" \xa0\t") == ""
@@ -241,11 +256,13 @@ def learn(kind, lines, size, model):
 def test_joining_undoes_segmenting(kind, size, tmp_path):
     assert learn(kind, TEXT, size, tmp_path / "model") == size
     subwords = Subwords(kind, tmp_path / "model")
-    for line in (*TEXT, "unseen zebra", ""):
+    for line in (*TEXT, "unseen zebra", "\ufb01ve \u2460", ""):
         segmented = subwords.segment(line)
         assert subwords.join(segmented) == line
         assert subwords.join(line) == line  # marks already removed by --remove-bpe
     assert subwords.segment("lowest newest").count(" ") > 1
+    if kind == "subword-nmt":
+        assert subwords.join("a tow@@") == "a tow"  # a model may end with the beginning of a word
     pieces = subwords.segment("the lowest newest").split()
     words = subwords.words(pieces)
     assert [subwords.join(" ".join(word)) for word in words] == ["the", "lowest", "newest"]
@@ -276,6 +293,12 @@ def test_rare_subwords_are_split_further(tmp_path):
     split = limited.segment("ein tower")  # "ein" occurs 4 times, "tower" 12 times
     assert split.endswith(" tower")
     assert split.count(" ") > 1
+
+
+def test_counts_of_subwords_and_pairs_that_occur_twice(tmp_path):
+    count_subwords(["a b@@ c", "c b@@ c"], tmp_path / "vocabulary")
+    assert (tmp_path / "vocabulary").read_text() == "c 3\nb@@ 2\na 1\n"
+    assert learn("subword-nmt", ["ab ab", "xy"], 10, tmp_path / "model") == 1  # a and b
 
 
 @pytest.mark.parametrize(
@@ -332,6 +355,7 @@ def test_damaged_results_of_steps_are_not_used(damage, tmp_path):
         ("\x00\xff", "truncated"),
         ("[]", "not written by"),
         ('{"schema": 1}', "not written by"),
+        (json.dumps({"format": FORMAT, "schema": str(SCHEMA)}), "not written by"),
         (json.dumps({"format": FORMAT, "schema": SCHEMA + 1}), "newer"),
         (json.dumps({"format": FORMAT, "schema": SCHEMA}), "incomplete"),
     ],
