@@ -27,6 +27,7 @@ LAYERS = {"encoder": 6, "decoder": 5, "cross": 5}
     ("text", "expected"),
     [
         ("", {}),
+        (" ", {}),
         ("encoder", {"encoder": {1, 2, 3, 4, 5, 6}}),
         ("encoder:1", {"encoder": {1}}),
         ("encoder:1-2,cross", {"encoder": {1, 2}, "cross": {1, 2, 3, 4, 5}}),
