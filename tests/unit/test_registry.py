@@ -677,10 +677,11 @@ def test_project_changes_the_width_of_values_and_no_number_of_heads():
     attention = properties.attention_at(model := build_model({"own_on": "encoder"}), "encoder")
     assert attention.v_proj.out_features == attention.out_proj.in_features == 48
     assert model(**batch())[0].isfinite().all()
-    more = classmethod(lambda cls, settings, where: replace(where, heads=2 * where.heads))
-    register_mechanism("other")(mechanism(project=more))
-    with pytest.raises(UserError, match="mechanism 'other': project cannot change heads"):
-        build_model({"other_on": "encoder"})
+    for name, field in (("heads", "heads"), ("query", "query_width")):
+        more = classmethod(lambda cls, s, where, field=field: replace(where, **{field: 2 * getattr(where, field)}))
+        register_mechanism(name)(mechanism(project=more))
+        with pytest.raises(UserError, match=f"mechanism '{name}': project cannot change {field}"):
+            build_model({f"{name}_on": "encoder"})
 
 
 @dataclass(frozen=True)
