@@ -25,6 +25,8 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
         name: lower-case words joined by ``-``; the flags are ``--<name>`` (its ``kind``) and ``--<name>-<field>``.
         before: run it before this mechanism in every stage; by default it runs last.
 
+    A class registered again, from a file imported twice or a notebook's cell run twice, replaces the earlier one.
+
     Raises:
         UserError: a name or flag that is taken, an unknown stage, or settings that are not a dataclass.
     """
@@ -35,7 +37,8 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
         known = MECHANISMS.get(name)
         if known is not None and not _same_class(known, cls):
             raise UserError(f"mechanism {name!r}: the name is taken by {known.__module__}.{known.__qualname__}")
-        if before is not None and before not in MECHANISMS:
+        others = [other for other in MECHANISMS if other != name]
+        if before is not None and before not in others:
             raise UserError(f"mechanism {name!r}: before={before!r} is not a mechanism; known are {_list(MECHANISMS)}")
         _check_class(name, cls)
         cls.name, cls.key = name, cls.__dict__.get("key", name.replace("-", "_"))
@@ -44,14 +47,11 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
                 raise UserError(f"mechanism {name!r}: {_list(shared)} is a flag of the mechanism {other.name!r}")
             if other.name != name and other.key == cls.key:
                 raise UserError(f"mechanism {name!r}: its key {cls.key!r} is used by the mechanism {other.name!r}")
-        if known is not None:
-            MECHANISMS[name] = cls
-            return cls
         rest = {}
-        if before is not None:
-            names = [*MECHANISMS]
-            rest = {later: MECHANISMS.pop(later) for later in names[names.index(before) :]}
-        MECHANISMS[name] = cls
+        if before is not None and name not in [*MECHANISMS][: [*MECHANISMS].index(before)]:
+            MECHANISMS.pop(name, None)
+            rest = {later: MECHANISMS.pop(later) for later in others[others.index(before) :]}
+        MECHANISMS[name] = cls  # in its place, if it has one
         MECHANISMS.update(rest)
         return cls
 
@@ -63,11 +63,16 @@ def _list(names: Any) -> str:
 
 
 def _same_class(known: type, new: type) -> bool:
-    """Whether both are the same class of the same file, imported twice."""
+    """Whether both are the same class of the same file or notebook, run twice."""
+    return known.__qualname__ == new.__qualname__ and _source(known) == _source(new)
+
+
+def _source(cls: type) -> str:
+    """The file of a class; its module in a notebook or an interpreter, where it has none."""
     try:
-        return known.__qualname__ == new.__qualname__ and inspect.getfile(known) == inspect.getfile(new)
+        return inspect.getfile(cls)
     except (OSError, TypeError):
-        return False
+        return cls.__module__
 
 
 def _check_class(name: str, cls: Any) -> None:

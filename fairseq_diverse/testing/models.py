@@ -129,7 +129,8 @@ def _attributes() -> set[str]:
     for arch in ("diverse_transformer", "diverse_roberta"):
         parsers.append(ArgumentParser())
         ARCH_MODEL_REGISTRY[arch].add_args(parsers[-1])
-    return {action.dest for parser in parsers for action in parser._actions} | {*TINY, *NO_FLAGS}
+    found = {action.dest for parser in parsers for action in parser._actions} | {*TINY, *NO_FLAGS}
+    return found - settings_attributes()  # which a notebook may change
 
 
 def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", seed: int = 1) -> Any:

@@ -55,9 +55,9 @@ class PropertyFailed(AssertionError):
 def told(error: Exception) -> str:
     """An error as text, with its kind unless it is ``PropertyFailed``, and the user's line that raised it."""
     kind = "" if isinstance(error, PropertyFailed) else f"{type(error).__name__}: "
-    own = {Path(inspect.getfile(cls)).parent for cls in MECHANISMS.values()} - {
-        Path(inspect.getfile(mechanisms)).parent
-    }
+    stages = [inspect.unwrap(getattr(cls, stage)) for cls in MECHANISMS.values() for stage in cls.stages()]
+    code = [stage.__code__ for stage in stages if hasattr(stage, "__code__")]
+    own = {Path(its.co_filename).parent for its in code} - {Path(mechanisms.__file__).parent}
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if Path(frame.filename).parent in own]
     where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines else ""

@@ -4,8 +4,10 @@ import argparse
 import itertools
 import math
 import re
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 import pytest
@@ -119,6 +121,46 @@ def test_order_of_mechanisms():
     register_mechanism("last")(mechanism())
     names = [*MECHANISMS]
     assert names.index("first") == names.index("talking") - 1 and names[-1] == "last"
+
+
+CELL = """
+from dataclasses import dataclass
+from fairseq_diverse.attention import Mechanism, MechanismSettings, option, placement, register_mechanism
+
+@register_mechanism("own"{before})
+class {name}(Mechanism):
+    @dataclass(frozen=True)
+    class Settings(MechanismSettings):
+        on: str = placement("", "placement; empty = off")
+        {field}: float = option(1.0, "help")
+
+    def logits(self, logits, context):
+        raise KeyError("lost")
+"""
+
+
+def test_a_cell_of_a_notebook_is_run_again(monkeypatch):
+    """There a class has no file. The edited one replaces the earlier one, and errors tell its line."""
+    notebook = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+
+    def run(name="Own", field="first", before=""):
+        exec(compile(CELL.format(name=name, field=field, before=before), "<cell>", "exec"), vars(notebook))
+
+    run()
+    register_mechanism("last")(mechanism())
+    with pytest.raises(KeyError) as failed:
+        build_model({"own_on": "encoder", "own_first": 2.0})(**batch())
+    assert properties.told(failed.value) == "KeyError: 'lost' (<cell>:13)"
+    run(field="second")
+    assert MECHANISMS["own"] is notebook.Own and [*MECHANISMS][-2:] == ["own", "last"]
+    with pytest.raises(UserError, match="'own_first': not a flag"):
+        build_model({"own_first": 2.0})
+    run(before=", before='talking'")
+    names = [*MECHANISMS]
+    assert names.index("own") == names.index("talking") - 1
+    with pytest.raises(UserError, match=r"'own': the name is taken by __main__\.Own"):
+        run(name="Other")
 
 
 def test_a_mechanism_that_replaces_the_attention_skips_no_stage_silently():
