@@ -9,13 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import StagedBody, build_mechanisms, repeat_heads
+from fairseq_diverse.attention.functional.agreement import CENTRED
 from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import TERMS
 from fairseq_diverse.support.errors import UserError
 
+KNOWN_TERMS = (*TERMS, f"{CENTRED}subspace", f"{CENTRED}output")
 HIDDEN = -1e4  # what is added to the logits of hidden keys: -inf, the least number of a type, or such a number
 
 
@@ -69,10 +72,14 @@ class StandaloneAttention(StagedBody, nn.Module):
         nn.Module.__init__(self)
         if num_heads < 1 or embed_dim % num_heads:
             raise UserError(f"num_heads {num_heads}: must divide embed_dim {embed_dim}")
-        args = Namespace()
-        for name, settings in (mechanisms or {}).items():
+        args, mechanisms = Namespace(), mechanisms or {}
+        if not isinstance(mechanisms, Mapping):
+            raise UserError(f"mechanisms {mechanisms!r}: give a dictionary, name -> settings")
+        for name, settings in mechanisms.items():
             if name not in MECHANISMS:
                 raise UserError(f"mechanisms: {name!r} is not one of {', '.join(MECHANISMS)}")
+            if not isinstance(settings, Mapping):
+                raise UserError(f"mechanisms: {name} {settings!r}: give a dictionary of its settings")
             for field, value in {**settings, "on": f"{component}:{layer}"}.items():
                 if field not in MECHANISMS[name].Settings.__dataclass_fields__:
                     raise UserError(f"mechanisms: {name} has no setting {field!r}")
@@ -149,13 +156,24 @@ class StandaloneAttention(StagedBody, nn.Module):
             previous: the ``carry`` of the layer before.
 
         Raises:
-            UserError: trees are needed but not given, a mask has integers, or key and value are not equally many.
+            UserError: trees are needed but not given, an unknown term, a tensor or mask of another shape, a mask of
+                integers, or key and value are not equally many.
         """
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x.dim() != 3:
+                raise UserError(f"{name} {(*x.shape,)}: must have three dimensions, sentences, positions and width")
         if key.shape[:2] != value.shape[:2]:
             sizes = f"key {(*key.shape[:2],)}, value {(*value.shape[:2],)}"
             raise UserError(f"{sizes}: give as many sentences and positions of both")
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
+        if not all(term in KNOWN_TERMS for term in terms):
+            raise UserError(f"terms {terms!r}: give a tuple of {', '.join(KNOWN_TERMS)}")
+        batch, queries, keys = *query.shape[:2], key.size(1)
+        _check_shape("key_padding_mask", key_padding_mask, (batch, keys))
+        _check_shape("query_padding_mask", query_padding_mask, (batch, queries))
+        of_sentences = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
+        _check_shape("attn_mask", attn_mask, (queries, keys), *of_sentences)
         q, k, v = (
             repeat_heads(
                 projection(x).unflatten(-1, (heads, projection.out_features // heads)).transpose(1, 2), self.num_heads
@@ -196,6 +214,16 @@ class StandaloneAttention(StagedBody, nn.Module):
         return StandaloneOutput(value, weights, agreement, context.carry, context.loss)
 
 
+def _check_shape(name: str, mask: Tensor | None, *shapes: tuple[int, ...]) -> None:
+    """Raise ``UserError`` unless a mask has one of the shapes, or 1 in place of some sizes."""
+    if mask is None:
+        return
+    for shape in shapes:
+        if mask.dim() == len(shape) and all(x == y or x == 1 for x, y in zip(mask.shape, shape, strict=True)):
+            return
+    raise UserError(f"{name} {(*mask.shape,)}: must be {' or '.join(map(str, shapes))}")
+
+
 def _split(name: str, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A mask as booleans, True where keys are hidden, and the numbers to add elsewhere; None where there are none."""
     if mask is None or mask.dtype == torch.bool:
@@ -210,4 +238,4 @@ def _by_head(mask: Tensor, batch: int, heads: int) -> Tensor:
     """A mask (T, S), (B, T, S) or (B H, T, S), as (B or 1, H or 1, T, S)."""
     if mask.dim() == 2:
         return mask[None, None]
-    return mask.unsqueeze(1) if len(mask) == batch else mask.unflatten(0, (batch, heads))
+    return mask.unsqueeze(1) if len(mask) in (1, batch) else mask.unflatten(0, (batch, heads))

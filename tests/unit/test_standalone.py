@@ -129,6 +129,8 @@ def test_a_block_with_it_equals_fairseqs_layer(name, flags):
         ({"mechanisms": {"routing": {"kind": "EM"}}}, "--routing 'EM': allowed are none, simple, em"),
         ({"mechanisms": {"localness": {}}, "component": "decoder"}, "localness is defined on encoder only"),
         ({"mechanisms": {"interacting": {"kind": "sum"}, "talking": {"kind": "both"}}}, "encoder:1 also has talking"),
+        ({"mechanisms": ["evolving"]}, "mechanisms .'evolving'.: give a dictionary, name -> settings"),
+        ({"mechanisms": {"routing": "em"}}, "mechanisms: routing 'em': give a dictionary of its settings"),
         ({"num_heads": 5}, "num_heads 5: must divide embed_dim 24"),
         (
             {"mechanisms": {"routing": {"iterations": 5}}},
@@ -246,6 +248,41 @@ def test_fake_tensors_reach_no_kernel(mechanisms):
     with FakeTensorMode():
         attention, x = StandaloneAttention(C, H, mechanisms=mechanisms), torch.randn(B, T, C)
         assert attention(x, x, x)[0].shape == (B, T, C)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"query": (T, C)}, rf"query \({T}, {C}\): must have three dimensions"),
+        ({"key_padding_mask": (S,)}, rf"key_padding_mask \({S},\): must be \({B}, {S}\)$"),
+        ({"key_padding_mask": (B, T)}, rf"key_padding_mask \({B}, {T}\): must be \({B}, {S}\)$"),
+        ({"attn_mask": (S, T)}, rf"attn_mask \({S}, {T}\): must be \({T}, {S}\) or .*\({B * H}, {T}, {S}\)$"),
+        ({"attn_mask": (B,)}, rf"attn_mask \({B},\): must be"),
+        ({"attn_mask": (B, 1, T, S)}, rf"attn_mask \({B}, 1, {T}, {S}\): must be"),
+        ({"query_padding_mask": (B, S)}, rf"query_padding_mask \({B}, {S}\): must be \({B}, {T}\)$"),
+    ],
+)
+def test_a_wrong_shape_is_named(given, message):
+    """Not broadcast to heads or positions that it does not belong to."""
+    tensors = {"query": torch.randn(B, T, C), **dict.fromkeys(("key", "value"), torch.randn(B, S, C))}
+    tensors |= {name: torch.ones(shape, dtype=torch.bool) for name, shape in given.items()}
+    with pytest.raises(UserError, match=message):
+        StandaloneAttention(C, H).attend(**tensors)
+
+
+def test_a_mask_may_be_broadcast():
+    attention, x, mask = StandaloneAttention(C, H), torch.randn(B, T, C), torch.ones(T, T).triu(1).bool()
+    expected = attention(x, x, x, attn_mask=mask)[0]
+    torch.testing.assert_close(attention(x, x, x, attn_mask=mask[None])[0], expected)
+    first = torch.arange(T)[None] > 0
+    assert attention(x, x, x, attn_mask=first)[0].equal(attention(x, x, x, first)[0])
+
+
+def test_an_unknown_term_is_named():
+    x = torch.randn(B, T, C)
+    for terms in (("outputs",), "output"):
+        with pytest.raises(UserError, match=r"^terms .*output.*: give a tuple of subspace, position, output, centred-"):
+            StandaloneAttention(C, H).attend(x, x, x, terms=terms)
 
 
 def test_is_causal_alone_is_refused():
