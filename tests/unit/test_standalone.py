@@ -221,6 +221,21 @@ def test_torch_exports_it_for_any_length(name, padded):
         torch.testing.assert_close(exported(*given)[0], attention(*given)[0])
 
 
+def test_torchs_transformer_takes_it():
+    """With the setting that the documentation names; without it, evaluation reads weights of its own attention."""
+    model = nn.Transformer(C, H, 1, 1, 16, 0.0, batch_first=True).eval()
+    model.encoder.use_nested_tensor = False
+    encoder, decoder = model.encoder.layers[0], model.decoder.layers[0]
+    places = (encoder, "self_attn", "encoder"), (decoder, "self_attn", "decoder"), (decoder, "multihead_attn", "cross")
+    for layer, name, component in places:
+        setattr(layer, name, StandaloneAttention(C, H, mechanisms={"talking": {"kind": "both"}}, component=component))
+    x, y, padding = torch.randn(1, S, C), torch.randn(1, T, C), torch.arange(S)[None] >= S - 2
+    hidden = {"tgt_mask": nn.Transformer.generate_square_subsequent_mask(T), "tgt_is_causal": True}
+    with torch.no_grad():
+        together = model(x, y, **hidden, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        torch.testing.assert_close(together, model(x[:, :-2], y, **hidden))
+
+
 @pytest.mark.parametrize("mode", ["layer", "encoder", "put there later"])
 def test_torchs_layers_take_it(mode):
     """In evaluation they must not take their own fast path, which computes plain attention."""
