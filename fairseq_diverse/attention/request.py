@@ -47,6 +47,8 @@ class AttentionRequest:
     flag: str = "--disagreement-on"
 
     def __post_init__(self) -> None:
+        if not all(term in TERMS for term in self.terms):
+            raise UserError(f"terms {self.terms!r}: give a tuple of {', '.join(TERMS)}")
         if self.centre and "position" in self.terms:
             raise UserError(
                 "--disagreement-centre: the position term compares weights, which are not centred; leave position out "

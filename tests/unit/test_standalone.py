@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fairseq_diverse.attention import StandaloneAttention
 from fairseq_diverse.attention.registry import MECHANISMS, read_settings
 from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import at, examples, placed
 from tests.cases import CASES, batch, build_model
@@ -298,6 +299,8 @@ def test_an_unknown_term_is_named():
     for terms in (("outputs",), "output"):
         with pytest.raises(UserError, match=r"^terms .*output.*: give a tuple of subspace, position, output, centred-"):
             StandaloneAttention(C, H).attend(x, x, x, terms=terms)
+        with pytest.raises(UserError, match=r"^terms .*output.*: give a tuple of subspace, position, output$"):
+            AttentionRequest(terms, "encoder")
 
 
 def test_is_causal_alone_is_refused():
