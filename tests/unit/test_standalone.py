@@ -1,6 +1,7 @@
 """The attention without fairseq equals the fairseq version and torch's module, and does not import fairseq."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -202,6 +203,29 @@ def test_padding_beside_a_sentence_does_not_change_it(name, component):
     padding = torch.arange(T)[None] >= 5
     beside = attention(x, x, x, padding, attn_mask=future)[0]
     torch.testing.assert_close(beside[:, :5], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in ("syntax", "enliven")])
+def test_second_derivatives_are_exact_or_refused(name):
+    for flags in examples(name):
+        attention = StandaloneAttention(C, H, mechanisms=settings_by_name(at(flags, "encoder"))).double().eval()
+        x, direction = torch.randn(2, B, T, C, dtype=torch.float64).unbind()
+
+        def gradient(at, attention=attention, **options):
+            at = at.detach().requires_grad_()
+            value = attention.attend(at, at, at, need_weights=True).value
+            return torch.autograd.grad(value.square().sum(), at, **options)[0], at
+
+        def second(gradient=gradient, x=x, direction=direction):
+            first, at_x = gradient(x, create_graph=True)
+            return torch.autograd.grad((first * direction).sum(), at_x)[0]
+
+        before, after = (gradient(x + step * direction)[0] for step in (-1e-6, 1e-6))
+        try:
+            torch.testing.assert_close(second(), (after - before) / 2e-6, rtol=1e-5, atol=1e-5)
+        except RuntimeError as error:  # of a backward pass of our own, or torch's fused kernel
+            assert name in ("routing", "interacting")
+            assert re.search("has no second derivative|derivative for .* is not implemented", str(error))
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairseq_diverse.attention.kernels import first_derivative_only
 from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
 
 SMALLEST_NORM = tl.constexpr(1e-8)
@@ -302,7 +302,7 @@ class Agreement(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         shares, values, heads, *others = ctx.saved_tensors
         made = agreement_backward(grad.contiguous(), shares, values, heads, *others, ctx.number, ctx.places, ctx.dtype)

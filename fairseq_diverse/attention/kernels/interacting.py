@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from fairseq_diverse.attention.kernels import cpu, gpu
+from fairseq_diverse.attention.kernels import cpu, first_derivative_only, gpu
 
 Plain = Callable[..., Tensor]  # the torch version, of scaled queries, keys, values, allowed and dropout
 
@@ -81,7 +80,7 @@ class Pairs(torch.autograd.Function):
         return out if done else _plain(ctx, q, k, v, allowed)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, allowed = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]

@@ -24,8 +24,8 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairseq_diverse.attention.kernels import first_derivative_only
 from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
 
 ROUNDS = tl.constexpr(7)
@@ -431,7 +431,7 @@ class Pairs(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, normals = ctx.saved_tensors
         grad = grad if grad.stride(-1) == 1 else grad.contiguous()

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairseq_diverse.attention.kernels import first_derivative_only
 from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
 from fairseq_diverse.attention.kernels.interacting_triton import TYPES, product
 from fairseq_diverse.attention.kernels.maps import taps
@@ -258,7 +258,7 @@ class Convolution(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, cells, positive = ctx.saved_tensors
         grad_x, of_pairs, of_bias = maps_backward(grad.contiguous(), x, weight, cells, positive, *ctx.options)

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from fairseq_diverse.attention.kernels import cpu, gpu
+from fairseq_diverse.attention.kernels import cpu, first_derivative_only, gpu
 from fairseq_diverse.attention.precision import at_least_float32
 
 EPSILON = 1e-9
@@ -116,7 +115,7 @@ class SimpleRouting(torch.autograd.Function):
         return simple_capsules(votes, iterations)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (votes,) = ctx.saved_tensors
         return simple_gradient(votes, grad, ctx.iterations), None
@@ -222,7 +221,7 @@ class EMRouting(torch.autograd.Function):
         return em_capsules(votes, beta_a, beta_u, iterations)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         votes, beta_a, beta_u = ctx.saved_tensors
         grads = em_gradients(votes, beta_a, beta_u, grad, ctx.iterations)

@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairseq_diverse.attention.kernels import first_derivative_only
 from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
 from fairseq_diverse.attention.kernels.routing_simple_triton import normals_of, row, softmax, steps_flops, warps
 
@@ -296,7 +296,7 @@ class EMRouting(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         votes, beta_a, beta_u, normals = ctx.saved_tensors
         grad_votes, grad_betas = em_backward(votes, beta_a, beta_u, normals, grad.contiguous(), ctx.iterations)

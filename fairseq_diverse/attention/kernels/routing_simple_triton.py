@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairseq_diverse.attention.kernels import first_derivative_only
 from fairseq_diverse.attention.kernels.gpu import launch, next_power_of_2, operator
 
 
@@ -222,7 +222,7 @@ class SimpleRouting(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         votes, normals = ctx.saved_tensors
         return simple_backward(votes, normals, grad.contiguous(), ctx.iterations), None
