@@ -118,10 +118,7 @@ CORPORA = {"iwslt14": ("iwslt14", 1408, 2), "wmt14": ("base", 2432, 4)}
 def compared(name: str, corpus: str) -> System:
     """A system of the comparison on a corpus."""
     system, (_, width, heads) = COMPARED[name].system, CORPORA[corpus]
-    sides = {
-        "wider": {"ffn_embed_dim": width},
-        "differential": {"attention_heads": heads},
-    }.get(name, {})
+    sides = {"wider": {"ffn_embed_dim": width}, "differential": {"attention_heads": heads}}.get(name, {})
     flags = {f"{side}_{key}": value for key, value in sides.items() for side in ("encoder", "decoder")}
     return System(system.flags | flags, system.terms, system.terms_on)
 

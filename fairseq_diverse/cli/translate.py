@@ -112,11 +112,7 @@ class Translator:
         self.generator = self.task.build_generator(
             self.models,
             GenerationConfig(
-                beam=args.beam,
-                lenpen=args.lenpen,
-                nbest=args.nbest,
-                max_len_a=args.max_len_a,
-                max_len_b=args.max_len_b,
+                beam=args.beam, lenpen=args.lenpen, nbest=args.nbest, max_len_a=args.max_len_a, max_len_b=args.max_len_b
             ),
         )
         needed = dict.fromkeys(

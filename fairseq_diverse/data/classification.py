@@ -42,10 +42,7 @@ class ClassificationDataset(FairseqDataset):
             "id": torch.tensor([s["id"] for s in samples]),
             "nsentences": len(samples),
             "ntokens": int(lengths.sum()),
-            "net_input": {
-                "src_tokens": data_utils.collate_tokens(sequences, self.pad),
-                "src_lengths": lengths,
-            },
+            "net_input": {"src_tokens": data_utils.collate_tokens(sequences, self.pad), "src_lengths": lengths},
             "target": torch.tensor([s["label"] for s in samples]),
         }
 

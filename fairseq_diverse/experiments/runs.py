@@ -288,11 +288,7 @@ class Run:
 
 
 def find_runs(
-    rows: Sequence[Row],
-    seeds: Sequence[int],
-    dry: bool = False,
-    root: Path | None = None,
-    cpu: bool | None = None,
+    rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, root: Path | None = None, cpu: bool | None = None
 ) -> list[Run]:
     """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
 

@@ -4,13 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-HEADINGS = {
-    "matthews": "Matthews",
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-}
+HEADINGS = {"matthews": "Matthews", "accuracy": "accuracy", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
 
 
 def glue_scores(names: Sequence[str], predictions: Sequence[float], targets: Sequence[float]) -> dict[str, float]:

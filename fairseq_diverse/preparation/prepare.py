@@ -16,15 +16,7 @@ from typing import Any
 from fairseq_diverse.preparation.binarizing import binarize
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
-from fairseq_diverse.preparation.pipeline import (
-    FILE,
-    FORMAT,
-    MOSES,
-    SCHEMA,
-    TRUECASING,
-    entry,
-    read_record,
-)
+from fairseq_diverse.preparation.pipeline import FILE, FORMAT, MOSES, SCHEMA, TRUECASING, entry, read_record
 from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize

@@ -140,10 +140,7 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
         ("routing=emm", r"fairseq-train: argument --routing: invalid choice: 'emm' .nearest: em"),
         ("warmup-updates=many", "fairseq-train: argument --warmup-updates: invalid int value: 'many'"),
         ("lr=many", "fairseq-train: argument --lr: "),
-        (
-            "save-async=true",
-            "fairseq-train: --save-async: `fairseq-diverse run` sets this flag by itself",
-        ),
+        ("save-async=true", "fairseq-train: --save-async: `fairseq-diverse run` sets this flag by itself"),
         ("fp16=3", "fairseq-train: --fp16 takes no value such as 3"),
         ("lr=true", "fairseq-train: argument --lr: expected one argument"),
         ("disagreement=output", ".*; it belongs to --criterion label_smoothed_cross_entropy_with_disagreement\n"),

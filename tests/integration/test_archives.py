@@ -181,10 +181,7 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
         {"train": [(0, 50)], "dev": [(100, 3)], "test": [(first, 3) for first in (110, 120, 130, 140, 150)]},
     ),
     "nc11_en_de": (
-        {
-            "training-parallel-nc-v11.tgz": commentary("training-parallel-nc-v11", 11, "de", "cs", "fr"),
-            "dev.tgz": DEV,
-        },
+        {"training-parallel-nc-v11.tgz": commentary("training-parallel-nc-v11", 11, "de", "cs", "fr"), "dev.tgz": DEV},
         {"news-commentary-v11.de-en": [(40, 20)], "newstest2015": [(220, 4)], "newstest2016": [(230, 4)]},
     ),
     "nc11_en_cs": (

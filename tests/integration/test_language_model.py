@@ -209,10 +209,7 @@ def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path):
 
 @pytest.mark.parametrize(
     ("device", "kind"),
-    [
-        ("cpu", "--bf16"),
-        *(pytest.param("cuda", kind, marks=ON_A_GPU) for kind in ("--bf16", "--fp16", "--amp")),
-    ],
+    [("cpu", "--bf16"), *(pytest.param("cuda", kind, marks=ON_A_GPU) for kind in ("--bf16", "--fp16", "--amp"))],
 )
 def test_training_in_half_types(data, tmp_path, device, kind):
     flags = f"{EVOLVING} --criterion masked_lm_with_disagreement --max-update 3 --fp16-init-scale 4"

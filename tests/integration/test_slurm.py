@@ -127,8 +127,7 @@ def test_shards_of_a_text_are_parsed_and_joined(slurm, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
-    [("gpu", "--slurm gpu: write an option of sbatch as name=value"), ("nosuch=1", "nosuch")],
+    ("setting", "message"), [("gpu", "--slurm gpu: write an option of sbatch as name=value"), ("nosuch=1", "nosuch")]
 )
 def test_a_wrong_option_is_named(folder, slurm, tmp_path, setting, message):  # noqa: F811
     refused = call(tmp_path / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--slurm", setting)

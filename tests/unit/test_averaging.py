@@ -152,10 +152,7 @@ def changed(key: str, value) -> OrderedDict:
     ("model", "message"),
     [
         (changed("decoder.new", torch.zeros(1)), "decoder.new is new, compared with "),
-        (
-            OrderedDict(list(parameters(2).items())[:-1]),
-            "decoder.empty is missing, compared with ",
-        ),
+        (OrderedDict(list(parameters(2).items())[:-1]), "decoder.empty is missing, compared with "),
         (
             changed("encoder.version", torch.zeros(2)),
             r"encoder.version is torch.float32 \(2,\), but torch.float32 \(1,\) in",

@@ -472,10 +472,7 @@ def test_resumed_half_precision_has_the_trained_weights():
         (Exception("--a goes with --b\nmore"), "--a goes with --b"),
         (FileNotFoundError("another"), None),
         (Exception(), None),
-        (
-            ValueError("--finetune-from-model a.pt does not exist"),
-            "--finetune-from-model a.pt: no such checkpoint",
-        ),
+        (ValueError("--finetune-from-model a.pt does not exist"), "--finetune-from-model a.pt: no such checkpoint"),
         (KeyError("x"), None),
         (RuntimeError("Exception without meaning"), None),
     ],

@@ -313,14 +313,8 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("fp16: true", "lr: '2**99'"), "row second: lr: .* is not a plain value; write the value itself"),
         (("fp16: true", "lr: --seed=5"), "row second: lr: --seed=5 would be read as another flag"),
         (("fp16: true", "fp16: -sde"), "row second: fp16: -sde would be read as another flag"),
-        (
-            ("fp16: true", "dataset-impl: fasta"),
-            "row second: dataset-impl: fasta makes fairseq read files",
-        ),
-        (
-            ("fp16: true", "log-file: /tmp/x"),
-            "row second: log-file: a table names no program and no file to write",
-        ),
+        (("fp16: true", "dataset-impl: fasta"), "row second: dataset-impl: fasta makes fairseq read files"),
+        (("fp16: true", "log-file: /tmp/x"), "row second: log-file: a table names no program and no file to write"),
         (("fp16: true", "post-save-script: ls"), "row second: post-save-script: a table names no program and no file"),
         (("fp16: true", "plasma-path: ls"), "row second: plasma-path: a table names no program"),
         (("fp16: true", f"lr: 0x{'f' * 6000}"), "second: lr: must be an integer of at most 30 digits"),
@@ -868,14 +862,7 @@ def test_a_failing_run_is_shown_and_the_others_continue(tmp_path, capsys, monkey
     monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(schedule, "execute", FakeRun.execute)
     FakeRun.most = 0
-    errors = [
-        None,
-        RunFailed("train ended"),
-        ValueError("a user's"),
-        ZeroDivisionError("a bug's"),
-        Busy("held"),
-        None,
-    ]
+    errors = [None, RunFailed("train ended"), ValueError("a user's"), ZeroDivisionError("a bug's"), Busy("held"), None]
     runs = [FakeRun(f"run {number}", tmp_path, error) for number, error in enumerate(errors)]
     assert schedule.run_all(runs, jobs=2, environment={}) == 4
     shown = capsys.readouterr().err

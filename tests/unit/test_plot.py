@@ -256,11 +256,7 @@ def table(tmp_path):
 def test_curves_are_rows_that_differ_in_one_flag(table):
     rows = list(load_table(str(table)).rows.values())
     found = [(curve.label, curve.points) for curve in curves(rows, ["phrase-limit"])]
-    assert found == [
-        ("plain", {None: "plain"}),
-        ("k", {2: "k-2", 8: "k-8", 4: "k-4"}),
-        ("gate-4", {4: "gate-4"}),
-    ]
+    assert found == [("plain", {None: "plain"}), ("k", {2: "k-2", 8: "k-8", 4: "k-4"}), ("gate-4", {4: "gate-4"})]
     with pytest.raises(UserError, match="--x phrase-limits: no row has it"):
         curves(rows, ["phrase-limits"])
 

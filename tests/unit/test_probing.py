@@ -126,10 +126,7 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            None,
-            "tree_depth.txt: missing; the ten files are sentence_length.txt, .*inversion.txt, from SentEval",
-        ),
+        (None, "tree_depth.txt: missing; the ten files are sentence_length.txt, .*inversion.txt, from SentEval"),
         ("tr\t1\ta b\nno\t1\ta\n", "tree_depth.txt, line 2: SPLIT<TAB>LABEL<TAB>SENTENCE expected"),
         ("tr\t1\n", "line 1"),
         ("tr\t1\t \n", "line 1"),

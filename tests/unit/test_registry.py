@@ -990,11 +990,7 @@ def test_check_finds_a_neutral_setting_that_changes_something():
 
 @pytest.mark.parametrize(
     "members",
-    [
-        {"examples": ({"own_window": 3},)},
-        {"examples": ({"own_on": "encoder"},)},
-        {"neutral": {"own_window": 0}},
-    ],
+    [{"examples": ({"own_window": 3},)}, {"examples": ({"own_on": "encoder"},)}, {"neutral": {"own_window": 0}}],
     ids=str,
 )
 def test_settings_that_check_nothing_are_named(members):

@@ -14,12 +14,7 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.metrics.scores import (
-    corpus_score,
-    read_translations,
-    score,
-    sentence_statistics,
-)
+from fairseq_diverse.metrics.scores import corpus_score, read_translations, score, sentence_statistics
 from fairseq_diverse.metrics.significance import (
     bootstrap_interval,
     bootstrap_scores,

@@ -103,11 +103,7 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
         (Clause(HE, verb("help", "helfen"), [the("dogs")]), "He helps the dogs", "Er hilft den Hunden."),
         (Clause(HE, verb("wait", "warten"), [the("boy")]), "He waits for the boy", "Er wartet auf den Jungen."),
         (Clause(HE, verb("look", "suchen"), [the("boy")]), "He looks for the boy", "Er sucht den Jungen."),
-        (
-            Clause(HE, verb("miss", "fehlen"), [the("friends")]),
-            "He misses the friends",
-            "Ihm fehlen die Freunde.",
-        ),
+        (Clause(HE, verb("miss", "fehlen"), [the("friends")]), "He misses the friends", "Ihm fehlen die Freunde."),
         (
             Clause(the("dogs"), verb("like", "schmecken"), [the("soup")], modal=MODALS[1]),
             "The dogs must like the soup",

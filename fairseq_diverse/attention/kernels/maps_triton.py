@@ -202,14 +202,7 @@ def maps_forward(
 
 @operator
 def maps_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    cells: Tensor | None,
-    positive: Tensor,
-    top: int,
-    left: int,
-    ratio: float,
+    grad: Tensor, x: Tensor, weight: Tensor, cells: Tensor | None, positive: Tensor, top: int, left: int, ratio: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of x; of the weights (programs, H, K, K, H), and of the bias (programs, H), both to be added up."""
     heads, size = x.size(1), taps(weight)

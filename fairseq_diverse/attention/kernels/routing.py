@@ -283,12 +283,7 @@ def _em_steps(first: Tensor, d: Tensor, betas: Betas, iterations: int) -> list[_
 
 
 def _em_backward(
-    first: Tensor,
-    d: Tensor,
-    steps: list[_EMStep],
-    betas: Betas,
-    grad_betas: Betas,
-    grad: Tensor,
+    first: Tensor, d: Tensor, steps: list[_EMStep], betas: Betas, grad_betas: Betas, grad: Tensor
 ) -> Tensor:
     """The gradient of the votes (M, H, N, D); those of the betas are added to ``grad_betas``."""
     width = d.size(-1)

@@ -205,10 +205,7 @@ def steps_flops(first: int, others: int) -> Callable[..., int]:
 
 
 # counted in the kernels: operations, exponentials and quotients a vote
-FLOPS = {
-    "simple_forward": steps_flops(2 * 2, 16 * 2 + 3 * 16),
-    "simple_backward": steps_flops(4 * 2, 44 * 2 + 6 * 16),
-}
+FLOPS = {"simple_forward": steps_flops(2 * 2, 16 * 2 + 3 * 16), "simple_backward": steps_flops(4 * 2, 44 * 2 + 6 * 16)}
 
 
 class SimpleRouting(torch.autograd.Function):

@@ -32,10 +32,7 @@ class GatedAttention(Mechanism):
         )
         on: str = placement(",".join(COMPONENTS), "placement of the gates")
 
-    examples = (
-        {"gated": "head", "gated_on": "{on}"},
-        {"gated": "element", "gated_on": "{on}"},
-    )
+    examples = ({"gated": "head", "gated_on": "{on}"}, {"gated": "element", "gated_on": "{on}"})
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:
         super().__init__(settings, where)
