@@ -37,8 +37,7 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
         known = MECHANISMS.get(name)
         if known is not None and not _same_class(known, cls):
             raise UserError(f"mechanism {name!r}: the name is taken by {known.__module__}.{known.__qualname__}")
-        others = [other for other in MECHANISMS if other != name]
-        if before is not None and before not in others:
+        if before is not None and (before == name or before not in MECHANISMS):
             raise UserError(f"mechanism {name!r}: before={before!r} is not a mechanism; known are {_list(MECHANISMS)}")
         _check_class(name, cls)
         cls.name, cls.key = name, cls.__dict__.get("key", name.replace("-", "_"))
@@ -47,10 +46,10 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
                 raise UserError(f"mechanism {name!r}: {_list(shared)} is a flag of the mechanism {other.name!r}")
             if other.name != name and other.key == cls.key:
                 raise UserError(f"mechanism {name!r}: its key {cls.key!r} is used by the mechanism {other.name!r}")
-        rest = {}
-        if before is not None and name not in [*MECHANISMS][: [*MECHANISMS].index(before)]:
-            MECHANISMS.pop(name, None)
-            rest = {later: MECHANISMS.pop(later) for later in others[others.index(before) :]}
+        names, rest = [*MECHANISMS], {}
+        if before is not None and name not in names[: names.index(before)]:
+            rest = {later: MECHANISMS.pop(later) for later in names[names.index(before) :]}
+            rest.pop(name, None)
         MECHANISMS[name] = cls  # in its place, if it has one
         MECHANISMS.update(rest)
         return cls
