@@ -8,6 +8,7 @@ from fairseq_diverse.attention.placements import Layers, Placement, resolve_plac
 from fairseq_diverse.support.errors import UserError
 
 TERMS = ("subspace", "position", "output")
+MEASURED = (*TERMS, *(f"{CENTRED}{term}" for term in TERMS if term != "position"))  # by an attention
 
 
 def parse_terms(flag: str, text: str) -> tuple[str, ...]:
@@ -20,6 +21,12 @@ def parse_terms(flag: str, text: str) -> tuple[str, ...]:
     if not set(terms) <= set(TERMS) or len(set(terms)) < len(terms):
         raise UserError(f"{flag} {text!r}: allowed are {', '.join(TERMS)}, each once, comma-joined")
     return terms
+
+
+def check_terms(terms: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Raise ``UserError`` for an unknown term."""
+    if not all(term in known for term in terms):
+        raise UserError(f"terms {terms!r}: give a tuple of {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,7 @@ class AttentionRequest:
     flag: str = "--disagreement-on"
 
     def __post_init__(self) -> None:
-        if not all(term in TERMS for term in self.terms):
-            raise UserError(f"terms {self.terms!r}: give a tuple of {', '.join(TERMS)}")
+        check_terms(self.terms, TERMS)
         if self.centre and "position" in self.terms:
             raise UserError(
                 "--disagreement-centre: the position term compares weights, which are not centred; leave position out "

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import StagedBody, build_mechanisms, repeat_heads
-from fairseq_diverse.attention.functional.agreement import CENTRED
 from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.attention.request import TERMS
+from fairseq_diverse.attention.request import MEASURED, check_terms
 from fairseq_diverse.support.errors import UserError
 
-KNOWN_TERMS = (*TERMS, f"{CENTRED}subspace", f"{CENTRED}output")
 HIDDEN = -1e4  # what is added to the logits of hidden keys: -inf, the least number of a type, or such a number
 
 
@@ -167,8 +165,7 @@ class StandaloneAttention(StagedBody, nn.Module):
             raise UserError(f"{sizes}: give as many sentences and positions of both")
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
-        if not all(term in KNOWN_TERMS for term in terms):
-            raise UserError(f"terms {terms!r}: give a tuple of {', '.join(KNOWN_TERMS)}")
+        check_terms(terms, MEASURED)
         batch, queries, keys = *query.shape[:2], key.size(1)
         _check_shape("key_padding_mask", key_padding_mask, (batch, keys))
         _check_shape("query_padding_mask", query_padding_mask, (batch, queries))
