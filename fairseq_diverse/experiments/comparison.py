@@ -168,6 +168,13 @@ def difference(line: Mapping[str, Any], digits: int, prefix: str = "") -> str:
     return f"{text} ± {line[f'{prefix}seed_error']:.{digits}f}{mark(p)} ({p_text(p)})"
 
 
+def interval_text(line: Mapping[str, Any], digits: int, prefix: str = "") -> str:
+    """The interval over seeds of a difference; empty where nothing could be tested."""
+    if (interval := line.get(f"{prefix}seed_interval")) is None:
+        return ""
+    return " to ".join(f"{end:+.{digits}f}" for end in interval)
+
+
 def seeds_notes(lines: Sequence[Mapping[str, Any]], scales: Mapping[str, tuple[str, int]]) -> list[str]:
     """What a difference over seeds is, and the smallest that could have been seen.
 

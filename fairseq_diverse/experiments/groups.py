@@ -12,6 +12,7 @@ from fairseq_diverse.experiments.comparison import (
     Others,
     compared_seeds,
     difference,
+    interval_text,
     over_seeds,
     refuse_other_data,
     seeds_that_differ_note,
@@ -136,9 +137,9 @@ def group_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             cells.append([line["row"], "not run", *[""] * 8])
             continue
         shown = [line["row"], line["group"], f"{line['sentences']:,}", f"{line['nll']:.3f}", f"{line['nll_word']:.4f}"]
-        interval = "{:+.3f} to {:+.3f}".format(*line["nll_seed_interval"]) if "nll_seed_interval" in line else ""
         a_word = f"{line['word_delta']:+.4f}" if "word_delta" in line else ""
-        shown += [_tested(line, 3, "nll_"), interval, a_word, _tested(line, 4, "rest_"), str(line["seeds"])]
+        shown += [_tested(line, 3, "nll_"), interval_text(line, 3, "nll_"), a_word, _tested(line, 4, "rest_")]
+        shown.append(str(line["seeds"]))
         cells.append(shown)
     return without_empty_columns(cells)
 

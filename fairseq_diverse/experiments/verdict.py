@@ -10,6 +10,7 @@ from fairseq_diverse.experiments.comparison import (
     ALONE,
     compared,
     ended_early_note,
+    interval_text,
     p_number,
     seeds_notes,
     seeds_that_differ_note,
@@ -61,14 +62,13 @@ def verdict_cells(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]]) -> li
             cells.append([*shown, *[""] * 3, "baseline: not run" if line["seeds"] else "not run", *[""] * 4])
             continue
         seeds = str(line["seeds"]) + f" (baseline {first['seeds']})" * (line["seeds"] != first["seeds"])
-        interval = "" if "nll_untested" in line else "{:+.3f} to {:+.3f}".format(*line["nll_seed_interval"])
-        bleu = f"{line['delta']:+.2f}"
-        bleu += " ({:+.2f} to {:+.2f})".format(*line["seed_interval"]) if "seed_interval" in line else ""
+        shown += [seeds, f"{line['nll_delta']:+.3f}", interval_text(line, 3, "nll_"), verdict(line)]
+        bleu = f"{line['delta']:+.2f}" + (f" ({interval})" if (interval := interval_text(line, 2)) else "")
         speed = "-" if line["no_speed"] else "" if line["speed"] is None else f"{line['speed']:.2f}"
         counts = line["parameters"], first["parameters"]
         added = "" if None in counts else f"{counts[0] - counts[1]:+,}".replace("+0", "0")
         welch = "" if line.get("nll_seed_welch_p") is None else p_number(line["nll_seed_welch_p"])
-        cells.append([*shown, seeds, f"{line['nll_delta']:+.3f}", interval, verdict(line), welch, bleu, speed, added])
+        cells.append([*shown, welch, bleu, speed, added])
     return cells
 
 
