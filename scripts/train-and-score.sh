@@ -3,16 +3,16 @@
 set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
-    echo "usage: [TASK=translation] [LAST=0] [BEAM=4] [LENPEN=0.6] $0 DATA OUT [FLAG...]" >&2
+    echo "usage: [TASK=translation] [LAST=0] [BEAM=4] [LENPEN=0.6] [USER_DIR=FOLDER] $0 DATA OUT [FLAG...]" >&2
     echo "DATA is a folder made by fairseq-diverse prepare; FLAG is any flag of fairseq-train; it overrides the defaults of this script." >&2
-    echo "LAST: number of last checkpoints to average, 0 = none." >&2
+    echo "LAST: number of last checkpoints to average, 0 = none; USER_DIR: the folder of a mechanism of your own." >&2
     exit 2
 fi
 data=$1 out=$2 task=${TASK:-translation}
 shift 2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH
-user=(--user-dir "$root/fairseq_diverse")
+user=(--user-dir "${USER_DIR:-$root/fairseq_diverse}")
 
 # 8 GPUs with 4,096 tokens each; with fewer: --update-freq 8 (one), 4 (two), 2 (four)
 fairseq-train "$data" "${user[@]}" --save-dir "$out" --arch diverse_transformer --task "$task" \

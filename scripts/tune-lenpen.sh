@@ -3,9 +3,9 @@
 set -euo pipefail
 
 if [[ $# -lt 2 ]]; then
-    echo "usage: [TASK=translation] [BEAM=5] $0 CHECKPOINT DATA [LENPEN...]" >&2
+    echo "usage: [TASK=translation] [BEAM=5] [USER_DIR=FOLDER] $0 CHECKPOINT DATA [LENPEN...]" >&2
     echo "DATA is a folder made by fairseq-diverse prepare; default length penalties: 0.6 0.8 1.0 1.2 1.4 1.6" >&2
-    echo "TASK=translation_with_syntax for a model that reads trees." >&2
+    echo "TASK=translation_with_syntax for a model that reads trees; USER_DIR: the folder of a mechanism of your own." >&2
     exit 2
 fi
 for file in "$1" "$2/preprocess.json"; do
@@ -21,9 +21,9 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
 for lenpen in "$@"; do
-    fairseq-generate "$data" --user-dir "$root/fairseq_diverse" --task "${TASK:-translation}" --path "$checkpoint" \
+    fairseq-generate "$data" --user-dir "${USER_DIR:-$root/fairseq_diverse}" --task "${TASK:-translation}" --path "$checkpoint" \
         --gen-subset valid --beam "${BEAM:-5}" --lenpen "$lenpen" --batch-size 64 --required-batch-size-multiple 1 >"$out/lenpen-$lenpen.log" 2>"$out/errors" || {
-        cat "$out/errors" >&2
+        { grep "^error: " "$out/errors" || cat "$out/errors"; } >&2
         exit 1
     }
 done

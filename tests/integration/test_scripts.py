@@ -170,6 +170,10 @@ def test_settings_reach_the_programs_of_a_script(tmp_path, asked_of):
     assert " --beam 3 --lenpen 1.5 " in generate
     *_, generate, _ = asked_of("li2022.sh", data, tmp_path, "plain", 4)
     assert " --beam 4 --lenpen 1.0 " in generate
+    train, generate, _ = asked_of("train-and-score.sh", data, tmp_path, USER_DIR="mine")
+    assert " --user-dir mine " in train and " --user-dir mine " in generate
+    generate, _ = asked_of("tune-lenpen.sh", encoder, data, 1, USER_DIR="mine")
+    assert " --user-dir mine " in generate
     *tuned, _ = asked_of("tune-lenpen.sh", encoder, data, 0.5, 2, BEAM=3)
     assert [re.findall(r" (--(?:beam|lenpen) \S+)", line) for line in tuned] == [
         ["--beam 3", f"--lenpen {lenpen}"] for lenpen in ("0.5", "2")
@@ -349,6 +353,9 @@ def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
     text = call("tune-lenpen.sh", checkpoint, out / "data/multi30k_en_de", -20, 20)
     lengths = dict(re.findall(r"^(lenpen-\S+) .* ([\d.]+)$", text, re.MULTILINE))
     assert float(lengths["lenpen--20.log"]) < float(lengths["lenpen-20.log"]) and len(lengths) == 2
+    checkpoint.write_text("")
+    said = call("tune-lenpen.sh", checkpoint, out / "data/multi30k_en_de", 1, status=1)
+    assert said == f"error: {checkpoint}: empty file; writing the checkpoint was interrupted\n"
     assert "raw/train.cs: cannot be read" in call("multi30k.sh", raw, out, PAIR="en-cs", status=2)
 
 
