@@ -78,6 +78,8 @@ class StandaloneAttention(StagedBody, nn.Module):
                 raise UserError(f"mechanisms: {name!r} is not one of {', '.join(MECHANISMS)}")
             if not isinstance(settings, Mapping):
                 raise UserError(f"mechanisms: {name} {settings!r}: give a dictionary of its settings")
+            if "on" in settings:
+                raise UserError(f"mechanisms: {name} has 'on'; leave it out, component and layer are its place")
             for field, value in {**settings, "on": f"{component}:{layer}"}.items():
                 if field not in MECHANISMS[name].Settings.__dataclass_fields__:
                     raise UserError(f"mechanisms: {name} has no setting {field!r}")

@@ -128,6 +128,7 @@ def test_a_block_with_it_equals_fairseqs_layer(name, flags):
     [
         ({"mechanisms": {"nothing": {}}}, "'nothing' is not one of"),
         ({"mechanisms": {"routing": {"rounds": 3}}}, "routing has no setting 'rounds'"),
+        ({"mechanisms": {"routing": {"kind": "em", "on": "cross"}}}, "routing has 'on'; leave it out"),
         ({"mechanisms": {"routing": {"kind": "EM"}}}, "--routing 'EM': allowed are none, simple, em"),
         ({"mechanisms": {"localness": {}}, "component": "decoder"}, "localness is defined on encoder only"),
         ({"mechanisms": {"interacting": {"kind": "sum"}, "talking": {"kind": "both"}}}, "encoder:1 also has talking"),
