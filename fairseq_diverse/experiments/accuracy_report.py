@@ -45,10 +45,10 @@ def compare_accuracy(
     ``seen``, ``longer`` and ``all`` are accuracies in percent, means over seeds, of the tests with as many operators as
     in training, with more, and of all (probing has ``all`` only); ``parts`` those of each number of operators or of the
     probe, ``largest`` and ``largest_parts`` the shares of the largest class. ``delta`` and so on compare ``all`` with
-    the baseline's over seeds (`over_seeds`); ``holm_p``, of probes, is ``seed_p`` after Holm's correction over all of
-    them, ``holm_of`` tests, the table's ``others`` that are not shown among them. ``p`` is that of a paired t-test over
-    examples, each averaged over seeds first; ``one_encoder`` says that the
-    seeds are of a classifier on one trained encoder, which tells nothing about the system: then there is no ``holm_p``.
+    the baseline's over seeds (`over_seeds`); ``holm_p``, of probes, is ``seed_single_p`` after Holm's correction over
+    all of them, ``holm_of`` tests, the table's ``others`` that are not shown among them. ``p`` is that of a paired
+    t-test over examples, each averaged over seeds first; ``one_encoder`` says that the seeds are of a classifier on one
+    trained encoder, which tells nothing about the system: then there is no ``holm_p``.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
@@ -94,7 +94,7 @@ def compare_accuracy(
         line |= compared_seeds(first, summaries[row.name])
         line["p"] = paired_difference(*(_hits(_accuracies(group)) for group in compared(first, summaries[row.name])))[2]
     probes = [row.name for row in tested if "probe" in row.train and "from-checkpoint" not in row.train]
-    several = {name: p for name in probes if (p := judged.get(name, {}).get("seed_p")) is not None}
+    several = {name: p for name in probes if (p := judged.get(name, {}).get("seed_single_p")) is not None}
     adjusted = dict(zip(several, holm(list(several.values())), strict=True))
     for line in lines:
         line |= {"holm_p": adjusted[line["row"]], "holm_of": len(several)} if line["row"] in adjusted else {}
@@ -174,13 +174,13 @@ def _probing_notes(judged: Sequence[Mapping[str, Any]]) -> list[str]:
     text = []
     if tested:
         text.append(
-            f"against {', '.join(sorted(baselines))}, over seeds: Dunnett's test of all systems in each probe, then "
-            f"Holm's correction over {p_values(tested)}; *: p < 0.05, **: p < 0.01"
+            f"against {', '.join(sorted(baselines))}, over seeds: t-tests with the deviation of all systems in each "
+            f"probe, then Holm's correction over {p_values(tested)}; *: p < 0.05, **: p < 0.01"
         )
         ends = (
             f"{end:.2f}" for end in (min(line["smallest"] for line in tested), max(line["smallest"] for line in tested))
         )
-        text.append(f"{SMALLEST}, by probe, before Holm's correction: {' to '.join(dict.fromkeys(ends))} points")
+        text.append(f"{SMALLEST}, by probe, each tested alone: {' to '.join(dict.fromkeys(ends))} points")
     elif one:
         text.append("each encoder is one training, seeds are the classifier's: no system is tested, nothing has a star")
     else:

@@ -114,11 +114,12 @@ def over_seeds(
     """What the seeds say of every row against its baseline, where both have runs: entries of a line of a report.
 
     ``delta`` is the difference of the mean scores of the runs that are `compared`. ``seed_error``, ``seed_p``,
-    ``seed_interval``, ``seed_deviation`` and ``smallest`` are those of `dunnett`, of all rows with the same baseline
-    and several seeds together, ``seed_rows`` of them; ``seed_ratio`` is the row's own deviation divided by that of all
-    others, the baseline among them (None if that is 0), ``seed_baseline_ratio`` the baseline's divided by that of all
-    rows. ``seed_welch_p`` is that of Welch's t-test of the row and the baseline alone, whose variances may differ (None
-    where nothing varies). Where nothing can be tested, ``untested`` says why, and there is no ``seed_interval``.
+    ``seed_single_p``, ``seed_interval``, ``seed_deviation`` and ``smallest`` are those of `dunnett`, of all rows with
+    the same baseline and several seeds together, ``seed_rows`` of them; ``seed_ratio`` is the row's own deviation
+    divided by that of all others, the baseline among them (None if that is 0), ``seed_baseline_ratio`` the baseline's
+    divided by that of all rows. ``seed_welch_p`` is that of Welch's t-test of the row and the baseline alone, whose
+    variances may differ (None where nothing varies). Where nothing can be tested, ``untested`` says why, and there is
+    no ``seed_interval``.
 
     Args:
         score: of a run.
@@ -137,7 +138,7 @@ def over_seeds(
             before, after = compared(summaries[baseline], summaries[name])
             entries: dict[str, Any] = {"delta": float(np.mean([*map(score, after)]) - np.mean([*map(score, before)]))}
             if test := tests.get(name):
-                entries |= {"seed_error": test.error, "seed_p": test.p}
+                entries |= {"seed_error": test.error, "seed_p": test.p, "seed_single_p": test.single_p}
                 entries |= {"seed_deviation": test.deviation, "smallest": test.smallest, "seed_rows": len(several)}
                 entries["seed_ratio"] = _ratio([values[x] for x in (baseline, *several) if x != name], values[name])
                 entries["seed_baseline_ratio"] = _ratio([values[x] for x in several], values[baseline])

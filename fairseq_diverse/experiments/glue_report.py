@@ -45,8 +45,8 @@ def compare_glue(
 
     ``score`` and ``score_deviation`` are over seeds; ``majority`` is the score of the most frequent label. ``delta``
     and so on compare the task's first figure, and the average, with the baseline's over seeds (`over_seeds`);
-    ``holm_p`` is ``seed_p`` after Holm's correction over all tasks and systems, ``holm_of`` tests with those of the
-    table's ``others`` that are not shown; of averages it is ``seed_p`` itself.
+    ``holm_p`` is ``seed_single_p`` after Holm's correction over all tasks and systems, ``holm_of`` tests with those of
+    the table's ``others`` that are not shown; of averages it is ``seed_p``.
     ``other_start`` says that row and baseline start from different checkpoints, whose seeds are not those of the runs:
     then nothing is tested. The average is that of the first figures of all tasks of the table, by seed.
 
@@ -95,7 +95,7 @@ def compare_glue(
             if row.name in judged:
                 line |= judged[row.name]
                 line |= {"baseline": systems[row.baseline], **compared_seeds(summaries[row.baseline], of_row)}
-    several = {name: entries["seed_p"] for name, entries in judged.items() if entries.get("seed_p") is not None}
+    several = {name: p for name, entries in judged.items() if (p := entries.get("seed_single_p")) is not None}
     adjusted = dict(zip(several, holm(list(several.values())), strict=True))
     for line in lines:
         if line.get("seed_p") is not None:
@@ -156,11 +156,15 @@ def glue_notes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         of_tasks = [line for line in tested if line["figure"] != AVERAGE]
         against = ", ".join(dict.fromkeys(line["baseline"] for line in tested))
         text.append(
-            f"against {against}, over seeds: Dunnett's test of all systems in each task, by its first figure, then "
-            f"Holm's correction over {p_values(of_tasks)}; of the average Dunnett's test alone; *: p < 0.05, **: "
-            "p < 0.01"
+            f"against {against}, over seeds: t-tests with the deviation of all systems in each task, by its first "
+            f"figure, then Holm's correction over {p_values(of_tasks)}; of the average Dunnett's test; *: p < 0.05, "
+            "**: p < 0.01"
         )
-        found = [f"{line['system']} {line['figure']} {line['delta']:+.2f} (p {line['seed_p']:.3f})" for line in tested]
+        found = [
+            f"{line['system']} {line['figure']} {line['delta']:+.2f} "
+            f"(p {line['seed_p' if line['figure'] == AVERAGE else 'seed_single_p']:.3f})"
+            for line in tested
+        ]
         text.append(f"differences, p before Holm's correction: {'; '.join(found)}")
     for key, why in UNTESTED.items():
         if names := dict.fromkeys(line["system"] for line in judged if line.get(key)):

@@ -48,8 +48,8 @@ def compare_groups(
     Differences to the baseline are those of `over_seeds`, tested in each group together with ``others``, the table's
     other rows: ``nll_delta`` and so on are of ``nll``, ``rest_delta`` and so on of the NLL a word in the group less
     that in all other sentences; ``word_delta`` and ``word_interval`` are ``nll_delta`` and its interval a word, which
-    have the same p. ``nll_holm_p`` and ``rest_holm_p`` are their p after Holm's correction over all groups and rows
-    that are tested, ``nll_holm_of`` and ``rest_holm_of`` of them.
+    have the same p. ``nll_holm_p`` and ``rest_holm_p`` are their ``seed_single_p`` after Holm's correction over all
+    groups and rows that are tested, ``nll_holm_of`` and ``rest_holm_of`` of them.
 
     Args:
         rows, summaries, others: of one test set (`report.of_test`).
@@ -78,7 +78,7 @@ def compare_groups(
         of_groups = {name: _of_group(of_data, runs, words, groups.of == at) for at, name in enumerate(groups.names)}
         for name, of_rows in of_groups.items():
             for prefix, found in p_values.items():
-                tests = {row: line.get(f"{prefix}seed_p") for row, line in of_rows.items()}
+                tests = {row: line.get(f"{prefix}seed_single_p") for row, line in of_rows.items()}
                 found |= {(row, name): p for row, p in tests.items() if p is not None}
         for row in shown:
             done = [{"group": name, **of_rows[row.name]} for name, of_rows in of_groups.items() if runs[row.name]]
@@ -164,9 +164,9 @@ def group_notes(lines: Sequence[Mapping[str, Any]], by: str, records: Mapping[st
         text.append(f"{against}: nothing can be tested over seeds, nothing has a star")
     else:
         text += [
-            f"{against}: mean over seeds ± standard error over seeds, in brackets p over seeds: Dunnett's test in each "
-            f"group of all rows against their baseline ({tested_rows(tested, ['nll_'])}), then Holm's correction over "
-            f"all groups and rows ({counts['nll_']} p-values); *: p < 0.05, **: p < 0.01",
+            f"{against}: mean over seeds ± standard error over seeds, in brackets p over seeds: t-tests in each group "
+            f"with the deviation of all rows ({tested_rows(tested, ['nll_'])}), then Holm's correction over all groups "
+            f"and rows ({counts['nll_']} p-values); *: p < 0.05, **: p < 0.01",
             "95% interval: of Δ NLL, Dunnett's, for all rows of one group at once: corrects for rows, not for groups",
         ]
     if any("rest_delta" in line for line in shown):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr
+from scipy.special import ndtr, stdtr
 
 LEVEL = 0.05
 POWER = 0.8
@@ -16,12 +16,13 @@ POWER = 0.8
 class SeedTest(NamedTuple):
     """What the seeds say of one system's difference to the baseline; `dunnett` says how each is computed.
 
-    p is None where no score differs from seed to seed: then nothing can be tested.
+    p and single_p are None where no score differs from seed to seed: then nothing can be tested.
     """
 
     difference: float
     error: float
     p: float | None
+    single_p: float | None
     interval: tuple[float, float]
     deviation: float
     smallest: float
@@ -33,6 +34,7 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
         error_i = s sqrt(1/n_i + 1/n_0)              standard error of the difference
         s^2     = sum of squares about each mean / f,    f = n_0 + sum_i n_i - (k + 1)    (``deviation`` is s)
         p_i     = P(max_j |T_j| >= |difference_i| / error_i)
+        single_p_i = P(|T_i| >= |difference_i| / error_i)            for corrections over more than these systems
         interval_i = difference_i -+ d error_i,      P(max_j |T_j| >= d) = 0.05
         smallest_i = x error_i,                      P(|T'(x)| >= d) = 0.8
 
@@ -71,9 +73,10 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
         difference = float(group.mean() - first.mean())
         error = float(deviation * np.sqrt(1 / len(group) + 1 / len(first)))
         p = max(0.0, 1 - _all_within(abs(difference) / error, freedom, ratios)) if error else None
+        single_p = float(2 * stdtr(freedom, -abs(difference) / error)) if error else None
         reach = bound * error
         interval = difference - reach, difference + reach
-        tests.append(SeedTest(difference, error, p, interval, float(deviation), visible * error))
+        tests.append(SeedTest(difference, error, p, single_p, interval, float(deviation), visible * error))
     return tests
 
 

@@ -1,5 +1,7 @@
 """Loop version of the figures of groups of sentences, and Holm's correction."""
 
+from scipy import stats
+
 
 def nll(of_seeds, chosen):
     """Mean over seeds of the mean NLL of the chosen sentences."""
@@ -19,6 +21,17 @@ def nll_word(values, words, chosen):
         total += values[index]
         count += words[index]
     return total / count
+
+
+def t_test(row, rows):
+    """p of a row's mean against that of the first of all rows, with the deviation of all of them."""
+    squares, freedom = 0.0, 0
+    for scores in rows:
+        squares += sum((score - sum(scores) / len(scores)) ** 2 for score in scores)
+        freedom += len(scores) - 1
+    difference = sum(row) / len(row) - sum(rows[0]) / len(rows[0])
+    error = (squares / freedom * (1 / len(row) + 1 / len(rows[0]))) ** 0.5
+    return 2 * stats.t.sf(abs(difference) / error, freedom)
 
 
 def holm(p_values):

@@ -26,6 +26,8 @@ def test_dunnett_is_scipys(sizes):
     for test, statistic, p in zip(dunnett(first, others), expected.statistic, expected.pvalue, strict=True):
         assert test.difference / test.error == pytest.approx(statistic)
         assert test.p == pytest.approx(p, abs=1e-3)
+        assert test.single_p == pytest.approx(2 * stats.t.sf(abs(statistic), sum(sizes) - len(sizes)))
+        assert test.single_p < test.p or len(others) == 1
 
 
 @pytest.mark.parametrize(("sizes", "shift"), [([3, 3], 0.3), ([2, 5], 0.1), ([4, 2], 2)])
@@ -33,7 +35,7 @@ def test_one_system_is_tested_by_the_t_test(sizes, shift):
     first, second = samples(sizes, shift)
     (test,) = dunnett(first, [second])
     expected = stats.ttest_ind(second, first)
-    assert test.p == pytest.approx(expected.pvalue, abs=1e-12)
+    assert (test.p, test.single_p) == pytest.approx([expected.pvalue] * 2, abs=1e-12)
     low, high = expected.confidence_interval()
     assert test.interval == pytest.approx((low, high))
 
@@ -116,7 +118,8 @@ def test_what_unequal_deviations_do():
 
 def test_what_cannot_be_tested():
     (test,) = dunnett([1.1, 1.1, 1.1], [[1.3, 1.3]])
-    assert (test.p, test.error, test.smallest) == (None, 0, 0) and test.interval == pytest.approx((0.2, 0.2))
+    assert (test.p, test.single_p, test.error, test.smallest) == (None, None, 0, 0)
+    assert test.interval == pytest.approx((0.2, 0.2))
     assert dunnett([1.0], []) == []
     with pytest.raises(ValueError, match="two seeds of each system, or more, are needed; got 2, 3, 1"):
         dunnett([1.0, 2.0], [[1.0, 2.0, 3.0], [1.0]])

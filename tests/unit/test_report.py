@@ -527,7 +527,7 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
     ]
     notes = accuracy_notes(lines)
     assert "seeds a row: 2" in notes and any(
-        note.startswith("against baseline, over seeds: Dunnett's test") for note in notes
+        note.startswith("against baseline, over seeds: t-tests with") for note in notes
     )
     assert any(note.endswith("p < 0.05: sentence_length routed, word_content routed") for note in notes)
     assert not any("each encoder is one training" in note for note in notes)
