@@ -23,7 +23,12 @@ def register() -> None:
     from fairseq_diverse.metrics import fairseq_scorers as scoring  # noqa: F401
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.support.errors import check_learned_positions, install_error_hook
-    from fairseq_diverse.support.faults import average_weights_from_the_start, refuse_wrong_trainings, unscale_amp_once
+    from fairseq_diverse.support.faults import (
+        average_weights_from_the_start,
+        read_cached_data_anywhere,
+        refuse_wrong_trainings,
+        unscale_amp_once,
+    )
     from fairseq_diverse.support.logs import log_batches_once
     from fairseq_diverse.tasks import logical_inference, sentence_probing, translation_with_syntax  # noqa: F401
 
@@ -34,6 +39,7 @@ def register() -> None:
     unscale_amp_once()
     average_weights_from_the_start()
     refuse_wrong_trainings()
+    read_cached_data_anywhere()
     gather_predictions()
     install_error_hook()
     check_learned_positions()

@@ -1,4 +1,4 @@
-"""Combinations of fairseq's flags that train something else than they say, without an error: corrected or refused."""
+"""Faults of fairseq in training: flags that train something else than they say, and data that it fails to read."""
 
 import functools
 import os
@@ -74,6 +74,27 @@ def _average_of_loaded(load: Any) -> Any:
         return loaded
 
     return load_checkpoint
+
+
+def read_cached_data_anywhere() -> None:
+    """Let data of --dataset-impl cached, once fairseq's default, be read before they are in memory. Idempotent.
+
+    fairseq reads the first batch of a training before that, with a KeyError; so does `heads`, sentence by sentence.
+    """
+    from fairseq.data.indexed_dataset import IndexedCachedDataset
+
+    if hasattr(IndexedCachedDataset.__getitem__, "cache_info"):  # fairseq's own
+        IndexedCachedDataset.__getitem__ = _fetching(IndexedCachedDataset.__getitem__)
+
+
+def _fetching(get: Any) -> Any:
+    @functools.wraps(get)
+    def fetching(self: Any, number: int) -> Any:
+        if number not in self.cache_index:
+            self.prefetch([number])
+        return get(self, number)
+
+    return fetching
 
 
 def refuse_wrong_trainings() -> None:

@@ -2,8 +2,13 @@
 
 import pytest
 import torch
+from fairseq.data.indexed_dataset import IndexedDatasetBuilder, make_dataset
 from fairseq.optim import AMPOptimizer
 from omegaconf import OmegaConf
+
+from fairseq_diverse import register
+
+register()  # where this file runs alone
 
 
 @pytest.mark.parametrize("scale", [1.0, 128.0, 65536.0])
@@ -17,3 +22,17 @@ def test_amp_divides_gradients_by_the_loss_scale_once(scale):
     assert amp.clip_grad_norm(0.0).item() == pytest.approx(3)
     amp.step()
     assert parameter.item() == pytest.approx(1 - 0.1 * 3)
+
+
+def test_cached_data_are_read_before_they_are_in_memory(tmp_path):
+    """As fairseq-train reads its first batch; items are in memory only after fairseq's prefetching."""
+    builder = IndexedDatasetBuilder(str(tmp_path / "data.bin"))
+    sentences = [torch.tensor([number, number + 1, 2]) for number in range(4, 9)]
+    for sentence in sentences:
+        builder.add_item(sentence)
+    builder.finalize(str(tmp_path / "data.idx"))
+    data = make_dataset(str(tmp_path / "data"), "cached", fix_lua_indexing=True)
+    for number in (3, 0, 4):
+        assert torch.equal(data[number], sentences[number])
+    data.prefetch(range(len(data)))
+    assert len(data.cache_index) == len(data) and torch.equal(data[1], sentences[1]) and len(data.cache_index) == 5
