@@ -162,9 +162,22 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
         return [prepared.decode(line, side) for line in tokens]
     if tokens == text:
         raise ValueError(
-            f"{path}: output of fairseq-generate, in tokens; give --data DIR, the prepared data, to undo them"
+            f"{path}: output of fairseq-generate, in tokens; give --data DIR, the prepared data, to undo them; for "
+            "data that `prepare` did not make, give fairseq-generate --bpe and --tokenizer, then its D- lines are text"
         )
     return text
+
+
+def marks(lines: Sequence[str]) -> set[str]:
+    """What shows that lines are in subwords or in tokens, in words; empty for text."""
+    from fairseq_diverse.preparation.subwords import SPACE_MARK
+
+    found = set()
+    if 10 * sum("@@ " in f"{line} " or SPACE_MARK in line for line in lines) > len(lines):
+        found.add("subwords")
+    if 2 * sum(line.endswith(" .") for line in lines) > sum(line.endswith(".") for line in lines):
+        found.add("spaces before full stops")
+    return found
 
 
 def _parse_generation(path: str | Path, lines: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -215,7 +215,7 @@ def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_u
     path.write_text("eins\n\nH-2 zwei\n", encoding="utf-8")
     assert read_translations(path) == ["eins", "", "H-2 zwei"]
     path.write_text(GENERATED, encoding="utf-8")
-    with pytest.raises(ValueError, match="in tokens; give --data"):
+    with pytest.raises(ValueError, match=r"in tokens; give --data .*--bpe and --tokenizer"):
         read_translations(path)
     equal = "".join(f"{kind}-1\t-0.4\tdie Maus\n" for kind in "HD")  # fairseq prints the best first
     detokenized = GENERATED.replace("D-0\t-0.2\tder Hund\u2028bellt", "D-0\t-0.2\tDer Hund")
