@@ -141,7 +141,7 @@ def _score(
 ) -> tuple[list[System], dict[str, str]]:
     """The systems, and why a metric is missing, for those that some file could not be scored by."""
     from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
-    from fairseq_diverse.metrics.scores import read_translations
+    from fairseq_diverse.metrics.scores import marks, read_translations
     from fairseq_diverse.preparation.pipeline import entry, lowercased, read_record
     from fairseq_diverse.support.files import read_lines
 
@@ -171,6 +171,9 @@ def _score(
             raise ValueError(
                 f"{path}: {len(lines)} sentences, but {args.ref} has {len(references)}; is it all of that test set?"
             )
+        for file, left in ((path, marks(lines) - marks(references)), (args.ref, marks(references) - marks(lines))):
+            if left:
+                print(f"warning: {file}: has {' and '.join(sorted(left))}; only text is compared well", file=sys.stderr)
     systems = [System(name, paths, {metric: [] for metric in metrics}) for name, paths in files.items()]
     missing: dict[str, str] = {}
     for system in systems:

@@ -282,6 +282,25 @@ def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, 
         assert (bleu == 100) is lower and ("case:lc" in printed) is ("lower-cased" in printed) is lower
 
 
+@pytest.mark.parametrize(
+    ("change", "has"),
+    [
+        (lambda line: line.replace("Hund", "Hu@@ nd"), "subwords"),
+        (lambda line: line.replace(" ", " \u2581"), "subwords"),
+        (lambda line: line.replace(".", " ."), "spaces before full stops"),
+    ],
+)
+def test_subwords_and_tokens_in_one_of_two_files_are_named(tmp_path, capsys, change, has):
+    text = [f"Der Hund sah {number} Katzen." for number in range(20)]
+    (tmp_path / "text").write_text("\n".join(text) + "\n", encoding="utf-8")
+    (tmp_path / "other").write_text("\n".join(map(change, text)) + "\n", encoding="utf-8")
+    for hypotheses, references in (("other", "text"), ("text", "other"), ("text", "text"), ("other", "other")):
+        assert not main(["score", "--hyp", str(tmp_path / hypotheses), "--ref", str(tmp_path / references)])
+        said = capsys.readouterr().err
+        warned = f"warning: {tmp_path / 'other'}: has {has}; only text is compared well\n"
+        assert said == (warned if hypotheses != references else "")
+
+
 def test_command_without_baseline_compares_nothing(files, capsys):
     assert main(["score", "--hyp", files["good"], "--ref", files["ref"]]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["system", "BLEU", "±", "chrF", "TER", "length"]
