@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> None:
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
     from fairseq.data.data_utils import numpy_seed
-    from fairseq.utils import resolve_max_positions
+    from fairseq.utils import resolve_max_positions, split_paths
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.heads import draw_figures, inspect_heads
@@ -70,7 +70,8 @@ def main(args: argparse.Namespace) -> None:
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not
     task.load_dataset(args.split)
     pairs = task.dataset(args.split)
-    prefix = source_prefix(args.data, args.split, task.cfg.source_lang, task.cfg.target_lang)
+    folder = Path(split_paths(str(args.data))[0])  # of several, fairseq reads this one
+    prefix = source_prefix(folder, args.split, task.cfg.source_lang, task.cfg.target_lang)
     known = "dependency" in available_trees(prefix)
     graphs = SyntaxDataset(str(prefix), ("dependency",)) if known else None
     if needed := model.encoder.plan.trees:
@@ -115,4 +116,4 @@ def main(args: argparse.Namespace) -> None:
         places.append([component, layer, cosine, f"{of_place['constant share']:.3f}", rank])
     print(f"\n{in_columns(places)}")
     if not known:
-        print(f"two more columns need dependency trees: fairseq-diverse binarize-syntax adds them to {args.data}")
+        print(f"two more columns need dependency trees: fairseq-diverse binarize-syntax adds them to {folder}")

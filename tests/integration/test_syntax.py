@@ -442,6 +442,7 @@ def test_a_head_map_is_of_the_split_that_is_named(data, checkpoint, tmp_path, mo
 def test_heads_of_a_trained_checkpoint(data, checkpoint, tmp_path):
     common = ("heads", "--checkpoint", checkpoint, "--data", data)
     figures = json.loads(command(*common, "--json"))
+    assert json.loads(command(*common[:-1], f"{data}:{data}", "--json")) == figures  # trees, too, of several folders
     attentions, without_tree = figures.pop("attentions"), figures.pop("without tree")
     per_head = ["confidence", "syntactic attention", "redundant", "importance", "previous", "next"]
     assert [name for name in figures if name != "rarest"] == [*per_head, "roles"]
