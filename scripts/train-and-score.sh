@@ -10,6 +10,7 @@ if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
 fi
 data=$1 out=$2 task=${TASK:-translation}
 shift 2
+[[ -f $data/preprocess.json ]] || { echo "$0: $data: not a folder made by fairseq-diverse prepare" >&2 && exit 2; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH
 user=(--user-dir "${USER_DIR:-$root/fairseq_diverse}")

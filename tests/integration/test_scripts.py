@@ -283,6 +283,12 @@ def test_a_script_prints_its_usage(script):
     assert done.returncode == 2 and done.stderr.startswith("usage: ")
 
 
+def test_a_script_that_scores_says_before_training_that_the_data_are_not_of_prepare(tmp_path):
+    done = subprocess.run([SCRIPTS / "train-and-score.sh", tmp_path, tmp_path / "out"], capture_output=True, text=True)
+    said = f"{SCRIPTS}/train-and-score.sh: {tmp_path}: not a folder made by fairseq-diverse prepare\n"
+    assert done.returncode == 2 and done.stderr == said
+
+
 @pytest.mark.parametrize(
     ("asked", "first", "names"),
     [
