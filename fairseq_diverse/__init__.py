@@ -25,6 +25,7 @@ def register() -> None:
     from fairseq_diverse.support.errors import check_learned_positions, install_error_hook
     from fairseq_diverse.support.faults import (
         average_weights_from_the_start,
+        combine_without_upsampling,
         read_cached_data_anywhere,
         refuse_wrong_trainings,
         unscale_amp_once,
@@ -39,6 +40,7 @@ def register() -> None:
     unscale_amp_once()
     average_weights_from_the_start()
     refuse_wrong_trainings()
+    combine_without_upsampling()
     read_cached_data_anywhere()
     gather_predictions()
     install_error_hook()

@@ -97,6 +97,27 @@ def _fetching(get: Any) -> Any:
     return fetching
 
 
+def combine_without_upsampling() -> None:
+    """Let train and train1 be combined without --upsample-primary, and with --combine-val valid and valid1. Idempotent.
+
+    fairseq's default, -1, fails there; valid is read before there is a trainer.
+    """
+    from fairseq.tasks.translation import TranslationTask
+
+    if not hasattr(TranslationTask.__init__, "__wrapped__"):
+        TranslationTask.__init__ = _with_ratio(TranslationTask.__init__)
+
+
+def _with_ratio(init: Any) -> Any:
+    @functools.wraps(init)
+    def with_ratio(self: Any, cfg: Any, *args: Any, **flags: Any) -> None:
+        if getattr(cfg, "upsample_primary", None) == -1:
+            cfg.upsample_primary = 1
+        init(self, cfg, *args, **flags)
+
+    return with_ratio
+
+
 def refuse_wrong_trainings() -> None:
     """Make a training with flags that fairseq cannot combine end in one line before it starts. Idempotent."""
     from fairseq.trainer import Trainer
@@ -109,8 +130,6 @@ def _checked(init: Any) -> Any:
     @functools.wraps(init)
     def checked(self: Any, cfg: Any, task: Any, *args: Any, **flags: Any) -> None:
         check_training(cfg)
-        if getattr(task.cfg, "upsample_primary", None) == -1:  # fairseq's default, which fails when combining train1
-            task.cfg.upsample_primary = 1
         init(self, cfg, task, *args, **flags)
 
     return checked

@@ -239,12 +239,13 @@ def test_merged_dictionaries(tmp_path):
     assert "dictionary has other words, or in another order" in refused.stderr.splitlines()[-1]
 
 
-def test_train1_without_upsampling(data, tmp_path):
-    """fairseq's default for --upsample-primary fails where train and train1 are combined."""
+def test_train1_and_valid1_without_upsampling(data, tmp_path):
+    """fairseq's default for --upsample-primary fails where train and train1, or valid and valid1, are combined."""
     folder = shutil.copytree(data, tmp_path / "data")
     for path in [*folder.glob("valid.*")]:
-        shutil.copy(path, path.with_name(path.name.replace("valid", "train1")))
-    assert len(train(folder, tmp_path / "run", "")[0]) == 2
+        for split in ("train1", "valid1"):
+            shutil.copy(path, path.with_name(path.name.replace("valid", split)))
+    assert len(train(folder, tmp_path / "run", "--combine-val")[0]) == 2
 
 
 def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_path):
