@@ -43,6 +43,9 @@ FAIRSEQ = {
         "with a new mechanism, give another --save-dir and --finetune-from-model FILE, or add --reset-optimizer"
     ),
     r"ValueError: (Valid paths \[.*\] will be ignored\. .*)": r"\1",
+    r"ConfigCompositionException: Error merging override tokenizer\.(source|target)_lang=null": (
+        "--tokenizer moses: needs --source-lang and --target-lang"
+    ),
     r"TypeError: percentile\(\) got an unexpected keyword argument 'interpolation'": (
         "--num-batch-buckets: fairseq 0.12.3.1 does not work with this NumPy; leave the flag out"
     ),

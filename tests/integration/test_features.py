@@ -431,6 +431,7 @@ def test_prefix_size(data, checkpoint):
         ("--min-len 50", "--min-len: longer than a translation may be"),
         ("--diverse-beam-groups 3 --beam 4", "--diverse-beam-groups: does not divide --beam"),
         ("--diverse-beam-groups 2 --match-source-len", "--diversity-rate, --match-source-len: only one"),
+        ("--tokenizer moses", "--tokenizer moses: needs --source-lang and --target-lang"),
     ],
 )
 def test_impossible_flags_of_decoding_are_one_line(data, checkpoint, flags, message):
