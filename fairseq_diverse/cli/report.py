@@ -249,10 +249,7 @@ def show(args: argparse.Namespace) -> str:
     if args.format == "html":
         from fairseq_diverse.cli.report_page import page
 
-        done = [] if args.results else [row for row in rows if summaries[row.name]]
-        runs = saved.runs_of(done, folder_of_runs(args))
-        beside = args.out.resolve().parent if args.out else Path.cwd()
-        return page(table, rows, content, blocks, summaries, runs, count, args.test, beside)
+        return page(asked, blocks, content, count)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
     written = [write(*block).rstrip("\n") for block in blocks]
     if found:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fairseq_diverse.cli.report_views import Asked, folder_of_runs
 from fairseq_diverse.experiments.accuracy_report import draw_lengths
 from fairseq_diverse.experiments.formats import Block
 from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
@@ -14,46 +15,34 @@ from fairseq_diverse.experiments.page import Translations, marked, render, row_i
 from fairseq_diverse.experiments.report import of_test, test_names
 from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
 from fairseq_diverse.experiments.row_dots import draw_rows
-from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import Run
-from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.saved import runs_of
 from fairseq_diverse.experiments.side_by_side import side_by_side
-from fairseq_diverse.experiments.tables import Table
 from fairseq_diverse.experiments.verdict import draw_verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def page(
-    table: Table,
-    rows: Sequence[Row],
-    content: dict[str, Any],
-    blocks: list[Block],
-    summaries: dict[str, list[Summary]],
-    runs: Sequence[Run],
-    count: int,
-    test: str | None,
-    beside: Path,
-) -> str:
-    """The page.
+def page(asked: Asked, blocks: list[Block], content: dict[str, Any], count: int) -> str:
+    """The page, with ``count`` translations.
 
     Args:
         content: of the report as JSON.
-        runs: one of each row that has some; none where there are only saved summaries.
-        count: of translations.
-        test: the test set of the pictures (default: the first).
-        beside: folder of the page, from which its links to runs start.
     """
+    rows, args = asked.rows, asked.args
+    done = [] if args.results else [row for row in rows if asked.summaries[row.name]]
+    runs = runs_of(done, folder_of_runs(args))
     folders = {run.row.name: run.of_seeds() for run in runs}
+    beside = args.out.resolve().parent if args.out else Path.cwd()
     links = {
         name: {f"seed {seed}": quote(os.path.relpath(folder, beside)) for seed, folder in of_row.items()}
         for name, of_row in folders.items()
     }
-    by_name = table.rows | {row.name: row for row in rows}
+    by_name = asked.table.rows | {row.name: row for row in rows}
     infos = [row_info(row, by_name[row.baseline], links.get(row.name, {})) for row in rows]
     tests = list(content.get("tests", [content["test"]])) if "test" in content else []
-    figures = _figures(table, rows, content["rows"], summaries, folders, test)
+    figures = _figures(asked, content["rows"], folders)
     return render(blocks, figures, infos, _translations(runs, tests, count))
 
 
@@ -74,19 +63,13 @@ def _translations(runs: Sequence[Run], tests: Sequence[str], count: int) -> list
     return found
 
 
-def _figures(
-    table: Table,
-    rows: Sequence[Row],
-    lines: Sequence[dict],
-    summaries: dict[str, list[Summary]],
-    folders: dict[str, dict[int, Path]],
-    test: str | None,
-) -> "dict[str, Figure]":
+def _figures(asked: Asked, lines: Sequence[dict], folders: dict[str, dict[int, Path]]) -> "dict[str, Figure]":
     """The pictures of a table by their captions; of what was not run there is none.
 
     Args:
         folders: of the rows' runs, by seed; empty where there are only saved summaries.
     """
+    table, rows, summaries = asked.table, asked.rows, asked.summaries
     if not any(summaries.values()):
         return {}
     figures: dict[str, Figure] = {}
@@ -97,7 +80,7 @@ def _figures(
     elif rows[0].kind == "classification":
         figures["Accuracy by number of operators"] = draw_lengths(rows, summaries)
     else:
-        rows, summaries = of_test(rows, summaries, test or test_names(rows, summaries)[0])
+        rows, summaries = of_test(rows, summaries, asked.args.test or test_names(rows, summaries)[0])
         figures["Rows: means and seeds"] = draw_rows(lines, summaries)
         if any(line.get("verdict") for line in lines):
             figures["Verdict: differences and their intervals"] = draw_verdict(rows, summaries, lines, "")
