@@ -228,7 +228,7 @@ def show(args: argparse.Namespace) -> str:
 
         found = side_by_side(saved.runs_of(rows, folder_of_runs(args)), count, args.test or "test").sentences
     if found:
-        content["translations"] = [sentence.as_dict() for sentence in found]
+        content["translations"] = list(map(dataclasses.asdict, found))
     if asked.not_run:
         (cells, title, notes), *further = blocks
         missing = f"{len(asked.not_run)} of {len(rows) + len(asked.not_run)} rows"

@@ -1,9 +1,8 @@
 """Translations of the rows of a table, sentence by sentence."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.support.files import read_lines
@@ -22,9 +21,6 @@ class Sentence:
         lines = {"source": self.source, "reference": self.reference, **self.translations}
         width = max(map(len, lines))
         return "\n".join([f"sentence {self.number}", *(f"  {name:<{width}}  {line}" for name, line in lines.items())])
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
