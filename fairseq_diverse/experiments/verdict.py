@@ -9,15 +9,14 @@ import numpy as np
 from fairseq_diverse.experiments.comparison import (
     ALONE,
     compared,
-    ended_early_note,
     interval_text,
     p_number,
+    runs_notes,
     seeds_notes,
-    seeds_that_differ_note,
     tested_rows,
 )
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.where_run import commits_note, machines_note, no_speed_note, versions_note
+from fairseq_diverse.experiments.where_run import no_speed_note
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.support.pictures import STYLES, new_figure
 
@@ -92,8 +91,7 @@ def verdict_notes(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) ->
         *no_speed_note([line for line in done if "baseline" in line]),
     ]
     text += speed if "training speed" in columns else []
-    text += seeds_that_differ_note(done) + ended_early_note(done) + machines_note(done) + versions_note(done)
-    return text + ([commits_note(done)] if done else [])
+    return text + (runs_notes(done) if done else [])
 
 
 def draw_verdict(
