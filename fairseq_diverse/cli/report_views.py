@@ -69,17 +69,15 @@ def glue_view(asked: Asked) -> "View":
     lines = glue_report.compare_glue(tuned, of_tuned, asked.others)
     before = glue_report.compare_pretraining(pretrained, of_text, asked.others)
     notes = glue_report.glue_notes(lines) + report.published_note(tuned)
-    content = {"rows": lines, "notes": notes, **({"pretraining": before} if before else {})}
-    tables = {
-        table.title: (glue_report.glue_cells(lines) if lines else [], [*filter(None, [table.note]), *notes]),
-        "Pre-training": (
-            glue_report.pretraining_cells(before) if before else [],
-            glue_report.pretraining_notes(before),
-        ),
-    }
-    shown = {title: found for title, found in tables.items() if found[0]}
-    cells = _columns([found[0] for found in shown.values()], asked.args.columns)
-    return [(c, title, found[1]) for c, (title, found) in zip(cells, shown.items(), strict=True)], content
+    content: dict[str, Any] = {"rows": lines, "notes": notes}
+    found: list[tuple[list[list[str]], str, list[str]]] = []
+    if lines:
+        found.append((glue_report.glue_cells(lines), table.title, [*filter(None, [table.note]), *notes]))
+    if before:
+        content["pretraining"] = before
+        found.append((glue_report.pretraining_cells(before), "Pre-training", glue_report.pretraining_notes(before)))
+    shown = _columns([cells for cells, _, _ in found], asked.args.columns)
+    return [(cells, title, text) for cells, (_, title, text) in zip(shown, found, strict=True)], content
 
 
 def translation_view(asked: Asked) -> "View":
