@@ -90,7 +90,7 @@ def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[
         found[name][seed] = path
     if not summaries:
         raise ValueError(f"{folder}: no saved summaries; `fairseq-diverse report TABLE --save {folder}` writes them")
-    return {name: _by_seed(summaries[path] for path in of_row.values()) for name, of_row in found.items()}
+    return {name: [summaries[path] for _, path in sorted(of_row.items())] for name, of_row in found.items()}
 
 
 def _difference(summary: Summary, row: Row) -> str:
@@ -191,10 +191,6 @@ def save(folder: Path, summaries: Mapping[str, list[Summary]]) -> list[Path]:
             write_copy(path, summary | {"system": name, "commands": commands})
             paths.append(path)
     return paths
-
-
-def _by_seed(summaries: Any) -> list[Summary]:
-    return sorted(summaries, key=lambda summary: summary["seed"])
 
 
 def _portable(line: str) -> str:
