@@ -70,16 +70,16 @@ def metrics_of(content: Flags, path: Path) -> tuple[str, ...]:
         raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
 
 
-def parsers_of(content: Flags, row: Flags, path: Path, task: Any) -> dict[str, str]:
+def parsers_of(keys: Flags, path: Path, task: Any) -> dict[str, str]:
     """The parsers that a row names, by kind of tree; none where it reads no trees."""
-    text = text_of({**content, **row}, "parser", path).replace(" ", "")
+    text = text_of(keys, "parser", path).replace(" ", "")
     makers = named_makers(f"{path}: parser:", text) if text else {}
     return makers if task == TREES else {}
 
 
-def place_of(content: Flags, row: Flags, key: str, path: Path) -> str:
+def place_of(keys: Flags, key: str, path: Path) -> str:
     """A row's data or size, a name or a path, from the current folder or the table's; empty where there is none."""
-    text = text_of({**content, **row}, key, path)
+    text = text_of(keys, key, path)
     if len(text) > 1000 or any(len(part.encode()) > 255 for part in Path(text).parts):
         raise ValueError(f"{path}: {key}: {shown(text)}: longer than a file's name can be")
     beside = path.parent / text

@@ -102,8 +102,9 @@ def load_table(
     for row_name, (family, row) in _points(content, path, fixed).items():
         where = f"{path}: row {row_name}"
         flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
-        chosen_data = data or place_of(content, row, "data", path)
-        chosen_size = size or place_of(content, row, "size", path)
+        keys = {**content, **row}  # those of the row, where it has none those of all
+        own_data = place_of(keys, "data", path)
+        chosen_data, chosen_size = data or own_data, size or place_of(keys, "size", path)
         if not chosen_data or not chosen_size:
             raise ValueError(f"{where} has no `data` or no `size`")
         try:
@@ -120,8 +121,8 @@ def load_table(
         for source, source_path in ((base, size_path), (content, path), (row, path)):
             generate |= entries(source, "generate", source_path)
         generate |= overrides["generate"]
-        lenpen, tests = length_penalties(generate, where), test_sets({**content, **row}, where)
-        average = next((s["average"] for s in (row, content, base) if "average" in s), None) or {}
+        lenpen, tests = length_penalties(generate, where), test_sets(keys, where)
+        average = {**base, **keys}.get("average") or {}
         rows[row_name] = Row(
             name=row_name,
             data=chosen_data,
@@ -131,18 +132,18 @@ def load_table(
             average=check_average(average, overrides["average"], path),
             baseline=str(row["baseline"]),
             published=published_figures(row, path, row_name, tests),
-            published_on=place_of(content, row, "data", path),
+            published_on=own_data,
             family=family,
-            metrics=metrics_of({**content, **row}, path),
+            metrics=metrics_of(keys, path),
             user_dir=user_dir,
             lenpen=lenpen,
             tests=tests,
             gpus=gpus,
-            parser=parsers_of(content, {} if everywhere else row, path, train.get("task")),
-            pretrained=(checkpoint or text_of({**content, **row}, "pretrained", path))
+            parser=parsers_of(content if everywhere else keys, path, train.get("task")),
+            pretrained=(checkpoint or text_of(keys, "pretrained", path))
             if KINDS.get(str(train.get("task"))) == "glue"
             else "",
-            heads=measures_heads({**content, **row}, where),
+            heads=measures_heads(keys, where),
             split=evaluated_split(content, tests, where),
         )
         _refuse_wrong(rows[row_name], row, train, path)
