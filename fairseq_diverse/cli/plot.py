@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairseq_diverse.experiments.learning_curves import Training
+    from fairseq_diverse.experiments.tables import Table
     from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
@@ -236,7 +237,7 @@ def plot_rows(args: argparse.Namespace) -> None:
     if args.by and args.verdict:
         raise UserError("--by and --verdict: one of them")
     if args.by or args.verdict:
-        save_figure(_differences(args), args.out)
+        save_figure(_differences(args, table), args.out)
         print(args.out)
         return
     if given := [flag for flag in ("baseline", "without", "best", "test") if getattr(args, flag)]:
@@ -252,7 +253,7 @@ def plot_rows(args: argparse.Namespace) -> None:
     print(args.out)
 
 
-def _differences(args: argparse.Namespace) -> "Figure":
+def _differences(args: argparse.Namespace, table: "Table") -> "Figure":
     """The picture of --by or --verdict."""
     from fairseq_diverse.cli.report_views import folder_of_runs, tests_of
     from fairseq_diverse.experiments.groups import compare_groups, draw_groups
@@ -262,7 +263,7 @@ def _differences(args: argparse.Namespace) -> "Figure":
 
     if args.by:
         known_property(args.by)
-    asked = choose(args)
+    asked = choose(args, table)
     names, (test, *_) = tests_of(asked)
     view, further = of_test(asked.rows, asked.summaries, test), of_test(*asked.others, test)
     if args.verdict:

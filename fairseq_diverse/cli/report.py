@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.saved import Summary
     from fairseq_diverse.experiments.side_by_side import Sentence
+    from fairseq_diverse.experiments.tables import Table
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
 PAGE_SENTENCES = 20
@@ -146,13 +147,12 @@ def refresh(path: Path) -> None:
     print(f"{path}: {count} table{'s' * (count > 1)}")
 
 
-def choose(args: argparse.Namespace) -> Asked:
-    """The table and its rows that the arguments choose, each with the row that it is compared with, which come first
+def choose(args: argparse.Namespace, table: "Table") -> Asked:
+    """The rows of the table that the arguments choose, each with the row that it is compared with, which come first
     where they were not chosen."""
     from fairseq_diverse.experiments import report
     from fairseq_diverse.experiments.tables import select_rows
 
-    table = read_table(args)
     if left := {row.name for row in select_rows(table, args.without, "--without")} if args.without else set():
         if not (kept := {name: row for name, row in table.rows.items() if name not in left}):
             raise UserError(f"--without {args.without}: leaves no row of {table.name}")
@@ -204,7 +204,7 @@ def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
     from fairseq_diverse.experiments import formats, saved
 
-    asked = choose(args)
+    asked = choose(args, read_table(args))
     table, rows, summaries = asked.table, asked.rows, asked.summaries
     if len(given := [f"--{flag}" for flag in ("verdict", "by", "heads") if getattr(args, flag)]) > 1:
         raise UserError(f"{' and '.join(given)}: one of them")
