@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel
+from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel, attentions_at
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import new_figure
@@ -280,9 +280,7 @@ def _limit(maps: Sequence[Tensor]) -> tuple[float, float, bool]:
 
 def map_prefix(model: DiverseTransformerModel, component: str, layer: int) -> str:
     """What comes before "head 1" where an attention has no map for each head but a mean for the queries of each."""
-    of_layer = (model.encoder if component == "encoder" else model.decoder).layers[layer - 1]
-    attention = of_layer.encoder_attn if component == "cross" else of_layer.self_attn
-    return "" if attention.has_maps else "queries of "
+    return "" if attentions_at(model, component)[layer - 1].has_maps else "queries of "
 
 
 def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: int = 4) -> list[list[Panel | None]]:

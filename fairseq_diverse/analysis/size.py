@@ -16,7 +16,7 @@ from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.registry import fill_defaults
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
-from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, attentions_at
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.models.systems import unknown
 from fairseq_diverse.support.errors import UserError
@@ -174,13 +174,9 @@ def count_flops(model: nn.Module, source_length: int, target_length: int = 0) ->
 
 def _with_own_maps(model: Any) -> str:
     """The placement of the attentions with one map per head."""
-    own = {"encoder": [layer.self_attn for layer in model.encoder.layers]}
-    if hasattr(model, "decoder"):
-        own |= {"decoder": [layer.self_attn for layer in model.decoder.layers]}
-        own |= {"cross": [layer.encoder_attn for layer in model.decoder.layers]}
     layers = {
-        component: [str(n) for n, attention in enumerate(of, 1) if attention is not None and attention.has_maps]
-        for component, of in own.items()
+        component: [str(n) for n, of in enumerate(attentions_at(model, component), 1) if of is not None and of.has_maps]
+        for component in (("encoder", "decoder", "cross") if hasattr(model, "decoder") else ("encoder",))
     }
     return ",".join(f"{component}:{'+'.join(numbers)}" for component, numbers in layers.items() if numbers)
 

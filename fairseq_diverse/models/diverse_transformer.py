@@ -51,6 +51,12 @@ def layer_counts(cfg: Any) -> dict[str, int]:
     }
 
 
+def attentions_at(model: Any, component: str) -> list[Any]:
+    """The attentions of a component, one a layer; None in a decoder without cross-attention."""
+    layers = model.encoder.layers if component == "encoder" else model.decoder.layers
+    return [layer.encoder_attn if component == "cross" else layer.self_attn for layer in layers]
+
+
 def attention_heads(cfg: Any) -> dict[str, int]:
     """Number of heads of each component's attentions."""
     return {

@@ -26,6 +26,7 @@ from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import PADDING, Relations, relate
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.checkpoints.loading import implausible
+from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import (
     ROBERTA,
@@ -80,12 +81,6 @@ def require_close(got: Tensor, expected: Tensor, what: str, error: float = 1e-5)
 
 def require_finite_gradients(module: torch.nn.Module, problem: str) -> None:
     require(all(p.grad is None or bool(p.grad.isfinite().all()) for p in module.parameters()), problem)
-
-
-def attentions_at(model: Any, component: str) -> list[StagedAttention]:
-    """The attentions of a component, one a layer."""
-    layers = model.encoder.layers if component == "encoder" else model.decoder.layers
-    return [layer.encoder_attn if component == "cross" else layer.self_attn for layer in layers]
 
 
 def attention_at(model: Any, component: str) -> StagedAttention:
