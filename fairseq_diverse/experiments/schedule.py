@@ -62,19 +62,8 @@ def run_all(
                         display.show(slot, run, progress, left)
                         continue
                     ended(run)
-                except Busy as error:
-                    display.say(f"{run.name}: left alone, {error}")
-                    unfinished += 1
-                except (RunFailed, ValueError) as error:
-                    display.say(f"{run.name}: FAILED: {error}")
-                    unfinished += 1
-                except OSError as error:
-                    display.say(f"{run.name}: FAILED: {error.filename or run.directory}: {error.strerror or error}")
-                    unfinished += 1
-                except Exception as error:  # a bug: the other rows continue
-                    with contextlib.suppress(OSError):  # a full disk
-                        (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-                    display.say(f"{run.name}: FAILED: {error!r}; see {run.directory / 'error.log'}")
+                except Exception as error:  # the other runs continue
+                    display.say(f"{run.name}: {_failure(run, error)}")
                     unfinished += 1
                 del working[slot]
                 display.clear(slot)
@@ -84,6 +73,19 @@ def run_all(
             generator.close()  # type: ignore[attr-defined]
         display.close()
     return unfinished
+
+
+def _failure(run: Run, error: Exception) -> str:
+    """What to say of a run that ended with an error; the stack trace of a bug is kept in its folder."""
+    if isinstance(error, Busy):
+        return f"left alone, {error}"
+    if isinstance(error, RunFailed | ValueError):
+        return f"FAILED: {error}"
+    if isinstance(error, OSError):
+        return f"FAILED: {error.filename or run.directory}: {error.strerror or error}"
+    with contextlib.suppress(OSError):  # a full disk
+        (run.directory / "error.log").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    return f"FAILED: {error!r}; see {run.directory / 'error.log'}"
 
 
 def _ready(waiting: Sequence[Run], working: Sequence[Run]) -> Run | None:
