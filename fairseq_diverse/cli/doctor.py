@@ -213,18 +213,17 @@ def _parsers() -> Iterator[Check]:
     """Models installed by name, and folders in ``$FAIRSEQ_DIVERSE_PARSERS``."""
     given = os.environ.get("FAIRSEQ_DIVERSE_PARSERS")
     folder = Path(given) if given else PACKAGE.parents[1] / "shared" / "parsers"
-    models = [path.parent for path in sorted(folder.glob("*/*")) if path.name in ("meta.json", "benepar_model.bin")]
-    found = {"meta.json": "", "benepar_model.bin": ""}
-    for path in models:
-        for file in found:
-            found[file] = found[file] or (str(path) if (path / file).exists() else "")
-    spacy = _version("en-core-web-sm") and "en_core_web_sm"
+    spacy, benepar = (
+        next((str(path.parent) for path in sorted(folder.glob(f"*/{file}"))), "")
+        for file in ("meta.json", "benepar_model.bin")
+    )
+    spacy = "en_core_web_sm" if _version("en-core-web-sm") else spacy
     hint = "or name a folder of models in FAIRSEQ_DIVERSE_PARSERS"
     for name, value, advice in (
-        ("dependency parser", spacy or found["meta.json"], "python -m spacy download en_core_web_sm"),
+        ("dependency parser", spacy, "python -m spacy download en_core_web_sm"),
         (
             "constituency parser",
-            _benepar_model() or found["benepar_model.bin"],
+            _benepar_model() or benepar,
             "python -c \"import benepar; benepar.download('benepar_en3')\"",
         ),
     ):
