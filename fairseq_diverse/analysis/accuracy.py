@@ -33,9 +33,7 @@ def pooled(parts: Iterable[Accuracy]) -> Accuracy:
     return Accuracy([sum(counts) for counts in zip(*classes, strict=True)], "".join(hits))
 
 
-def measure_accuracy(
-    model: Any, task: Any, split: str, max_tokens: int = 8000, done: Callable[[int], object] = lambda count: None
-) -> Accuracy:
+def measure_accuracy(model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]) -> Accuracy:
     """Classify a split; arguments as of `evaluation_batches`.
 
     Args:

@@ -12,7 +12,7 @@ from fairseq_diverse.support.files import atomic_write
 
 
 def predict(
-    model: Any, task: Any, split: str, max_tokens: int = 8000, done: Callable[[int], object] = lambda count: None
+    model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]
 ) -> tuple[list[float], list[float]]:
     """The number of the most likely class of every example of a split, or its predicted value, and the targets, which
     are empty where the split has none; arguments as of `evaluation_batches`.
