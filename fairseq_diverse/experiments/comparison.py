@@ -32,10 +32,8 @@ def refuse_other_data(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summ
     for row in rows:
         sides = {name: summaries[name] for name in (row.name, row.baseline)}
         runs = [(name, summary) for name, of_row in sides.items() for summary in of_row]
-        if (
-            len({_examples(summary) for _, summary in runs if summary.get("data_hash") == runs[0][1].get("data_hash")})
-            > 1
-        ):
+        of_first = [summary for _, summary in runs if summary.get("data_hash") == runs[0][1].get("data_hash")]
+        if len(set(map(_examples, of_first))) > 1:
             counts = [f"{name} seed {summary['seed']} {_examples(summary):,}" for name, summary in runs]
             raise ValueError(f"runs differ in how many test examples they have: {', '.join(counts)}; run them again")
         found = [_by(of_row, lambda summary: summary.get("data_hash")) for of_row in sides.values()]
