@@ -29,7 +29,7 @@ from fairseq_diverse.experiments.comparison import (
 )
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.saved import Summary, figures_by_test
 from fairseq_diverse.experiments.where_run import (
     commits_note,
     machines_note,
@@ -95,8 +95,7 @@ def of_test(
     """
     view, shown = {}, []
     for row_name, of_row in summaries.items():
-        parts = [({_first_test(s): {}} | s.get("tests", {})).get(name) for s in of_row]
-        view[row_name] = [s | part for s, part in zip(of_row, parts, strict=True) if part is not None]
+        view[row_name] = [s | parts[name] for s in of_row if name in (parts := figures_by_test(s))]
     for row in rows:
         of_row, by_test = summaries[row.name], _by_test(row)
         figures = dict(by_test.get(name, {}))

@@ -20,6 +20,11 @@ from fairseq_diverse.experiments.runs import Run, find_runs
 Summary = dict[str, Any]
 
 
+def figures_by_test(summary: Summary) -> dict[str, Summary]:
+    """What a run measured on each test set, by its name, the first one first."""
+    return {summary.get("test", "test"): summary, **summary.get("tests", {})}
+
+
 def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True) -> dict[str, list[Summary]]:
     """The summaries of every row's finished runs in a folder of runs, all seeds that there are.
 

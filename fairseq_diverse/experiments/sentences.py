@@ -9,7 +9,7 @@ import numpy as np
 from fairseq_diverse.experiments.datasets import DataSet, find_data
 from fairseq_diverse.experiments.records import is_count, read_json, write_copy
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.saved import Summary, figures_by_test
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import iterate_lines, read_lines
 from fairseq_diverse.syntax.attachment import attachments, kept_trees, subordinate
@@ -180,8 +180,8 @@ def find_records(
                     f"{results}: saved without what is known of the test sentences of {Path(name).name}; "
                     f"`fairseq-diverse report TABLE --save {results}` where the data are prepared adds it ({copy})"
                 )
-            tests = [test for test in _tests(of_data) if test in data.subsets]
-            record, where = describe(data, tests), str(data.path)
+            scored = dict.fromkeys(test for summary in of_data for test in figures_by_test(summary))
+            record, where = describe(data, [test for test in scored if test in data.subsets]), str(data.path)
         for summary in of_data:
             _refuse_other(record, summary, where)
         found[name] = record, where
@@ -199,15 +199,9 @@ def save_records(folder: Path, records: Mapping[str, tuple[Record, str]]) -> Non
         write_copy(record_path(folder, name), record)
 
 
-def _tests(summaries: Sequence[Summary]) -> list[str]:
-    """Names of the test sets that runs were scored on."""
-    names = [name for summary in summaries for name in (summary.get("test", "test"), *summary.get("tests", {}))]
-    return list(dict.fromkeys(names))
-
-
 def _refuse_other(record: Record, summary: Summary, where: str) -> None:
     """Raise ``ValueError`` where a run was scored on other sentences than a record is of."""
-    parts = {summary.get("test", "test"): summary, **summary.get("tests", {})}
+    parts = figures_by_test(summary)
     first = next(iter(parts))
     run = f"row {summary['system']} seed {summary['seed']}"
     for name, part in parts.items():
