@@ -16,6 +16,7 @@ from fairseq_diverse.experiments.comparison import (
     deviation,
     difference,
     ended_early,
+    holm_entries,
     mark,
     over_seeds,
     p_number,
@@ -53,7 +54,6 @@ def compare_accuracy(
     Raises:
         ValueError: a row was run on other test data than the baseline.
     """
-    from fairseq_diverse.metrics.dunnett import holm
     from fairseq_diverse.metrics.significance import paired_difference
 
     refuse_other_data(rows, summaries)
@@ -94,10 +94,9 @@ def compare_accuracy(
         line |= compared_seeds(first, summaries[row.name])
         line["p"] = paired_difference(*(_hits(_accuracies(group)) for group in compared(first, summaries[row.name])))[2]
     probes = [row.name for row in tested if "probe" in row.train and "from-checkpoint" not in row.train]
-    several = {name: p for name in probes if (p := judged.get(name, {}).get("seed_single_p")) is not None}
-    adjusted = dict(zip(several, holm(list(several.values())), strict=True))
+    corrected = holm_entries({name: judged.get(name, {}).get("seed_single_p") for name in probes})
     for line in lines:
-        line |= {"holm_p": adjusted[line["row"]], "holm_of": len(several)} if line["row"] in adjusted else {}
+        line |= corrected.get(line["row"], {})
     return lines + _averages(lines)
 
 

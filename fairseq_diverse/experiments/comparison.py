@@ -151,6 +151,16 @@ def over_seeds(
     return found
 
 
+def holm_entries(p_values: Mapping[Any, float | None], prefix: str = "") -> dict[Any, dict[str, Any]]:
+    """``holm_p`` of the tests that could be made, their p after Holm's correction over all of them, and ``holm_of``,
+    how many they are: entries of a line of a report, with a ``prefix`` as in `over_seeds`."""
+    from fairseq_diverse.metrics.dunnett import holm
+
+    tested = {key: p for key, p in p_values.items() if p is not None}
+    adjusted = zip(tested, holm(list(tested.values())), strict=True)
+    return {key: {f"{prefix}holm_p": p, f"{prefix}holm_of": len(tested)} for key, p in adjusted}
+
+
 def _ratio(others: Sequence[Sequence[float]], own: Sequence[float]) -> float | None:
     """The standard deviation over seeds of a row, divided by that of all others together (pooled)."""
     squares = fsum(np.var(scores) * len(scores) for scores in others)

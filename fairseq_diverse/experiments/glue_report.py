@@ -14,6 +14,7 @@ from fairseq_diverse.experiments.comparison import (
     deviation,
     difference,
     ended_early,
+    holm_entries,
     mark,
     over_seeds,
     p_values,
@@ -53,8 +54,6 @@ def compare_glue(
     Raises:
         ValueError: a row was run on other data than the baseline.
     """
-    from fairseq_diverse.metrics.dunnett import holm
-
     refuse_other_data(rows, summaries)
     tested, every = with_others(rows, summaries, others)
     by_name = {row.name: row for row in (*rows, *others[0])}
@@ -95,11 +94,9 @@ def compare_glue(
             if row.name in judged:
                 line |= judged[row.name]
                 line |= {"baseline": systems[row.baseline], **compared_seeds(summaries[row.baseline], of_row)}
-    several = {name: p for name, entries in judged.items() if (p := entries.get("seed_single_p")) is not None}
-    adjusted = dict(zip(several, holm(list(several.values())), strict=True))
+    corrected = holm_entries({name: entries.get("seed_single_p") for name, entries in judged.items()})
     for line in lines:
-        if line.get("seed_p") is not None:
-            line |= {"holm_p": adjusted[line["row"]], "holm_of": len(several)}
+        line |= corrected[line["row"]] if line.get("seed_p") is not None else {}  # of the task's first figure
     hidden = [row for row in tested[len(rows) :] if _task(row, every[row.name]) in set(tasks.values())]
     tasks |= {row.name: _task(row, every[row.name]) for row in hidden}
     systems |= {name: f"{HIDDEN}{system}" for name, system in _systems(hidden, tasks).items()}

@@ -12,6 +12,7 @@ from fairseq_diverse.experiments.comparison import (
     Others,
     compared_seeds,
     difference,
+    holm_entries,
     interval_text,
     over_seeds,
     refuse_other_data,
@@ -59,12 +60,10 @@ def compare_groups(
     Raises:
         ValueError: rows were run on other test data than their baseline, or the sentences have no trees.
     """
-    from fairseq_diverse.metrics.dunnett import holm
-
     refuse_other_data(rows, summaries)
     tested, every = with_others(rows, summaries, others)
     lines: list[dict[str, Any]] = []
-    p_values: dict[str, dict[tuple[str, str], float]] = {prefix: {} for prefix in TESTED}
+    p_values: dict[str, dict[tuple[str, str], float | None]] = {prefix: {} for prefix in TESTED}
     for data in dict.fromkeys(row.data for row in rows):
         shown, of_data = ([row for row in some if row.data == data] for some in (rows, tested))
         if data not in records or not any(summaries[row.name] for row in shown):
@@ -78,16 +77,14 @@ def compare_groups(
         of_groups = {name: _of_group(of_data, runs, words, groups.of == at) for at, name in enumerate(groups.names)}
         for name, of_rows in of_groups.items():
             for prefix, found in p_values.items():
-                tests = {row: line.get(f"{prefix}seed_single_p") for row, line in of_rows.items()}
-                found |= {(row, name): p for row, p in tests.items() if p is not None}
+                found |= {(row, name): line.get(f"{prefix}seed_single_p") for row, line in of_rows.items()}
         for row in shown:
             done = [{"group": name, **of_rows[row.name]} for name, of_rows in of_groups.items() if runs[row.name]]
             lines += [{"row": row.name, "seeds": len(runs[row.name]), **line} for line in done or [{}]]
     for prefix, found in p_values.items():
-        adjusted = dict(zip(found, holm(list(found.values())), strict=True))
+        corrected = holm_entries(found, prefix)
         for line in lines:
-            if (key := (line["row"], line.get("group", ""))) in adjusted:
-                line |= {f"{prefix}holm_p": adjusted[key], f"{prefix}holm_of": len(adjusted)}
+            line |= corrected.get((line["row"], line.get("group", "")), {})
     return lines
 
 
