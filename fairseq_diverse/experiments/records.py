@@ -14,7 +14,7 @@ from fairseq_diverse.support.yaml_files import shown
 
 AGAIN = "delete this file and start the run again, which keeps what its other files hold"
 ORDERS = 4  # BLEU's n-grams
-MACHINE = {"cpu": str, "cores": int, "threads": int, "capability": str, "device": str}  # what one is equal in
+MACHINE_KEYS = {"cpu": str, "cores": int, "threads": int, "capability": str, "device": str}  # what one is equal in
 
 
 def read_json(path: Path, hint: str = AGAIN) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def _wrong_start(start: dict[str, Any]) -> list[str]:
     if not isinstance(machine, dict):
         return ["machine"]
     variables = machine.get("variables", {})
-    wrong = [key for key, kind in MACHINE.items() if machine and not _is(machine.get(key), kind)]
+    wrong = [key for key, kind in MACHINE_KEYS.items() if machine and not _is(machine.get(key), kind)]
     if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
         wrong.append("variables")
     return [f"machine: {key}" for key in wrong]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
-from fairseq_diverse.experiments.records import MACHINE
+from fairseq_diverse.experiments.records import MACHINE_KEYS
 from fairseq_diverse.experiments.saved import Summary
 
 UNKNOWN = "unknown machine"
@@ -39,7 +39,7 @@ def machine(start: Mapping[str, Any]) -> str:
     found = start.get("machine")
     if not found:
         return UNKNOWN
-    cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE)
+    cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE_KEYS)
     counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
     settings = _settings(found)
     return ", ".join(
@@ -75,7 +75,7 @@ def no_speed(summaries: Sequence[Summary]) -> str:
     starts = [start for summary in summaries for start in starts_of(summary)]
     if UNKNOWN in (places := {machine(start) for start in starts}):
         return UNKNOWN
-    if len({tuple(start["machine"].get(key) for key in MACHINE) for start in starts}) > 1:
+    if len({tuple(start["machine"].get(key) for key in MACHINE_KEYS) for start in starts}) > 1:
         return "different machines"
     return "different settings of one machine" if len(places) > 1 else ""
 
