@@ -56,6 +56,11 @@ class Row:
     split: str = "test"
 
     @property
+    def first(self) -> "Row | None":
+        """The row of the same table that it is pre-trained by."""
+        return self.pretrained if isinstance(self.pretrained, Row) else None
+
+    @property
     def max_update(self) -> int:
         return int(self.train["max-update"])
 
@@ -94,8 +99,7 @@ class Row:
                 f"{where}: its batch is for {self.gpus} GPUs, which {gpus} cannot share evenly; choose among them with "
                 "CUDA_VISIBLE_DEVICES"
             )
-        first = self.pretrained.with_batch_of_paper(gpus) if isinstance(self.pretrained, Row) else self.pretrained
-        row = replace(self, pretrained=first) if first is not self.pretrained else self
+        row = replace(self, pretrained=self.first.with_batch_of_paper(gpus)) if self.first else self
         return row if needed == int(frequency) else replace(row, train=self.train | {"update-freq": str(needed)})
 
     def key(self, data_hash: str) -> str:
@@ -111,5 +115,5 @@ class Row:
         content |= {"lenpen": self.lenpen} if self.lenpen else {}
         content |= {"parser": others} if (others := other_makers(self.parser)) else {}
         content |= {"split": self.split} if self.split != "test" else {}
-        content |= {"pretrained": self.pretrained.key("")} if isinstance(self.pretrained, Row) else {}
+        content |= {"pretrained": self.first.key("")} if self.first else {}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]

@@ -298,7 +298,7 @@ def find_runs(
         cpu: run without a GPU; by default where torch, which takes a second to import, finds none.
     """
     root = root or runs_dir()
-    every = [*rows, *(first for row in rows if (first := _first(row)))]
+    every = [*rows, *(row.first for row in rows if row.first)]
     found = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
     for row in every:
         _refuse_unknown_tests(row, found[row.data])
@@ -310,7 +310,7 @@ def find_runs(
     read = read_by(every)
 
     def runs_of(row: Row) -> list[Run]:
-        data, first = found[row.data], _first(row)
+        data, first = found[row.data], row.first
         by_flag = read[row.name]
         if first:
             files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
@@ -344,11 +344,6 @@ def find_runs(
     return runs
 
 
-def _first(row: Row) -> Row | None:
-    """The row of its table that a row is pre-trained by."""
-    return row.pretrained if isinstance(row.pretrained, Row) else None
-
-
 def _refuse_other_kind(row: Row, found: Mapping[str, DataSet], dry: bool) -> None:
     """Raise ``ValueError`` where a row's task does not read its data, or what it is pre-trained by is missing."""
     data, where = found[row.data], f"row {row.name}: data set {row.data}"
@@ -360,16 +355,16 @@ def _refuse_other_kind(row: Row, found: Mapping[str, DataSet], dry: bool) -> Non
         raise ValueError(f"{where}: of one language; its row has no --task masked_lm or sentence_prediction")
     if dry or not row.pretrained:
         return
-    if (first := _first(row)) is None:
+    if row.first is None:
         if not Path(str(row.pretrained)).is_file():
             raise ValueError(
                 f"row {row.name}: pretrained: {row.pretrained}: neither a row of this table nor a checkpoint; give one "
                 "with --set pretrained=FILE"
             )
-    elif (data.path / "input0/dict.txt").read_bytes() != (found[first.data].path / "dict.txt").read_bytes():
+    elif (data.path / "input0/dict.txt").read_bytes() != (found[row.first.data].path / "dict.txt").read_bytes():
         raise ValueError(
-            f"{where}: has another dictionary than {first.data}, on which row {first.name} pre-trains; prepare and "
-            f"name {glue.PREFIX}{data.glue}@{Path(first.data).name}"
+            f"{where}: has another dictionary than {row.first.data}, on which row {row.first.name} pre-trains; "
+            f"prepare and name {glue.PREFIX}{data.glue}@{Path(row.first.data).name}"
         )
 
 

@@ -109,8 +109,8 @@ def _difference(summary: Summary, row: Row) -> str:
         others |= {**of_glue(next(iter(TASKS.values()))), **({"finetune-from-model": ""} if row.pretrained else {})}
     if other := _other_flag(trained, row.train, others):
         return f"it was trained with {other}"
-    if isinstance(row.pretrained, Row) and summary.get("pretrained") != row.pretrained.key(""):
-        return f"it was not pre-trained as row {row.pretrained.name}"
+    if row.first and summary.get("pretrained") != row.first.key(""):
+        return f"it was not pre-trained as row {row.first.name}"
     averaged = next((_flags(words) for words in commands if words[:2] == ["fairseq-diverse", "average"]), {})
     before, after = _evaluated(averaged, trained), _evaluated(averaging(row), own)
     if before != after:

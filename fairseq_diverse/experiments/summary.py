@@ -5,7 +5,6 @@ from typing import Any
 
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.records import ORDERS, read_json
-from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import Run
 from fairseq_diverse.preparation.pipeline import lowercased
 from fairseq_diverse.support.files import atomic_write, read_lines
@@ -52,7 +51,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "parameters": state["train"]["parameters"],
         "updates": state["train"].get("updates", run.row.max_update),
         "valid_nll": state["train"]["valid_nll"] if run.kind != "glue" else None,
-        **({"pretrained": run.row.pretrained.key("")} if isinstance(run.row.pretrained, Row) else {}),
+        **({"pretrained": run.row.first.key("")} if run.row.first else {}),
         "average": run.row.average,
         **({"chosen": run.chosen} if run.chosen else {}),
         "words_per_second": {step: state[step].get("words_per_second") for step in ("train", *evaluated)},
