@@ -192,18 +192,13 @@ def draw_groups(lines: Sequence[Mapping[str, Any]], title: str) -> "Figure":
     names, rows = (list(dict.fromkeys(line[key] for line in shown)) for key in ("group", "row"))
     figure = new_figure(1.6 + 1.9 * len(names), 1.6 + 0.28 * len(rows))
     panels = figure.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+    color, marker = STYLES[1]
     for axis, name in zip(panels, names, strict=True):
         for line in (line for line in shown if line["group"] == name):
-            low, high = line.get("word_interval", [line["word_delta"]] * 2)
-            bar = [[line["word_delta"] - low], [high - line["word_delta"]]] if low < high else None
-            axis.errorbar(
-                line["word_delta"],
-                rows.index(line["row"]),
-                xerr=bar,
-                color=STYLES[1][0],
-                marker=STYLES[1][1],
-                capsize=3,
-            )
+            delta, place = line["word_delta"], rows.index(line["row"])
+            low, high = line.get("word_interval", [delta] * 2)
+            bar = [[delta - low], [high - delta]] if low < high else None
+            axis.errorbar(delta, place, xerr=bar, color=color, marker=marker, capsize=3)
         size = next(line["sentences"] for line in shown if line["group"] == name)
         axis.set_title(f"{name}\n({size:,} sentences)", fontsize=9)
         axis.axvline(0, color="gray", linewidth=0.8)

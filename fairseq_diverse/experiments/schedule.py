@@ -143,15 +143,8 @@ def outcome(run: Run) -> str:
     tests = [f"{name} BLEU {part['metrics']['bleu']:.2f}" for name, part in summary.get("tests", {}).items()]
     chosen = [f"length penalty {summary['chosen']['lenpen']:g}"] if "chosen" in summary else []
     early = [f"ended after {updates} of {run.row.max_update} updates"] if updates < run.row.max_update else []
-    return "; ".join(
-        [
-            figures,
-            *tests,
-            *chosen,
-            *early,
-            *(f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items()),
-        ]
-    )
+    missing = [f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items()]
+    return "; ".join([figures, *tests, *chosen, *early, *missing])
 
 
 class Pace:

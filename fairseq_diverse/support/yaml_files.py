@@ -68,12 +68,7 @@ def read_yaml(path: Path) -> Any:
         raise ValueError(f"{path}{where}: not valid YAML ({problem})") from None
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply; a configuration has at most {MAX_DEPTH} levels") from None
-    except (
-        LookupError,
-        AttributeError,
-        TypeError,
-        ArithmeticError,
-    ) as error:  # PyYAML, for a value that does not fit its tag
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML
         raise ValueError(f"{path}: not valid YAML (a value does not fit its tag: {error})") from None
     except ValueError as error:
         text = str(error)
