@@ -152,7 +152,7 @@ def parse_seeds(text: str) -> list[int]:
 def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.experiments.copies import Copies
     from fairseq_diverse.experiments.environment import gpus_of_jobs, of_children, of_job
-    from fairseq_diverse.experiments.flags import lacking_trees, own_flags, refuse_unknown
+    from fairseq_diverse.experiments.flags import lacking_trees, refuse_unknown
     from fairseq_diverse.experiments.runs import find_runs
     from fairseq_diverse.experiments.tables import select_rows
 
@@ -177,13 +177,7 @@ def main(args: argparse.Namespace) -> int:
     found = [each for run in found for each in (run.first, run) if each]
     copies = Copies(args.save, found) if args.save else None
     runs = _left(found, tracking, copies)
-    by_row = {f"{args.table}: row {run.row.name}": run for run in runs}
-    refuse_unknown(
-        (row, step, run.commands()[step][3:], own_flags(run.row, step))
-        for row, run in by_row.items()
-        for step in ("train", "generate")
-        if step in run.commands()
-    )
+    refuse_unknown(runs, args.table)
     for line in lacking_trees(run for run in runs if not run.finished):
         if not args.dry_run:
             raise ValueError(line)

@@ -107,21 +107,21 @@ def refuse_own(row: Row) -> None:
             )
 
 
-def refuse_unknown(commands: Iterable[tuple[str, str, Sequence[str], set[str]]]) -> None:
+def refuse_unknown(runs: "Iterable[Run]", table: str) -> None:
     """See that fairseq's own parsers take all flags, before anything starts.
 
-    Args:
-        commands: the row in words, ``train`` or ``generate``, what it gives that program, and ``own_flags``.
-
     Raises:
-        ValueError: names the row, the flag and the known one most like it, the value that does not fit, or another
-            name of a flag that is the run's own.
+        ValueError: names the table, the row, the flag and the known one most like it, the value that does not fit, or
+            another name of a flag that is the run's own.
     """
     from fairseq_diverse import register
 
     register()
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
-    for row, program, arguments, own in commands:
+    of_rows = {run.row.name: run for run in runs}.values()  # whatever its seed
+    steps = ((run, *step) for run in of_rows for step in run.commands().items() if step[0] in ("train", "generate"))
+    for run, program, command in steps:
+        row, arguments, own = f"{table}: row {run.row.name}", command[3:], own_flags(run.row, program)
         following = zip(arguments, [*arguments[1:], ""], strict=True)
         given = [pair for pair in following if pair[0].startswith("--") and pair[0][2:] not in own]
         pairs = {(program, _choices(arguments), *pair) for pair in given}
