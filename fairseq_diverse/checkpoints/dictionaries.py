@@ -4,13 +4,13 @@ A data set that is prepared again, of slightly other text, has other numbers for
 the same size, since fairseq pads them to a multiple of 8: the model would load, and translate nonsense.
 """
 
-import functools
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.patching import patch
 
 KEY = "dictionaries"  # in the task's state
 
@@ -28,10 +28,9 @@ def keep_dictionaries() -> None:
     from fairseq.tasks import FairseqTask
     from fairseq.trainer import Trainer
 
-    if not hasattr(FairseqTask.state_dict, "__wrapped__"):
-        FairseqTask.state_dict = _saved(FairseqTask.state_dict)
-        FairseqTask.load_state_dict = _compared(FairseqTask.load_state_dict)
-        Trainer.load_checkpoint = _compared_first(Trainer.load_checkpoint)
+    patch(FairseqTask, "state_dict", _save)
+    patch(FairseqTask, "load_state_dict", _compare)
+    patch(Trainer, "load_checkpoint", _compare_first)
 
 
 def kept_digests(state: Mapping[str, Any]) -> dict[str, str]:
@@ -70,40 +69,27 @@ def _merged(task: Any) -> dict[str, str]:
     return dict.fromkeys(("source", "target"), _digest(words))
 
 
-def _saved(state_dict: Any) -> Any:
-    @functools.wraps(state_dict)
-    def saved(self: Any) -> dict[str, Any]:
-        digests = _digests(self)
-        return {**state_dict(self), **({KEY: digests} if digests else {})}
-
-    return saved
+def _save(state_dict: Any, self: Any) -> dict[str, Any]:
+    digests = _digests(self)
+    return {**state_dict(self), **({KEY: digests} if digests else {})}
 
 
-def _compared(load: Any) -> Any:
-    @functools.wraps(load)
-    def compared(self: Any, state_dict: dict[str, Any]) -> None:
-        kept = kept_digests({"task_state": state_dict})
-        if (other := difference(_digests(self), kept)) and difference(_merged(self), kept):
-            raise OtherDictionaries(other)
-        load(self, {key: value for key, value in state_dict.items() if key != KEY})
-
-    return compared
+def _compare(load: Any, self: Any, state_dict: dict[str, Any]) -> None:
+    kept = kept_digests({"task_state": state_dict})
+    if (other := difference(_digests(self), kept)) and difference(_merged(self), kept):
+        raise OtherDictionaries(other)
+    load(self, {key: value for key, value in state_dict.items() if key != KEY})
 
 
-def _compared_first(load: Any) -> Any:
+def _compare_first(load: Any, self: Any, filename: str, *args: Any, **flags: Any) -> Any:
     """``Trainer.load_checkpoint``, which does not load the task's state."""
+    from fairseq_diverse.checkpoints.loading import load_checkpoint
 
-    @functools.wraps(load)
-    def load_checkpoint(self: Any, filename: str, *args: Any, **flags: Any) -> Any:
-        from fairseq_diverse.checkpoints.loading import load_checkpoint as read
-
-        if self.data_parallel_rank == 0 and os.path.isfile(filename):
-            kept = kept_digests(read(filename, mmap=True, verify=False))  # fairseq reads and verifies it below
-            if other := difference(_digests(self.task), kept):
-                raise UserError(
-                    f"{filename}: does not fit these data: {other}; prepare them with the dictionaries of its training "
-                    "(--srcdict, --tgtdict)"
-                )
-        return load(self, filename, *args, **flags)
-
-    return load_checkpoint
+    if self.data_parallel_rank == 0 and os.path.isfile(filename):
+        kept = kept_digests(load_checkpoint(filename, mmap=True, verify=False))  # fairseq reads and verifies it below
+        if other := difference(_digests(self.task), kept):
+            raise UserError(
+                f"{filename}: does not fit these data: {other}; prepare them with the dictionaries of its training "
+                "(--srcdict, --tgtdict)"
+            )
+    return load(self, filename, *args, **flags)

@@ -13,7 +13,6 @@ modules get `literal` in place of ``eval``, and a checkpoint in which such a set
 Checksums of torch and of ``average`` are compared, and the size of every weight is checked.
 """
 
-import functools
 import hashlib
 import re
 import sys
@@ -34,6 +33,7 @@ from fairseq_diverse.checkpoints.dictionaries import OtherDictionaries
 from fairseq_diverse.checkpoints.settings import literal, printable, unsafe_setting
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.patching import patch
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 MAX_WEIGHT = 65504.0  # of float16: trained weights are smaller; a flipped bit makes values such as 1e30
@@ -108,12 +108,9 @@ def register_safe_globals() -> None:
     from fairseq.distributed import utils as distributed_utils
 
     torch.serialization.add_safe_globals([*SAFE_GLOBALS, distributed_utils._TensorPlaceholder])  # an index, in messages
-    if not hasattr(checkpoint_utils.load_checkpoint_to_cpu, "__wrapped__"):
-        checkpoint_utils.load_checkpoint_to_cpu = _with_checks(checkpoint_utils.load_checkpoint_to_cpu)
-        checkpoint_utils.load_model_ensemble_and_task = _with_readable_errors(
-            checkpoint_utils.load_model_ensemble_and_task
-        )
-        distributed_utils.broadcast_object = _without_config(distributed_utils.broadcast_object)
+    patch(checkpoint_utils, "load_checkpoint_to_cpu", _with_checks)
+    patch(checkpoint_utils, "load_model_ensemble_and_task", _with_readable_errors)
+    patch(distributed_utils, "broadcast_object", _without_config)
     for name, module in [*sys.modules.items()]:
         if name.split(".")[0] == "fairseq":
             vars(module)["eval"] = literal
@@ -305,43 +302,34 @@ def _strings(config: Any) -> Iterator[tuple[str, str | bytes | bytearray]]:
                 todo += [(name, part) for part in value]
 
 
-def _with_checks(load: Any) -> Any:
+def _with_checks(load: Any, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """fairseq's ``load_checkpoint_to_cpu``, after the checks of `load_checkpoint` and with its messages."""
     from fairseq.file_io import PathManager
 
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        load_checkpoint(PathManager.get_local_path(path), mmap=True)
-        try:
-            return load(path, *args, **kwargs)
-        except (MemoryError, UserError):
-            raise
-        except Exception as error:
-            raise UserError(f"{path}: {_reason(Path(path), error)}") from error
-
-    return load_checkpoint_to_cpu
+    load_checkpoint(PathManager.get_local_path(path), mmap=True)
+    try:
+        return load(path, *args, **kwargs)
+    except (MemoryError, UserError):
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: {_reason(Path(path), error)}") from error
 
 
-def _with_readable_errors(load: Any) -> Any:
+def _with_readable_errors(
+    load: Any, filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kwargs: Any
+) -> Any:
     """fairseq's ``load_model_ensemble_and_task``; errors name the file, and no other checkpoints are read."""
-
-    @functools.wraps(load)
-    def load_model_ensemble_and_task(
-        filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        if not all(filenames):
-            raise UserError("the path of the checkpoint is empty; give a file")
-        settings = {**(arg_overrides or {}), **dict.fromkeys(INITIAL_FILES)}
-        try:
-            with only_trained():
-                return load(filenames, settings, *args, **kwargs)
-        except (MemoryError, UserError):
-            raise
-        except Exception as error:
-            data = settings.get("data", "the data given")
-            raise UserError(_load_problem(", ".join(filenames), data, error)) from error
-
-    return load_model_ensemble_and_task
+    if not all(filenames):
+        raise UserError("the path of the checkpoint is empty; give a file")
+    settings = {**(arg_overrides or {}), **dict.fromkeys(INITIAL_FILES)}
+    try:
+        with only_trained():
+            return load(filenames, settings, *args, **kwargs)
+    except (MemoryError, UserError):
+        raise
+    except Exception as error:
+        data = settings.get("data", "the data given")
+        raise UserError(_load_problem(", ".join(filenames), data, error)) from error
 
 
 def _load_problem(names: str, data: str, error: Exception) -> str:
@@ -373,16 +361,11 @@ def _load_problem(names: str, data: str, error: Exception) -> str:
     return f"{names}: cannot build a model from its settings ({type(error).__name__}: {lines[0]})"
 
 
-def _without_config(broadcast: Any) -> Any:
+def _without_config(broadcast: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
     """fairseq's ``broadcast_object``, with which rank 0 sends a checkpoint to the other ranks on resuming.
 
     ``cfg`` is left out: the trainer does not use it, and the other ranks would have to unpickle OmegaConf's classes.
     """
-
-    @functools.wraps(broadcast)
-    def broadcast_object(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(obj, dict) and "cfg" in obj:
-            obj = {**obj, "cfg": None}
-        return broadcast(obj, *args, **kwargs)
-
-    return broadcast_object
+    if isinstance(obj, dict) and "cfg" in obj:
+        obj = {**obj, "cfg": None}
+    return broadcast(obj, *args, **kwargs)

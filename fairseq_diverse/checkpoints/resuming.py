@@ -8,8 +8,9 @@ In half precision, fairseq trains a float32 copy of the weights but does not sav
 rounded weights.
 """
 
-import functools
 from typing import Any
+
+from fairseq_diverse.support.patching import patch
 
 
 def keep_batches_when_resumed() -> None:
@@ -19,23 +20,18 @@ def keep_batches_when_resumed() -> None:
     """
     from fairseq.tasks import FairseqTask
 
-    if not hasattr(FairseqTask.get_batch_iterator, "__wrapped__"):
-        FairseqTask.get_batch_iterator = _from_first_epoch(FairseqTask.get_batch_iterator)
+    patch(FairseqTask, "get_batch_iterator", _from_first_epoch)
 
 
-def _from_first_epoch(make: Any) -> Any:
-    @functools.wraps(make)
-    def get_batch_iterator(self: Any, dataset: Any, *args: Any, epoch: int = 1, **flags: Any) -> Any:
-        anew = flags.get("disable_iterator_cache") or flags.get("update_epoch_batch_itr")
-        kept = not (anew or getattr(self.cfg, "rebuild_batches", False)) and self.can_reuse_epoch_itr(dataset)
-        if not kept or dataset in self.dataset_to_epoch_iter:
-            return make(self, dataset, *args, epoch=epoch, **flags)
-        iterator = make(self, dataset, *args, epoch=1, **flags)
-        dataset.set_epoch(epoch)
-        iterator.epoch = max(epoch, 1)
-        return iterator
-
-    return get_batch_iterator
+def _from_first_epoch(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 1, **flags: Any) -> Any:
+    anew = flags.get("disable_iterator_cache") or flags.get("update_epoch_batch_itr")
+    kept = not (anew or getattr(self.cfg, "rebuild_batches", False)) and self.can_reuse_epoch_itr(dataset)
+    if not kept or dataset in self.dataset_to_epoch_iter:
+        return make(self, dataset, *args, epoch=epoch, **flags)
+    iterator = make(self, dataset, *args, epoch=1, **flags)
+    dataset.set_epoch(epoch)
+    iterator.epoch = max(epoch, 1)
+    return iterator
 
 
 def keep_precision_when_resumed() -> None:
@@ -45,9 +41,8 @@ def keep_precision_when_resumed() -> None:
     """
     from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin as Optimizer
 
-    if not hasattr(Optimizer.state_dict, "__wrapped__"):
-        Optimizer.state_dict = _with_copy(Optimizer.state_dict)
-        Optimizer.load_state_dict = _from_copy(Optimizer.load_state_dict)
+    patch(Optimizer, "state_dict", _with_copy)
+    patch(Optimizer, "load_state_dict", _from_copy)
 
 
 def _copies(optimizer: Any) -> list[Any]:
@@ -56,21 +51,13 @@ def _copies(optimizer: Any) -> list[Any]:
     return [copy.data for copy in (copies.values() if isinstance(copies, dict) else copies)]
 
 
-def _with_copy(state_dict: Any) -> Any:
-    @functools.wraps(state_dict)
-    def with_copy(self: Any) -> dict[str, Any]:
-        return {**state_dict(self), "fp32_params": _copies(self)}
-
-    return with_copy
+def _with_copy(state_dict: Any, self: Any) -> dict[str, Any]:
+    return {**state_dict(self), "fp32_params": _copies(self)}
 
 
-def _from_copy(load: Any) -> Any:
-    @functools.wraps(load)
-    def from_copy(self: Any, state_dict: dict[str, Any], *args: Any, **flags: Any) -> None:
-        load(self, {key: value for key, value in state_dict.items() if key != "fp32_params"}, *args, **flags)
-        half = self.fp16_params[0].dtype
-        for rounded, saved in zip(_copies(self), state_dict.get("fp32_params", ()), strict=False):
-            if saved.to(rounded.device, half).float().equal(rounded):
-                rounded.copy_(saved)
-
-    return from_copy
+def _from_copy(load: Any, self: Any, state_dict: dict[str, Any], *args: Any, **flags: Any) -> None:
+    load(self, {key: value for key, value in state_dict.items() if key != "fp32_params"}, *args, **flags)
+    half = self.fp16_params[0].dtype
+    for rounded, saved in zip(_copies(self), state_dict.get("fp32_params", ()), strict=False):
+        if saved.to(rounded.device, half).float().equal(rounded):
+            rounded.copy_(saved)

@@ -5,13 +5,13 @@ prediction logs lists of predictions, but says that its logging outputs can be s
 that are no numbers are a ValueError after the first epoch, and several classes of scores a RuntimeError.
 """
 
-import functools
 import re
 from typing import Any
 
 import torch
 
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.patching import patch
 
 
 def gather_predictions() -> None:
@@ -20,44 +20,33 @@ def gather_predictions() -> None:
     from fairseq.distributed import utils as distributed_utils
 
     SentencePredictionCriterion.logging_outputs_can_be_summed = _holds_no_predictions
-    if not hasattr(SentencePredictionCriterion.__init__, "__wrapped__"):
-        SentencePredictionCriterion.__init__ = _with_numbers_as_labels(SentencePredictionCriterion.__init__)
-    if not hasattr(distributed_utils.all_gather_list, "__wrapped__"):
-        distributed_utils.all_gather_list = _without_cuda(distributed_utils.all_gather_list)
+    patch(SentencePredictionCriterion, "__init__", _with_numbers_as_labels)
+    patch(distributed_utils, "all_gather_list", _without_cuda)
 
 
 def _holds_no_predictions(criterion: Any) -> bool:
     return not criterion.keep_pred_and_targ
 
 
-def _with_numbers_as_labels(init: Any) -> Any:
-    @functools.wraps(init)
-    def check(self: Any, cfg: Any, task: Any) -> None:
-        init(self, cfg, task)
-        if self.regression_target and (classes := getattr(task.cfg, "num_classes", 1)) != 1:
-            raise UserError(f"--num-classes {classes}: must be 1 with --regression-target")
-        if not self.keep_pred_and_targ or self.regression_target:
-            return
-        labels = self.label_dict.symbols[self.label_dict.nspecial :]
-        known = re.compile("[0-9]+|madeupword.*|<mask>")  # fairseq adds symbols of its own
-        if wrong := [label for label in labels if not known.fullmatch(label)]:
-            raise UserError(
-                f"--report-mcc, --report-acc-and-f1: for the labels 0, 1, ...; label/dict.txt has {wrong[0]!r}; leave "
-                "them out: the accuracy is shown anyway"
-            )
-
-    return check
+def _with_numbers_as_labels(init: Any, self: Any, cfg: Any, task: Any) -> None:
+    init(self, cfg, task)
+    if self.regression_target and (classes := getattr(task.cfg, "num_classes", 1)) != 1:
+        raise UserError(f"--num-classes {classes}: must be 1 with --regression-target")
+    if not self.keep_pred_and_targ or self.regression_target:
+        return
+    labels = self.label_dict.symbols[self.label_dict.nspecial :]
+    known = re.compile("[0-9]+|madeupword.*|<mask>")  # fairseq adds symbols of its own
+    if wrong := [label for label in labels if not known.fullmatch(label)]:
+        raise UserError(
+            f"--report-mcc, --report-acc-and-f1: for the labels 0, 1, ...; label/dict.txt has {wrong[0]!r}; leave "
+            "them out: the accuracy is shown anyway"
+        )
 
 
-def _without_cuda(gather: Any) -> Any:
+def _without_cuda(gather: Any, data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
     """fairseq's ``all_gather_list``, which needs a CUDA device."""
-
-    @functools.wraps(gather)
-    def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
-        if torch.cuda.is_available():
-            return gather(data, group, max_size)
-        gathered: list[Any] = [None] * torch.distributed.get_world_size(group)
-        torch.distributed.all_gather_object(gathered, data, group)
-        return gathered
-
-    return all_gather_list
+    if torch.cuda.is_available():
+        return gather(data, group, max_size)
+    gathered: list[Any] = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(gathered, data, group)
+    return gathered

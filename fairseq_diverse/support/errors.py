@@ -1,6 +1,5 @@
 """User errors: one line instead of a stack trace."""
 
-import functools
 import re
 import sys
 import threading
@@ -8,6 +7,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
+
+from fairseq_diverse.support.patching import patch
 
 FORGOTTEN = "; a mechanism of your own? give its --user-dir"  # after an unknown flag that places one
 # fairseq's messages about user errors (last line of the stack trace), and the line shown instead.
@@ -137,25 +138,20 @@ def check_learned_positions() -> None:
     """Make learned positions refuse longer sentences with a ``UserError`` that names the flags. Idempotent."""
     from fairseq.modules import LearnedPositionalEmbedding
 
-    if not hasattr(LearnedPositionalEmbedding.forward, "__wrapped__"):
-        LearnedPositionalEmbedding.forward = _within_positions(LearnedPositionalEmbedding.forward)
+    patch(LearnedPositionalEmbedding, "forward", _within_positions)
 
 
-def _within_positions(forward: Any) -> Any:
-    @functools.wraps(forward)
-    def within(self: Any, input: Any, incremental_state: Any = None, positions: Any = None) -> Any:
-        if positions is None and input.size(1) > self.max_positions:
-            step = incremental_state is not None  # its position is the width, padding included
-            longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())
-            if longest > self.max_positions:
-                raise UserError(
-                    f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}: "
-                    "leave out longer sentences, or train with more --max-source-positions and --max-target-positions "
-                    "(--max-positions of a language model)"
-                )
-        return forward(self, input, incremental_state, positions)
-
-    return within
+def _within_positions(forward: Any, self: Any, input: Any, incremental_state: Any = None, positions: Any = None) -> Any:
+    if positions is None and input.size(1) > self.max_positions:
+        step = incremental_state is not None  # its position is the width, padding included
+        longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())
+        if longest > self.max_positions:
+            raise UserError(
+                f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}: "
+                "leave out longer sentences, or train with more --max-source-positions and --max-target-positions "
+                "(--max-positions of a language model)"
+            )
+    return forward(self, input, incremental_state, positions)
 
 
 def exit_with(message: str) -> NoReturn:

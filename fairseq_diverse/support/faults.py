@@ -1,12 +1,12 @@
 """Faults of fairseq in training: flags that train something else than they say, and data that it fails to read."""
 
-import functools
 import os
 from typing import Any
 
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.patching import patch
 
 
 def unscale_amp_once() -> None:
@@ -17,17 +17,12 @@ def unscale_amp_once() -> None:
     """
     from fairseq.optim import AMPOptimizer
 
-    if not hasattr(AMPOptimizer.step, "__wrapped__"):
-        AMPOptimizer.step = _of_torch(AMPOptimizer.step)
+    patch(AMPOptimizer, "step", _step_of_torch)
 
 
-def _of_torch(step: Any) -> Any:
-    @functools.wraps(step)
-    def of_torch(self: Any) -> None:
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    return of_torch
+def _step_of_torch(step: Any, self: Any) -> None:
+    self.scaler.step(self.optimizer)
+    self.scaler.update()
 
 
 def average_weights_from_the_start() -> None:
@@ -39,41 +34,32 @@ def average_weights_from_the_start() -> None:
     from fairseq.models.ema.ema import EMA
     from fairseq.trainer import Trainer
 
-    if not hasattr(EMA.__init__, "__wrapped__"):
-        EMA.__init__ = _skipping_numbers(EMA.__init__)
-        Trainer.load_checkpoint = _average_of_loaded(Trainer.load_checkpoint)
+    patch(EMA, "__init__", _skip_numbers)
+    patch(Trainer, "load_checkpoint", _load_and_average)
 
 
-def _skipping_numbers(init: Any) -> Any:
-    @functools.wraps(init)
-    def skipping(self: Any, model: Any, *args: Any, **flags: Any) -> None:
-        init(self, model, *args, **flags)
-        tensors = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
-        self.skip_keys |= {key for key, value in tensors.items() if not value.is_floating_point()}
-
-    return skipping
+def _skip_numbers(init: Any, self: Any, model: Any, *args: Any, **flags: Any) -> None:
+    init(self, model, *args, **flags)
+    tensors = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
+    self.skip_keys |= {key for key, value in tensors.items() if not value.is_floating_point()}
 
 
-def _average_of_loaded(load: Any) -> Any:
-    @functools.wraps(load)
-    def load_checkpoint(self: Any, filename: str, *args: Any, **flags: Any) -> Any:
-        from fairseq_diverse.checkpoints.loading import load_checkpoint as read
+def _load_and_average(load: Any, self: Any, filename: str, *args: Any, **flags: Any) -> Any:
+    from fairseq_diverse.checkpoints.loading import load_checkpoint
 
-        ema = self.cfg.ema
-        starts = ema.store_ema and os.path.isfile(filename)
-        starts = starts and "ema" not in read(filename, mmap=True, verify=False).get("extra_state", {})
-        if starts:
-            ema.store_ema = False
-        try:
-            loaded = load(self, filename, *args, **flags)
-        finally:
-            ema.store_ema = ema.store_ema or starts
-        if starts:
-            self._ema = None
-            self._build_ema()  # of the loaded model
-        return loaded
-
-    return load_checkpoint
+    ema = self.cfg.ema
+    starts = ema.store_ema and os.path.isfile(filename)
+    starts = starts and "ema" not in load_checkpoint(filename, mmap=True, verify=False).get("extra_state", {})
+    if starts:
+        ema.store_ema = False
+    try:
+        loaded = load(self, filename, *args, **flags)
+    finally:
+        ema.store_ema = ema.store_ema or starts
+    if starts:
+        self._ema = None
+        self._build_ema()  # of the loaded model
+    return loaded
 
 
 def read_cached_data_anywhere() -> None:
@@ -83,18 +69,13 @@ def read_cached_data_anywhere() -> None:
     """
     from fairseq.data.indexed_dataset import IndexedCachedDataset
 
-    if hasattr(IndexedCachedDataset.__getitem__, "cache_info"):  # fairseq's own
-        IndexedCachedDataset.__getitem__ = _fetching(IndexedCachedDataset.__getitem__)
+    patch(IndexedCachedDataset, "__getitem__", _fetch_first)
 
 
-def _fetching(get: Any) -> Any:
-    @functools.wraps(get)
-    def fetching(self: Any, number: int) -> Any:
-        if number not in self.cache_index:
-            self.prefetch([number])
-        return get(self, number)
-
-    return fetching
+def _fetch_first(get: Any, self: Any, number: int) -> Any:
+    if number not in self.cache_index:
+        self.prefetch([number])
+    return get(self, number)
 
 
 def combine_without_upsampling() -> None:
@@ -104,35 +85,25 @@ def combine_without_upsampling() -> None:
     """
     from fairseq.tasks.translation import TranslationTask
 
-    if not hasattr(TranslationTask.__init__, "__wrapped__"):
-        TranslationTask.__init__ = _with_ratio(TranslationTask.__init__)
+    patch(TranslationTask, "__init__", _upsample_by_one)
 
 
-def _with_ratio(init: Any) -> Any:
-    @functools.wraps(init)
-    def with_ratio(self: Any, cfg: Any, *args: Any, **flags: Any) -> None:
-        if getattr(cfg, "upsample_primary", None) == -1:
-            cfg.upsample_primary = 1
-        init(self, cfg, *args, **flags)
-
-    return with_ratio
+def _upsample_by_one(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -> None:
+    if getattr(cfg, "upsample_primary", None) == -1:
+        cfg.upsample_primary = 1
+    init(self, cfg, *args, **flags)
 
 
 def refuse_wrong_trainings() -> None:
     """Make a training with flags that fairseq cannot combine end in one line before it starts. Idempotent."""
     from fairseq.trainer import Trainer
 
-    if not hasattr(Trainer.__init__, "__wrapped__"):
-        Trainer.__init__ = _checked(Trainer.__init__)
+    patch(Trainer, "__init__", _check_first)
 
 
-def _checked(init: Any) -> Any:
-    @functools.wraps(init)
-    def checked(self: Any, cfg: Any, task: Any, *args: Any, **flags: Any) -> None:
-        check_training(cfg)
-        init(self, cfg, task, *args, **flags)
-
-    return checked
+def _check_first(init: Any, self: Any, cfg: Any, task: Any, *args: Any, **flags: Any) -> None:
+    check_training(cfg)
+    init(self, cfg, task, *args, **flags)
 
 
 def check_training(cfg: Any) -> None:
