@@ -171,9 +171,13 @@ def _score(
             raise ValueError(
                 f"{path}: {len(lines)} sentences, but {args.ref} has {len(references)}; is it all of that test set?"
             )
-        for file, left in ((path, marks(lines) - marks(references)), (args.ref, marks(references) - marks(lines))):
+        for file, other, left in (
+            (path, args.ref, marks(lines) - marks(references)),
+            (args.ref, path, marks(references) - marks(lines)),
+        ):
             if left:
-                print(f"warning: {file}: has {' and '.join(sorted(left))}; only text is compared well", file=sys.stderr)
+                has = " and ".join(sorted(left))
+                print(f"warning: {file}: has {has}, unlike {other}; give raw text for both", file=sys.stderr)
     systems = [System(name, paths, {metric: [] for metric in metrics}) for name, paths in files.items()]
     missing: dict[str, str] = {}
     for system in systems:

@@ -41,6 +41,10 @@ def used() -> dict[str, set[str]]:
         for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 found.setdefault(modules[node.value.id], set()).add(node.attr)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "patch":
+                owner, name, _ = node.args
+                if owner.id in modules:  # else a class, which is listed itself
+                    found.setdefault(modules[owner.id], set()).add(name.value)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and PROGRAM.fullmatch(node.value):
                 found.setdefault(node.value, set()).add("cli_main")
     return found

@@ -297,7 +297,7 @@ def test_subwords_and_tokens_in_one_of_two_files_are_named(tmp_path, capsys, cha
     for hypotheses, references in (("other", "text"), ("text", "other"), ("text", "text"), ("other", "other")):
         assert not main(["score", "--hyp", str(tmp_path / hypotheses), "--ref", str(tmp_path / references)])
         said = capsys.readouterr().err
-        warned = f"warning: {tmp_path / 'other'}: has {has}; only text is compared well\n"
+        warned = f"warning: {tmp_path / 'other'}: has {has}, unlike {tmp_path / 'text'}; give raw text for both\n"
         assert said == (warned if hypotheses != references else "")
 
 
