@@ -23,28 +23,28 @@ from fairseq_diverse.support.errors import FORGOTTEN
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
-EXAMPLE = "fairseq-diverse run toy --help    # flags and an example of a command"
+EXAMPLE = "fairseq-diverse run toy --help    # the flags of a command, and an example"
 SHELLS = ("bash", "zsh", "tcsh")
 COMMANDS = {
     "doctor": "check the installation",
-    "user-dir": "print the folder for --user-dir of fairseq's commands",
+    "user-dir": "print the folder to give to fairseq's commands as --user-dir",
     "toy": "write the embedded corpus",
-    "prepare": "clean, tokenize, segment and binarize a corpus or a task of GLUE",
+    "prepare": "clean, tokenize, segment and binarize a corpus or a GLUE task",
     "parse": "parse tokenized text with spaCy, benepar or stanza",
     "binarize-syntax": "add the trees of the source to binarized data",
     "translate": "translate raw text",
     "run": "train, translate and score the rows of a table",
-    "report": "show measured and published figures",
-    "score": "metrics of translations, intervals and significance",
+    "report": "show the results of a table",
+    "score": "score translations, with intervals and significance tests",
     "average": "average checkpoints",
     "export": "write a model for plain fairseq or CTranslate2",
-    "size": "parameters and FLOPs of an architecture",
-    "heads": "statistics of heads, and how different they are",
-    "plot": "draw attention maps, learning curves, figures of a table",
+    "size": "count the parameters and FLOPs of an architecture",
+    "heads": "measure what heads attend to and how different they are",
+    "plot": "draw attention maps, learning curves and results of a table",
     "check": "check every property of a mechanism",
     "logic": "write data for logical inference",
-    "accuracy": "accuracy of classifiers",
-    "glue": "scores of fine-tuned models on tasks of GLUE",
+    "accuracy": "measure the accuracy of classifiers",
+    "glue": "score fine-tuned models on GLUE tasks",
 }
 
 
@@ -88,8 +88,8 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
     )
     parser.add_argument("--version", action="version", version=f"fairseq-diverse {__version__}")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars, no warnings")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what fairseq logs")
-    parser.add_argument("--completion", choices=SHELLS, help="print a script that completes commands and flags")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show fairseq's log messages")
+    parser.add_argument("--completion", choices=SHELLS, help="print the completion script for a shell")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if name in argv[:1] or whole:  # import only this command: the others may be slow or need extras

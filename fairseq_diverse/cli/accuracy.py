@@ -1,7 +1,7 @@
-"""Accuracy of classifiers on test data, with the majority-class accuracy for comparison.
+"""Measure the accuracy of classifiers on test data, with the majority-class accuracy for comparison.
 
-Logical inference: by number of operators, one column per checkpoint. Probing: by task, one column per name; give a name
-once for each task that it was trained on. The averages are those of Li et al. (2021), Table 7.
+Logical inference: one row per number of operators, one column per checkpoint. Probing: one row per task, one column per
+name; give a name once for each task that it was trained on. Averages are those of Li et al. (2021), Table 7.
 """
 
 import argparse
@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a trained classifier and its name in the table"
     )
-    parser.add_argument("--data", required=True, help="the folder that they were trained on")
+    parser.add_argument("--data", required=True, help="data folder that they were trained on")
     parser.add_argument(
         "--checkpoint-data",
         metavar="DIR",
-        help="current folder of the data of a probed --from-checkpoint, if it was moved",
+        help="new folder of the data that probed encoders were trained on, if it was moved",
     )
-    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="per batch (default: 8000)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON, with 1 or 0 for each example")
+    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON, with 1 (correct) or 0 per example")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw a plot; {FORMATS_TEXT}")
 
 

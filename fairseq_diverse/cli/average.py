@@ -1,8 +1,8 @@
-"""Average the parameters of checkpoints: the last ones, those of a range, the best by a metric, or all that are named.
+"""Average the parameters of checkpoints: the last N, a range, the best N by a metric, or the files that you name.
 
-Of a directory, --last and --range take the checkpoints of epochs (checkpoint7.pt) or of updates (checkpoint_2_500.pt);
---best takes any that holds the metric, or with --epochs or --updates those of epochs or updates. Where there are fewer
-than N, all are averaged, with a warning, or with --strict none. The result is for fairseq-generate: it holds no
+In a folder, --last and --range take checkpoints of epochs (checkpoint7.pt) or of updates (checkpoint_2_500.pt). --best
+takes every checkpoint that holds the metric; --epochs or --updates restrict it. If there are fewer than N checkpoints,
+all are averaged with a warning; with --strict this is an error. The result is for fairseq-generate: it holds no
 optimizer state.
 """
 
@@ -15,16 +15,18 @@ EXAMPLE = "fairseq-diverse average --checkpoints checkpoints --last 5 --out chec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoints", type=Path, nargs="+", required=True, metavar="PATH", help="directory or files")
+    parser.add_argument("--checkpoints", type=Path, nargs="+", required=True, metavar="PATH", help="folder or files")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=int, metavar="N", help="the last N")
-    which.add_argument("--range", metavar="A-B", help="epochs, or updates, A to B")
-    which.add_argument("--best", type=int, metavar="N", help="the best N by --metric")
-    parser.add_argument("--metric", help="loss, bleu, ...: as named in training by --best-checkpoint-metric")
+    which.add_argument("--last", type=int, metavar="N", help="the last N checkpoints")
+    which.add_argument("--range", metavar="A-B", help="the checkpoints of epochs (or updates) A to B")
+    which.add_argument("--best", type=int, metavar="N", help="the best N checkpoints by --metric")
+    parser.add_argument("--metric", help="loss, bleu, ...: the --best-checkpoint-metric of the training")
     unit = parser.add_mutually_exclusive_group()
-    unit.add_argument("--epochs", dest="unit", action="store_const", const="epochs", help="checkpoints of epochs")
-    unit.add_argument("--updates", dest="unit", action="store_const", const="updates", help="checkpoints of updates")
-    parser.add_argument("--strict", action="store_true", help="refuse fewer checkpoints than N")
+    unit.add_argument("--epochs", dest="unit", action="store_const", const="epochs", help="only checkpoints of epochs")
+    unit.add_argument(
+        "--updates", dest="unit", action="store_const", const="updates", help="only checkpoints of updates"
+    )
+    parser.add_argument("--strict", action="store_true", help="stop if there are fewer than N checkpoints")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="checkpoint to write")
 
 

@@ -1,12 +1,12 @@
-"""Add the trees of a source to its binarized data, for --task translation_with_syntax.
+"""Add the trees of the source to binarized data, for --task translation_with_syntax.
 
-Trees come as CoNLL-U (dependencies) and PTB brackets (constituents), sentence N for line N of the binarized text. The
-words that its subwords make must be those of the trees, except for escapes of Moses and the Penn Treebank; if they are
-not, the first sentence that differs is named. A multiword token of CoNLL-U (3-4 im) may be one word of the text. A
-sentence without a usable tree (several roots, a cycle, an empty line) is kept, counted, and has everything related to
-everything. Which parser made the trees is recorded: what `parse` wrote beside its files, or --parser; a table's row
-that names its parser asks for it.
-The dependencies of all splits but train are kept as they are, too: `report --by attachment` reads them.
+Trees are CoNLL-U (dependencies) or PTB brackets (constituents); sentence N belongs to line N of the binarized text. The
+words of the text, its subwords joined, must equal those of the trees, except for escapes of Moses and the Penn
+Treebank; otherwise the command stops and names the first sentence that differs. A multiword token of CoNLL-U (3-4 im)
+may be one word of the text. A sentence without a usable tree (several roots, a cycle, an empty line) is kept and
+counted; in it every token is related to every other.
+The name of the parser is recorded, as `parse` wrote it beside its files or as --parser gives it; a table's row can
+require a parser. The dependency trees of all splits but train are also copied, for `report --by attachment`.
 """
 
 import argparse
@@ -32,25 +32,23 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="binarized data")
-    parser.add_argument("--dependency", metavar="FILES", help="CoNLL-U files; {split}: train, valid, test")
-    parser.add_argument("--constituency", metavar="FILES", help="PTB files, one tree a line")
+    parser.add_argument("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for each of --splits")
+    parser.add_argument("--constituency", metavar="FILES", help="PTB files, one tree a line; {split} likewise")
     parser.add_argument(
         "--parser",
         metavar="NAME",
-        help="what made trees that `parse` did not make, such as stanza; or KIND=NAME,KIND=NAME",
+        help="parser of trees that `parse` did not make, such as stanza; or KIND=NAME,KIND=NAME",
     )
     parser.add_argument(
-        "--text",
-        metavar="FILES",
-        help="the source in subwords as it was binarized (default: DIR/text/bpe.{split}.SOURCE)",
+        "--text", metavar="FILES", help="the binarized source text, in subwords (default: DIR/text/bpe.{split}.SOURCE)"
     )
-    parser.add_argument("--splits", default="train,valid,test", help="comma-joined (default: %(default)s)")
-    parser.add_argument("--source-lang", help="default: that of DIR/preprocess.json")
-    parser.add_argument("--target-lang", help="default: that of DIR/preprocess.json")
+    parser.add_argument("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--source-lang", help="source language (default: that of DIR/preprocess.json)")
+    parser.add_argument("--target-lang", help="target language (default: that of DIR/preprocess.json)")
     parser.add_argument(
         "--subwords",
         choices=(*SEGMENTERS, "none"),
-        help="how subwords make words (default: that of DIR/preprocess.json)",
+        help="kind of subwords, to join them to words (default: that of DIR/preprocess.json)",
     )
     add_slurm(parser)
 

@@ -1,9 +1,9 @@
-"""Check every property of a mechanism, of the package or your own, on every component on which it is defined.
+"""Check every property of a mechanism, on every component on which it is defined.
 
-Prints a table, property by component: a tick, or what differs and by how much. The exit status is 1 if anything fails.
-The column `roberta` is the encoder of a language model, for mechanisms that need no trees.
-A mechanism is checked with the settings in ``examples`` of its class, or else with every choice of ``kind``, or else
-with its defaults.
+Prints a table with one row per property and one column per component: a tick, or FAILED, with the differences below.
+The exit code is 1 if anything fails. Column `roberta` is the encoder of a language model, for mechanisms that need no
+trees. The settings checked are the ``examples`` of the mechanism's class, else every choice of ``kind``, else the
+defaults.
 """
 
 import argparse
@@ -19,8 +19,8 @@ EXAMPLE = "fairseq-diverse check temperature --user-dir examples/temperature"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="all, or a mechanism, such as routing: its flags begin with NAME")
-    parser.add_argument("--on", choices=PLACES, help="only there (default: wherever it is defined)")
+    parser.add_argument("name", metavar="NAME", help="all, or a mechanism by the name in its flags, such as routing")
+    parser.add_argument("--on", choices=PLACES, help="only on this component (default: wherever it is defined)")
 
 
 def main(args: argparse.Namespace) -> int:

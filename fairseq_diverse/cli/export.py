@@ -1,7 +1,7 @@
 """Write a translation model for other programs: plain fairseq (a checkpoint) or CTranslate2 (a folder).
 
-The model's mechanisms must be off; training with --disagreement is fine. Otherwise one line says what cannot go. What
-is written for CTranslate2 is loaded and compared with fairseq's model.
+The model's mechanisms must be off; training with --disagreement is allowed. Otherwise one line says what cannot be
+exported. A model written for CTranslate2 is loaded again and compared with fairseq's.
 """
 
 import argparse
@@ -13,11 +13,11 @@ TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "floa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoints", metavar="CHECKPOINT", help="file of fairseq-train or of average")
+    parser.add_argument("checkpoints", metavar="CHECKPOINT", help="checkpoint of fairseq-train, or an average")
     parser.add_argument("--to", required=True, choices=("fairseq", "ctranslate2", "huggingface"), help="the program")
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="a file for fairseq, else a new folder")
-    parser.add_argument("--data", metavar="DIR", help="prepared data of the training (for CTranslate2's vocabularies)")
-    parser.add_argument("--quantization", choices=TYPES, help="of CTranslate2's weights (default: none, float32)")
+    parser.add_argument("--data", metavar="DIR", help="prepared data set of the training (needed for ctranslate2)")
+    parser.add_argument("--quantization", choices=TYPES, help="type of CTranslate2's weights (default: float32)")
 
 
 def main(args: argparse.Namespace) -> None:

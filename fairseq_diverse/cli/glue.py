@@ -1,7 +1,7 @@
-"""Scores of a fine-tuned model on the dev sets of a task of GLUE, and predictions for its test sets.
+"""Score a fine-tuned model on the dev sets of a GLUE task, and predict its test sets.
 
 The data are a folder made by `fairseq-diverse prepare glue-TASK`. Scores are times 100, with those of always predicting
-the most frequent label. GLUE's test sets have no labels: --predictions writes the files that its site scores.
+the most frequent label for comparison. GLUE's test sets have no labels: its site scores the files of --predictions.
 """
 
 import argparse
@@ -19,10 +19,10 @@ EXAMPLE = "fairseq-diverse glue --checkpoint checkpoints/checkpoint_last.pt --da
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, metavar="CKPT", help="trained with --task sentence_prediction")
-    parser.add_argument("--data", required=True, metavar="DIR", help="the prepared task")
-    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="per batch (default: 8000)")
+    parser.add_argument("--data", required=True, metavar="DIR", help="prepared data set of the task")
+    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="also write the scores as JSON")
-    parser.add_argument("--predictions", type=Path, metavar="DIR", help="write TASK.tsv of every test set there")
+    parser.add_argument("--predictions", type=Path, metavar="DIR", help="write TASK.tsv for every test set there")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -1,17 +1,21 @@
-"""Show what the encoder's heads do, and how different the heads of every attention are, over the sentences of a split.
+"""Measure what the encoder's heads attend to, and how different the heads of every attention are, on one split.
 
-Per encoder layer and head: confidence is the mean of the largest weight, syntactic attention the weight on
-dependency-related words, redundant the share of sentences in which the head attends to syntax less than the gate asks
-(Zhang et al. 2021); as in enlivening, of the weights without mechanisms. previous, next and rarest are the shares of
-tokens that attend most to the token before, to the next, and to the sentence's rarest token (Voita et al. 2019), with
-the model's mechanisms. importance is gradient-based (Michel et al. 2019). The two syntactic ones need the data's
-dependency trees (fairseq-diverse binarize-syntax). Roles: positional (previous or next at least 0.9), syntactic (not
-redundant in most sentences), rare words (rarest above 0.5). Sentences without a usable dependency tree are left out of
-the two syntactic ones; their number is printed, and "without tree" in the JSON.
+For each encoder layer and head:
+  confidence              mean over tokens of the largest weight
+  syntactic attention     weight on dependency-related words
+  redundant               share of sentences whose syntactic attention does not exceed --gate (Zhang et al. 2021)
+  previous, next, rarest  share of tokens that attend most to the token before, to the next, to the sentence's rarest
+                          token (Voita et al. 2019)
+  importance              gradient-based (Michel et al. 2019)
+  role                    positional (previous or next at least 0.9), syntactic (not redundant in most sentences),
+                          rare words (rarest above 0.5)
+The first three use the weights without mechanisms, as enlivening does; previous, next and rarest use the model's
+weights. The two syntactic ones need the data's dependency trees (fairseq-diverse binarize-syntax); the number of
+sentences without a usable tree, which they leave out, is printed ("without tree" in the JSON).
 
-Per attention: cosine is the mean similarity of the outputs of two different heads, constant share how much of the
-outputs' energy does not depend on the position, effective rank in how many directions they vary (Roy and Vetterli
-2007).
+For each attention: cosine is the mean similarity of the outputs of two different heads; constant share is the part of
+the outputs' energy that does not depend on the position; effective rank is the number of directions in which the
+outputs vary (Roy and Vetterli 2007).
 """
 
 import argparse
@@ -31,14 +35,14 @@ EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="the model to look into")
+    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="the model to measure")
     parser.add_argument("--data", required=True, type=Path, help="binarized data that it was trained on")
-    parser.add_argument("--split", default="valid", help="default: valid")
-    parser.add_argument("--gate", help="dynamic or a number in (0, 1] (default: the model's, or dynamic)")
-    parser.add_argument("--sentences", type=int, metavar="N", help="of only the first N")
+    parser.add_argument("--split", default="valid", help="split to measure on (default: valid)")
+    parser.add_argument("--gate", help="threshold: dynamic or a number in (0, 1] (default: the model's, else dynamic)")
+    parser.add_argument("--sentences", type=int, metavar="N", help="only the first N sentences (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"heat map, {FORMATS_TEXT}")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the JSON to FILE")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw a heat map; {FORMATS_TEXT}")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """Write data for logical inference: pairs of random formulae and the relation between them.
 
-The files have the format of Bowman et al. (2015): trainN and testN, with N = 0 to 12 operators in the longer formula.
+The files have the format of Bowman et al. (2015): trainN and testN, where the longer formula has N = 0 to 12 operators.
 Train on them with --task logical_inference.
 """
 
@@ -14,7 +14,9 @@ EXAMPLE = "fairseq-diverse logic --out logic-data --pairs 20000 --seed 1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
-    parser.add_argument("--pairs", type=int, default=20_000, metavar="N", help="for every length (default: 20,000)")
+    parser.add_argument(
+        "--pairs", type=int, default=20_000, metavar="N", help="pairs for each length (default: 20,000)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="random seed (default: 1)")
     parser.add_argument("--balance", action="store_true", help="equal numbers of each relation, if there are enough")
 

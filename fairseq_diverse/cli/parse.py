@@ -1,11 +1,11 @@
-"""Parse tokenized text: dependencies to CoNLL-U (spaCy or stanza), constituents to one PTB bracketing a line (benepar
-or stanza).
+"""Parse tokenized text.
 
-Tokens are kept, except for Moses' escapes (&apos; @-@), which are undone for the parser; give the text before
-subwords. Sentence N of the output is line N of the text: an empty line and a sentence on which the parser fails stay in
-their place without a tree, are counted, and are listed with their lines in OUT.unparsed. Stopped, the same command
-resumes. Shards may run on several machines that share a folder; --join joins them when the last is done.
-With --slurm, --shards jobs are queued, which do that.
+Dependencies are written as CoNLL-U (by spaCy or stanza), constituents as PTB brackets, one tree a line (by benepar or
+stanza). Give the text before subword segmentation. Tokens stay as they are; Moses' escapes (&apos; @-@) are undone for
+the parser only. Sentence N of the output is line N of the text. Empty lines and sentences on which the parser fails
+get no tree; they are counted and listed in OUT.unparsed. If interrupted, the same command resumes.
+Shards may run on several machines that share a folder: with --join, whichever shard ends last joins them all. --slurm
+queues --shards such jobs.
 """
 
 import argparse
@@ -23,20 +23,28 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=("dependency", "constituency"), required=True, help="of the trees")
+    parser.add_argument("--kind", choices=("dependency", "constituency"), required=True, help="kind of trees")
     parser.add_argument(
-        "--parser", choices=("spacy", "benepar", "stanza"), help="default: spacy or benepar, or what reads --model"
+        "--parser",
+        choices=("spacy", "benepar", "stanza"),
+        help="default: stanza for a --model folder of stanza, else spacy (dependency) or benepar (constituency)",
     )
-    parser.add_argument("--model", help="name or folder (default: the parser's usual model of the language)")
-    parser.add_argument("--language", default="en", help="of the text (default: en)")
-    parser.add_argument("--input", required=True, metavar="FILES", help="tokenized text; {split}: --splits")
-    parser.add_argument("--out", required=True, metavar="FILES", help="{split} as in --input")
-    parser.add_argument("--splits", default="train,valid,test", help="comma-joined (default: %(default)s)")
-    parser.add_argument("--workers", type=int, help="single-threaded processes (default: one a core, or a GPU)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: the GPUs that torch sees")
-    parser.add_argument("--shard", metavar="I/N", help="only the I-th of N equal parts; OUT gets .I-of-N at its end")
+    parser.add_argument("--model", help="name or folder (default: the parser's default model for the language)")
+    parser.add_argument("--language", default="en", help="language of the text (default: en)")
+    parser.add_argument(
+        "--input", required=True, metavar="FILES", help="tokenized text; {split} stands for each of --splits"
+    )
+    parser.add_argument("--out", required=True, metavar="FILES", help="files to write, with {split} if --input has it")
+    parser.add_argument("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, help="single-threaded processes (default: one per core, or per GPU with --device cuda)"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: all GPUs that torch sees (default: cpu)"
+    )
+    parser.add_argument("--shard", metavar="I/N", help="parse only the I-th of N equal parts, into OUT.I-of-N")
     parser.add_argument("--join", action="store_true", help="with --shard: join all shards if none is missing")
-    parser.add_argument("--shards", type=int, default=1, metavar="N", help="with --slurm: N jobs (default: 1)")
+    parser.add_argument("--shards", type=int, default=1, metavar="N", help="with --slurm: number of jobs (default: 1)")
     add_slurm(parser)
 
 

@@ -1,4 +1,4 @@
-"""Draw figures: attention maps of a sentence pair, heads of several models, curves, tables, sentence lengths."""
+"""Draw attention maps, heads of several models, learning curves, results of tables, or sentence lengths."""
 
 import argparse
 from collections.abc import Sequence
@@ -34,15 +34,15 @@ EXAMPLE = (
 )
 
 
-ATTENTION = """Draw attention maps: the weights of each head for one sentence pair, one panel a head.
+ATTENTION = """Draw attention maps: the weights of each head for one sentence pair, one panel per head.
 
-Rows and columns are words: the weight on a word is the sum over its subwords, that of a word the mean over its
-subwords (--subwords: each for itself). The colour bar shows where the scale of all panels ends. Of interacting heads
-there is a panel for the queries of each head: the mean over the heads of the keys.
+Rows are attending words, columns are attended words. Weights are summed over the subwords of a column and averaged over
+those of a row (--subwords: one row and column per subword). All panels share one colour scale; the colour bar shows its
+end. With interacting heads, a panel shows one head's queries, averaged over the heads of the keys.
 
-An encoder layer with syntax or enlivening has a row a head: what syntax multiplies the weights by (white: masked; the
-largest of a row is 1; left out without syntax), the head's weights without any mechanism, and those that it has,
-enlivened, pruned or important for this sentence.
+An encoder layer with syntax or enlivening gets one row of panels per head: its weights without any mechanism, and with
+the mechanisms, marked as enlivened, pruned or important for this sentence. With syntax, the first row starts with the
+factors by which syntax multiplies the weights (white: masked; the largest of a row is 1).
 Several checkpoints are drawn side by side, one row per head (Zhang et al., 2021, Fig. 5).
 """
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     attention.add_argument(
-        "--path", required=True, nargs="+", metavar="CHECKPOINT", help="one, or several as NAME=CHECKPOINT"
+        "--path", required=True, nargs="+", metavar="CHECKPOINT", help="one checkpoint, or several as NAME=CHECKPOINT"
     )
     attention.add_argument("--data", required=True, help="prepared data set that it was trained on")
     source = attention.add_mutually_exclusive_group(required=True)
@@ -66,63 +66,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument(
         "--target",
         metavar="TEXT",
-        help="raw target sentence (default: the model's translation, of at most twice the source's subwords and 10; of "
-        "several checkpoints, the reference)",
+        help="raw target sentence (default: the model's translation, up to 10 plus twice the source's subwords; for "
+        "several checkpoints the reference)",
     )
     attention.add_argument(
-        "--component", choices=("encoder", "decoder", "cross"), default="encoder", help="default: encoder"
+        "--component",
+        choices=("encoder", "decoder", "cross"),
+        default="encoder",
+        help="attention to draw (default: encoder)",
     )
     layer = attention.add_mutually_exclusive_group(required=True)
-    layer.add_argument("--layer", type=int, help="counted from 1 at the bottom")
-    layer.add_argument("--layers", metavar="all|1-3|1,4", help="several, a row of panels each, the heads side by side")
-    attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1")
+    layer.add_argument("--layer", type=int, help="one layer, counted from 1 at the bottom")
+    layer.add_argument("--layers", metavar="all|1-3|1,4", help="several layers, one row of panels each")
+    attention.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1 (default: all)")
     attention.add_argument("--subwords", action="store_true", help="rows and columns are subwords, not words")
     attention.set_defaults(read_paths=("path", "data"))
 
     heads = kinds.add_parser(
         "head-map",
         help="the encoder heads of several models in two dimensions",
-        description="Draw where the encoder's heads lie: their mean outputs over layers and words of a split, by t-SNE "
-        "(Li et al., 2021, Fig. 3), and beside it the cosine similarity of every two heads of a model: where so few "
-        "points lie shows nothing, the similarity does. Printed is its mean, 1 when all heads are alike: "
-        "with each head and itself, as in the paper's regularizer, and without.",
+        description="Draw the encoder heads of several models: on the left by t-SNE of each head's mean output over "
+        "layers and words of a split (Li et al., 2021, Fig. 3), on the right the cosine similarity of every two heads "
+        "of a model. Trust the similarities: where so few points lie depends on the seed of t-SNE. The command prints "
+        "the mean similarity (1: all heads are alike), with each head's to itself, as in the paper, and without.",
         epilog="example: fairseq-diverse plot head-map baseline=base.pt disagreement=dis.pt --data data/multi30k_en_de "
         "--out heads.png",
     )
     heads.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a model and its name in the picture")
     heads.add_argument("--data", required=True, help="binarized data that they were trained on")
-    heads.add_argument("--split", default="valid", help="default: valid")
-    heads.add_argument("--seed", type=int, default=1, help="of t-SNE (default: 1)")
+    heads.add_argument("--split", default="valid", help="split to average over (default: valid)")
+    heads.add_argument("--seed", type=int, default=1, help="seed of t-SNE (default: 1)")
     heads.set_defaults(read_paths=("checkpoints", "data"))
 
     logs = kinds.add_parser(
         "curves",
         help="training and validation loss against updates and time",
-        description="Draw training and validation loss against updates and against the minutes spent in them. Training "
-        "is a running mean over the pale values of the log, validations are dots.",
+        description="Draw training and validation loss against updates and against the minutes spent in updates. The "
+        "training curve is a running mean of the logged values, which are pale; validations are dots.",
         epilog="example: fairseq-diverse plot curves lite=runs/A/seed1 evolving=runs/B/seed1 --out curves.png",
     )
     logs.add_argument(
-        "logs", nargs="+", metavar="NAME=LOG", help="a log of fairseq-train --log-format json, or the folder of a run"
+        "logs", nargs="+", metavar="NAME=LOG", help="a log of fairseq-train --log-format json, or a run's folder"
     )
     logs.add_argument(
         "--metric",
         choices=("loss", "nll_loss"),
         default="loss",
-        help="loss: what was trained on (default); nll_loss: the same without label smoothing and regularizers",
+        help="loss: the training objective (default); nll_loss: without label smoothing and regularizers",
     )
     logs.add_argument(
-        "--smooth", type=int, metavar="N", help="mean of N logged values (default: a 50th of all; 1: as logged)"
+        "--smooth", type=int, metavar="N", help="running mean of N logged values (default: 1/50 of all; 1: as logged)"
     )
 
     table = kinds.add_parser(
         "rows",
-        help="a table's figures against a flag of its rows, the verdict of each, or by groups of test sentences",
-        description="Draw a table's figures against a flag: one curve for the rows that differ in it alone, means over "
-        "seeds with one standard deviation. A row without a number there is a dashed level. With --verdict, draw each "
-        "row's differences in NLL and BLEU to its baseline with their intervals, as `report --verdict` tests them; "
-        "with --by, those in NLL in groups of test sentences, as `report --by` shows them; both of the first test set "
-        "or that of --test.",
+        help="results of a table's rows against a flag, against the baseline, or by groups of test sentences",
+        description="Draw a table's results against the value of a flag: one curve for rows that differ only in it, "
+        "means over seeds with one standard deviation (one seed: 95% bootstrap interval). A row without a number for "
+        "it is a dashed line. --verdict draws each row's differences in NLL and BLEU to its baseline, with intervals, "
+        "as in `report --verdict`; --by draws differences in NLL by groups of test sentences, as in `report --by`. "
+        "Both use the first test set, or that of --test.",
         epilog="example: fairseq-diverse plot rows multi30k-li2022 --out heads.png",
     )
     add_table_arguments(table)
@@ -130,29 +133,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_comparison_arguments(table)
     table.set_defaults(finished=False)
     table.add_argument(
-        "--x", metavar="FLAG", help="the flag, those that go with it after a comma (default: the table's)"
+        "--x", metavar="FLAG", help="the flag, then flags that change with it, comma-separated (default: the table's)"
     )
     table.add_argument(
-        "--by",
-        metavar="PROPERTY",
-        help="length, rare-words, attachment or verb-final, of one test set (default: the first)",
+        "--by", metavar="PROPERTY", help="draw differences in NLL by length, rare-words, attachment or verb-final"
     )
-    table.add_argument("--verdict", action="store_true", help="differences in NLL and BLEU to the baseline")
-    table.add_argument("--metrics", default="bleu,nll", metavar="LIST", help=f"from {', '.join(METRICS)} (bleu,nll)")
+    table.add_argument("--verdict", action="store_true", help="draw differences in NLL and BLEU to the baseline")
+    table.add_argument(
+        "--metrics",
+        default="bleu,nll",
+        metavar="LIST",
+        help=f"what is drawn, out of {', '.join(METRICS)} (default: bleu,nll)",
+    )
 
     lengths = kinds.add_parser(
         "lengths",
         help="sentence lengths of training sets",
-        description="Draw how long the training sentences are, in tokens: source and target, a panel a data set (Li "
-        "and Luo, 2022, Fig. 3). Printed are the shortest, the longest and the mean.",
+        description="Draw the lengths of training sentences in tokens: source and target, one panel per data set (Li "
+        "and Luo, 2022, Fig. 3). The command prints the shortest, the longest and the mean length.",
         epilog="example: fairseq-diverse plot lengths --data data/multi30k_en_de --out lengths.png",
     )
-    lengths.add_argument("--data", required=True, nargs="+", metavar="DATA", help="binarized data")
+    lengths.add_argument("--data", required=True, nargs="+", metavar="DATA", help="binarized data sets")
     lengths.set_defaults(read_paths=("data",))
 
     for kind in kinds.choices.values():
         kind.set_defaults(subparser=kind)
-        kind.add_argument("--out", type=Path, required=True, metavar="FILE", help=FORMATS_TEXT)
+        kind.add_argument("--out", type=Path, required=True, metavar="FILE", help=f"picture to write, {FORMATS_TEXT}")
         add_user_dir(kind)
 
 

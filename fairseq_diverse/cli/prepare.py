@@ -1,23 +1,23 @@
-"""Make data sets ready for fairseq-train: fetch, extract, clean, tokenize, segment into subwords, binarize.
+"""Prepare data sets for fairseq-train: download, extract, clean, tokenize, segment into subwords, binarize.
 
-With --archives, missing archives are downloaded into DIR, or listed where that cannot be, and the raw files are taken
-from them into DIR/NAME. Whatever stops the command, the next one resumes. Counts of lines and pairs are compared with
-those that the configuration names. With --raw, the raw files are yours, and nothing is left of a run that was stopped.
-What must be brought by hand for any NAME is listed before anything is downloaded.
+NAME is a configuration in configs/data/ or a YAML file of your own. It needs --archives or --raw:
+  --archives DIR  downloads missing archives into DIR, or lists those that you must download yourself, and extracts the
+                  raw files into DIR/NAME. Compares the numbers of lines and pairs with the configuration's. If
+                  interrupted, the same command resumes.
+  --raw DIR       reads raw files that you have. If interrupted, the same command starts from the beginning.
+Files of your own need no NAME: give --source, --target, --train, --valid, --test and --out instead. The settings are
+written to OUT.yaml. To change them, edit that file and use it as NAME.
 
-NAME is a configuration of configs/data/ or a YAML file of your own. Files of your own need no NAME: --source, --target,
---train, --valid and --test say what they are, and OUT.yaml beside OUT keeps it, to be changed and used as NAME.
+The result is one folder: dict.*.txt and the binarized splits train, valid and test (further test sets: test1, test2,
+...), preprocess.json (a record of all steps), and text/ (the cleaned splits, also tokenized as tok.* and segmented as
+bpe.*). It appears only when it is complete. Training pairs with an empty side are dropped; line separators inside a
+line (U+2028, U+0085, ...) and NUL become spaces; both are counted. Lines of valid and test are never dropped.
 
-The result is one directory: dict.*.txt and the binarized splits train, valid and test (further test sets: test1, test2,
-...), preprocess.json (everything that was done), and text/ with the same splits as text: cleaned, tokenized (tok.*) and
-segmented (bpe.*). It appears when it is complete. Training pairs with an empty side are dropped; line separators inside
-a line (U+2028, U+0085, ...) and NUL become a space; both are counted. Lines of valid and test are never dropped.
-propositional_logic (Bowman et al., 2015) and probing (SentEval) are files that are checked and copied as they are.
-
---monolingual prepares one language for masked language models: training and validation text, where empty lines stay,
-and dict.txt. glue-TASK is a task of GLUE from its own files, in DIR or DIR/TASK, for --task sentence_prediction.
-glue-TASK@DATA takes dictionary and subwords of DATA, a data set prepared before, so that a model pre-trained on DATA
-reads the task. --gpt2-bpe takes those of fairseq's RoBERTa.
+propositional_logic (Bowman et al., 2015) and probing (SentEval) are checked and copied unchanged. --monolingual
+prepares training and validation text in one language for masked language models; empty lines stay. glue-TASK prepares a
+GLUE task from its own files in DIR or DIR/TASK, for --task sentence_prediction. glue-TASK@DATA uses the dictionary and
+subwords of the prepared data set DATA, for models that were pre-trained on DATA; --gpt2-bpe uses those of fairseq's
+RoBERTa.
 """
 
 import argparse
@@ -52,33 +52,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join((*config_names("data"), *PLAIN_DATA, *glue.NAMES))
     parser.add_argument("configs", nargs="*", metavar="NAME", help=f"{names}, or a YAML file")
     given = parser.add_mutually_exclusive_group()
-    given.add_argument("--raw", metavar="DIR", type=Path, help="directory of the raw files")
-    given.add_argument("--archives", metavar="DIR", type=Path, help="directory of the archives that hold them")
-    own = parser.add_argument_group("files of your own, in place of NAME and --raw")
-    own.add_argument("--source", metavar="LANGUAGE", help="of the texts, as at the end of the files' names: de")
-    own.add_argument("--target", metavar="LANGUAGE", help="of the translations; without it the text is monolingual")
+    given.add_argument("--raw", metavar="DIR", type=Path, help="folder of the raw files")
+    given.add_argument("--archives", metavar="DIR", type=Path, help="folder of the archives with the raw files")
+    own = parser.add_argument_group("files of your own, instead of NAME and --raw")
+    own.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files, such as de")
+    own.add_argument("--target", metavar="LANGUAGE", help="target language (default: none, monolingual text)")
     own.add_argument("--train", metavar="PREFIX", help="training text: raw/train means raw/train.de and raw/train.en")
     own.add_argument("--valid", metavar="PREFIX", help="validation text")
-    own.add_argument("--test", metavar="PREFIX", nargs="+", help="test text; several are test sets by their names")
-    own.add_argument("--bpe-size", metavar="N", type=int, help="merges of BPE (default: 32000)")
-    parser.add_argument("--no-download", action="store_true", help="say which archives are missing, download none")
+    own.add_argument("--test", metavar="PREFIX", nargs="+", help="test text, one or several test sets")
+    own.add_argument("--bpe-size", metavar="N", type=int, help="number of BPE merges (default: 32000)")
+    parser.add_argument("--no-download", action="store_true", help="list missing archives, download none")
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument(
-        "--strict-counts",
-        action="store_true",
-        help="refuse counts of lines and pairs that differ from the configuration's, in place of a warning",
+        "--strict-counts", action="store_true", help="stop if numbers of lines or pairs differ from the configuration's"
     )
-    counts.add_argument("--accept-counts", action="store_true", help="warn of such counts, as is the default")
-    parser.add_argument("--out", type=Path, help="directory to make (default: data/NAME in the directory of runs)")
+    counts.add_argument("--accept-counts", action="store_true", help="only warn if they differ (the default)")
+    parser.add_argument("--out", type=Path, help="folder to create (default: data/NAME in the folder of runs)")
     parser.add_argument(
         "--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)"
     )
     parser.add_argument(
-        "--gpt2-bpe", metavar="DIR", type=Path, help="subwords of GPT-2: folder of encoder.json, vocab.bpe and dict.txt"
+        "--gpt2-bpe",
+        metavar="DIR",
+        type=Path,
+        help="use GPT-2's subwords; DIR has encoder.json, vocab.bpe and dict.txt",
     )
     parser.add_argument("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
-    parser.add_argument("--overwrite", action="store_true", help="replace a data set that was prepared otherwise")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a data set that was prepared from other files or settings"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
     add_slurm(parser)
 
 

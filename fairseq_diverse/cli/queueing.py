@@ -9,7 +9,7 @@ def add_slurm(parser: argparse.ArgumentParser) -> None:
         "--slurm",
         nargs="*",
         metavar="OPTION=VALUE",
-        help="queue this with SLURM; options of sbatch, such as partition=cpu cpus_per_task=16 time=600 (minutes)",
+        help="queue the command with SLURM, with options of sbatch: partition=cpu cpus_per_task=16 time=600 (minutes)",
     )
 
 

@@ -1,10 +1,9 @@
-"""Show the results of a table: measured and published figures, differences to the baseline and significance.
+"""Show the results of a table: measured and published scores, differences to the baseline and their significance.
 
-Figures come from finished runs, or with --results from the summaries that --save copied, so that a table can be shown
-where nothing was run. Rows without a finished run are marked "not run". Where runs were scored on several test sets,
-each has a table of its own. docs/statistics.md says how differences are tested. HTML is one page that needs no other
-file, with the table's pictures, translations side by side, and the flags of every row.
---refresh writes every table of a Markdown file anew between <!-- fairseq-diverse report ... --> and
+Results come from finished runs, or with --results from summaries that --save copied; then no runs are needed. Rows
+without a finished run are marked "not run". Each test set has a table of its own. docs/statistics.md explains the
+tests. HTML is one self-contained page with pictures, translations side by side, and the flags of every row.
+--refresh renews every table of a Markdown file between <!-- fairseq-diverse report ... --> and
 <!-- end -->.
 """
 
@@ -45,32 +44,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--finished", action="store_true", help="only rows with a finished run; a note names the others"
     )
     parser.add_argument(
-        "--verdict", action="store_true", help="one line a row: does it help, how sure is that, what does it cost"
+        "--verdict", action="store_true", help="for each row: whether it helps, how certain that is, and its cost"
     )
     parser.add_argument(
         "--by",
         metavar="PROPERTY",
-        help="where a row helps: NLL of groups of test sentences by length, rare-words, attachment (of prepositional "
-        "phrases) or verb-final (clauses), or several, comma-joined",
+        help="NLL by groups of test sentences: length, rare-words, attachment (of prepositional phrases) or verb-final "
+        "(clauses); several comma-separated",
     )
     parser.add_argument(
-        "--heads", action="store_true", help="how different the heads of each row's attentions are (run --heads)"
+        "--heads", action="store_true", help="how different each row's heads are, as measured by `run --heads`"
     )
     parser.add_argument(
         "--translations",
         type=int,
         metavar="N",
-        help="also N sentences, evenly spread over the test set, as each row translates them (HTML: 20; 0: none)",
+        help="also each row's translations of N sentences, evenly spread over the test set (default: 0; HTML: 20)",
     )
     parser.add_argument(
-        "--format", choices=("text", "markdown", "latex", "json", "html"), default="text", help="default: text"
+        "--format",
+        choices=("text", "markdown", "latex", "json", "html"),
+        default="text",
+        help="output format (default: text)",
     )
-    parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named as in their header")
-    parser.add_argument("--no-notes", action="store_true", help="leave out what the figures mean")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, do not print it")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="copy the summaries there")
+    parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named by their headings")
+    parser.add_argument("--no-notes", action="store_true", help="leave out the notes below the tables")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file instead of printing")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="copy the runs' summaries there, for --results")
     parser.add_argument(
-        "--refresh", type=Path, nargs="+", metavar="FILE", help="the tables of Markdown files, no other"
+        "--refresh", type=Path, nargs="+", metavar="FILE", help="renew the tables of Markdown files, instead of TABLE"
     )
 
 
@@ -78,17 +80,17 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Where summaries come from."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--runs", metavar="DIR", help="folder of the runs (default: $FAIRSEQ_DIVERSE_RUNS or runs/)")
-    source.add_argument("--results", type=Path, metavar="DIR", help="folder of saved summaries, instead of runs")
+    source.add_argument("--results", type=Path, metavar="DIR", help="folder of summaries, instead of runs")
 
 
 def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Which rows are compared with which, and on what."""
     parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     parser.add_argument(
-        "--without", metavar="a,b", help="leave these rows out, of the tests too (of --rows, the others are tested)"
+        "--without", metavar="a,b", help="neither show nor test these rows (rows left out by --rows are still tested)"
     )
     parser.add_argument(
-        "--best", action="store_true", help="of a row's grid, only the point with the lowest NLL in its last validation"
+        "--best", action="store_true", help="of each grid only the row with the lowest NLL at its last validation"
     )
     parser.add_argument("--test", metavar="NAME", help="only this test set")
 

@@ -1,12 +1,13 @@
 """Train, translate and score the rows of a table.
 
-Every row and seed has its own directory under $FAIRSEQ_DIVERSE_RUNS (default: runs/), named by a hash of what is
-trained on what, so equal rows of several tables are trained once. Whatever interrupts a run, the same command resumes.
-`fairseq-diverse report TABLE` shows the results. Each run gets its share of the cores as threads, or $OMP_NUM_THREADS
-of them; on a CPU it also keeps freed memory, which changes no result and makes training faster (docs/speed.md).
-All flags are checked before anything starts; those that a run sets by itself (--seed, --save-dir, what is
-saved and logged) are refused in tables and --set. With --slurm the runs become one array of jobs, --jobs of them at a
-time; a job whose time is up is queued again and resumes.
+A run is one row with one seed. Its folder under $FAIRSEQ_DIVERSE_RUNS (default: runs/) is named by a hash of its data
+and settings, so equal rows of several tables are trained once. If interrupted, the same command resumes.
+`fairseq-diverse report TABLE` shows the results. All flags are checked before anything starts. Flags that a run sets
+itself (--seed, --save-dir, those for saving and logging) are refused in tables and in --set.
+
+Each run uses its share of the cores as threads, or $OMP_NUM_THREADS threads. On a CPU it also keeps freed memory, which
+makes training faster and changes no result (docs/speed.md). With --slurm the runs become one array of jobs, at most
+--jobs at a time; a job that reaches its time limit is queued again and resumes.
 """
 
 import argparse
@@ -33,41 +34,41 @@ EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
     parser.add_argument("--seeds", default="1", metavar="1,2,3", help="seeds of every row (default: 1)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at the same time (default: 1)")
     parser.add_argument(
         "--slurm",
         nargs="*",
         metavar="OPTION=VALUE",
-        help="queue the runs with SLURM; options of sbatch, such as partition=gpu gpus_per_node=1 time=600 (minutes)",
+        help="queue the runs with SLURM, with options of sbatch: partition=gpu gpus_per_node=1 time=600 (minutes)",
     )
     parser.add_argument(
         "--same-arithmetic",
         action="store_true",
-        help="on a CPU: one thread and instructions of AVX2 only, so that trainings repeat to the last bit",
+        help="on a CPU: one thread and no instructions beyond AVX2, so that repeated trainings agree bit for bit",
     )
     parser.add_argument(
         "--heads",
         action="store_true",
-        help="also measure how different the heads of every attention are, of finished runs without training",
+        help="also measure how different the heads of every attention are; finished runs are not trained again",
     )
     parser.add_argument(
         "--yisi-model",
         type=Path,
         metavar="DIR",
-        help="embedding model (transformers) of tables that ask for yisi-1 (default: $FAIRSEQ_DIVERSE_YISI_MODEL)",
+        help="folder of the embedding model for tables with metric yisi-1 (default: $FAIRSEQ_DIVERSE_YISI_MODEL)",
     )
     parser.add_argument(
-        "--tensorboard", type=Path, metavar="DIR", help="log trainings there, one folder a run and seed"
+        "--tensorboard", type=Path, metavar="DIR", help="write TensorBoard logs there, one folder per run"
     )
     parser.add_argument(
         "--save",
         type=Path,
         metavar="DIR",
-        help="copy each summary there, as `report --save`; runs whose copies are there are finished",
+        help="copy each run's summary there, as `report --save`; runs with a complete copy there are skipped",
     )
-    parser.add_argument("--wandb", metavar="PROJECT", help="log trainings to this project of Weights & Biases")
+    parser.add_argument("--wandb", metavar="PROJECT", help="log trainings to this Weights & Biases project")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the command lines and which runs exist; start nothing"
+        "--dry-run", action="store_true", help="print each run's commands, state and folder; start nothing"
     )
 
 
@@ -75,17 +76,17 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
     """What `run` and `report` share: which table, and what is changed in it."""
     parser.set_defaults(user_dir=None)  # a flag of several commands, see cli/user_dir.py
     parser.add_argument("table", nargs=nargs, metavar="TABLE", help="a table in configs/tables, or a YAML file")
-    parser.add_argument("--rows", metavar="a,b", help="only these rows")
-    parser.add_argument("--data", metavar="D", help="another data set: a name, or a prepared folder")
-    parser.add_argument("--size", metavar="S", help="another size: a name in configs/size, or a YAML file")
+    parser.add_argument("--rows", metavar="a,b", help="only these rows (default: all)")
+    parser.add_argument("--data", metavar="D", help="replace the table's data set: a name, or a prepared folder")
+    parser.add_argument("--size", metavar="S", help="replace the table's size: a name in configs/size, or a YAML file")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         dest="settings",
         metavar="FLAG=VALUE",
-        help="a flag for every row; generate.FLAG=VALUE for translation; average.last=N, or average.best=N with "
-        "average.by=METRIC, and average.every=UPDATES",
+        help="training flag for every row; generate.FLAG=VALUE: for translation; average.last=N, or average.best=N "
+        "with average.by=METRIC, and average.every=UPDATES: which checkpoints are saved and averaged",
     )
     parser.add_argument(
         "--gpus-of-paper",
@@ -93,7 +94,8 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
         nargs="?",
         const=0,
         metavar="N",
-        help="keep the paper's tokens an update on N GPUs, by --update-freq (default: those here, or of --slurm)",
+        help="keep the paper's number of tokens per update on N GPUs, with --update-freq (without N: the GPUs here or "
+        "of --slurm)",
     )
 
 

@@ -1,21 +1,22 @@
-"""Score translations by many metrics, with intervals and significance.
+"""Score translations with many metrics, confidence intervals and significance tests.
 
-A translation is detokenized text, one sentence a line, or the output of fairseq-generate as it is; with --data,
-subwords and tokens of the latter are undone as the data were prepared. References are raw text.
+A translation file is detokenized text, one sentence a line, or the output of fairseq-generate. With --data, subwords
+and tokenization in the output of fairseq-generate are undone as the data were prepared. References are raw text.
 
-Metrics (--metrics a,b or all; docs/metrics.md says what each is):
-  bleu chrf ter                       sacreBLEU, the default
-  multi-bleu multi-bleu-compounds     BLEU of tokenized text; words split at hyphens first
+Metrics (--metrics a,b or all; docs/metrics.md explains each):
+  bleu chrf ter                       sacreBLEU (default)
+  multi-bleu multi-bleu-compounds     BLEU of tokenized text; the second splits words at hyphens first
   wer rouge-l cider yisi-0            of tokenized text
-  meteor yisi-1 comet                 need Java, --yisi-model, comet-score and --source
-  wer-li2022 meteor-en                what Li and Luo (2022) report as WER (TER) and METEOR (English for all)
-A metric that lacks something is left out with one line that says what; the exit code is 2 where nothing is left or
-one of sacreBLEU's that was asked for is missing. Tokens are Moses' for the target language, sacreBLEU's for zh, ja, ko.
+  meteor yisi-1 comet                 need Java (meteor), --yisi-model (yisi-1), comet-score and --source (comet)
+  wer-li2022 meteor-en                what Li and Luo (2022) report as WER (TER) and METEOR (English for all languages)
+A metric that lacks one of these is left out, and one line says what is missing. Text is tokenized by Moses' rules for
+the target language, by sacreBLEU for zh, ja, ko. The exit code is 2 if no metric is left, or if one of bleu, chrf, ter
+or --test-metric is left out.
 
-With --baseline, p is the probability that a difference as large in --test-metric comes by chance, two-sided: by
-paired bootstrap, or approximate randomization. Systems of several seeds (--system NAME=FILE,FILE,...) are shown as
-mean ± deviation (n - 1), and p is that of Welch's t-test over seeds, of each system alone: for several systems trained
-as rows of a table, `fairseq-diverse report` tests them together (docs/statistics.md).
+With --baseline, p is two-sided: the probability of a difference in --test-metric at least as large if there were no
+true difference (paired bootstrap or approximate randomization). Systems with several seeds (--system
+NAME=FILE,FILE,...) are shown as mean ± standard deviation (n - 1), and p is by Welch's t-test over seeds, for each
+system alone. `fairseq-diverse report` tests all rows of a table together (docs/statistics.md).
 """
 
 import argparse
@@ -52,25 +53,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     systems = parser.add_mutually_exclusive_group(required=True)
     systems.add_argument("--hyp", type=Path, nargs="+", metavar="FILE", help="translations to score")
     systems.add_argument(
-        "--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, a file for every seed"
+        "--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, one file per seed"
     )
     parser.add_argument("--ref", type=Path, required=True, metavar="FILE", help="references, raw text")
     parser.add_argument(
-        "--baseline", metavar="FILE|NAME", help="translations, or the system, to compare with (--system: the first)"
+        "--baseline",
+        metavar="FILE|NAME",
+        help="file (with --hyp) or name (with --system; default: the first) to compare with",
     )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokens")
-    parser.add_argument("--language", help="of the translations (default: the target of --data)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokenization")
+    parser.add_argument("--language", help="language of the translations (default: the target of --data)")
     parser.add_argument(
-        "--lowercase", action="store_true", help="compare lower-cased text (default: where the target of --data is)"
+        "--lowercase", action="store_true", help="compare in lower case (default: only if the target of --data is)"
     )
-    parser.add_argument("--metrics", default="bleu,chrf,ter", metavar="LIST", help="default: %(default)s")
-    parser.add_argument("--test", choices=("bootstrap", "randomization"), default="bootstrap", help="of a difference")
-    parser.add_argument("--test-metric", metavar="METRIC", help="to test (default: bleu, or the first)")
-    parser.add_argument("--source", type=Path, metavar="FILE", help="source, raw text, for comet")
-    parser.add_argument("--yisi-model", type=Path, metavar="DIR", help="embedding model (transformers) for yisi-1")
-    parser.add_argument("--yisi-layer", type=int, default=-1, metavar="N", help="its layer (default: the last)")
+    parser.add_argument(
+        "--metrics", default="bleu,chrf,ter", metavar="LIST", help="comma-separated, or all (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--test",
+        choices=("bootstrap", "randomization"),
+        default="bootstrap",
+        help="significance test for one file per system (default: bootstrap)",
+    )
+    parser.add_argument(
+        "--test-metric", metavar="METRIC", help="metric of the test (default: bleu, else the first possible one)"
+    )
+    parser.add_argument("--source", type=Path, metavar="FILE", help="source text, raw, for comet")
+    parser.add_argument("--yisi-model", type=Path, metavar="DIR", help="folder of the embedding model for yisi-1")
+    parser.add_argument("--yisi-layer", type=int, default=-1, metavar="N", help="layer of it (default: the last)")
     parser.add_argument("--comet-model", metavar="MODEL", help="for comet-score --model")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores to FILE as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores to FILE")
 
 
 def main(args: argparse.Namespace) -> int:

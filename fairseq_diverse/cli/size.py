@@ -1,11 +1,12 @@
-"""Parameters and FLOPs of an architecture, counted on the model itself.
+"""Count the parameters and FLOPs of an architecture on the model itself.
 
 Takes every model flag of fairseq-train (--encoder-embed-dim, --share-all-embeddings, --routing, ...). FLOPs are those
-of one sentence pair in a full pass, 2 a multiply-add, on the route that makes every attention map: matrix products,
-convolutions, layer normalization and elementwise products; without embeddings and softmax layer. A language model
-(diverse_roberta, wang2021_evolving_roberta) reads one sentence of --source-length tokens. With --data also how
-many heads interacting heads should have at most (Li and Luo, 2022, Eq. 13), and where the source has constituency trees
-the mean of the sentences' largest phrase layers, which --phrase-limit should cover (Zhang et al., 2021, section 5.3.3).
+of one full forward pass over one sentence pair, 2 per multiply-add, where every attention map is computed. They include
+matrix products, convolutions, layer normalization and elementwise products, but not embeddings and the softmax layer. A
+language model (diverse_roberta, wang2021_evolving_roberta) reads one sentence of --source-length tokens.
+--data also prints the largest recommended number of interacting heads (Li and Luo, 2022, Eq. 13). If the source has
+constituency trees, it prints the mean of the sentences' largest phrase layers, which --phrase-limit should cover (Zhang
+et al., 2021, section 5.3.3).
 """
 
 import argparse
@@ -50,14 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "fairseq-diverse size --arch ARCH [any model flag] [--source-length N] [--target-length N] ..."
     parser.allow_abbrev = False
     parser.add_argument("--arch", required=True, help="diverse_transformer, diverse_transformer_lite, ...")
-    parser.add_argument("--source-length", type=int, default=30, metavar="N", help="tokens (default: 30)")
-    parser.add_argument("--target-length", type=int, metavar="N", help="tokens (default: 30)")
+    parser.add_argument("--source-length", type=int, default=30, metavar="N", help="source tokens (default: 30)")
+    parser.add_argument("--target-length", type=int, metavar="N", help="target tokens (default: 30)")
     parser.add_argument(
-        "--vocabulary", type=int, metavar="N", help="symbols a side (default: those of --data, or 32000)"
+        "--vocabulary", type=int, metavar="N", help="size of each vocabulary (default: those of --data, or 32000)"
     )
-    parser.add_argument("--data", metavar="DATA_BIN", help="measure the sentences of this training set, too")
-    parser.add_argument("--source-lang", metavar="SOURCE", help="of --data, with --target-lang (default: the files')")
-    parser.add_argument("--target-lang", metavar="TARGET", help="of --data, with --source-lang")
+    parser.add_argument("--data", metavar="DATA_BIN", help="also measure the training sentences of this data set")
+    parser.add_argument("--source-lang", metavar="SOURCE", help="source language of --data (default: by file names)")
+    parser.add_argument("--target-lang", metavar="TARGET", help="target language of --data, with --source-lang")
     parser.add_argument("--json", action="store_true", help="print JSON")
     flags: Any = parser.add_argument_group(
         "model flags", argument_default=argparse.SUPPRESS, conflict_handler="resolve"

@@ -1,7 +1,7 @@
 """Write the embedded corpus: an English-like and a German-like language from one grammar, with gold syntax trees.
 
-OUT gets {train,valid,test}.{en,de} (raw text; the source's tokens are separated by spaces), .en.conllu (dependencies)
-and .en.ptb (constituents, one tree per line). The same sizes and seed give the same files everywhere.
+OUT gets {train,valid,test}.{en,de} (raw text; English tokens are separated by spaces), .en.conllu (dependencies) and
+.en.ptb (constituents, one tree a line). The same sizes and seed give the same files on every machine.
 """
 
 import argparse
@@ -14,9 +14,11 @@ EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the files; created if missing")
-    parser.add_argument("--sentences", type=int, default=20000, help="training sentences (default: %(default)s)")
-    parser.add_argument("--valid", type=int, default=500, help="validation sentences (default: %(default)s)")
-    parser.add_argument("--test", type=int, default=500, help="test sentences (default: %(default)s)")
+    parser.add_argument(
+        "--sentences", type=int, default=20000, help="number of training sentences (default: %(default)s)"
+    )
+    parser.add_argument("--valid", type=int, default=500, help="number of validation sentences (default: %(default)s)")
+    parser.add_argument("--test", type=int, default=500, help="number of test sentences (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="random seed, 0 or more (default: %(default)s)")
     parser.add_argument(
         "--probing",

@@ -1,9 +1,9 @@
 """Translate raw text: one line in, one detokenized line out, in the same order.
 
-The steps are those of the prepared data (preprocess.json): cleaning, tokenization, trees if the model needs them,
-subwords, beam search, and detokenization. Hypotheses equal those of fairseq-generate for the same sentences. With
---nbest or --scores each hypothesis is a separate line: number of the sentence, score (log2 probability per subword with
-the length penalty, as in fairseq-generate), text.
+The steps are those recorded with the prepared data (preprocess.json): cleaning, tokenization, parsing if the model
+needs trees, subword segmentation, beam search, detokenization. Hypotheses equal those of fairseq-generate for the same
+sentences. With --nbest or --scores each hypothesis is a separate line: number of the sentence, score, text. The score
+is the log2 probability per subword with the length penalty, as in fairseq-generate.
 """
 
 import argparse
@@ -27,24 +27,33 @@ CHARACTERS = 20  # per subword; longer lines are not segmented, since the time i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, metavar="FILES", help="one, or several for an ensemble: A:B")
-    parser.add_argument("--data", required=True, help="prepared data set of its training")
-    parser.add_argument("--input", metavar="FILE", help="raw text (default, and -: stdin)")
-    parser.add_argument("--out", metavar="FILE", help="default: stdout")
-    parser.add_argument("--beam", type=int, default=5, help="hypotheses kept at each step (default: 5)")
     parser.add_argument(
-        "--max-len-a", type=float, default=0.0, help="the output has at most A times the source's length plus B"
+        "--checkpoint", required=True, metavar="FILES", help="one checkpoint, or several for an ensemble: A:B"
     )
-    parser.add_argument("--max-len-b", type=int, default=200, help="subwords (default: %(default)s)")
-    parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty: below 1 shorter, above longer")
-    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="hypotheses per sentence")
-    parser.add_argument("--scores", action="store_true", help="show number and score also for one hypothesis")
-    parser.add_argument("--batch-size", type=int, default=64, help="sentences (default: %(default)s)")
-    parser.add_argument("--buffer-size", type=int, help="lines read at a time (default: 1024; 1 on a terminal)")
+    parser.add_argument("--data", required=True, help="prepared data set that it was trained on")
+    parser.add_argument("--input", metavar="FILE", help="raw text; - is stdin (default: stdin)")
+    parser.add_argument("--out", metavar="FILE", help="file for the translations (default: stdout)")
+    parser.add_argument("--beam", type=int, default=5, help="beam size (default: 5)")
+    parser.add_argument(
+        "--max-len-a",
+        type=float,
+        default=0.0,
+        help="output length in subwords: at most A times the source's length plus B (default: 0)",
+    )
+    parser.add_argument("--max-len-b", type=int, default=200, help="see --max-len-a (default: %(default)s)")
+    parser.add_argument(
+        "--lenpen", type=float, default=1.0, help="length penalty; higher = longer translations (default: 1)"
+    )
+    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="hypotheses per sentence (default: 1)")
+    parser.add_argument("--scores", action="store_true", help="print sentence number and score, also with --nbest 1")
+    parser.add_argument("--batch-size", type=int, default=64, help="sentences per batch (default: %(default)s)")
+    parser.add_argument(
+        "--buffer-size", type=int, help="lines read at a time (default: 1024; 1 if you type into a terminal)"
+    )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     parser.add_argument("--fp16", action="store_true", help="half precision")
     for kind, files in (("dependency", "CoNLL-U"), ("constituency", "PTB")):
-        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"trees of the input ({files})")
+        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"{kind} trees of the input ({files})")
         parser.add_argument(f"--{kind}-model", metavar="MODEL", help="parser model (default: that of the data's trees)")
 
 

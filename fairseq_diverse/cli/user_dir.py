@@ -1,4 +1,4 @@
-"""Print the folder of this package, for --user-dir of fairseq's commands, which work from any folder with it."""
+"""Print the folder of this package, to give to fairseq's commands as --user-dir. They then work in any folder."""
 
 import argparse
 import os
