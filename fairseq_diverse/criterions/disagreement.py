@@ -22,19 +22,19 @@ class DisagreementConfig:
     """Flags of the regularizer; a criterion's dataclass inherits them."""
 
     disagreement: str = field(
-        default="output", metadata={"help": "terms to add: subspace, position, output, comma-joined"}
+        default="output", metadata={"help": "terms to add to the loss, comma-separated: subspace, position, output"}
     )
     disagreement_on: str = field(
-        default="encoder,cross,decoder", metadata={"help": "placement of the regularized attentions"}
+        default="encoder,cross,decoder", metadata={"help": "placement of disagreement regularization"}
     )
     disagreement_weight: float = field(
-        default=1.0, metadata={"help": "weight of the terms (lambda in the paper), >= 0"}
+        default=1.0, metadata={"help": "weight of the terms (lambda in the paper), at least 0"}
     )
     disagreement_centre: bool = field(
         default=False,
         metadata={
-            "help": "subtract each head's mean over the batch before its cosines are taken; an extension of the "
-            "subspace and output terms, not in the paper"
+            "help": "subtract each head's mean over the batch before computing cosines; for the subspace and output "
+            "terms; not in the paper"
         },
     )
 

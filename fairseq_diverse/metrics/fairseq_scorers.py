@@ -17,7 +17,7 @@ from fairseq_diverse.metrics.scores import Result, sacrebleu_result
 @dataclass
 class WordScorerConfig(FairseqDataclass):
     scoring_language: str = field(
-        default="", metadata={"help": "of the target: its rules split text into words (default: spaces do)"}
+        default="", metadata={"help": "target language, for its tokenization rules (default: split at spaces)"}
     )
 
 

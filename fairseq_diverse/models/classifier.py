@@ -87,8 +87,8 @@ class DiverseClassifier(BaseFairseqModel):
         TransformerModel.add_args(parser)
         add_flags(parser)
         add_layer_flags(parser)
-        parser.add_argument("--pooling", choices=("mean", "queries"), help="of a sentence's vectors (default: mean)")
-        parser.add_argument("--pooling-queries", type=int, help="trainable queries of --pooling queries (default: 2)")
+        parser.add_argument("--pooling", choices=("mean", "queries"), help="pooling of token vectors (default: mean)")
+        parser.add_argument("--pooling-queries", type=int, help="learned queries of --pooling queries (default: 2)")
         parser.add_argument("--classifier-layers", type=int, help="linear layers of the classifier (default: 2)")
 
     @classmethod

@@ -46,7 +46,7 @@ def add_layer_flags(parser: Any) -> None:
     parser.add_argument(
         "--compile-layers",
         action="store_true",
-        help="compile every layer with torch.compile in training and validation, not in decoding (default: no)",
+        help="compile every layer with torch.compile, except in decoding (default: no)",
     )
 
 

@@ -114,10 +114,12 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
         parser.add_argument(
-            "--checkpoint-activations", action="store_true", help="recompute the activations in the backward pass"
+            "--checkpoint-activations", action="store_true", help="recompute activations in the backward pass"
         )
         parser.add_argument(
-            "--offload-activations", action="store_true", help="checkpoint activations and keep them on the CPU"
+            "--offload-activations",
+            action="store_true",
+            help="like --checkpoint-activations, and store them on the CPU",
         )
 
     @classmethod

@@ -22,12 +22,12 @@ VALID_RATIO = 17  # one pair in so many is for validation
 
 @dataclass
 class LogicalInferenceConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "folder of trainN and testN, N operators, 0 to 12"})
+    data: str = field(default=MISSING, metadata={"help": "folder with trainN and testN for N = 0 to 12 operators"})
     train_operators: int = field(
         default=6, metadata={"help": "largest number of operators in training and validation formulae, 0 to 12"}
     )
     valid_seed: int = field(
-        default=1, metadata={"help": "seed that selects the validation pairs, one in 17 of the training files"}
+        default=1, metadata={"help": "random seed for the choice of validation pairs, 1 in 17 of the training files"}
     )
 
 

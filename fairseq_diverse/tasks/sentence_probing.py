@@ -20,13 +20,13 @@ from fairseq_diverse.tasks.classification import ClassificationTask
 
 @dataclass
 class SentenceProbingConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "folder of SentEval's probing files, <task>.txt"})
-    probe: ChoiceEnum(TASKS) = field(default=TASKS[0], metadata={"help": "which of the ten tasks"})  # type: ignore[valid-type]
+    data: str = field(default=MISSING, metadata={"help": "folder with SentEval's probing files, <task>.txt"})
+    probe: ChoiceEnum(TASKS) = field(default=TASKS[0], metadata={"help": "one of the ten probing tasks"})  # type: ignore[valid-type]
     from_checkpoint: str = field(
-        default="", metadata={"help": "probe the encoder of this trained translation model; it is not trained further"}
+        default="", metadata={"help": "translation model whose encoder is probed, without training it further"}
     )
     checkpoint_data: str = field(
-        default="", metadata={"help": "the prepared data that --from-checkpoint was trained on"}
+        default="", metadata={"help": "prepared data set that --from-checkpoint was trained on"}
     )
 
 

@@ -32,11 +32,13 @@ class Enlivening(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         kind: str = option(
-            "off", "only redundant heads get the mechanisms, or they output zero", choices=("off", "enliven", "prune")
+            "off",
+            "enliven: only redundant heads get syntax, relative positions and localness; prune: they output zero",
+            choices=("off", "enliven", "prune"),
         )
         on: str = placement("encoder:1", "placement of redundant head enlivening")
         gate: str = option(
-            "dynamic", "share of a head's weight on syntax above which it is important: dynamic or in (0, 1]"
+            "dynamic", "a head is redundant if its weight on syntax does not exceed this: dynamic, or in (0, 1]"
         )
 
         @property

@@ -31,12 +31,12 @@ class EvolvingAttention(Mechanism):
     class Settings(MechanismSettings):
         on: str = placement("", "placement of evolving attention; empty = off")
         carry: float = option(
-            0.5, "alpha, share of the logits of the layer below, in [0, 1]; encoder only; 0.1 in _lite"
+            0.5, "alpha: share of the logits of the layer below, in [0, 1]; encoder only; 0.1 in _lite architectures"
         )
         conv: str = option(
-            "0.1", "beta, share of the convolution, in [0, 1]: a number, or encoder:0,decoder:0.1,cross:0.1"
+            "0.1", "beta: share of the convolution, in [0, 1]; a number, or encoder:0,decoder:0.1,cross:0.1"
         )
-        kernel: int = option(3, "width of the convolution, odd")
+        kernel: int = option(3, "kernel width of the convolution, an odd number")
 
         def ratios_at(self, component: str) -> tuple[float, float]:
             """alpha (0 outside the encoder) and beta"""

@@ -28,7 +28,9 @@ class GatedAttention(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         kind: str = option(
-            "none", "gate the head outputs, one gate per head or per channel", choices=("none", "head", "element")
+            "none",
+            "gate the head outputs: one gate per head, or one per channel (element)",
+            choices=("none", "head", "element"),
         )
         on: str = placement(",".join(COMPONENTS), "placement of the gates")
 

@@ -34,8 +34,7 @@ class InteractingHeads(Mechanism):
     class Settings(MechanismSettings):
         kind: str = option(
             "none",
-            "every head's queries attend to every head's keys; the outputs are concatenated, or summed (no more "
-            "parameters)",
+            "every head's queries attend to every head's keys; outputs are concatenated, or summed (no added weights)",
             choices=("none", "concat", "sum"),
         )
         on: str = placement(",".join(COMPONENTS), "placement of interacting heads")

@@ -18,7 +18,7 @@ class QueryKeyWidth(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         kind: int = option(
-            0, "width of each head's queries and keys, for example the mean source length; 0 = width / heads"
+            0, "width of each head's queries and keys, such as the mean source length; 0 = model width / heads"
         )
         on: str = placement(",".join(COMPONENTS), "placement of --qk-head-dim")
 

@@ -28,7 +28,7 @@ class RelativePositions(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         on: str = placement("", "placement of relative positions; empty = off")
-        limit: int = option(16, "relative positions are clipped at this distance, at least 1")
+        limit: int = option(16, "relative positions are clipped to this distance, at least 1")
 
         def check(self, where: AttentionShape) -> None:
             if self.limit < 1:

@@ -24,15 +24,15 @@ class RoutedAggregation(Mechanism):
 
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
-        kind: str = option("none", "aggregate heads by routing-by-agreement", choices=("none", "simple", "em"))
-        on: str = placement("encoder:1-2", "placement of the routed aggregation")
-        iterations: int = option(3, "routing iterations, at least 1")
+        kind: str = option("none", "combine heads by routing-by-agreement", choices=("none", "simple", "em"))
+        on: str = placement("encoder:1-2", "placement of routing")
+        iterations: int = option(3, "number of routing iterations, at least 1")
         capsules: int = option(
             0,
-            "number of output capsules N, a divisor of the width; 0 = the width, as in the paper; fewer are "
-            "experimental",
+            "number of output capsules, a divisor of the model width; 0 = the width, as in the paper; other values "
+            "are experimental",
         )
-        activation: str = option("learned", "activation probability of EM routing", choices=("learned", "none"))
+        activation: str = option("learned", "activation probabilities of --routing em", choices=("learned", "none"))
 
         def check(self, where: AttentionShape) -> None:
             if self.iterations < 1:

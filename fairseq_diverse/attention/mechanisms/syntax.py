@@ -31,12 +31,12 @@ class Syntax(Mechanism):
     class Settings(MechanismSettings):
         kind: str = option(
             "none",
-            "attend along dependencies, or in local phrases of constituents",
+            "dependency: a word sees only itself, its head and its dependents; phrase: only its local phrase",
             choices=("none", "dependency", "phrase"),
         )
         on: str = placement("encoder:1", "placement of syntax-enhanced attention")
         limit: int = option(
-            6, "relative layers of phrases are clipped at this value, at least 0", flag="--phrase-limit"
+            6, "relative phrase layers are clipped to this value, at least 0; --syntax phrase", flag="--phrase-limit"
         )
 
         @property

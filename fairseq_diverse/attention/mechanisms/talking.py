@@ -29,7 +29,7 @@ class TalkingHeads(Mechanism):
     class Settings(MechanismSettings):
         kind: str = option(
             "none",
-            "mix the heads' logits before the softmax, their weights after it, or both",
+            "mix heads: their logits before the softmax, their weights after it, or both",
             choices=("none", "logits", "weights", "both"),
         )
         on: str = placement(",".join(COMPONENTS), "placement of talking heads")
