@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || ! ${2:-both} =~ ^(dependency|constituency|both)$ ]]; then
     echo "usage: [WORKERS=N] $(basename "$0") DATA [dependency|constituency|both]" >&2
-    echo "DATA is a folder made by fairseq-diverse prepare. DEPENDENCY_MODEL and CONSTITUENCY_MODEL, names or folders, choose" >&2
-    echo "the parsers (default: as fairseq-diverse parse)." >&2
+    echo "DATA: folder made by fairseq-diverse prepare. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers, by name or" >&2
+    echo "folder (default: as fairseq-diverse parse). WORKERS: number of processes (default: one per core)." >&2
     exit 2
 fi
 data=$1 kinds=${2:-both}

@@ -12,8 +12,8 @@ if [[ $# -ge 3 && $3 != --* ]]; then
 fi
 if [[ $# -lt 2 || $1 == -* || ! $pair =~ ^($pairs)$ || ! ${TREES:-both} =~ ^(dependency|constituency|both)$ ]]; then
     echo "usage: [TREES=dependency|constituency|both] $script ARCHIVES OUT [$pairs] [FLAG...]" >&2
-    echo "Archives are downloaded to ARCHIVES, or listed if they cannot be; FLAG is any of fairseq-diverse prepare, such as" >&2
-    echo "--no-download, --strict-counts, --workers 8; TREES: see add-trees.sh" >&2
+    echo "Missing archives are downloaded into ARCHIVES; those that you must download yourself are listed. FLAG: any flag of" >&2
+    echo "fairseq-diverse prepare, such as --no-download, --strict-counts, --workers 8. TREES: also parse the source (add-trees.sh)." >&2
     exit 2
 fi
 archives=$1 out=$2

@@ -10,8 +10,8 @@ fi
 if [[ $# -lt 2 || ! $pair =~ ^en-(de|fr|cs)$ ||
     ! ${TREES:-both} =~ ^(dependency|constituency|both)$ ]]; then
     echo "usage: [TREES=dependency|constituency|both] $(basename "$0") RAW_DIR OUT [en-de|en-fr|en-cs] [FLAG...]" >&2
-    echo "FLAG: of fairseq-diverse prepare" >&2
-    echo "TREES: see add-trees.sh, which also says how to choose the parsers" >&2
+    echo "FLAG: any flag of fairseq-diverse prepare." >&2
+    echo "TREES: also parse the source; add-trees.sh says how to choose the parsers." >&2
     exit 2
 fi
 raw=$1 out=$2

@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 1 || $1 == -* ]]; then
     echo "usage: $(basename "$0") DIR [FLAG...]" >&2
-    echo "DIR has tatoeba_de-en/{train,valid}.en, news_small_en-de/{train,valid}.en and glue/{CoLA,SST-2,RTE}. In the folder of" >&2
-    echo "runs (\$FAIRSEQ_DIVERSE_RUNS, default runs/) the text goes to nlu_small-text/ and the data to data/. FLAG is any of" >&2
+    echo "DIR has tatoeba_de-en/{train,valid}.en, news_small_en-de/{train,valid}.en and glue/{CoLA,SST-2,RTE}. The text goes to" >&2
+    echo "nlu_small-text/ and the data to data/ in the folder of runs (\$FAIRSEQ_DIVERSE_RUNS, default runs/). FLAG: any flag of" >&2
     echo "fairseq-diverse prepare, such as --workers 2." >&2
     exit 2
 fi

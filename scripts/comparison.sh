@@ -5,10 +5,10 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ ${1:-} != iwslt14 && ${1:-} != wmt14 ]]; then
     echo "usage: $0 iwslt14|wmt14 [FLAG...]" >&2
-    echo "iwslt14: nine systems with five seeds each. wmt14, when that is finished: the baseline and the three" >&2
-    echo "mechanisms with the lowest NLL there, three seeds each. FLAG is any of scripts/table.sh: --raw DIR, --jobs 8," >&2
-    echo "--rows a,b, --slurm ..., such as --gpus-of-paper --set fp16=true (for both)" >&2
-    echo "--dry-run prints the commands and trains nothing; docs/scaling.md has the hours, modelled." >&2
+    echo "iwslt14 trains nine systems with five seeds each. wmt14 trains the baseline and the three mechanisms with the" >&2
+    echo "lowest NLL on IWSLT14, with three seeds each; finish iwslt14 first, and give the same --set to both." >&2
+    echo "FLAG: any flag of scripts/table.sh, such as --raw DIR, --jobs 8, --rows a,b, --gpus-of-paper, --set fp16=true, --slurm ..." >&2
+    echo "--dry-run prints the commands and trains nothing. Modelled hours: docs/scaling.md." >&2
     exit 2
 fi
 corpus=$1 seeds=1,2,3,4,5 rows=() settings=() before=

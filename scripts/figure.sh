@@ -5,9 +5,9 @@ set -euo pipefail
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: $0 PAPER N [--out FILE] [--sentence N] [--heads 1,2] [FLAG...]" >&2
     echo "li2021 3: heads by t-SNE; li2021 4: logical inference; zhang2021 5: attention maps; wang2021 5: learning curves;" >&2
-    echo "li2022 3: sentence lengths. FLAG is any of scripts/table.sh: --raw DIR, --data NAME, --size small, --rows a,b, ..." >&2
-    echo "The picture is figures/PAPER-figureN.png in the folder of runs (\$FAIRSEQ_DIVERSE_RUNS, default runs/), or FILE." >&2
-    echo "--sentence (of the test split) and --heads are for zhang2021 5; its own sentence is found where the split has it." >&2
+    echo "li2022 3: sentence lengths. FLAG: any flag of scripts/table.sh, such as --raw DIR, --data NAME, --size small, --rows a,b." >&2
+    echo "--out: picture to write (default: figures/PAPER-figureN.png in the folder of runs, \$FAIRSEQ_DIVERSE_RUNS or runs/)." >&2
+    echo "--sentence and --heads are for zhang2021 5: a sentence of the test split (default: the paper's, else the first) and heads." >&2
     exit 2
 fi
 paper=$1 figure=$1-figure$2

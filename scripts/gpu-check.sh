@@ -4,8 +4,8 @@
 set -euo pipefail
 
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
-    echo "usage: [TESTS=tests] $0 [--dry-run] [--out DIR] [FLAG...]    (FLAG: of python -m benchmarks.gpu_check)"
-    echo "--dry-run does all of it on the CPU, with tiny models; DIR gets both files instead."
+    echo "usage: [TESTS=tests] $0 [--dry-run] [--out DIR] [FLAG...]    (FLAG: any flag of python -m benchmarks.gpu_check)"
+    echo "--dry-run: run everything on the CPU, with tiny models. --out: folder for both result files."
     exit 0
 fi
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

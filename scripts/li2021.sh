@@ -3,7 +3,7 @@
 # Data: data-prep/prepare-wmt14.sh ARCHIVES DATA en-de, or prepare-wmt17.sh ARCHIVES DATA zh-en.
 set -euo pipefail
 
-usage="usage: $0 DATA OUT baseline|disagreement|aggregation|both [FLAG...]    (FLAG: of fairseq-train)"
+usage="usage: $0 DATA OUT baseline|disagreement|aggregation|both [FLAG...]    (FLAG: any flag of fairseq-train)"
 [[ $# -ge 3 ]] || { echo "$usage" >&2 && exit 2; }
 data=$1 out=$2 system=$3
 shift 3

@@ -5,8 +5,10 @@
 # and the largest number of interacting heads.
 set -euo pipefail
 
-usage="usage: $0 DATA OUT plain|fixed|talking|interacting|interacting-sum HEADS [FLAG...]    (FLAG: of fairseq-train)
-HEAD_SIZE is the width of fixed heads: 20 (IWSLT16, default); on WMT17 En-De HEAD_SIZE=25, En-Cs 26. On WMT17 LENPEN=0.6."
+usage="usage: [HEAD_SIZE=20] [LENPEN=1.0] $0 DATA OUT plain|fixed|talking|interacting|interacting-sum HEADS [FLAG...]
+HEADS: number of heads. FLAG: any flag of fairseq-train.
+HEAD_SIZE: width of fixed heads, 20 for IWSLT16, 25 for WMT17 En-De, 26 for WMT17 En-Cs.
+LENPEN: length penalty, 1.0 for IWSLT16, 0.6 for WMT17."
 [[ $# -ge 4 ]] || { echo "$usage" >&2 && exit 2; }
 data=$1 out=$2 system=$3 heads=$4
 shift 4

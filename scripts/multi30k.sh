@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 2 ]]; then
     echo "usage: [TABLE=multi30k] [PAIR=en-de] [SEEDS=1,2,3] [JOBS=2] [SIZE=small] $0 RAW_DIR OUT [ROW...]" >&2
-    echo "RAW_DIR has {train,val,test_2016_flickr}.{en,de}; data and runs go to OUT. A second call resumes." >&2
-    echo "ROW: rows of the table (default: baseline disagreement), or all." >&2
+    echo "RAW_DIR has {train,val,test_2016_flickr}.{en,de}. Data and runs go to OUT. A second call resumes." >&2
+    echo "ROW: rows of the table, or all (default: baseline disagreement)." >&2
     echo "For rows with syntax the source is parsed; DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers." >&2
     exit 2
 fi

@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 4 ]]; then
     echo "usage: [PROBES=a,b] [SIZE=probing_small] [SEEDS=1] [JOBS=2] $0 PROBING DATA OUT NAME=CHECKPOINT..." >&2
-    echo "PROBING has the ten files of SentEval, or those of fairseq-diverse toy --probing; DATA is the prepared data of the" >&2
-    echo "checkpoints; runs and table go to OUT. The others are compared with the first encoder. PROBES: default all ten." >&2
+    echo "PROBING: folder with the ten files of SentEval, or of fairseq-diverse toy --probing. DATA: prepared data set of the" >&2
+    echo "checkpoints. OUT: folder for the runs and the table. Encoders are compared with the first. PROBES: tasks (default: all ten)." >&2
     exit 2
 fi
 probing=$(realpath "$1") data=$(realpath "$2") out=$3

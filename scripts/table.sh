@@ -4,11 +4,13 @@ set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: $0 PAPER N [--archives DIR | --raw DIR] [FLAG...]" >&2
-    echo "PAPER is li2021, zhang2021, li2022 or wang2021; N is 1, 2, ..., A2, A3, figure4, search or talking. FLAG is any of fairseq-diverse run," >&2
-    echo "such as --rows a,b, --size small, --seeds 1,2,3, --dry-run and --slurm (last); --best is of its report. Data go to data/ in the folder of runs" >&2
-    echo "(\$FAIRSEQ_DIVERSE_RUNS, default runs/) unless they exist: made from the archives in DIR (missing ones are downloaded), or" >&2
-    echo "with --data NAME from the raw files in DIR; --no-download and --strict-counts are as in fairseq-diverse" >&2
-    echo "prepare, and so is --gpt2-bpe DIR for GLUE. What must be brought by hand is listed before anything else. A NAME without languages means English to German. DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers of rows with syntax." >&2
+    echo "PAPER: li2021, zhang2021, li2022 or wang2021. N: a table (1, 2, ..., A2, A3), figure4, search or talking." >&2
+    echo "FLAG: any flag of fairseq-diverse run, such as --rows a,b, --size small, --seeds 1,2,3, --dry-run or --slurm (last); --best" >&2
+    echo "of fairseq-diverse report; --no-download, --strict-counts and, for GLUE, --gpt2-bpe DIR of fairseq-diverse prepare." >&2
+    echo "Missing data sets are prepared in data/ in the folder of runs (\$FAIRSEQ_DIVERSE_RUNS, default runs/): from the archives in DIR" >&2
+    echo "(default: archives/ there; missing archives are downloaded), or with --data NAME from the raw files in DIR. Archives that you" >&2
+    echo "must download yourself are listed before anything else. A NAME without languages means English to German." >&2
+    echo "DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers for rows with syntax." >&2
     exit 2
 fi
 table=$1-table$2

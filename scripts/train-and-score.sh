@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
     echo "usage: [TASK=translation] [LAST=0] [BEAM=4] [LENPEN=0.6] [USER_DIR=FOLDER] $0 DATA OUT [FLAG...]" >&2
-    echo "DATA is a folder made by fairseq-diverse prepare; FLAG is any flag of fairseq-train; it overrides the defaults of this script." >&2
-    echo "LAST: number of last checkpoints to average, 0 = none; USER_DIR: the folder of a mechanism of your own." >&2
+    echo "DATA: folder made by fairseq-diverse prepare. FLAG: any flag of fairseq-train; it overrides the defaults of this script." >&2
+    echo "LAST: how many last checkpoints are averaged (0: none). USER_DIR: folder of a mechanism of your own." >&2
     exit 2
 fi
 data=$1 out=$2 task=${TASK:-translation}

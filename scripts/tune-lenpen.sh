@@ -4,8 +4,8 @@ set -euo pipefail
 
 if [[ $# -lt 2 ]]; then
     echo "usage: [TASK=translation] [BEAM=5] [USER_DIR=FOLDER] $0 CHECKPOINT DATA [LENPEN...]" >&2
-    echo "DATA is a folder made by fairseq-diverse prepare; default length penalties: 0.6 0.8 1.0 1.2 1.4 1.6" >&2
-    echo "TASK=translation_with_syntax for a model that reads trees; USER_DIR: the folder of a mechanism of your own." >&2
+    echo "DATA: folder made by fairseq-diverse prepare. LENPEN: length penalties (default: 0.6 0.8 1.0 1.2 1.4 1.6)." >&2
+    echo "TASK: translation_with_syntax for a model that needs trees. USER_DIR: folder of a mechanism of your own." >&2
     exit 2
 fi
 for file in "$1" "$2/preprocess.json"; do

@@ -3,7 +3,7 @@
 # Data: data-prep/prepare-iwslt14.sh ARCHIVES DATA, or prepare-wmt14.sh ARCHIVES DATA en-de (or en-fr).
 set -euo pipefail
 
-usage="usage: $0 DATA OUT lite|ea-lite|base|ea-base [FLAG...]    (FLAG: of fairseq-train)"
+usage="usage: $0 DATA OUT lite|ea-lite|base|ea-base [FLAG...]    (FLAG: any flag of fairseq-train)"
 [[ $# -ge 3 ]] || { echo "$usage" >&2 && exit 2; }
 data=$1 out=$2 system=$3
 shift 3

@@ -3,7 +3,7 @@
 # Data with trees: TREES=both data-prep/prepare-wmt16.sh ARCHIVES DATA en-de (or en-cs).
 set -euo pipefail
 
-usage="usage: $0 DATA OUT baseline|rel-pos|localness|dea|dea-rhe|lpea|lpea-rhe [FLAG...]    (FLAG: of fairseq-train)"
+usage="usage: $0 DATA OUT baseline|rel-pos|localness|dea|dea-rhe|lpea|lpea-rhe [FLAG...]    (FLAG: any flag of fairseq-train)"
 [[ $# -ge 3 ]] || { echo "$usage" >&2 && exit 2; }
 data=$1 out=$2 system=$3
 shift 3
