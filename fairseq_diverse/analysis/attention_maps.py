@@ -31,16 +31,16 @@ QUANTILE, OUTLIER = 0.9, 1.5  # a weight above 1.5 times the 90% quantile of its
 
 
 def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on: str, flag: str) -> AttentionMaps:
-    """The weights after the softmax, before weight mixing and dropout; sets the model to evaluation mode.
+    """Attention weights after the softmax, before weight mixing and dropout; sets the model to evaluation mode.
 
     Args:
         sample: a batch's ``net_input``.
-        on: placement of the attentions, for example ``encoder:1,cross``.
-        flag: for error messages.
+        on: placement of the attentions, such as ``encoder:1,cross``.
+        flag: name of the flag in error messages.
 
     Returns:
-        ``{(component, layer): (H, B, T, S)}``; the rows of a real query sum to 1, of differential attention
-        to 1 - lambda. Of interacting heads, the mean over the keys' heads (``interacting_weights``).
+        ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 - lambda).
+        For interacting heads: the mean over the heads of the keys (``interacting_weights``).
 
     Raises:
         UserError: the model does not have the placement.
@@ -78,7 +78,7 @@ class SentencePair:
     sample: dict[str, Tensor]
 
     def labels(self, component: str, subwords: bool = False) -> tuple[Labels, Labels]:
-        """Queries and keys of a component's map, as words or as subwords.
+        """Labels of the queries and keys of a component's map, as words or as subwords.
 
         A query of the decoder is the (sub)word that it read last (``</s>`` at the start); a query of the
         cross-attention is the (sub)word that it writes next.
@@ -113,12 +113,12 @@ def encode_pair(
     target: str | None = None,
     trees: Tensor | None = None,
 ) -> SentencePair:
-    """Segment a raw pair like the model's data; without a target, use the model's translation (beam 5).
+    """Segment a raw sentence pair like the model's data; without a target, use the model's translation (beam 5).
 
-    A translation of more than twice the source's subwords and 10 is ended there, with a warning.
+    The translation ends, with a warning, at 10 plus twice the source's number of subwords.
 
     Args:
-        trees: (T, 5) of the source's subwords, for a model that needs them.
+        trees: (T, 5) trees of the source's subwords, for a model that needs them.
 
     Raises:
         UserError: a sentence is empty, longer than the model's positions, or without the trees that the model needs.
@@ -221,17 +221,17 @@ def draw_panels(
     title: str,
     axes: tuple[str, str] = ("query", "key"),
 ) -> "Figure":
-    """Maps of one sentence pair; all of one kind share a colour scale, which a colour bar shows.
+    """Draw maps of one sentence pair; maps of one kind share a colour scale, which a colour bar shows.
 
-    The scale goes from 0 to the largest weight, so that it is used in full. Where that is an outlier (``OUTLIER``), as
-    the 1 of a decoder's first word, which has nothing else to attend to, the scale ends at the ``QUANTILE`` of the
-    queries' largest weights, and the colour bar says up to where the brightest colour goes. Where a weight is negative,
-    as in differential attention, the scale goes as far below 0 as above, by the largest absolute weights.
+    The scale goes from 0 to the largest weight. If that is an outlier (``OUTLIER``), such as the 1 of a decoder's first
+    word, which can only attend to itself, the scale ends at the ``QUANTILE`` of the queries' largest weights, and the
+    colour bar names the largest weight. With negative weights, as in differential attention, the scale is symmetric
+    around 0, by the largest absolute weights.
 
     Args:
         rows: panels, row by row; None = an empty panel.
         queries, keys: labels of the T rows and S columns of a map.
-        axes: names of rows and columns.
+        axes: names of the rows and of the columns.
 
     Raises:
         UserError: matplotlib is not installed.
@@ -289,8 +289,8 @@ def head_panels(maps: Tensor, heads: Sequence[int], prefix: str = "", columns: i
     Args:
         maps: (H, T, S) weights.
         heads: numbers of the heads to draw, from 1.
-        prefix: of every title; see ``map_prefix``.
-        columns: panels per row.
+        prefix: beginning of every title, see ``map_prefix``.
+        columns: number of panels per row.
     """
     panels: list[Panel | None] = [Panel(f"{prefix}head {head}", maps[head - 1]) for head in heads]
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]

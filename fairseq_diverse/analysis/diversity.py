@@ -43,7 +43,7 @@ def constant_share(mean: Tensor, second: Tensor) -> Tensor:
 
 
 def effective_rank(mean: Tensor, second: Tensor) -> Tensor:
-    """In how many directions the concatenated heads vary.
+    """The number of directions in which the concatenated heads vary.
 
         exp(-sum over k of p_k log p_k),    p_k = s_k / sum over k of s_k
 
@@ -63,7 +63,7 @@ def effective_rank(mean: Tensor, second: Tensor) -> Tensor:
 
 
 class HeadDiversity:
-    """The three figures of one attention, from batch after batch; memory does not grow with the split."""
+    """The three figures of one attention, added up batch by batch in constant memory."""
 
     def __init__(self) -> None:
         self.positions = 0
@@ -71,7 +71,7 @@ class HeadDiversity:
         self.heads = 0
 
     def add(self, heads: Tensor, valid: Tensor) -> None:
-        """Count a batch: (B, H, T, D) head outputs, (B, T) True at real positions."""
+        """Add a batch: (B, H, T, D) head outputs, (B, T) True at real positions."""
         real = heads.detach().transpose(1, 2)[valid].double().cpu()  # (N, H, D)
         self.positions += len(real)
         self.heads = real.size(1)
@@ -81,7 +81,7 @@ class HeadDiversity:
         self.products = self.products + flat.T @ flat
 
     def figures(self) -> dict[str, float | None]:
-        """``FIGURES`` of what was counted; no cosine where there is one head. Width is C, the largest possible rank."""
+        """The ``FIGURES`` of all batches. The cosine is None for one head; width is C, the largest possible rank."""
         mean, second = self.total / self.positions, self.products / self.positions
         cosine = float(self.cosines / self.positions) if self.heads > 1 else None
         figures = cosine, float(constant_share(mean, second)), float(effective_rank(mean, second)), len(mean)

@@ -73,10 +73,10 @@ def mean_cosine(heads: Tensor) -> float:
 
 
 def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
-    """The heads of all models in one t-SNE, one colour per model (Li et al., 2021, Fig. 3), and each model's cosines.
+    """Draw the heads of all models in one t-SNE (Li et al., 2021, Fig. 3), and each model's matrix of cosines.
 
-    Where a few points lie in a t-SNE depends on its seed; how similar heads are is in the matrices. Their diagonal,
-    each head with itself, is left out. All share a colour scale from -1 to 1, or less if no cosine is as large.
+    Read similarities from the matrices: where a few points lie in a t-SNE depends on its seed. The diagonal, each head
+    with itself, is left out. All matrices share one colour scale, from -m to m, m the largest absolute cosine.
 
     Args:
         heads: model -> (H, D), with equal D.

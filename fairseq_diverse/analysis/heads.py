@@ -26,7 +26,7 @@ Share = tuple[Tensor, Tensor | int]  # (layers, H) sums, and of how many
 
 
 class HeadFigures(NamedTuple):
-    """What ``inspect_heads`` measures."""
+    """The result of ``inspect_heads``."""
 
     heads: dict[str, Tensor]  # figure -> (layers, H), of the encoder
     attentions: dict[tuple[str, int], dict[str, float | None]]  # (component, layer) -> figures of ``HeadDiversity``
@@ -43,28 +43,31 @@ def inspect_heads(
 ) -> HeadFigures:
     """Statistics of every encoder head, and of the heads of every attention together.
 
-    Of an encoder head, averaged over sentences, the two syntactic statistics over those with a usable tree:
+    For each encoder head, averaged over sentences:
 
     - confidence, syntactic attention, redundant: ``head_confidence``, ``syntactic_attention`` and ``redundant_heads``
-      of the weights without mechanisms, softmax(mask(q k / sqrt(D))), which enlivening judges (Zhang et al., 2021,
-      Eqs. 3, 9, 10); of differential attention, which has no such weights, of its maps;
+      of the weights without mechanisms, softmax(mask(q k / sqrt(D))), as enlivening uses them (Zhang et al., 2021,
+      Eqs. 3, 9, 10). For differential attention, which has no such weights: of its maps. The last two are averaged over
+      sentences with a usable tree;
     - importance: | sum over positions of O_h . dL/dO_h |, where O_h is the head's output before the heads are combined
       and L the negative log-likelihood of the sentence (Michel et al., 2019); divided in each layer by its Euclidean
       norm over heads.
 
-    And shares of the real queries: previous, next (``neighbour_hits``) and rarest (``rare_hits``), of the maps as the
-    model computes them, with its mechanisms; of interacting heads, which have no map each, of the weights without.
+    For each encoder head, as a share of the real queries:
 
-    Of an attention: ``HeadDiversity`` of the head outputs as they are combined.
+    - previous, next (``neighbour_hits``) and rarest (``rare_hits``) of the model's maps, with its mechanisms. For
+      interacting heads, which have no map each: of the weights without mechanisms.
+
+    For each attention: ``HeadDiversity`` of the head outputs before they are combined.
 
     Args:
-        model: is set to evaluation mode.
+        model: the model; it is set to evaluation mode.
         samples: batches of the task, with targets, and with trees if the model needs them.
-        dictionary: of the source; its counts say which words are rare.
-        gate: constant gate, or None = the dynamic one.
-        graphs: dependencies by sentence id, as in ``SyntaxDataset``; None, or where no sentence has a usable tree:
-            without the two syntactic statistics.
-        frequent: number of the most frequent words, which are not rare; without other words there is no ``rarest``.
+        dictionary: source dictionary; its counts define which words are rare.
+        gate: constant gate; None = the dynamic gate.
+        graphs: dependencies by sentence id, as in ``SyntaxDataset``. If None, or if no sentence has a usable tree, the
+            two syntactic statistics are left out.
+        frequent: how many of the most frequent words count as not rare; if there are no others, ``rarest`` is left out.
 
     Raises:
         UserError: there are no samples.

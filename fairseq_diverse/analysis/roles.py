@@ -1,4 +1,4 @@
-"""What an encoder head looks at: the word before or behind, or the rarest word of the sentence (Voita et al., 2019)."""
+"""Roles of encoder heads: they attend to a neighbour or to the rarest word of the sentence (Voita et al., 2019)."""
 
 import torch
 from torch import Tensor
@@ -35,15 +35,15 @@ def rare_hits(weights: Tensor, valid: Tensor, counts: Tensor, words: Tensor, lim
 
         queries i with  counts[argmax over j of weights[i, j]] = min over words j of counts[j]
 
-    in sentences whose rarest word is rare. Source: Voita et al. (2019), where those whose rarest word is one of the
-    500 most frequent do not count.
+    Only sentences whose rarest word is rare count. Source: Voita et al. (2019), where this means that the word is not
+    among the 500 most frequent ones.
 
     Args:
         weights: (B, H, T, T) attention weights.
         valid: (B, T) bool, True at real queries.
         counts: (B, T) how often each token is in the training data.
-        words: (B, T) bool, True at the tokens that can be the rarest: real ones but the end of the sentence.
-        limit: a word with fewer than so many is rare.
+        words: (B, T) bool, True at the tokens that can be the rarest: real tokens except the end of the sentence.
+        limit: a word with a lower count is rare.
 
     Returns:
         (H,) hits, and the number of queries in these sentences.
@@ -57,14 +57,14 @@ def rare_hits(weights: Tensor, valid: Tensor, counts: Tensor, words: Tensor, lim
 
 
 def roles(figures: dict[str, Tensor]) -> list[list[str]]:
-    """The functions of every head by its shares, joined by commas: positional, syntactic, rare words.
+    """The roles of every head, joined by commas: positional, syntactic, rare words.
 
-    Source: Zhang et al. (2021), section 3.0.2. Positional: the largest weight is on one and the same neighbour for at
-    least 90% of the queries. Syntactic: important by its attention to dependencies in most sentences. Rare words: the
-    largest weight is on the rarest word for most queries.
+    Positional: for at least 90% of the queries the largest weight is on the previous token, or for as many on the next.
+    Syntactic: in most sentences its attention to dependencies exceeds the gate. Rare words: for most queries the
+    largest weight is on the sentence's rarest word. Source: Zhang et al. (2021), section 3.0.2.
 
     Args:
-        figures: (layers, H) by name, ``rarest`` and ``redundant`` where they are known.
+        figures: name -> (layers, H), of ``inspect_heads``; ``rarest`` and ``redundant`` may be missing.
     """
     known = {"positional": torch.maximum(figures["previous"], figures["next"]) >= POSITIONAL}
     if "redundant" in figures:

@@ -30,13 +30,13 @@ def measure_size(
 ) -> dict[str, Any]:
     """Parameters and FLOPs of the model that ``args`` describe, by side and in total, and those of its mechanisms.
 
-    The parameters of a language model also have ``classifier``, the total with BERT's pooler in place of the head that
-    predicts words (the figure in the literature for BERT and RoBERTa).
+    For a language model the parameters also have ``classifier``: the total with BERT's pooler instead of the head that
+    predicts words, as the literature counts BERT and RoBERTa.
 
     Args:
         args: ``arch`` and the model flags that were given, without defaults.
-        vocabulary: symbols on each side, including fairseq's four; of source and target where they differ.
-        source_length, target_length: tokens, including the end-of-sentence symbol; a language model has one sentence.
+        vocabulary: size of each vocabulary, including fairseq's four symbols; a pair if source and target differ.
+        source_length, target_length: tokens, including the end-of-sentence symbol; a language model reads one sentence.
 
     Raises:
         UserError: an unknown architecture, flags that do not fit the model, or a number out of range.
@@ -113,10 +113,9 @@ def build_model(args: Namespace, symbols: tuple[int, int]) -> Any:
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Number of parameters of ``encoder``, ``decoder``, and ``embeddings`` (with the softmax layer); of a language
-    model ``encoder``, ``embeddings`` and ``lm_head``.
+    """Number of parameters of ``encoder``, ``decoder`` and ``embeddings`` (with the softmax layer).
 
-    A shared parameter counts once.
+    For a language model: of ``encoder``, ``embeddings`` and ``lm_head``. A shared parameter counts once.
     """
     counts = Counter(dict.fromkeys([*_sides(model), "embeddings"], 0))
     for name, parameter in model.named_parameters():
@@ -131,11 +130,10 @@ def _sides(model: nn.Module) -> list[str]:
 
 
 def count_flops(model: nn.Module, source_length: int, target_length: int = 0) -> dict[str, int]:
-    """FLOPs of ``encoder`` and ``decoder`` for one sentence pair, without the embeddings and the softmax layer; of a
-    language model those of ``encoder`` for one sentence.
+    """FLOPs of ``encoder`` and ``decoder`` for one sentence pair, without the embeddings and the softmax layer.
 
-    Counted while the model runs without fused attention (every attention computes its maps), since torch counts 0 for
-    its fused kernel on a CPU. A multiply-add is 2 FLOPs. Counted are
+    For a language model: of ``encoder`` for one sentence. The model runs without fused attention (every attention
+    computes its maps), because torch counts 0 for its fused kernel on a CPU. A multiply-add is 2 FLOPs. Counted are
 
     - matrix products and convolutions;
     - layer normalization, one per element;

@@ -30,12 +30,12 @@ STAGES = {
 
 
 def option(default: Any, help: str, **argparse_options: Any) -> Any:
-    """A field of settings that is also a flag; ``flag="--name"`` overrides the flag's name."""
+    """A field of ``Settings`` that is also a flag; ``flag="--name"`` gives the flag another name."""
     return field(default=default, metadata={"help": help, **argparse_options})
 
 
 def placement(default: str, help: str) -> Any:
-    """The field ``on`` of settings, see ``parse_placement``; for a mechanism without ``kind``, empty = off."""
+    """The field ``on``: where the mechanism is, see ``parse_placement``. Without a field ``kind``, empty = off."""
     return option(default, help)
 
 
@@ -44,7 +44,7 @@ class MechanismSettings:
     """The settings of a mechanism; every field is a flag.
 
     The field ``kind`` is the flag ``--<mechanism>``, every other field ``--<mechanism>-<field>``. The mechanism is off
-    at the default of ``kind``, or, without a field ``kind``, while its placement (``on``) is empty.
+    if ``kind`` has its default or, without a field ``kind``, if its placement (``on``) is empty.
     """
 
     if TYPE_CHECKING:  # every mechanism declares it, after ``kind``
@@ -74,17 +74,17 @@ class AttentionShape:
 
     Args:
         component: encoder, decoder or cross.
-        layer: from 1 at the bottom. ``--*-layers-to-keep`` numbers the layers that are kept anew: a mechanism that
-            computes with the number keeps it in a buffer, as differential attention does.
-        width: C, of the model.
+        layer: number of the layer, from 1 at the bottom. ``--*-layers-to-keep`` renumbers the remaining layers, so a
+            mechanism that computes with the number keeps it in a buffer, as differential attention does.
+        width: C, width of the model.
         heads: H.
-        key_width: of each head's queries and keys; 0: there are none, and the logits are 0 before the stages.
-        head_width: D, of each head's values.
+        key_width: Dk, width of each head's queries and keys; 0: there are none, and the logits are 0 before the stages.
+        head_width: D, width of each head's values.
         out_width: input width of the output projection.
         out_gain: factor on the initial weights of the output projection.
-        query_width: of the input of the query projection.
-        key_heads: heads of keys and values, a divisor of H; each serves H / key_heads heads that follow each other.
-            The stages see H heads, the cache of decoding has key_heads.
+        query_width: input width of the query projection.
+        key_heads: number of heads of keys and values, a divisor of H; each serves H / key_heads consecutive heads.
+            The stages see H heads; the cache of decoding has key_heads.
     """
 
     component: str
@@ -119,22 +119,22 @@ class AttentionContext:
         q: (B, H, T, Dk) queries, times ``scale``.
         k, v: (B, H, S, Dk) and (B, H, S, D), with the cached positions in decoding.
         scale: factor of the queries, 1 / sqrt(Dk).
-        dropout: probability of dropping a weight; 0 in evaluation.
+        dropout: probability of dropping an attention weight; 0 in evaluation.
         key_padding: (B, S), True at padding; None without padding.
         query_padding: (B, T), likewise.
         mask_bias: a finite term that the caller adds to the logits, broadcast to (B, H, T, S).
         allowed: (B or 1, 1, T or 1, S) bool, True where padding and causality let a query see a key; None = everywhere.
             A query without an allowed key sees all keys.
-        relations: from the source trees, for settings with ``trees``.
-        previous: the ``carry`` of the same component in the layer before; None in the first.
-        memory: what mechanisms keep between decoding steps, by key: tensors (B, ...), reordered with the beams. None in
+        relations: relations from the source trees, for settings with ``trees``.
+        previous: the ``carry`` of the same component in the layer below; None in the first layer.
+        memory: tensors (B, ...) by key that mechanisms keep between decoding steps, reordered with the beams; None in
             a full pass.
 
-    Set by stages (assigning another field changes nothing):
+    Set by stages (assigning another field has no effect):
         selected: (B, H) bool, the heads that get the gated mechanisms; None = all.
         visible: ``allowed`` combined with the hard masks of mechanisms.
-        carry: a tensor for the same component of the next layer, of one mechanism of the component.
-        loss: (), what mechanisms gave to ``add_loss``, summed; the model returns it, for a criterion.
+        carry: a tensor for the same component in the next layer; only one mechanism of a component may set it.
+        loss: (), the sum of all ``add_loss`` values; the model returns it to the criterion.
     """
 
     query: Tensor
@@ -156,7 +156,7 @@ class AttentionContext:
     loss: Tensor | None = None
 
     def add_loss(self, value: Tensor) -> None:
-        """Give a loss term of this attention, (), to the criterion.
+        """Add a scalar loss term of this attention; a criterion can add it to its loss.
 
         Raises:
             UserError: it is not a single number.
@@ -193,24 +193,24 @@ def _valid(padding: Tensor | None, like: Tensor) -> Tensor:
 
 
 class Mechanism(nn.Module):
-    """A change of multi-head attention: its settings, parameters and stages.
+    """A modification of multi-head attention: its settings, parameters and stages.
 
-    A subclass is registered with ``register_mechanism``. It has a class ``Settings`` and one method for each of its
-    stages. Logits and weights are (B, H, T, S), head outputs (B, H, T, D):
+    Register a subclass with ``register_mechanism``. It has a class ``Settings`` and one method for each stage that it
+    uses. Logits and weights are (B, H, T, S), head outputs (B, H, T, D):
 
         project(cls, settings, where: AttentionShape) -> AttentionShape                        (a class method)
-        qkv(self, context) -> q, k, v, of the shapes of ``context``; the width of q and k may differ
+        qkv(self, context) -> q, k, v, shaped as in ``context``; the width of q and k may change
         select(self, logits, context) -> (B, H) bool
         bias(self, context) -> broadcast to (B, H, T, S)
         visible(self, context) -> bool, broadcast to (B, H, T, S)
         logits(self, logits, context), weights(self, weights, context) -> (B, H, T, S)
-        normalize(self, logits, context) -> weights (B, H, T, S), 0 at the least finite number, which masked logits are
+        normalize(self, logits, context) -> weights (B, H, T, S), 0 where a logit is masked (the least finite number)
         output_bias(self, weights, context) -> (B, H, T, D)
         attention(self, context, need_weights: bool) -> head outputs, weights or None
         heads(self, heads, context), gate(self, heads, context) -> (B, H, T, D)
         combine(self, concatenated (..., H D)) -> (..., C)
 
-    A call stores nothing on ``self``; what decoding needs from earlier steps goes into ``context.memory``.
+    A call must store nothing on ``self``. Keep what later decoding steps need in ``context.memory``.
     """
 
     name: ClassVar[str]
@@ -235,16 +235,16 @@ class Mechanism(nn.Module):
 
     @classmethod
     def check_together(cls, settings: Any, others: Mapping[str, Any], place: str) -> None:
-        """Raise ``UserError`` if it cannot be combined with the other mechanisms of the same attention.
+        """Raise ``UserError`` if this mechanism cannot be combined with the others of the same attention.
 
         Args:
-            others: the settings of the other mechanisms, by name.
-            place: of the attention, for the message, for example encoder:1.
+            others: name -> settings of the other mechanisms.
+            place: the attention, for the message, such as encoder:1.
         """
 
     @classmethod
     def why_not_with(cls, other: str) -> str | None:
-        """Why it refuses another mechanism on the same attention; None if it does not."""
+        """The reason why it refuses another mechanism on the same attention; None if it accepts it."""
         return cls.refuses.get(other) or (None if other in cls.works_with else cls.refuses.get("*"))
 
     @classmethod

@@ -23,9 +23,9 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
 
     Args:
         name: lower-case words joined by ``-``; the flags are ``--<name>`` (its ``kind``) and ``--<name>-<field>``.
-        before: run it before this mechanism in every stage; by default it runs last.
+        before: the mechanism that it precedes in every stage; by default it runs last.
 
-    A class registered again, from a file imported twice or a notebook's cell run twice, replaces the earlier one.
+    Registering a class again (a file imported twice, a notebook cell run twice) replaces the earlier one.
 
     Raises:
         UserError: a name or flag that is taken, an unknown stage, or settings that are not a dataclass.

@@ -23,7 +23,7 @@ def relate(trees: Tensor, needed: tuple[str, ...]) -> Relations:
 
     Args:
         trees: (B, T, 5) integers, the ``COLUMNS`` of each subword; see ``functional/syntax.py``.
-        needed: dependency, constituency or both.
+        needed: the kinds of trees to read: dependency, constituency or both.
     """
     word, head, start, end, layer = trees.unbind(-1)
     constituency = "constituency" in needed

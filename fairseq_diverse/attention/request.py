@@ -31,7 +31,7 @@ def check_terms(terms: tuple[str, ...], known: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """Which attentions to measure and whose maps to return.
+    """Which attentions a model measures, and which maps it returns.
 
     Args:
         terms: disagreement terms, see ``TERMS``.
@@ -39,10 +39,10 @@ class AttentionRequest:
         weights: placement of the attentions whose maps are returned; empty for none.
         inside: placement of the attentions whose head outputs and plain weights (without mechanisms and gradient) are
             returned; empty for none.
-        centre: subtract each head's mean over the batch before the cosines; not possible with the position term.
-        alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If not, an attention
-            that is measured or has a mechanism does not compute it (fairseq's decoder always does).
-        flag: for error messages.
+        centre: subtract each head's mean over the batch before computing cosines; not with the position term.
+        alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If False, an
+            attention that is measured or has a mechanism does not compute it (fairseq's decoder always does).
+        flag: name of the flag in error messages.
     """
 
     terms: tuple[str, ...] = ()

@@ -26,28 +26,28 @@ class StandaloneOutput(NamedTuple):
     value: Tensor  # (B, T, C)
     weights: Tensor | None  # (B, H, T, S)
     agreement: Tensor | None  # (K,) one value per disagreement term
-    carry: Tensor | None  # of a mechanism, for the next layer; (B, H, T, S) logits of evolving attention
+    carry: Tensor | None  # from a mechanism to the next layer, such as evolving attention's logits (B, H, T, S)
     loss: Tensor | None  # () the sum of the mechanisms' ``add_loss``
 
 
 class StandaloneAttention(StagedBody, nn.Module):
-    """Multi-head attention with mechanisms, called as ``torch.nn.MultiheadAttention``; batch first.
+    """Multi-head attention with mechanisms, called like ``torch.nn.MultiheadAttention`` with ``batch_first=True``.
 
-    ``StandaloneAttention(512, 8, mechanisms={"evolving": {"conv": "0.2"}, "routing": {"kind": "em"}})``. The parameters
-    have the names and the initial distribution of fairseq's attention, so that a ``state_dict`` fits both.
+    Example: ``StandaloneAttention(512, 8, mechanisms={"evolving": {"conv": "0.2"}, "routing": {"kind": "em"}})``.
+    Parameters have the names and the initial distribution of fairseq's attention: a ``state_dict`` fits both.
 
     Args:
         embed_dim: C.
         num_heads: H, a divisor of C.
-        dropout: probability of dropping a weight in training.
+        dropout: probability of dropping an attention weight in training.
         bias: whether the projections have a bias.
-        kdim, vdim, qdim: widths of the inputs of keys, values and queries, C by default.
-        mechanisms: name -> settings without ``on``, named as the flags without their prefix.
-        component: encoder (sees everything), decoder (the caller masks the future) or cross.
-        layer: from 1 at the bottom, for mechanisms that read it.
+        kdim, vdim, qdim: widths of the inputs of keys, values and queries (default: C).
+        mechanisms: name -> settings. A setting is named as its flag without the prefix; leave out ``on``.
+        component: encoder (no causal mask), decoder (the caller masks the future) or cross.
+        layer: number of the layer, from 1 at the bottom, for mechanisms that depend on it.
 
     Raises:
-        UserError: (a ValueError) unknown names, or settings that do not fit this attention.
+        UserError: (a ValueError) an unknown mechanism or setting, or a setting that does not fit this attention.
     """
 
     # torch's transformer layers ask for these: they must not compute plain attention by themselves
@@ -119,7 +119,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         """As ``torch.nn.MultiheadAttention`` with ``batch_first=True``.
 
         Raises:
-            UserError: as ``attend``, or ``is_causal``, which only says what ``attn_mask`` is, without one.
+            UserError: as ``attend``; or ``is_causal`` without ``attn_mask`` (it only describes that mask).
         """
         if is_causal and attn_mask is None:
             raise UserError("is_causal=True only says that attn_mask is causal; give attn_mask, too")
@@ -141,23 +141,23 @@ class StandaloneAttention(StagedBody, nn.Module):
         trees: Tensor | None = None,
         previous: Tensor | None = None,
     ) -> StandaloneOutput:
-        """As ``forward``, with the further inputs and results of mechanisms.
+        """As ``forward``, with additional inputs and results for mechanisms.
 
         Args:
             query: (B, T, qdim).
             key, value: (B, S, kdim), (B, S, vdim).
             key_padding_mask: (B, S), True at padding, or numbers, as in ``attn_mask``.
-            query_padding_mask: (B, T), likewise; for ``terms`` and for mechanisms that read several queries. If query
-                and key are one tensor, that of the keys by default.
-            attn_mask: (T, S), (B, T, S) or (B H, T, S); True where a query may not see a key, or numbers that are added
-                to the logits; -inf and numbers up to -10,000 are as True.
+            query_padding_mask: (B, T), likewise; for ``terms`` and for mechanisms that combine several queries.
+                Default: ``key_padding_mask`` if query and key are the same tensor, else no padding.
+            attn_mask: (T, S), (B, T, S) or (B H, T, S); True where a query may not see a key, or numbers to add to the
+                logits. -inf and numbers of at most -10,000 count as True.
             terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
-            trees: (B, T, 5) integers, see ``relate``; for mechanisms that need them.
-            previous: the ``carry`` of the layer before.
+            trees: (B, T, 5) integers, see ``relate``; for mechanisms that need trees.
+            previous: the ``carry`` that the layer below returned.
 
         Raises:
-            UserError: trees are needed but not given, an unknown term, a tensor or mask of another shape, a mask of
-                integers, or key and value are not equally many.
+            UserError: missing trees, an unknown term, a tensor or mask of a wrong shape, a mask of integers, or
+                different numbers of keys and values.
         """
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.dim() != 3:

@@ -150,19 +150,18 @@ def drop_worse(folder: Path, count: int, metric: str) -> None:
 
 
 def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
-    """Write the mean of the checkpoints' models to ``out``, which fairseq-generate reads like any of them.
+    """Write the mean of the checkpoints' parameters to ``out``, a checkpoint for fairseq-generate.
 
-    Everything else is that of the last checkpoint, without the optimizer's state and moving averages. In memory are
-    one checkpoint and a sum: in float64, of half precision in float32; the mean has the checkpoints' type. Integers
-    are the last checkpoint's. Tensors that share memory (tied embeddings) are averaged once and share it in ``out``.
-    The checksum of the parameters is in ``extra_state`` and is compared whenever the file is loaded.
+    Integers and everything besides the parameters are those of the last checkpoint, without the optimizer's state and
+    moving averages. Only one checkpoint and the sum are in memory. Sums are float64 (float32 for half precision), means
+    have the checkpoints' type. Tensors that share memory (tied embeddings) are averaged once and share it in ``out``.
+    A checksum of the parameters is stored in ``extra_state`` and compared whenever the file is loaded.
 
     Args:
         paths: at least one checkpoint.
 
     Raises:
-        ValueError: a checkpoint cannot be loaded, is damaged, or its model has other parameters or dictionaries than
-            the first.
+        ValueError: a checkpoint cannot be loaded, is damaged, or has other parameters or dictionaries than the first.
         OSError: ``out`` cannot be written.
     """
     from tqdm import tqdm

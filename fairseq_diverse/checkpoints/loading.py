@@ -117,7 +117,7 @@ def register_safe_globals() -> None:
 
 
 def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -> dict[str, Any]:
-    """The dictionary saved by fairseq, on the CPU: ``model``, ``cfg`` or ``args``, ``extra_state``, ...
+    """Load a checkpoint of fairseq to the CPU, as a dictionary: ``model``, ``cfg`` or ``args``, ``extra_state``, ...
 
     Args:
         mmap: read tensors from the file only when they are used (files written by torch >= 1.6).

@@ -19,7 +19,7 @@ NOT_MEASURED = "--arch: disagreement needs a model that measures its heads, such
 
 @dataclass
 class DisagreementConfig:
-    """Flags of the regularizer; a criterion's dataclass inherits them."""
+    """Flags of the regularizer; the dataclass of a criterion inherits them."""
 
     disagreement: str = field(
         default="output", metadata={"help": "terms to add to the loss, comma-separated: subspace, position, output"}
@@ -44,16 +44,18 @@ class DisagreementMixin(FairseqCriterion):
 
         loss = likelihood + lambda * count * sum over terms of agreement
 
-    ``count`` is how many terms the likelihood sums: the batch's target tokens, of a classifier its examples. fairseq
-    divides the loss by ``sample_size``, the same number except with ``--sentence-avg``, which divides by
-    sentences: lambda weighs against the likelihood of a token with and without that flag. Of a criterion that sums
-    more terms than its ``sample_size``, such as fairseq's R-Drop, which reads each sentence twice, lambda is worth so
-    much less; of one that calls the model several times, the last call's agreement counts.
+    ``count`` is the number of terms in the likelihood's sum: target tokens, or examples for a classifier. lambda is
+    therefore relative to the likelihood of one token, also with ``--sentence-avg``. Two exceptions:
 
-    Source: Li et al. (2021), section 3.1; D = -agreement is maximised there. Put it before the criterion among the
-    bases and ``DisagreementConfig`` among the bases of its dataclass. The logged ``loss`` stays the likelihood;
-    ``disagreement`` (the sum of D over the terms, unweighted, in [-K, 0]) and ``disagreement_<term>`` are logged beside
-    it.
+    - A criterion that sums more terms than its ``sample_size``, such as fairseq's R-Drop, which reads each sentence
+      twice: lambda has proportionally less weight.
+    - A criterion that calls the model several times: only the agreement of the last call counts.
+
+    In a class statement, put it before the criterion, and ``DisagreementConfig`` into the bases of the criterion's
+    dataclass. The logged ``loss`` is the likelihood alone. Also logged are ``disagreement`` (the unweighted sum of D
+    over the terms, in [-K, 0]) and ``disagreement_<term>``.
+
+    Source: Li et al. (2021), section 3.1, which maximises D = -agreement.
 
     Raises:
         UserError: when built, for an unknown term, a bad placement, a negative weight or a centred position term; at
@@ -62,7 +64,7 @@ class DisagreementMixin(FairseqCriterion):
 
     @classmethod
     def request_of(cls, cfg: Any) -> AttentionRequest:
-        """What the model is to measure.
+        """The request for what the model must measure.
 
         Raises:
             UserError: as ``build_criterion``.

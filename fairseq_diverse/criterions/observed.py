@@ -1,4 +1,4 @@
-"""The model as a criterion calls it, with what it returned kept for whoever called the criterion."""
+"""A model whose extra output is kept while a criterion calls it."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ REQUEST = "attention_request"
 
 
 class ObservedModel:
-    """Stands for a model in one call of a criterion.
+    """A wrapper to give to a criterion in place of a model; ``extra`` keeps the model's second output.
 
     Args:
-        model: what is called; may be observed itself.
-        added: further keyword arguments of the call; ``attention_request`` is joined with that of the caller.
+        model: the model, or another ``ObservedModel``.
+        added: additional keyword arguments for the call. An ``attention_request`` is joined with the caller's.
     """
 
     def __init__(self, model: Any, **added: Any) -> None:

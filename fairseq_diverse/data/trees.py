@@ -82,12 +82,12 @@ def binarize(
     """Write the trees of a split next to its binarized source.
 
     Args:
-        prefix: of the binarized source, ``DATA/train.en-de.en``.
-        text: the source in subwords, as binarized.
+        prefix: path of the binarized source without its ending, such as ``DATA/train.en-de.en``.
+        text: the binarized source text, in subwords.
         dependency, constituency: CoNLL-U and PTB files, one sentence per line of the text; None = no trees of that
             kind.
-        subwords: see ``words_of``.
-        parsers: what made the trees, by kind: ``parser``, and what else is known of it.
+        subwords: subword-nmt, sentencepiece or none, see ``words_of``.
+        parsers: kind -> description of the parser that made the trees: ``parser`` (its name) and further entries.
 
     Raises:
         ValueError: the trees do not match the text, or the text does not match the data (names file and line); or
@@ -262,8 +262,8 @@ class SyntaxDataset(torch.utils.data.Dataset):
     """The trees of a split, projected to subwords.
 
     Args:
-        prefix: of the binarized source, ``DATA/train.en-de.en``.
-        needed: the kinds of trees that the model needs; in a sentence without one of them, all tokens are related.
+        prefix: path of the binarized source without its ending, such as ``DATA/train.en-de.en``.
+        needed: the kinds of trees that the model needs. If a sentence lacks one, all its tokens are related.
 
     Raises:
         UserError: the trees are missing, damaged, of another source, or not of the needed kinds.

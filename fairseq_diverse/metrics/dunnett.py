@@ -1,4 +1,4 @@
-"""Several systems against one baseline, over seeds: Dunnett's test, what it could have found, Holm's correction."""
+"""Several systems against one baseline, over seeds: Dunnett's test, its power, and Holm's correction."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,9 +14,9 @@ POWER = 0.8
 
 
 class SeedTest(NamedTuple):
-    """What the seeds say of one system's difference to the baseline; `dunnett` says how each is computed.
+    """The test of one system's difference to the baseline; see `dunnett` for the formulas.
 
-    p and single_p are None where no score differs from seed to seed: then nothing can be tested.
+    p and single_p are None if no score differs between seeds: then nothing can be tested.
     """
 
     difference: float
@@ -29,7 +29,7 @@ class SeedTest(NamedTuple):
 
 
 def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> list[SeedTest]:
-    """Dunnett's two-sided test of the mean over seeds of each of k systems against that of one baseline.
+    """Dunnett's two-sided test: the mean over seeds of each of k systems against that of one baseline.
 
         error_i = s sqrt(1/n_i + 1/n_0)              standard error of the difference
         s^2     = sum of squares about each mean / f,    f = n_0 + sum_i n_i - (k + 1)    (``deviation`` is s)
@@ -38,20 +38,20 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
         interval_i = difference_i -+ d error_i,      P(max_j |T_j| >= d) = 0.05
         smallest_i = x error_i,                      P(|T'(x)| >= d) = 0.8
 
-    T is the k-variate t distribution with f degrees of freedom and the correlations r_i r_j, r_i^2 = n_i / (n_i + n_0),
-    so that p and intervals hold for all systems at once; of one system this is the t-test with equal variances. T'(x)
-    is the noncentral t distribution: were s the true deviation, a true difference of ``smallest`` would have p < 0.05
-    in 80% of such experiments (power of one comparison).
+    T is the k-variate t distribution with f degrees of freedom and the correlations r_i r_j, r_i^2 = n_i / (n_i + n_0).
+    p and intervals therefore hold for all systems at once; for one system this is the t-test with equal variances.
+    T'(x) is the noncentral t distribution: if s were the true deviation, a true difference of ``smallest`` would have
+    p < 0.05 in 80% of such experiments (power of one comparison).
 
     Source: Dunnett (1955; 1964 for the two-sided test); the power is Ramsey's (1978) per-pair power, computed as by
     power.dunnett.test of R's PMCMRplus. scipy.stats.dunnett estimates the same p from random points; here it is
     integrated, so that it depends neither on these nor on scipy's version.
 
     Args:
-        baseline, systems: scores, one a seed.
+        baseline, systems: scores, one per seed.
 
     Raises:
-        ValueError: a side has fewer than two seeds, or a score that is no finite number.
+        ValueError: a side has fewer than two seeds, or a score is not finite.
     """
     if not systems:
         return []
@@ -81,11 +81,11 @@ def dunnett(baseline: Sequence[float], systems: Sequence[Sequence[float]]) -> li
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of m tests, adjusted so that below 0.05 none of them is by chance but in 5% of all cases.
+    """Holm-adjusted p-values of m tests: counting those below 0.05, the family-wise error rate is at most 5%.
 
         the i-th smallest becomes max_{j <= i} min(1, (m - j + 1) p_j)
 
-    Source: Holm (1979), whatever the tests' dependence.
+    Source: Holm (1979); valid for any dependence between the tests.
     """
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(order), 0, -1)

@@ -1,4 +1,4 @@
-"""Translations, read from text or from the output of fairseq-generate, and their scores by sacreBLEU."""
+"""Read translations from text or from the output of fairseq-generate, and score them with sacreBLEU."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -22,13 +22,13 @@ COLUMNS = re.compile(r"(?:D-)?\d+\t-?[\d.]+(?:e-?\d+)?\t")  # its D lines withou
 
 @dataclass(frozen=True)
 class Scores:
-    """What sacreBLEU says of a system, and the statistics of each sentence that bootstrap resampling sums.
+    """A system's scores by sacreBLEU, and the counts of each sentence, for bootstrap resampling.
 
     Attributes:
-        bleu, chrf, ter: from 0 to 100 (TER: or more); TER is never cased, as in sacreBLEU.
-        length_ratio: tokens of the hypotheses by tokens of the references, BLEU's tokenization.
-        signatures: sacreBLEU's signature by metric.
-        statistics: (sentences, n) counts by metric.
+        bleu, chrf, ter: from 0 to 100 (TER may be higher); TER ignores case, as in sacreBLEU.
+        length_ratio: tokens of the hypotheses divided by tokens of the references, with BLEU's tokenization.
+        signatures: metric -> sacreBLEU's signature.
+        statistics: metric -> (sentences, n) counts.
     """
 
     bleu: float
@@ -71,11 +71,11 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     """BLEU, chrF2, TER and length ratio of detokenized text.
 
     Args:
-        language: code of the target language ("zh", "ja_JP"), which decides on the tokenizer; "" for sacreBLEU's 13a.
+        language: code of the target language ("zh", "ja_JP"), which selects the tokenizer; "" for sacreBLEU's 13a.
         lowercase: compare lower-cased text.
 
     Raises:
-        ValueError: no sentence, unequal numbers of them, or a tokenizer that is not installed.
+        ValueError: there are no sentences, their numbers differ, or the tokenizer is not installed.
     """
     if not references or len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references; equal numbers are needed")
@@ -136,13 +136,13 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
     """Detokenized translations in the order of the test set.
 
     Args:
-        path: plain text, one translation a line, or what fairseq-generate printed.
-        data: prepared directory whose ``preprocess.json`` undoes subwords and tokens of the latter; may be None where
+        path: plain text, one translation a line, or the output of fairseq-generate.
+        data: prepared data set, to undo subwords and tokenization in the output of fairseq-generate; may be None if
             fairseq did so itself (``--bpe``, ``--tokenizer``).
-        side: of the data, source where the model translates in the other direction.
+        side: side of the data set that is translated into: source if the model translates from target to source.
 
     Raises:
-        ValueError: the file is absent, empty, not UTF-8, leaves out sentences, or needs ``data``.
+        ValueError: the file is missing, empty, not UTF-8, lacks sentences, or needs ``data``.
     """
     lines = read_lines(path)
     if not lines:

@@ -1,4 +1,4 @@
-"""How sure a score is, and a difference between two systems; dunnett.py compares several systems over seeds."""
+"""Confidence intervals of scores and tests of differences; dunnett.py compares several systems over seeds."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -21,7 +21,7 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> tuple[float, float]:
-    """95% bootstrap interval of a system's score: detokenized text, resampled by sentences.
+    """95% bootstrap interval of the score of detokenized text, by resampling sentences.
 
     Source: Koehn (2004); the resamples are those of sacreBLEU with the same seed.
     """
@@ -148,7 +148,7 @@ def randomization_p_value(
 
     Args:
         baseline, system: (sentences, n) counts of the same sentences.
-        combine: makes summed counts a score.
+        combine: computes a score from the sums of the counts.
     """
     swaps = np.random.default_rng(seed).integers(2, size=(trials, len(system)), dtype=bool)
     moved = np.array([(baseline - system)[swap].sum(0) for swap in swaps])
@@ -161,8 +161,8 @@ def randomization_p_value(
 def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple[float, float | None]:
     """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
 
-    p says how likely such a difference is between other seeds on the same test set; None where nothing varies. Of
-    several systems with one baseline, `dunnett` tests all at once.
+    The test is over seeds on one fixed test set; p is None if no score varies. For several systems with one baseline,
+    use `dunnett`.
 
     Raises:
         ValueError: a side has fewer than two seeds.

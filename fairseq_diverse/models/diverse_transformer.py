@@ -437,13 +437,15 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         source_trees: Tensor | None = None,
         attention_request: AttentionRequest | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``; the second result also has
+        """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``.
 
-        - ``redundant``: ``{layer: (B, H)}`` from the encoder;
-        - ``losses``: ``{(component, layer): ()}``, what mechanisms gave to ``add_loss``, of layers that ran;
+        The second result, a dictionary, also has
+
+        - ``redundant``: ``{layer: (B, H)}`` from the encoder, True at redundant heads;
+        - ``losses``: ``{(component, layer): ()}``, the sum of ``add_loss`` values, for layers that ran;
         - ``inside``, on request: ``{(component, layer): (head outputs, plain weights)}``;
-        - ``agreement``, on request: (K,) float32, one value per term: mean over the measured layers that ran, then
-          over components (0 if LayerDrop dropped all);
+        - ``agreement``, on request: (K,) float32, one value per term: the mean over measured layers that ran, then over
+          components (0 if LayerDrop dropped all);
         - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``.
         """
         request = NOTHING

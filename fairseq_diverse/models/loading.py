@@ -20,10 +20,10 @@ from fairseq_diverse.support.errors import UserError
 def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str | bool) -> tuple[list[Any], Any, Any]:
     """The models of the checkpoints, the configuration of the last one, and a task with the dictionaries of ``data``.
 
-    Those that were trained with trees come first: their task makes fairseq's ``transformer`` take trees, too.
+    Models trained with trees come first, because their task lets fairseq's ``transformer`` accept trees.
 
     Args:
-        settings: of task and model; they replace those in the checkpoints.
+        settings: settings of task and model that replace those in the checkpoints.
 
     Raises:
         UserError: a file is missing or not a checkpoint, or dictionaries are missing, do not fit or were merged.

@@ -29,13 +29,17 @@ TOP_KEYS = ("source", "target", "files", *SIDE_DEFAULTS, "filter", "bpe", "joine
 
 @dataclass(frozen=True)
 class DataConfig:
-    """A data set and its preparation.
+    """A data set and the settings of its preparation.
 
-    ``sides``: for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``; ``files``: the prefix of the
-    raw files of each split, for ``test`` a list where the test sets have names; ``filter`` and ``bpe``: the keys of
-    ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``; ``sources``: the archives of the raw files, None if the user provides the
-    raw files. ``glue``: the task of GLUE that it is, whose sides are "input0" and "input1", each with such a ``suffix``
-    instead of the language in the names of files. With "source" alone it is text for masked language models.
+    Args:
+        sides: for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``. With "source" alone the data
+            set is text for masked language models. For GLUE the sides are "input0" and "input1", and a ``suffix``
+            replaces the language in file names.
+        files: split -> prefix of its raw files; for ``test`` a list if the test sets have names.
+        filter, bpe: the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``.
+        joined_dictionary: whether source and target share one dictionary.
+        sources: archives of the raw files; None if the user provides the raw files.
+        glue: name of the GLUE task; empty for other data.
     """
 
     name: str
@@ -49,12 +53,12 @@ class DataConfig:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The ends of the names of files, one a side."""
+        """The ending of each side's file names: its language, or its suffix for GLUE."""
         return tuple(side.get("suffix", side["language"]) for side in self.sides.values())
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """Names of the test sets; a single one without a list is called test."""
+        """Names of the test sets; a single test set that is not in a list is called test."""
         return _test_names(self.files["test"]) if "test" in self.files else ()
 
     @property
@@ -63,11 +67,11 @@ class DataConfig:
 
     @property
     def unit(self) -> str:
-        """What a line of each side is."""
+        """What one line is called in messages: pairs, examples or lines."""
         return "pairs" if self.translates else "examples" if self.glue else "lines"
 
     def monolingual(self, language: str = "") -> "DataConfig":
-        """The training and validation text of one side, by default the source, for masked language models.
+        """This data set with one side only (default: the source) and no test set, for masked language models.
 
         Raises:
             ValueError: no side has this language.
@@ -86,7 +90,7 @@ class DataConfig:
 
     @property
     def splits(self) -> dict[str, str]:
-        """The prefix of the raw files of train, valid, test and the further test sets: test1, test2, ..."""
+        """Split -> prefix of its raw files; further test sets are the splits test1, test2, ..."""
         return _splits(self.files)
 
     @classmethod

@@ -95,10 +95,13 @@ def test_sets(data_dir: str | Path, record: Any) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The preparation steps of a data set, for new lines.
+    """The preparation steps of a prepared data set, to apply to new text.
 
-    ``target`` is empty where there is one language. ``hash`` identifies the prepared text and the models; ``record`` is
-    the contents of ``preprocess.json``.
+    Args:
+        source, target: languages; the target is empty for data in one language.
+        hash: identifies the prepared text and the models.
+        record: the contents of ``preprocess.json``.
+        tokens, subwords: the steps of each side.
     """
 
     source: str
@@ -110,7 +113,7 @@ class Preprocessing:
 
     @classmethod
     def load(cls, data_dir: str | Path) -> "Preprocessing":
-        """Read ``preprocess.json`` and its models.
+        """Read ``preprocess.json`` of a prepared folder, and the models that it names.
 
         Raises:
             ValueError: as ``read_record``, or a model is missing.
@@ -138,7 +141,7 @@ class Preprocessing:
             raise ValueError(f"{error.filename}: cannot be read ({error.strerror}); {FILE} names it") from None
 
     def of_model(self, task: Any) -> "Preprocessing":
-        """For a translation task of these languages; sides change where it translates in the other direction."""
+        """The steps for a model's task: with the sides swapped if it translates from target to source."""
         if (task.cfg.source_lang, task.cfg.target_lang) != (self.target, self.source):
             return self
         tokens = {"source": self.tokens["target"], "target": self.tokens["source"]}
@@ -146,11 +149,11 @@ class Preprocessing:
         return replace(self, source=self.target, target=self.source, tokens=tokens, subwords=subwords)
 
     def encode(self, line: str, side: str = "source") -> str:
-        """Raw text to subwords joined by spaces, as in the binarized data."""
+        """Turn raw text into subwords joined by spaces, as in the binarized data."""
         return self.subwords[side].segment(self.tokens[side].tokenize(line))
 
     def decode(self, line: str, side: str = "target") -> str:
-        """Subwords as ``fairseq-generate`` prints them, with or without BPE marks, to detokenized text."""
+        """Turn subwords as ``fairseq-generate`` prints them, with or without BPE marks, into detokenized text."""
         return self.tokens[side].detokenize(self.subwords[side].join(line.strip()))
 
 

@@ -49,15 +49,18 @@ def prepare(
 
     Args:
         config: the data set.
-        raw: directory of the files that ``config.files`` names.
-        out: directory to write.
-        strict: refuse training pairs with an empty side and lines with line separators or NUL, instead of fixing them.
-        workers: processes for tokenization, segmentation and binarization.
-        overwrite: replace a data set that was prepared differently.
-        hold_out: use every N-th training pair after filtering for validation, which then has no raw files; 0 = off.
-        work: directory next to ``out`` for an interrupted preparation, to be resumed; by default nothing is kept.
-        encoding: subwords and dictionary to take, with whose settings ``config`` agrees; by default they are learned.
-        say: called with one line per split and one at the end.
+        raw: folder of the files that ``config.files`` names.
+        out: folder to write.
+        strict: refuse training pairs with an empty side and lines with line separators or NUL, instead of dropping or
+            fixing them.
+        workers: number of processes for tokenization, segmentation and binarization.
+        overwrite: replace a data set that was prepared from other files or settings.
+        hold_out: N = every N-th training pair after filtering is the validation split, which then needs no raw files;
+            0 = off.
+        work: folder next to ``out`` that keeps an interrupted preparation, so that it can resume; by default nothing is
+            kept.
+        encoding: subwords and dictionary to use, which must agree with ``config``; by default they are learned.
+        say: called with each line of the summary: one per split and one at the end.
 
     Returns:
         False if ``out`` already has this configuration and these raw files, True if it was written.

@@ -1,7 +1,7 @@
 """Tree file formats, and the integers per word that the attention needs.
 
 Dependencies are CoNLL-U, constituents one PTB tree per line; sentence N belongs to line N of the text. A sentence
-without a usable tree is still present: in CoNLL-U its heads are ``_`` (or its block has only comments), in PTB its line
+without a usable tree keeps its place: in CoNLL-U its heads are ``_`` (or its block has only comments), in PTB its line
 is empty.
 """
 
@@ -35,7 +35,7 @@ class Dependencies(NamedTuple):
 
 
 def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Dependencies]:
-    """The sentences of a CoNLL-U file, their words as in the tree; empty nodes are skipped.
+    """Read the sentences of a CoNLL-U file; multiword tokens become ``ranges``, empty nodes are skipped.
 
     Args:
         path: the file.
@@ -118,8 +118,9 @@ def usable_heads(heads: list[str]) -> list[int] | None:
 
 
 def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["Tree | None"]:
-    """The trees of a PTB file, one per line; None for an empty line, several roots, or brackets without a word, which
-    some parsers write after a failure.
+    """Read the trees of a PTB file, one per line.
+
+    None stands for an empty line, several roots, or brackets without a word, which some parsers write on failure.
 
     Args:
         path: the file.
@@ -147,11 +148,11 @@ def _unmarked(text: str) -> str:
 
 
 def local_phrases(tree: "Tree") -> Phrases:
-    """Local phrase and layer of every word.
+    """The local phrase and the layer of every word.
 
-    The local phrase is the span of the word's lowest ancestor with more than one word; in a tree of one word it is the
-    word. The layer is the number of phrases above the word; a preterminal (a node whose only child is a word) is not a
-    phrase.
+    The local phrase is the span of the word's lowest ancestor that has more than one word; in a tree of one word it is
+    the word. The layer is the number of phrases above the word. A preterminal (a node whose only child is a word) is
+    not a phrase.
 
     Source: Zhang et al. (2021), section 4.1.2, rule 1.
 

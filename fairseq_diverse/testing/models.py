@@ -50,7 +50,7 @@ def placed(flags: Flags) -> list[str]:
 def examples(name: str) -> list[Flags]:
     """The settings with which a mechanism is checked; "{on}" is the component.
 
-    From its class, or else every choice of ``kind``, or else the defaults.
+    They are the ``examples`` of its class, else every choice of ``kind``, else the defaults.
     """
     cls: Any = MECHANISMS[name]
     if cls.examples:
@@ -72,14 +72,14 @@ def components(flags: Flags) -> tuple[str, ...]:
 
 
 def places(flags: Flags) -> tuple[str, ...]:
-    """``components``, and ``ROBERTA`` where the mechanisms are defined on the encoder and need no trees."""
+    """``components``, and ``ROBERTA`` if the mechanisms are defined on the encoder and need no trees."""
     found, on_encoder = components(flags), at(flags, "encoder")
     trees = any(read_settings(Namespace(**on_encoder), name).trees for name in placed(on_encoder))
     return (*found, ROBERTA) if "encoder" in found and not trees else found
 
 
 def at(flags: Flags, place: str) -> Flags:
-    """``flags`` at one place: a component, or ``ROBERTA``."""
+    """``flags`` with the mechanism placed on a component, or on ``ROBERTA``."""
     if place == ROBERTA:
         return {**at(flags, "encoder"), "arch": "diverse_roberta"}
     return {name: place if value == "{on}" else value for name, value in flags.items()}
@@ -137,7 +137,7 @@ def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", s
     """A tiny model of an architecture, with ``flags``.
 
     Raises:
-        UserError: one of them is not known.
+        UserError: a flag is unknown.
     """
     torch.manual_seed(seed)
     args = Namespace(**{**TINY, "arch": arch, **(flags or {})})

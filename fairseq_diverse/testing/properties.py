@@ -221,7 +221,7 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
 
 
 def called_twice(flags: Flags) -> None:
-    """In evaluation, a second call gives the same, and mechanisms keep nothing; long sentences work."""
+    """In evaluation, a second call has the same outputs and mechanisms store nothing; long sentences work."""
     model = trained_model({**flags, **POSITIONS}).eval()
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
     before = {name: _held(module) for name, module in modules.items()}
@@ -305,7 +305,7 @@ def _short_sentences() -> tuple[Tensor, Relations]:
 
 
 def on_the_device(flags: Flags) -> None:
-    """Tensors that stages make are on the device of the queries: made without a device, here they have no values."""
+    """Tensors made in a stage are on the device of the queries (tested with torch's meta device)."""
     model, component = trained_model(flags), where_placed(flags)
     padding, related = _short_sentences()
     x = torch.randn(5, 2, 24)
@@ -376,7 +376,7 @@ class _Additions(TorchDispatchMode):
 
 
 def fast_gradients(flags: Flags) -> None:
-    """No table is read as ``table[index]`` where it has a gradient, which a GPU adds up one by one."""
+    """No table with a gradient is read as ``table[index]``: a GPU adds such gradients one by one, which is slow."""
     attention = attention_at(trained_model(flags), where_placed(flags))
     _, related = _short_sentences()
     x = torch.randn(5, 2, 24)
@@ -386,7 +386,7 @@ def fast_gradients(flags: Flags) -> None:
 
 
 def attention_dropout(flags: Flags) -> None:
-    """In training, two draws of --attention-dropout differ."""
+    """In training, --attention-dropout has an effect: two draws differ."""
     attention = attention_at(trained_model({**flags, "attention_dropout": 0.5}), where_placed(flags))
     _, related = _short_sentences()
     x, draws = torch.randn(5, 2, 24), []
@@ -398,7 +398,7 @@ def attention_dropout(flags: Flags) -> None:
 
 
 def gradients(flags: Flags, disagreement: bool = False) -> None:
-    """Every parameter has a finite, non-zero gradient, equal with activation checkpointing."""
+    """Every parameter has a finite, non-zero gradient, the same with activation checkpointing."""
     request = AttentionRequest(terms(flags), everywhere(flags)) if disagreement else None
     plain = _gradients(flags, request)
     for parameter, gradient in plain.items():
@@ -521,7 +521,7 @@ def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6
 
 
 def finished_sentences_leave(flags: Flags) -> None:
-    """When finished sentences leave the batch, the others keep the outputs of the full pass."""
+    """In decoding, after finished sentences left the batch, the other outputs still equal those of the full pass."""
     model = trained_model(flags).eval()
     sample = batch()
     with torch.no_grad():
@@ -539,9 +539,9 @@ def finished_sentences_leave(flags: Flags) -> None:
 
 
 def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: bool = False) -> None:
-    """Outputs and gradients are finite in half types, also for a sentence that is all padding, and in decoding.
+    """In bfloat16 or float16, outputs and gradients are finite, also for an all-padding sentence and in decoding.
 
-    Plain fairseq gives NaN for this row, forward and backward; an attention with mechanisms stays finite.
+    Plain fairseq gives NaN for such a sentence, forward and backward.
     """
     model = trained_model(flags).to(dtype)
     pads = torch.zeros(3, 5, dtype=torch.bool)
@@ -591,10 +591,10 @@ def large_logits(flags: Flags) -> None:
 
 
 def one_graph(flags: Flags, evaluation: bool = True) -> None:
-    """torch.compile traces the attention as one graph for any lengths, which gives its outputs and gradients.
+    """torch.compile traces the attention as one graph for all lengths, with the same outputs and gradients.
 
     Args:
-        evaluation: trace it in evaluation too.
+        evaluation: also trace it in evaluation mode.
     """
     component = where_placed(flags)
     attention = attention_at(trained_model(flags), component)
@@ -641,7 +641,7 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
 
 
 def routes_agree(flags: Flags) -> None:
-    """Outputs and gradients are the same with and without maps."""
+    """Outputs and gradients are the same whether or not attention maps are computed."""
 
     def run(request: AttentionRequest | None) -> tuple[Tensor, dict[str, Any], list[Tensor]]:
         model.zero_grad()
@@ -693,7 +693,7 @@ for flags, state, expected in torch.load(sys.argv[2], weights_only=True):
 
 
 def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
-    """The largest difference of outputs after a new process has loaded the model from a file, one number per case."""
+    """The largest difference between outputs before and after a new process reloads the model, one number per case."""
     package = Path(__file__).resolve().parents[1]
     models = [trained_model(flags).eval() for flags in cases]
     for key, value in (found for model in models if (found := implausible(model.state_dict()))):
@@ -713,8 +713,8 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
 
 
 def with_others(name: str, component: str, others: Iterable[str] | None = None) -> None:
-    """It trains and decodes with every other mechanism on the same attention, where both have an effect and not both
-    carry a tensor, unless one refuses the other."""
+    """On one attention with each other mechanism that it does not refuse, training and decoding work, both mechanisms
+    have an effect, and at most one carries a tensor to the next layer."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
     own = at(examples(name)[0], component)
     carries = _carries(own)

@@ -30,9 +30,8 @@ def sentence_pair(derivation: Derivation) -> tuple[Tree, str]:
 def write_corpus(out: Path, train: int, valid: int = 500, test: int = 500, seed: int = 1) -> None:
     """Write ``{train,valid,test}.{en,de,en.conllu,en.ptb}``: in each split, the same sentences in the same order.
 
-    No source sentence of valid or test occurs in another split. Valid and test are drawn first: a larger training split
-    with the same seed does not change them, and begins with the sentences of the smaller one. Sizes and seed are
-    written to ``toy.json``.
+    No source sentence of valid or test occurs in another split. With the same seed, a larger training split does not
+    change valid and test, and begins with the sentences of a smaller one. Sizes and seed are in ``toy.json``.
 
     Raises:
         ValueError: a size below 1, a negative seed, or ``out`` is a file or has such files but no ``toy.json``.

@@ -66,12 +66,12 @@ def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
     as the squared norm over keys of the mean map.
 
     Args:
-        weights: (B, H, T, S) softmax output, before weight mixing and dropout; of maps that may be negative, such as
-            those of differential attention, the absolute values.
+        weights: (B, H, T, S) softmax output, before weight mixing and dropout; the absolute values of maps that may be
+            negative, such as those of differential attention.
         valid: (B, T) bool, True at real queries.
 
     Returns:
-        Scalar, float32 or float64; of a softmax in [0, 1], 1 when all heads attend to the same single position.
+        Scalar, float32 or float64; in [0, 1] for softmax maps, 1 when all heads attend to one and the same position.
 
     Raises:
         ValueError: if H < 2.

@@ -22,7 +22,7 @@ def differential_attention(
     scale: float | None = None,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The difference of two maps: queries and keys of each head are split into halves, and each half has its own map.
+    """Attention with the difference of two maps, one for each half of a head's queries and keys.
 
         A = softmax(mask(Q_1 K_1^T scale)) - ratio softmax(mask(Q_2 K_2^T scale))
         heads = (1 - initial_ratio) RMSNorm(A V),  RMSNorm(x) = gain x / sqrt(mean over D of x^2 + 1e-5)

@@ -18,13 +18,13 @@ def evolve_logits(
     cells: Tensor | None,
     above: Tensor | None = None,
 ) -> Tensor:
-    """A residual connection from the logits of the layer below, then a convolution with the heads as channels.
+    """Add a share of the logits of the layer below, then convolve over the map with the heads as channels.
 
         A_in    = carry_ratio previous + (1 - carry_ratio) logits    (encoder; elsewhere A_in = logits)
         A_logit = conv_ratio ReLU(Conv(A_in)) + (1 - conv_ratio) A_in
 
-    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. On a GPU a Triton kernel does it (``kernels/maps.py``). The
-    k x k convolution reads for cell (t, s), within ``cells``:
+    Source: Wang et al. (2021), sections 3.3, 3.5 and 4.3. On a GPU: a Triton kernel (``kernels/maps.py``). For
+    cell (t, s) the k x k convolution reads, within ``cells``:
 
     - encoder: rows and columns up to (k - 1) / 2 away;
     - decoder: rows t - k + 1 to t and columns s - k + 1 to s;

@@ -31,7 +31,7 @@ def interacting_attention(
         concat: O_11, O_12, ..., O_1H, O_21, ..., O_HH side by side
         sum:    O_1, ..., O_H side by side, O_i = (sum over j of O_ij) / sqrt(H)
 
-    Source: Li and Luo (2022), Eqs. 11-12; ``sum`` adds no parameters, as section 4.6.4 says of the mechanism.
+    Source: Li and Luo (2022), Eqs. 11-12; ``sum`` adds no parameters, in agreement with section 4.6.4.
 
     The queries of all heads are stacked along the query axis and attend to the keys of one head at a time, with torch's
     fused attention. At most H of the H^2 maps, and one of the H outputs that ``sum`` adds up, exist at a time, also in

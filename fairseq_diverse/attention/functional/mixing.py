@@ -11,7 +11,7 @@ def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
 
         mixed[b, g, t, s] = sum over h of matrix[g, h] x[b, h, t, s]
 
-    Source: Shazeer et al. (2020); Li and Luo (2022), Eqs. 7-8. On a GPU a Triton kernel does it (``kernels/maps.py``).
+    Source: Shazeer et al. (2020); Li and Luo (2022), Eqs. 7-8. On a GPU: a Triton kernel (``kernels/maps.py``).
 
     Args:
         x: (B, H, T, S) logits, without infinities, or weights.

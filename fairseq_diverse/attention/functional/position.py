@@ -53,7 +53,7 @@ def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, va
         bias[i, j] = -(j - P_i)^2 / (2 (D_i / 2)^2)
 
     Source: Yang et al. (2018), section 3. S is the number of real tokens of the sentence, j counts from 0 at the first
-    of them, D_i is at least 1e-3. At padded keys the bias is finite and meaningless.
+    of them, D_i is at least 1e-3. At padded keys the bias is finite but has no meaning.
 
     Args:
         q: (B, H, T, D) queries.

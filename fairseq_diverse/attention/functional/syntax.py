@@ -12,7 +12,7 @@ from fairseq_diverse.attention.precision import at_least_float32
 
 
 def dependency_relation(word: Tensor, head: Tensor) -> Tensor:
-    """Which subwords a subword may see along dependencies: those of its word, of the word's head and its dependents.
+    """Which subwords a subword may see along dependencies: those of its word, its head and its dependents.
 
         related[i, j] = word_i = word_j  or  head_i = word_j  or  word_i = head_j
 
@@ -30,7 +30,7 @@ def dependency_relation(word: Tensor, head: Tensor) -> Tensor:
 
 
 def phrase_relation(word: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Which subwords share a local phrase: they belong to one word, or one's word is in the phrase of the other's.
+    """Which subwords share a local phrase: those of one word, and those where one word is in the other's phrase.
 
         related[i, j] = word_i = word_j  or  start_i <= word_j < end_i  or  start_j <= word_i < end_j
 
