@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Draw the encoder heads of several models: on the left by t-SNE of each head's mean output over "
         "layers and words of a split (Li et al., 2021, Fig. 3), on the right the cosine similarity of every two heads "
         "of a model. Trust the similarities: where so few points lie depends on the seed of t-SNE. The command prints "
-        "the mean similarity (1: all heads are alike), with each head's to itself, as in the paper, and without.",
+        "the mean similarity (1: all heads are alike) with pairs of a head and itself, as in the paper, and without.",
         epilog="example: fairseq-diverse plot head-map baseline=base.pt disagreement=dis.pt --data data/multi30k_en_de "
         "--out heads.png",
     )
