@@ -178,14 +178,16 @@ def _score(
         args.lowercase or bool(args.data and lowercased(args.data, side)),
     )
     translations = {path: read_translations(path, args.data, side) for paths in files.values() for path in paths}
+    of_references = marks(references)
     for path, lines in translations.items():
         if len(lines) != len(references):
             raise ValueError(
                 f"{path}: {len(lines)} sentences, but {args.ref} has {len(references)}; is it all of that test set?"
             )
+        of_lines = marks(lines)
         for file, other, left in (
-            (path, args.ref, marks(lines) - marks(references)),
-            (args.ref, path, marks(references) - marks(lines)),
+            (path, args.ref, of_lines - of_references),
+            (args.ref, path, of_references - of_lines),
         ):
             if left:
                 has = " and ".join(sorted(left))
