@@ -21,8 +21,10 @@ from tqdm import tqdm
 from benchmarks import parsing, sides
 from benchmarks.harness import LEVEL, Sample, alternate, clock, median_interval
 from benchmarks.sides import DROPOUT
+from fairseq_diverse.cli.user_dir import register_with
 from fairseq_diverse.experiments import provenance
 from fairseq_diverse.experiments.environment import ALLOCATION
+from fairseq_diverse.experiments.tables import Table, load_table
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 
@@ -154,6 +156,19 @@ ROWS = [
 COLUMNS = {"row": 41, "against": 24, "ratio": 6, "95% interval": 13, "paper": 5, "torch": 6, "note": 0}
 
 
+def rows_of(table: Table) -> list[Row]:
+    """Training, memory and generation of every row against its baseline; the sides are the table's from now on."""
+    for folder in {row.user_dir for row in table.rows.values() if row.user_dir}:
+        register_with(folder)
+    if other := [name for name, row in table.rows.items() if row.kind != "translation"]:
+        raise ValueError(f"row {other[0]} does not translate")
+    sides.SIDES = {name: sides.of_row(row) for name, row in table.rows.items()}
+    compared = [row for row in table.rows.values() if row.baseline != row.name]
+    return [
+        Row(measure, row.name, row.baseline) for measure in ("training", "memory", "generation") for row in compared
+    ]
+
+
 def line(cells: Sequence[str]) -> str:
     """One line of the markdown table, with columns wide enough for every row."""
     padded = (f"{cell:{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=True))
@@ -223,6 +238,12 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument(
         "--size", choices=("small", "base", "lite"), default="small", help="model size (default: small)"
     )
+    parser.add_argument(
+        "--table",
+        metavar="TABLE",
+        help="measure the rows of a table, each against its baseline, in place of the built-in rows: its name, "
+        "or a YAML file; the rows' flags make the models, --size gives the vocabulary and the batches",
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes and 3 pairs, as a smoke test")
     parser.add_argument(
         "--only",
@@ -245,8 +266,15 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if args.tokens is not None:
         size = replace(size, tokens=args.tokens)
     pairs = args.pairs if args.pairs is not None else 3 if args.quick else FEWEST_PAIRS
+    rows = ROWS
+    if args.table is not None:
+        try:
+            table = load_table(args.table)
+            rows, size_name = rows_of(table), table.name
+        except ValueError as error:
+            parser.error(f"--table {args.table}: {error}")
     try:
-        rows = [row for row in ROWS if re.search(args.only, f"{row.measure}: {row.ours}")]
+        rows = [row for row in rows if re.search(args.only, f"{row.measure}: {row.ours}")]
     except re.error as error:
         parser.error(f"--only {args.only!r}: not a regular expression ({error})")
     if pairs < (1 if args.quick else FEWEST_PAIRS):
@@ -260,7 +288,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no CUDA device; fairseq-diverse doctor says why")
     if not rows:
-        parser.error(f"--only {args.only!r}: matches no row; without --only all {len(ROWS)} are measured")
+        parser.error(f"--only {args.only!r}: matches no row; without --only all are measured")
     parsing.MODELS = {name: model for name in parsing.BATCHES if (model := getattr(args, f"{name}_model"))}
     without = [row.ours for row in rows if row.measure == "parsing" and row.ours not in parsing.MODELS]
     if len(without) == len(rows):

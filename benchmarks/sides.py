@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from fairseq import options
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
@@ -25,6 +27,8 @@ from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement i
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.tables import to_arguments
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.testing.models import dictionary
 
@@ -71,12 +75,14 @@ class Side:
         terms: disagreement terms on every component; empty for plain label-smoothed cross-entropy.
         naive: replacement of each routed aggregation: em, simple or torch (see ``naive.Aggregation``); torch also
             replaces interacting heads (see ``naive.products_of_pairs``).
+        args: of a table's row, in place of all of these and of the size's widths.
     """
 
     arch: str = "diverse_transformer"
     flags: dict[str, Any] = field(default_factory=dict)
     terms: str = ""
     naive: str = ""
+    args: Namespace | None = None
 
 
 def _routed(place: str, kind: str, naive: str = "") -> Side:
@@ -135,13 +141,20 @@ SIDES |= {
 }
 
 
+def of_row(row: Row) -> Side:
+    """The model and the criterion of a table's row."""
+    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *to_arguments(row.train)])
+    return Side(args.arch, args=args)
+
+
 def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     """A model; every side has the same seed."""
     torch.manual_seed(1)
-    widths = _widths(size.layers, size.width, size.ffn, size.heads)
-    criterion = "label_smoothed_cross_entropy"
-    args = Namespace(arch=side.arch, criterion=criterion, share_all_embeddings=True, **{**widths, **side.flags})
-    ARCH_CONFIG_REGISTRY[side.arch](args)
+    if (args := side.args) is None:
+        widths = _widths(size.layers, size.width, size.ffn, size.heads)
+        criterion = "label_smoothed_cross_entropy"
+        args = Namespace(arch=side.arch, criterion=criterion, share_all_embeddings=True, **{**widths, **side.flags})
+        ARCH_CONFIG_REGISTRY[side.arch](args)
     words = dictionary(size.words)
     task: Any = SimpleNamespace(source_dictionary=words, target_dictionary=words)
     model = ARCH_MODEL_REGISTRY[side.arch].build_model(args, task)
@@ -189,7 +202,11 @@ def build_criterion(terms: str, words: Dictionary, on: str = EVERYWHERE) -> Any:
 
 def _likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[], Tensor]:
     """The objective of one training step, per token."""
-    criterion = build_criterion(side.terms, model.encoder.dictionary)
+    if side.args:
+        task = SimpleNamespace(target_dictionary=model.encoder.dictionary)
+        criterion = CRITERION_REGISTRY[side.args.criterion].build_criterion(side.args, task).train()
+    else:
+        criterion = build_criterion(side.terms, model.encoder.dictionary)
     sample = batch(size, size.tokens // size.length, device, model)
     model.train()
 

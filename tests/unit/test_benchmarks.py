@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -221,9 +222,33 @@ def test_a_side_is_trained_and_built_as_its_name_says():
         assert isinstance(aggregate, naive.Aggregation) and aggregate.kind == kind
 
 
+def test_rows_of_a_table_are_built_from_their_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sides, "SIDES", sides.SIDES)
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"user-dir: {Path('examples/temperature').absolute()}\ndata: d\nsize: tiny\nrows:\n  baseline:\n"
+        "  narrow: {qk-head-dim: 4, decoder-attention-heads: 2}\n  own: {temperature-on: encoder}\n"
+        "  apart: {criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}\n"
+    )
+    assert command.main(["--quick", "--pairs", "1", "--table", str(file), "--save", "mine"], results=tmp_path) == 0
+    rows = json.loads((tmp_path / "cpu-mine.json").read_text())["rows"]
+    assert [(row["size"], row["measure"], row["ours"], row["reference"]) for row in rows] == [
+        ("mine", measure, row, "baseline")
+        for measure in ("training", "memory", "generation")
+        for row in ("narrow", "own", "apart")
+    ]
+    narrow = sides.build_model(sides.SIDES["narrow"], QUICK)
+    assert [len(narrow.encoder.layers), len(narrow.decoder.layers)] == [2, 2]  # of size tiny
+    assert narrow.decoder.layers[0].self_attn.num_heads == 2
+    memory = {row["ours"]: row["ratio"] for row in rows if row["measure"] == "memory"}
+    assert memory["narrow"] < 1 < memory["apart"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--table", "nowhere"], "--table nowhere: "),
+        (["--table", "li2021-table7"], "--table li2021-table7: row "),
         (["--pairs", "5"], "--pairs 5: at least 30"),
         (["--quick", "--pairs", "0"], "--pairs 0"),
         (["--only", "nothing"], "--only 'nothing': matches no row"),
