@@ -8,9 +8,8 @@ if [[ $# -lt 2 ]]; then
     echo "TASK: translation_with_syntax for a model that needs trees. USER_DIR: folder of a mechanism of your own." >&2
     exit 2
 fi
-for file in "$1" "$2/preprocess.json"; do
-    [[ -f $file ]] || { echo "$0: $file: missing" >&2 && exit 2; }
-done
+[[ -f $1 ]] || { echo "$0: $1: no such file" >&2 && exit 2; }
+[[ -f $2/preprocess.json ]] || { echo "$0: $2: not a folder made by fairseq-diverse prepare" >&2 && exit 2; }
 checkpoint=$(realpath "$1") data=$(realpath "$2")
 shift 2
 [[ $# -gt 0 ]] || set -- 0.6 0.8 1.0 1.2 1.4 1.6

@@ -283,10 +283,11 @@ def test_a_script_prints_its_usage(script):
     assert done.returncode == 2 and done.stderr.startswith("usage: ")
 
 
-def test_a_script_that_scores_says_before_training_that_the_data_are_not_of_prepare(tmp_path):
-    done = subprocess.run([SCRIPTS / "train-and-score.sh", tmp_path, tmp_path / "out"], capture_output=True, text=True)
-    said = f"{SCRIPTS}/train-and-score.sh: {tmp_path}: not a folder made by fairseq-diverse prepare\n"
-    assert done.returncode == 2 and done.stderr == said
+def test_a_script_that_scores_says_before_it_starts_that_the_data_are_not_of_prepare(tmp_path):
+    for script, arguments in (("train-and-score", (tmp_path, tmp_path / "out")), ("tune-lenpen", (__file__, tmp_path))):
+        done = subprocess.run([SCRIPTS / f"{script}.sh", *arguments], capture_output=True, text=True)
+        said = f"{SCRIPTS}/{script}.sh: {tmp_path}: not a folder made by fairseq-diverse prepare\n"
+        assert done.returncode == 2 and done.stderr == said
 
 
 @pytest.mark.parametrize(
