@@ -1,5 +1,7 @@
 """The measured models and functions, their batches and samplers."""
 
+import contextlib
+import io
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -142,8 +144,17 @@ SIDES |= {
 
 
 def of_row(row: Row) -> Side:
-    """The model and the criterion of a table's row."""
-    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *to_arguments(row.train)])
+    """The model and the criterion of a table's row.
+
+    Raises:
+        ValueError: names the row, and a flag or a value that fairseq's parser does not take.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            args = options.parse_args_and_arch(options.get_training_parser(), ["data", *to_arguments(row.train)])
+    except SystemExit:
+        raise ValueError(f"row {row.name}: {said.getvalue().splitlines()[-1].partition(': error: ')[2]}") from None
     return Side(args.arch, args=args)
 
 

@@ -245,6 +245,24 @@ def test_rows_of_a_table_are_built_from_their_flags(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("  own: {misspelt-flag: 3}\n", "row own: unrecognized arguments: --misspelt-flag 3"),
+        ("  own: {evolving-carry: much}\n", "row own: argument --evolving-carry: invalid float value: 'much'"),
+    ],
+)
+def test_rows_that_cannot_be_measured_are_refused_in_one_line(tmp_path, capsys, monkeypatch, row, message):
+    monkeypatch.setattr(sides, "SIDES", sides.SIDES)
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"data: d\nsize: tiny\nrows:\n  baseline:\n{row}")
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["--quick", "--table", str(file)])
+    said = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2 and said[0].startswith("usage: python -m benchmarks")
+    assert said[-1] == f"python -m benchmarks: error: --table {file}: {message}"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--table", "nowhere"], "--table nowhere: "),
