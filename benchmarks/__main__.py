@@ -163,7 +163,8 @@ def rows_of(table: Table) -> list[Row]:
     if other := [name for name, row in table.rows.items() if row.kind != "translation"]:
         raise ValueError(f"row {other[0]} does not translate")
     sides.SIDES = {name: sides.of_row(row) for name, row in table.rows.items()}
-    compared = [row for row in table.rows.values() if row.baseline != row.name]
+    if not (compared := [row for row in table.rows.values() if row.baseline != row.name]):
+        raise ValueError("no row but baselines, so that there is nothing to compare")
     return [
         Row(measure, row.name, row.baseline) for measure in ("training", "memory", "generation") for row in compared
     ]

@@ -249,6 +249,7 @@ def test_rows_of_a_table_are_built_from_their_flags(tmp_path, monkeypatch, capsy
     [
         ("  own: {misspelt-flag: 3}\n", "row own: unrecognized arguments: --misspelt-flag 3"),
         ("  own: {evolving-carry: much}\n", "row own: argument --evolving-carry: invalid float value: 'much'"),
+        ("", "no row but baselines, so that there is nothing to compare"),
     ],
 )
 def test_rows_that_cannot_be_measured_are_refused_in_one_line(tmp_path, capsys, monkeypatch, row, message):
