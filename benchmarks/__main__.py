@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
             table = load_table(args.table)
             rows, size_name = rows_of(table), table.name
         except ValueError as error:
-            parser.error(f"--table {args.table}: {error}")
+            parser.error(f"--table: {error}" if args.table in str(error) else f"--table {args.table}: {error}")
     try:
         rows = [row for row in rows if re.search(args.only, f"{row.measure}: {row.ours}")]
     except re.error as error:

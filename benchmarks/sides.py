@@ -147,7 +147,7 @@ def of_row(row: Row) -> Side:
     """The model and the criterion of a table's row.
 
     Raises:
-        ValueError: names the row, and a flag or a value that fairseq's parser does not take.
+        ValueError: names the row, and a flag or a value that fairseq's parser or the model does not take.
     """
     said = io.StringIO()
     try:
@@ -155,7 +155,12 @@ def of_row(row: Row) -> Side:
             args = options.parse_args_and_arch(options.get_training_parser(), ["data", *to_arguments(row.train)])
     except SystemExit:
         raise ValueError(f"row {row.name}: {said.getvalue().splitlines()[-1].partition(': error: ')[2]}") from None
-    return Side(args.arch, args=args)
+    side = Side(args.arch, args=args)
+    try:
+        build_model(side, SIZES["quick"])
+    except ValueError as error:
+        raise ValueError(f"row {row.name}: {error}") from None
+    return side
 
 
 def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
