@@ -3,6 +3,8 @@
 import json
 import math
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -222,26 +224,38 @@ def test_a_side_is_trained_and_built_as_its_name_says():
         assert isinstance(aggregate, naive.Aggregation) and aggregate.kind == kind
 
 
-def test_rows_of_a_table_are_built_from_their_flags(tmp_path, monkeypatch, capsys):
+TABLE = (
+    "data: d\nsize: tiny\nrows:\n  baseline:\n  narrow: {qk-head-dim: 4, decoder-attention-heads: 2}\n"
+    "  apart: {criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}\n"
+)
+
+
+def test_rows_of_a_table_are_built_from_their_flags(tmp_path, monkeypatch):
     monkeypatch.setattr(sides, "SIDES", sides.SIDES)
     file = tmp_path / "mine.yaml"
-    file.write_text(
-        f"user-dir: {Path('examples/temperature').absolute()}\ndata: d\nsize: tiny\nrows:\n  baseline:\n"
-        "  narrow: {qk-head-dim: 4, decoder-attention-heads: 2}\n  own: {temperature-on: encoder}\n"
-        "  apart: {criterion: label_smoothed_cross_entropy_with_disagreement, disagreement: output}\n"
-    )
+    file.write_text(TABLE)
     assert command.main(["--quick", "--pairs", "1", "--table", str(file), "--save", "mine"], results=tmp_path) == 0
     rows = json.loads((tmp_path / "cpu-mine.json").read_text())["rows"]
     assert [(row["size"], row["measure"], row["ours"], row["reference"]) for row in rows] == [
         ("mine", measure, row, "baseline")
         for measure in ("training", "memory", "generation")
-        for row in ("narrow", "own", "apart")
+        for row in ("narrow", "apart")
     ]
     narrow = sides.build_model(sides.SIDES["narrow"], QUICK)
     assert [len(narrow.encoder.layers), len(narrow.decoder.layers)] == [2, 2]  # of size tiny
     assert narrow.decoder.layers[0].self_attn.num_heads == 2
     memory = {row["ours"]: row["ratio"] for row in rows if row["measure"] == "memory"}
     assert memory["narrow"] < 1 < memory["apart"]
+
+
+def test_a_row_of_a_table_may_have_a_mechanism_of_ones_own(tmp_path):
+    file = tmp_path / "mine.yaml"
+    folder = Path("examples/temperature").absolute()
+    file.write_text(f"user-dir: {folder}\n{TABLE}  own: {{temperature-on: encoder}}\n")
+    arguments = ("--quick", "--pairs", "1", "--table", str(file), "--only", "memory: own")
+    done = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("| mine memory: own ")
 
 
 @pytest.mark.parametrize(
