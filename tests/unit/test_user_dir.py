@@ -1,7 +1,12 @@
 """The flag --user-dir of this package's commands."""
 
-import pytest
+import sys
+from unittest import mock
 
+import pytest
+from fairseq import utils
+
+from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.cli import main
 from fairseq_diverse.testing import properties
 
@@ -20,10 +25,13 @@ def test_a_folder_that_cannot_be_imported_is_one_line(command, tmp_path, capsys)
 
 def test_the_new_process_of_a_check_knows_the_folder(monkeypatch):
     given = []
+    monkeypatch.setattr(utils.import_user_module, "memo", set(), raising=False)
     monkeypatch.setattr(properties, "reload", lambda flags, user_dir: given.append(user_dir) or [0.0])
     monkeypatch.setattr(properties, "PROPERTIES", {})
     monkeypatch.setattr(properties, "with_others", lambda *_: None)
-    assert main(["check", "temperature", "--user-dir", "examples/temperature", "--on", "cross"]) == 0
+    with mock.patch.dict(MECHANISMS), mock.patch.dict(sys.modules):  # other tests go over all mechanisms
+        assert main(["check", "temperature", "--user-dir", "examples/temperature", "--on", "cross"]) == 0
+    assert "temperature" not in MECHANISMS
     assert given == ["examples/temperature"]
 
 
