@@ -162,9 +162,9 @@ def rows_of(table: Table) -> list[Row]:
         register_with(folder)
     if other := [name for name, row in table.rows.items() if row.kind != "translation"]:
         raise ValueError(f"row {other[0]} does not translate")
-    sides.SIDES = {name: sides.of_row(row) for name, row in table.rows.items()}
     if not (compared := [row for row in table.rows.values() if row.baseline != row.name]):
         raise ValueError("no row but baselines, so that there is nothing to compare")
+    sides.SIDES = {name: sides.of_row(row) for name, row in table.rows.items()}
     return [
         Row(measure, row.name, row.baseline) for measure in ("training", "memory", "generation") for row in compared
     ]
@@ -271,9 +271,12 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if args.table is not None:
         try:
             table = load_table(args.table)
+        except ValueError as error:  # names the file
+            parser.error(f"--table: {error}")
+        try:
             rows, size_name = rows_of(table), table.name
         except ValueError as error:
-            parser.error(f"--table: {error}" if args.table in str(error) else f"--table {args.table}: {error}")
+            parser.error(f"--table {args.table}: {error}")
     try:
         rows = [row for row in rows if re.search(args.only, f"{row.measure}: {row.ours}")]
     except re.error as error:

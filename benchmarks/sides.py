@@ -218,7 +218,7 @@ def build_criterion(terms: str, words: Dictionary, on: str = EVERYWHERE) -> Any:
 
 def _likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[], Tensor]:
     """The objective of one training step, per token."""
-    if side.args:
+    if side.args is not None:
         task = SimpleNamespace(target_dictionary=model.encoder.dictionary)
         criterion = CRITERION_REGISTRY[side.args.criterion].build_criterion(side.args, task).train()
     else:
