@@ -182,7 +182,8 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
     if overwrite:
         return False
     record = read_record(out)
-    if record["schema"] == SCHEMA and {key: record.get(key) for key in wanted} == wanted:
+    found = {key: record[key] for key in (*wanted, "encoding") if key in record}
+    if record["schema"] == SCHEMA and found == wanted:
         empty = entry(out, record, "splits", "train", "empty") and record.get("target")  # only pairs are dropped
         unclean = empty or any(entry(out, record, "splits", split, "replaced") for split in record["splits"])
         return not (strict and unclean)  # if unclean, preparing again refuses the line before replacing anything

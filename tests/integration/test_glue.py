@@ -104,6 +104,15 @@ def test_a_task_is_prepared_with_the_subwords_of_text(folder, call):
         path.write_text(before)
 
 
+def test_data_with_the_subwords_of_text_are_not_taken_for_data_with_their_own(folder, call):
+    """All other settings are the same: the text has as many subwords as are learned for a task."""
+    (folder / "large.yaml").write_text(json.dumps({"source": "en", "bpe": {"size": preparation.BPE_SIZE}}))
+    call("prepare", folder / "large.yaml", "--raw", folder / "raw")
+    asked = ("--raw", folder / "raw", "--out", folder / "one")
+    call("prepare", "glue-MRPC@large", *asked)
+    assert "choose another --out or add --overwrite" in call("prepare", "glue-MRPC", *asked, fails=2)
+
+
 @pytest.mark.parametrize("as_before", [False, True], ids=["now", "before Moses' truecasing"])
 def test_a_task_has_the_case_and_the_subwords_of_truecased_text(as_before, call, folder):
     """Whose words are rarer and mostly in lower case; l'or shows that the task is tokenized as French, too."""
