@@ -88,6 +88,14 @@ def test_broken_lines_of_qqp_are_skipped_unless_strict(tmp_path, monkeypatch):
         list(read_examples(path, TASKS["QQP"], labelled=True, strict=True))
 
 
+def test_one_of_two_test_files_is_refused(tmp_path):
+    """fairseq-preprocess would call the second test set test, as if it were the first."""
+    write_task(tmp_path, "MNLI", examples=3)
+    (tmp_path / "MNLI/test_matched.tsv").unlink()
+    with pytest.raises(ValueError, match=r"MNLI: lacks test_matched\.tsv, GLUE's own files"):
+        prepare_glue(TASKS["MNLI"], tmp_path, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("line", "problem"), [("A\x85B\t1", "a line separator or NUL"), (" \t1", "a sentence is empty")]
 )
