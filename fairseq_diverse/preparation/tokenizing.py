@@ -55,7 +55,7 @@ def tokenize(
             if split == "train":
                 if drops and any(empty):
                     continue
-                if not _within(tokenized, config.filter):
+                if not any(empty) and not _within(tokenized, config.filter):
                     count["filtered"] += 1
                     continue
             kept += 1

@@ -21,7 +21,7 @@ from fairseq_diverse.preparation.segmenting import _learn, _train_truecaser
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords
 from fairseq_diverse.preparation.subwords import learn as learn_from
-from fairseq_diverse.preparation.tokenizing import _within
+from fairseq_diverse.preparation.tokenizing import _within, tokenize
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import config_names, config_path
@@ -219,6 +219,16 @@ def test_entities_of_the_text_itself_stay():
 def test_limits_of_length_and_ratio_are_inclusive(lengths, kept):
     limits = {"min-length": 2, "max-length": 7, "max-ratio": 3.0}
     assert _within([" ".join("x" * length) for length in lengths], limits) == kept
+
+
+def test_in_one_language_the_filter_keeps_empty_lines(tmp_path):
+    """Which end a document."""
+    (tmp_path / "raw").write_text("One word here.\n\nNo.\n\nLast of all.\n")
+    config = DataConfig.from_mapping("x", {"source": "en", "filter": {"min-length": 3}})
+    steps = (Tokens(config.sides["source"]),)
+    found = tokenize(config, steps, "train", (tmp_path / "raw",), 5, tmp_path, False, 1, 0)
+    assert found == {"train": {"read": 5, "kept": 4, "empty": 2, "filtered": 1, "replaced": 0}}
+    assert (tmp_path / "train.en").read_text() == "One word here.\n\n\nLast of all.\n"
 
 
 @pytest.mark.parametrize("steps", [{}, {"tokenizer": "none"}, {"lowercase": True}])
