@@ -185,6 +185,10 @@ def _own_files(args: argparse.Namespace) -> "OwnFiles | None":
     needed = ["source", "train", "valid", *(("test",) if args.target is not None else ()), "out"]
     if missing := [name for name in needed if getattr(args, name) is None]:
         raise ValueError(f"{', '.join(map(_flag, missing))}: missing, since {_flag(given[0])} is given; {BOTH_WAYS}")
+    if args.bpe_size is not None and args.gpt2_bpe:
+        raise ValueError(
+            f"--bpe-size {args.bpe_size}: not with --gpt2-bpe, whose subwords are given; leave one of them out"
+        )
     if args.test and args.target is None:
         raise ValueError("--test: text of one language has no test set; leave it out or add --target")
     from fairseq_diverse.preparation.own_files import OwnFiles
@@ -204,7 +208,7 @@ def _prepare_own(own: "OwnFiles", args: argparse.Namespace) -> None:
     if not args.overwrite:
         own.refuse_other(written)
     _prepare(_with_gpt2(own.config, args), own.raw, out, args)
-    own.write(written, out)
+    own.write(written, out, args.gpt2_bpe)
     print(f"configuration: {written}")
 
 

@@ -65,8 +65,9 @@ class OwnFiles:
                 "follows it, and --overwrite replaces it"
             )
 
-    def write(self, path: Path, out: Path) -> None:
-        again = shlex.join(["fairseq-diverse", "prepare", str(path), "--raw", str(self.raw), "--out", str(out)])
+    def write(self, path: Path, out: Path, gpt2_bpe: Path | None = None) -> None:
+        command = ["fairseq-diverse", "prepare", str(path), "--raw", str(self.raw), "--out", str(out)]
+        again = shlex.join([*command, *(["--gpt2-bpe", str(gpt2_bpe.resolve())] if gpt2_bpe else [])])
         with atomic_write(path) as file:
             file.write(f"# after a change: {' '.join(again.splitlines())} --overwrite\n")
             yaml.safe_dump(self.given, file, sort_keys=False, allow_unicode=True)

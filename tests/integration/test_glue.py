@@ -165,6 +165,7 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
     call("prepare", folder / "text.yaml", "--monolingual", "de", *taken, "--out", folder / "de")
     own = [word for split in ("train", "valid") for word in (f"--{split}", folder / f"raw/{split}")]
     call("prepare", "--source", "de", *own, *taken[:2], "--out", folder / "own")
+    assert f" --gpt2-bpe {folder / 'gpt2'} --overwrite\n" in (folder / "own.yaml").read_text()
     assert "already prepared" in call("prepare", "glue-RTE", *taken)
     of_text = ((folder / name, "source", "de") for name in ("de", "own"))
     for data, side, name in ((out, "input0", "input0"), *of_text):

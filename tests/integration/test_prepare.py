@@ -131,6 +131,7 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
         ([*own(), "toy"], "--source: not with the name toy; "),
         ([*own(), "--raw", "raw"], "--raw and --archives go with NAME"),
         ([*own(), "--monolingual"], "--monolingual goes with NAME"),
+        ([*own(target="", test=""), "--gpt2-bpe", "x"], "--bpe-size 30: not with --gpt2-bpe"),
         (own(target=""), "--test: text of one language has no test set"),
         (own(test=""), "--test: missing, since --source is given; "),
         (own(train="raw/train.de"), "--train raw/train.de: leave out the language: raw/train means raw/train.en"),
