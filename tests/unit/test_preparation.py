@@ -103,7 +103,7 @@ def test_a_file_that_is_not_a_configuration_is_named(text, tmp_path):
 # --- cleaning, tokens ---
 
 
-@pytest.mark.parametrize("special", ["\0", "\v", "\f", "\r", "\x1c", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("special", ["\0", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
 def test_line_separators_and_nul_become_a_space(special):
     assert clean(f"one{special}two") == ("one two", True)
 
