@@ -16,7 +16,7 @@ import pytest
 from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.support import files, processes
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.files import atomic_write, rewrite_blocks, temporary_path
+from fairseq_diverse.support.files import atomic_write, read_lines, rewrite_blocks, temporary_path
 from fairseq_diverse.support.processes import Stopped, die_with_parent, host, run_to_end, stopped_by_signals
 
 
@@ -114,6 +114,11 @@ def test_an_interrupted_write_keeps_the_old_file(raised, tmp_path):
 def test_an_error_without_a_number_keeps_its_message(tmp_path):
     with pytest.raises(OSError, match=r"^the connection ended$"), atomic_write(tmp_path / "out"):
         raise OSError("the connection ended")
+
+
+def test_lines_end_at_newlines_only_and_a_file_may_start_with_a_mark(tmp_path):
+    (tmp_path / "text").write_bytes("\ufeffa\r\n\ufeffb\u2028c\r\rd\n\ne".encode())
+    assert read_lines(tmp_path / "text") == ["a", "\ufeffb\u2028c\r\rd", "", "e"]
 
 
 # --- what is left of killed processes ---
