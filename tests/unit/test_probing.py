@@ -10,7 +10,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
-from fairseq_diverse.data.probing import GROUPS, SPLITS, TASKS, Example, read_probing
+from fairseq_diverse.data.probing import GROUPS, TASKS, Example, read_probing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.errors import UserError
@@ -140,7 +140,13 @@ def test_wrong_files_are_named(tmp_path, text, message):
         (tmp_path / "tree_depth.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=message):
         read_probing(tmp_path, "tree_depth")
-    assert list(SPLITS) == ["train", "valid", "test"]
+
+
+def test_splits_have_sentevals_names(tmp_path):
+    (tmp_path / "tree_depth.txt").write_text("te\t1\ta\ntr\t1\tb c\nva\t1\td\ntr\t2\te\n")
+    assert read_probing(tmp_path, "tree_depth") == {
+        "train": [("1", ["b", "c"]), ("2", ["e"])], "valid": [("1", ["d"])], "test": [("1", ["a"])]
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
