@@ -275,6 +275,16 @@ def test_processes_share_the_pictures_of_an_update(images):
     assert batches(6, 0, 1, first=3) == alone[3:] and batches(6, 0, 1, epoch=2) != alone
 
 
+def test_pixels_keep_their_place_and_pictures_their_class(images, pictures):
+    held_out = images.data.Pictures(pictures, 32)
+    for number, (path, label) in enumerate(held_out.files):
+        found, given = held_out[1, number]
+        pixel = Image.open(path).getpixel((9, 5))
+        assert found[:, 5, 9].tolist() == list(pixel) and given == label == (path.parent.name == "light")
+        expected = [(pixel[0] / 255 - 0.485) / 0.229, (pixel[2] / 255 - 0.406) / 0.225]  # of red and blue
+        assert images.data.normalize(found[None])[0, ::2, 5, 9].tolist() == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(300, 260), (32, 32), (40, 500)])
 def test_crops(images, shape):
     picture = Image.effect_noise(shape, 50).convert("RGB")
