@@ -192,9 +192,13 @@ def test_a_second_run_is_skipped_and_other_data_is_refused(tmp_path, raw, prepar
     before = (tmp_path / "out/preprocess.json").stat().st_mtime_ns
     assert prepare().startswith("already prepared")
     assert "add --overwrite" in prepare(escape=True, fails=2)
-    edit(raw / "train.en", 3, "Another line.")
-    assert "add --overwrite" in prepare(fails=2)
+    for name in ("valid.de", "test.en", "train.en"):
+        content = (raw / name).read_bytes()
+        edit(raw / name, 3, "Another line.")
+        assert "add --overwrite" in prepare(fails=2), name
+        (raw / name).write_bytes(content)
     assert (tmp_path / "out/preprocess.json").stat().st_mtime_ns == before
+    edit(raw / "train.en", 3, "Another line.")
     old = Preprocessing.load(tmp_path / "out").hash
     prepare("--overwrite")
     assert Preprocessing.load(tmp_path / "out").hash != old
