@@ -399,6 +399,18 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
     assert {name: calls.count(name) for name in once} == {name: once[name] + again[name] for name in once}
 
 
+@pytest.mark.usefixtures("forked_preprocess")
+def test_a_resumed_preparation_takes_nothing_made_of_other_raw_files(tmp_path, raw, monkeypatch):
+    config, work = DataConfig.from_mapping("x", CONFIG), tmp_path / "work"
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr(prepare_module, "binarize", None)
+        prepare_module.prepare(config, raw, tmp_path / "out", work=work)
+    edit(raw / "test.en", 3, "Another line.")
+    for out in ("out", "fresh"):
+        prepare_module.prepare(config, raw, tmp_path / out, work=work if out == "out" else None)
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
 @pytest.mark.parametrize(
     ("workers", "how"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("1", signal.SIGTERM), ("2", signal.SIGTERM)]
 )
