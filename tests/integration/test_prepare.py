@@ -411,6 +411,30 @@ def test_a_resumed_preparation_takes_nothing_made_of_other_raw_files(tmp_path, r
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 
+@pytest.mark.usefixtures("forked_preprocess")
+@pytest.mark.parametrize("joint", [True, False])
+def test_only_the_training_text_of_its_languages_decides_what_is_learned(joint, tmp_path, raw):
+    bpe = {"size": 30, "joint": joint, "threshold": 3}
+    config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": bpe})
+
+    def learned(name: str) -> dict[str, bytes]:
+        prepare_module.prepare(config, raw, tmp_path / name)
+        kinds = ("dict.", "text/bpe.codes", "text/bpe.vocab.", "text/truecase.")
+        return {file: content for file, content in contents(tmp_path / name).items() if file.startswith(kinds)}
+
+    first = learned("first")
+    for name in ("valid.en", "valid.de", "test.en", "test.de"):
+        (raw / name).write_text("we Saw We saw zebras\n" * 6)
+    assert learned("other valid and test") == first
+    (raw / "train.de").write_text("Das Auto ist Rot und das rote Auto\n" * 40)
+    changed = {file for file, content in learned("other German").items() if content != first[file]}
+    german = {"dict.de.txt", "text/bpe.vocab.de", "text/truecase.de"}
+    assert changed - {"text/bpe.vocab.en"} == german | (
+        {"dict.en.txt", "text/bpe.codes"} if joint else {"text/bpe.codes.de"}
+    )
+    assert joint or "text/bpe.vocab.en" not in changed
+
+
 @pytest.mark.parametrize(
     ("workers", "how"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("1", signal.SIGTERM), ("2", signal.SIGTERM)]
 )
