@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -154,6 +155,9 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
     out = folder / "runs/data/glue-RTE"
     dictionary = Dictionary.load(str(out / "input0/dict.txt"))
     assert (out / "input0/dict.txt").read_bytes() == (out / "input1/dict.txt").read_bytes() and len(dictionary) % 8 == 0
+    learned = [word for side in "01" for line in lines_of(out / f"text/bpe.train.input{side}") for word in line.split()]
+    counts = dict(zip(dictionary.symbols[dictionary.nspecial :], dictionary.count[dictionary.nspecial :], strict=True))
+    assert Counter(counts) == Counter(learned)
     found = [binarized(out / f"input{side}/{split}", dictionary) for side in "01" for split in ("train", "valid")]
     assert not any(dictionary.unk_word in line.split() for lines in found for line in lines)
     (folder / "gpt2").mkdir()
