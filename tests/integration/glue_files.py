@@ -39,7 +39,8 @@ def write_task(folder: Path, name: str, examples: int = 12, tests: bool = True) 
         for number in range(examples):
             sentences = [" ".join(numbers.choices(WORDS, k=3 + number % 4)) for _ in task.inputs]
             sentences[0] = f'"{sentences[0]}'
-            label = task.labels[number % len(task.labels)] if task.labels else f"{number % 6}.000"
+            place = number + len(written) - 1  # labels start with another one in each split
+            label = task.labels[place % len(task.labels)] if task.labels else f"{place % 6}.000"
             cells = dict.fromkeys(columns, "x") | dict(zip(task.inputs, sentences, strict=True))
             cells |= {task.label: label} if labelled else {}
             lines.append("\t".join(cells.values()))

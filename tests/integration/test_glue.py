@@ -94,8 +94,8 @@ def test_a_task_is_prepared_with_the_subwords_of_text(folder, call):
     mnli = folder / "runs/data/glue-MNLI@text.en/label"
     labels = Dictionary.load(str(mnli / "dict.txt"))
     assert labels.symbols[labels.nspecial :] == ["contradiction", "neutral", "entailment"]
-    assert binarized(mnli / "valid1", labels)[:3] == ["contradiction", "neutral", "entailment"]
-    assert lines_of(folder / "runs/data/glue-STS-B@text.en/label/valid.label")[:3] == ["0.0", "0.2", "0.4"]
+    assert binarized(mnli / "valid1", labels)[:3] == ["entailment", "contradiction", "neutral"]
+    assert lines_of(folder / "runs/data/glue-STS-B@text.en/label/valid.label")[:3] == ["0.2", "0.4", "0.6"]
     asked = ("prepare", "glue-MRPC@text.en", "--raw", folder / "raw/MRPC")
     assert "already prepared" in call(*asked)
     for path, old, new in ((folder / "raw/MRPC/train.tsv", "\n0\t", "\n1\t"), (text / "dict.txt", "\n", "\nnew 1\n")):
