@@ -107,6 +107,8 @@ def _check_class(name: str, cls: Any) -> None:
             raise UserError(f"mechanism {name!r}: {attribute} is not a stage; rename it to {likely[0]} or _{attribute}")
     if not cls.components or not set(cls.components) <= set(COMPONENTS):
         raise UserError(f"mechanism {name!r}: components {cls.components!r}: give a tuple of {', '.join(COMPONENTS)}")
+    if not str(cls.__dict__.get("key", "key")).isidentifier():
+        raise UserError(f"mechanism {name!r}: key {cls.__dict__['key']!r}: give the name of an attribute")
     if not isinstance(cls.refuses, Mapping):
         raise UserError(f"mechanism {name!r}: refuses {cls.refuses!r}: give a dictionary, mechanism -> reason")
     if not cls.stages():
