@@ -88,6 +88,11 @@ def _check_class(name: str, cls: Any) -> None:
                 f"mechanism {name!r}: Settings.{f.name}: give option(default, help); the default is a text, an integer "
                 "or a float"
             )
+        if f.default not in (choices := f.metadata.get("choices", (f.default,))):
+            allowed = ", ".join(map(str, choices))
+            raise UserError(
+                f"mechanism {name!r}: Settings.{f.name}: its default {f.default!r} is not among the choices {allowed}"
+            )
         if (flag := _flag(name, f)).startswith(MOVED_BY_FAIRSEQ):
             raise UserError(f"mechanism {name!r}: {flag}: fairseq reserves flags with this prefix; choose another name")
     for attribute, value in vars(settings).items():

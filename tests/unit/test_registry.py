@@ -50,6 +50,11 @@ class On(MechanismSettings):
     on: str = placement("", "placement; empty = off")
 
 
+@dataclass(frozen=True)
+class Joined(On):
+    how: str = option("sum", "help", choices=["mean", "max"])
+
+
 def mechanism(settings=On, **members):
     members.setdefault("logits", lambda self, logits, context: logits)
     return type("Own", (Mechanism,), {"Settings": settings, **members})
@@ -94,6 +99,7 @@ def untyped(**values):
         ("own", mechanism(key="my.gain"), {}, "'own': key 'my.gain': give the name of an attribute"),
         ("qk-head", mechanism(settings(dim=1)), {}, "--qk-head-dim is a flag of the mechanism 'qk-head-dim'"),
         ("own", mechanism(settings(values=())), {}, "Settings.values: give option"),
+        ("own", mechanism(Joined), {}, "Settings.how: its default 'sum' is not among the choices mean, max"),
     ],
 )
 def test_errors_are_one_line(name, cls, options, message):
