@@ -938,6 +938,14 @@ def test_check_finds(title, said, members):
         properties.PROPERTIES[title]({"own_on": "decoder"})
 
 
+@pytest.mark.parametrize("place", ["encoder", "decoder", "cross"])
+def test_a_mechanism_may_have_a_dropout_of_its_own(place):
+    """Fused and explicit attention lay out the heads differently, so the same seed drops others of them."""
+    members = {"heads": lambda self, heads, context: nn.functional.dropout(heads, 0.5, self.training)}
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, **members}))
+    properties.routes_agree({"own_on": place})
+
+
 @pytest.mark.parametrize("flag", ["temprature_on", "evolving-on"])
 def test_a_property_of_a_flag_that_does_not_exist_does_not_hold(flag):
     with pytest.raises(UserError, match=f"'{flag}': not a flag; write it with _, as in parsed arguments"):
