@@ -468,7 +468,9 @@ def causality(flags: Flags, training: bool = False) -> None:
 
 def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
     """A sentence has the same outputs alone and in a padded batch."""
-    model = trained_model(flags).eval()
+    model = trained_model(flags)
+    has_losses = bool(model(**batch())[1]["losses"])  # some may be of training only
+    model.eval()
     pad = dictionary().pad()
     for padded_on in sides:
         sample = batch(sides=padded_on)
@@ -480,19 +482,24 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
                 real = (src if "arch" in flags else tgt) != pad
                 src, tgt = src[src != pad][None], tgt[tgt != pad][None]
                 lengths = torch.tensor([src.size(1)])
-                alone, extra = model(src_tokens=src, src_lengths=lengths, prev_output_tokens=tgt, source_trees=trees)
+                one = {"src_tokens": src, "prev_output_tokens": tgt, "source_trees": trees, "src_lengths": lengths}
+                alone, _ = model(**one)
                 where = " and ".join(padded_on)
                 require_close(together[row, real], alone[0], f"a sentence alone, compared with a batch padded {where}")
-                if extra["losses"]:  # of a batch they may be sums or means: of this sentence, with and without padding
+                if has_losses:  # of a batch they may be sums or means: of this sentence, with and without padding
                     at_source, at_target = ((3, 0) if side == "left" else (0, 3) for side in padded_on)
                     padded = {
                         "src_tokens": pad_tokens(src, at_source, value=pad),
                         "prev_output_tokens": pad_tokens(tgt, at_target, value=pad),
                         "source_trees": pad_tokens(trees, (0, 0, *at_source), value=PADDING[0]),
+                        "src_lengths": lengths,
                     }
-                    _, others = model(src_lengths=lengths, **padded)
-                    for name, loss in extra["losses"].items():
-                        require_close(others["losses"][name], loss, f"loss {name} of a sentence padded {where}")
+                    for training in (True, False):
+                        model.train(training)
+                        first, again, others = (model(**given)[1]["losses"] for given in (one, one, padded))
+                        for name, loss in first.items():
+                            if torch.equal(loss, again[name]):  # else it is random
+                                require_close(others[name], loss, f"loss {name} of a sentence padded {where}")
 
 
 def step_by_step(flags: Flags, beam: int = 5, side: str = "left", steps: int = 6) -> None:

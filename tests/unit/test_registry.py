@@ -833,7 +833,11 @@ FOUND = {
         )
     ],
     "alone = in a padded batch": [
-        (r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean()))
+        (r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean())),
+        (
+            r"loss \('decoder', 1\) of a sentence padded .* differs",
+            {"heads": lambda self, x, context: (context.add_loss(x.square().mean()) if self.training else None) or x},
+        ),
     ],
     "float16 finite, with maps": [("a loss is not finite", with_loss(lambda heads: (heads * 0 + 60000).sum()))],
     "gradients, also with activation checkpointing": [
@@ -941,9 +945,15 @@ def test_check_finds(title, said, members):
 @pytest.mark.parametrize("place", ["encoder", "decoder", "cross"])
 def test_a_mechanism_may_have_a_dropout_of_its_own(place):
     """Fused and explicit attention lay out the heads differently, so the same seed drops others of them."""
-    members = {"heads": lambda self, heads, context: nn.functional.dropout(heads, 0.5, self.training)}
-    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, **members}))
+
+    def drop(self, heads, context):
+        dropped = nn.functional.dropout(heads, 0.5, self.training)
+        context.add_loss((dropped * context.valid_queries[:, None, :, None]).sum())
+        return dropped
+
+    register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, "heads": drop}))
     properties.routes_agree({"own_on": place})
+    properties.padding({"own_on": place})
 
 
 @pytest.mark.parametrize("flag", ["temprature_on", "evolving-on"])
