@@ -236,13 +236,13 @@ def called_twice(flags: Flags) -> None:
 
 
 def _held(module: Any) -> dict[str, list[int]]:
-    """The identity of each attribute, and of what is in it if it is a collection."""
+    """The identity of each attribute and buffer, of what is in a collection, and the versions of tensors."""
 
     def held(value: Any) -> list[int]:
-        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | set) else ()
-        return [id(value), *map(id, inside)]
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | set) else (value,)
+        return [id(value), *map(id, inside), *(one._version for one in inside if isinstance(one, Tensor))]
 
-    return {key: held(value) for key, value in vars(module).items()}
+    return {key: held(value) for key, value in {**vars(module), **module._buffers}.items() if key != "_buffers"}
 
 
 def has_an_effect(flags: Flags, without: Flags | None = None) -> None:

@@ -778,6 +778,11 @@ def distances(context, device):
     return (torch.arange(s - t, s, device=device)[:, None] - torch.arange(s, device=device)).abs()
 
 
+def counted(self, settings, where):
+    Mechanism.__init__(self, settings, where)
+    self.register_buffer("calls", torch.zeros(()))
+
+
 DOUBLED = of_heads(lambda heads: 2 * heads)
 DIVIDED = of_heads(lambda heads: heads / 0)
 NO_OUTPUT = {"gate": lambda self, heads, context: torch.zeros_like(heads)}
@@ -787,6 +792,10 @@ FOUND = {
         (
             "a call stores last on the module",
             {"heads": lambda self, heads, context: setattr(self, "last", heads.detach()) or heads},
+        ),
+        (
+            "own: a call stores calls on the module",
+            {"__init__": counted, "heads": lambda self, heads, context: (self.calls.add_(1), heads)[1]},
         ),
         (
             "out of (range|bounds)",
