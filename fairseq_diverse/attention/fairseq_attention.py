@@ -124,7 +124,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
 
         Raises:
             UserError: the position term with a mechanism that has no map per head.
-            ValueError: a mechanism keeps a tensor in ``memory`` of which the batch is not the first dimension.
+            ValueError: a mechanism keeps in ``memory`` what is not a tensor whose first dimension is the batch.
         """
         need_weights = need_weights or need_head_weights
         fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
@@ -161,9 +161,10 @@ class StagedAttention(StagedBody, MultiheadAttention):
         output = self.run_stages(context, need_weights, terms)
         if context.memory:
             for name, kept in context.memory.items():
-                if len(kept) != query.size(1):
-                    shape = f"{(*kept.shape,)}: the first dimension must be the batch, {query.size(1)}"
-                    raise ValueError(f"memory {name!r} {shape}")
+                if not isinstance(kept, Tensor) or kept.shape[:1] != (query.size(1),):
+                    found = (*kept.shape,) if isinstance(kept, Tensor) else repr(kept)
+                    wanted = f"keep a tensor whose first dimension is the batch, {query.size(1)}"
+                    raise ValueError(f"memory {name!r} {found}: {wanted}")
             self.set_incremental_state(incremental_state, MEMORY, context.memory)
         value = self.combine_heads(output.heads.permute(2, 0, 1, 3).flatten(2))  # (T, B, C)
         shown = None

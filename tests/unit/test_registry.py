@@ -1171,8 +1171,22 @@ def test_memory_without_the_batch_first_is_named():
         return heads
 
     register_mechanism("own")(mechanism(heads=keep))
-    with pytest.raises(ValueError, match=r"memory 'last' \(4, (\d+), 1, 6\): .* must be the batch, \1$"):
+    with pytest.raises(ValueError, match=r"memory 'last' \(4, (\d+), 1, 6\): .* is the batch, \1$"):
         properties.PROPERTIES["step by step = full pass, beam 5 reordered"]({"own_on": "decoder"})
+
+
+@pytest.mark.parametrize("kept", [1, torch.tensor(1)])
+def test_memory_that_is_no_tensor_of_the_batch_is_named(kept):
+    def keep(self, heads, context):
+        if context.memory is not None:
+            context.memory["step"] = kept
+        return heads
+
+    register_mechanism("own")(mechanism(heads=keep))
+    with pytest.raises(
+        ValueError, match=r"memory 'step' (1|\(\)): keep a tensor whose first dimension is the batch, 3$"
+    ):
+        properties.step_by_step({"own_on": "decoder"}, beam=1)
 
 
 def test_memory_is_reordered_automatically():
