@@ -184,6 +184,20 @@ def test_another_loss_term_asks_the_model_in_the_same_pass(sharpness):
     torch.testing.assert_close(found[1] - found[0], criterion()(model, sample())[0] - plain, rtol=1e-4, atol=1e-4)
 
 
+def test_another_loss_term_is_logged_by_the_token(sharpness):
+    """Of two batches, also where fairseq has added them up over processes."""
+    code = sharpness(SHARPNESS)
+    cfg = code.SharpnessConfig(label_smoothing=0.1, sentence_avg=False, sharpness_on="cross", sharpness_weight=1.0)
+    made = code.WithSharpness.build_criterion(cfg, SimpleNamespace(target_dictionary=dictionary()))
+    loss, size, log = made(build_model().eval(), sample())
+    added = (loss - log["loss"]).item() / size
+    logs = [log, {key: 3 * value for key, value in log.items()}]
+    for given in (logs, [{key: 4 * value for key, value in log.items()}]):
+        with metrics.aggregate(new_root=True) as logged:
+            made.reduce_metrics(given)
+        assert logged.get_smoothed_value("sharpness") == pytest.approx(added, abs=1e-4) and 0 < added < 1
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
