@@ -26,8 +26,8 @@ def prepare_glue(
     """Write ``input0``, ``input1`` and ``label`` of every split into ``out``; arguments and result as of `prepare`.
 
     Args:
-        raw: folder of the task's files, or of a folder of the task's name that has them; those of all test sets may
-            be missing.
+        raw: folder of the task's files, or of a folder of the task's name that has them; those of the last test
+            sets may be missing.
         encoding: subwords and dictionary; by default they are learned on the training text.
 
     Raises:
@@ -35,8 +35,9 @@ def prepare_glue(
     """
     folder = raw / task.name if (raw / task.name).is_dir() else raw
     files = {split: folder / name for split, name in task.files.items()}
-    if not any(path.is_file() for split, path in files.items() if split.startswith("test")):
-        files = {split: path for split, path in files.items() if not split.startswith("test")}
+    tests = [split for split in files if split.startswith("test")]
+    while tests and not files[tests[-1]].is_file():
+        del files[tests.pop()]
     if missing := [path.name for path in files.values() if not path.is_file()]:
         raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN})")
     suffixes = [f"input{number}" for number in range(len(task.inputs))]

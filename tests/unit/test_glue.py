@@ -88,12 +88,17 @@ def test_broken_lines_of_qqp_are_skipped_unless_strict(tmp_path, monkeypatch):
         list(read_examples(path, TASKS["QQP"], labelled=True, strict=True))
 
 
-def test_one_of_two_test_files_is_refused(tmp_path):
-    """fairseq-preprocess would call the second test set test, as if it were the first."""
+def test_the_second_of_two_test_files_is_not_taken_for_the_first(tmp_path, monkeypatch):
+    """fairseq-preprocess would call it test."""
     write_task(tmp_path, "MNLI", examples=3)
-    (tmp_path / "MNLI/test_matched.tsv").unlink()
+    matched, mismatched = (tmp_path / "MNLI" / TASKS["MNLI"].files[split] for split in ("test", "test1"))
+    matched.rename(tmp_path / "aside")
     with pytest.raises(ValueError, match=r"MNLI: lacks test_matched\.tsv, GLUE's own files"):
         prepare_glue(TASKS["MNLI"], tmp_path, tmp_path / "out")
+    (tmp_path / "aside").rename(matched)
+    mismatched.unlink()
+    monkeypatch.setattr("fairseq_diverse.preparation.glue.prepare", lambda config, *_, **__: [*config.splits])
+    assert prepare_glue(TASKS["MNLI"], tmp_path, tmp_path / "out") == ["train", "valid", "valid1", "test"]
 
 
 @pytest.mark.parametrize(
