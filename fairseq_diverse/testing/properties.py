@@ -648,8 +648,8 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
 
 
 def routes_agree(flags: Flags) -> None:
-    """Outputs and gradients in evaluation, where nothing is random, are the same whether or not attention maps are
-    computed."""
+    """Outputs and gradients are the same whether or not attention maps are computed; in training, unless they are
+    random: other layouts of the heads have other draws."""
 
     def run(request: AttentionRequest | None) -> tuple[Tensor, dict[str, Any], list[Tensor]]:
         model.zero_grad()
@@ -657,14 +657,18 @@ def routes_agree(flags: Flags) -> None:
         output.square().mean().backward()
         return output, extra, [torch.zeros(()) if p.grad is None else p.grad.clone() for p in model.parameters()]
 
-    model = trained_model(flags).double().eval()
-    explicit, extra, gradients = run(AttentionRequest(weights=everywhere(flags)))
-    for request in (AttentionRequest(("output",), everywhere(flags)), None):
-        output, _, others = run(request)
-        # fairseq's plain cross-attention computes its softmax in float32 even in a float64 model
-        require_close(output, explicit, "outputs without maps, compared with those with maps")
-        for other, gradient in zip(others, gradients, strict=True):
-            require_close(other, gradient, "gradients without maps, compared with those with maps")
+    model, maps = trained_model(flags).double(), AttentionRequest(weights=everywhere(flags))
+    for training in (True, False):
+        model.train(training)
+        explicit, extra, gradients = run(maps)
+        if training and not torch.equal(run(maps)[0], explicit):
+            continue
+        for request in (AttentionRequest(("output",), everywhere(flags)), None):
+            output, _, others = run(request)
+            # fairseq's plain cross-attention computes its softmax in float32 even in a float64 model
+            require_close(output, explicit, "outputs without maps, compared with those with maps")
+            for other, gradient in zip(others, gradients, strict=True):
+                require_close(other, gradient, "gradients without maps, compared with those with maps")
     require(len(extra["maps"]) == (2 if "arch" in flags else 2 + 3 + 3), "maps are missing")
     for (component, _), weights in extra["maps"].items():
         queries, keys = (8, 8) if component == "encoder" else (7, 7) if component == "decoder" else (7, 8)

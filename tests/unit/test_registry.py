@@ -953,7 +953,7 @@ def test_check_finds(title, said, members):
 
 @pytest.mark.parametrize("place", ["encoder", "decoder", "cross"])
 def test_a_mechanism_may_have_a_dropout_of_its_own(place):
-    """Fused and explicit attention lay out the heads differently, so the same seed drops others of them."""
+    """In training, whose draws differ with the layout of the heads."""
 
     def drop(self, heads, context):
         dropped = nn.functional.dropout(heads, 0.5, self.training)
