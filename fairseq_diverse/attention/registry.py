@@ -114,6 +114,8 @@ def _check_class(name: str, cls: Any) -> None:
         raise UserError(f"mechanism {name!r}: components {cls.components!r}: give a tuple of {', '.join(COMPONENTS)}")
     if not str(cls.__dict__.get("key", "key")).isidentifier():
         raise UserError(f"mechanism {name!r}: key {cls.__dict__['key']!r}: give the name of an attribute")
+    if not isinstance(cls.examples, list | tuple) or not all(isinstance(flags, Mapping) for flags in cls.examples):
+        raise UserError(f"mechanism {name!r}: examples {cls.examples!r}: give a list of dictionaries, flag -> value")
     if not isinstance(cls.refuses, Mapping):
         raise UserError(f"mechanism {name!r}: refuses {cls.refuses!r}: give a dictionary, mechanism -> reason")
     if not cls.stages():

@@ -96,6 +96,7 @@ def untyped(**values):
         ("own", int, {}, "is not a subclass of Mechanism"),
         ("encoder-own", mechanism(), {}, "--encoder-own-on: fairseq reserves flags with this prefix"),
         ("own", mechanism(key="talking"), {}, "its key 'talking' is used by the mechanism 'talking'"),
+        ("own", mechanism(examples={"own_on": "decoder"}), {}, "examples {'own_on': 'decoder'}: give a list of dict"),
         ("own", mechanism(key="my.gain"), {}, "'own': key 'my.gain': give the name of an attribute"),
         ("qk-head", mechanism(settings(dim=1)), {}, "--qk-head-dim is a flag of the mechanism 'qk-head-dim'"),
         ("own", mechanism(settings(values=())), {}, "Settings.values: give option"),
