@@ -179,6 +179,7 @@ def join_shards(out: Path, count: int) -> list[Path]:
             for shard in shards:
                 with open(shard, "rb") as trees:
                     shutil.copyfileobj(trees, file)
+            Path(f"{out}.unparsed").unlink(missing_ok=True)  # of earlier trees
             lists = [listed for shard in shards if (listed := Path(f"{shard}.unparsed")).exists()]
             if lists:
                 with atomic_write(f"{out}.unparsed", "wb") as joined:

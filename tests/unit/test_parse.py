@@ -164,6 +164,10 @@ def test_shards_are_joined_when_all_are_there(tmp_path):
     assert json.loads((tmp_path / "out.json").read_text()) == {"kind": "constituency", "versions": {}, "text": "hash"}
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out.json", "out.unparsed"}
     assert (tmp_path / "out.unparsed").read_text() == "4\tempty line\n"
+    out.unlink()  # to parse again, now with a tree for every line
+    write_shards(tmp_path)
+    (tmp_path / "out.3-of-3.unparsed").unlink()
+    assert parse.join_shards(out, 3) == [] and not (tmp_path / "out.unparsed").exists()
 
 
 @pytest.mark.parametrize(
