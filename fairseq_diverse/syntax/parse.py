@@ -164,6 +164,8 @@ def join_shards(out: Path, count: int) -> list[Path]:
             shutil.rmtree(parts, ignore_errors=True)
             return []
         records = [_read(record_path(shard)) for shard in shards]
+        if count == 1 and "text" in records[0]:  # 1/1 is recorded as the whole that it is
+            records[0]["shard"] = {"text": records[0].pop("text"), "lines": [0, 0]}
         ranges = [record.pop("shard", None) for record in records]
         if None in ranges:
             shard = shards[ranges.index(None)]

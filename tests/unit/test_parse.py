@@ -170,6 +170,29 @@ def test_shards_are_joined_when_all_are_there(tmp_path):
     assert parse.join_shards(out, 3) == [] and not (tmp_path / "out.unparsed").exists()
 
 
+def parse_command(tmp_path, *flags):
+    paths = ["--input", str(tmp_path / "text"), "--out", str(tmp_path / "out"), "--workers", "1"]
+    return main(["parse", "--kind", "constituency", *paths, *flags])
+
+
+def parsed_backwards(chunks, settings, *how):
+    """The last chunk is ready first."""
+    for start, lines in reversed(chunks.items()):
+        yield start, parse_lines(Fake(settings[0]), settings[0], lines)
+
+
+def test_the_only_shard_is_joined_like_several(tmp_path, monkeypatch):
+    """As of ``--slurm`` without ``--shards``."""
+    monkeypatch.setattr(parse, "_results", parsed_backwards)
+    (tmp_path / "text").write_text("a\n\nb c\n")
+    files = []
+    for flags in (["--shard", "1/1", "--join"], []):
+        assert parse_command(tmp_path, *flags) == 0
+        files.append({path.name: path.read_text() for path in tmp_path.iterdir()})
+        (tmp_path / "out").unlink()
+    assert files[0] == files[1] and list(map(len, files)) == [4, 4]
+
+
 @pytest.mark.parametrize(
     "other",
     [
