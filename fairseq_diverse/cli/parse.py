@@ -85,17 +85,18 @@ def main(args: argparse.Namespace) -> None:
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         whole, out = out, shard_path(out, *shard) if args.shard else out
-        if existing := next((path for path in (out, *[whole] * args.join) if path.exists()), None):
-            refuse_other(existing, text, args.kind, name, model, args.language)
-            print(f"{existing}: there already")
-        else:
+        existing = [path for path in (out, *[whole] * args.join) if path.exists()]
+        for path in existing:
+            refuse_other(path, text, args.kind, name, model, args.language)
+            print(f"{path}: there already")
+        if not existing:
             count, unparsed = parse_file(text, out, args.kind, name, model, args.language, workers, shard, gpus)
             reasons = collections.Counter(one.reason for one in unparsed)
             print(f"{out}: {count} lines, {len(unparsed)} without a tree")
             for reason, times in reasons.most_common():
                 lines = [one.line for one in unparsed if one.reason == reason]
                 print(f"  {times} x {reason}: line {first_lines(lines)}")
-        if args.join and existing != whole:
+        if args.join and whole not in existing:
             try:
                 missing = join_shards(whole, shard[1])
                 print(f"{whole}: {f'{len(missing)} of {shard[1]} shards are missing' if missing else 'joined'}")

@@ -193,6 +193,18 @@ def test_the_only_shard_is_joined_like_several(tmp_path, monkeypatch):
     assert files[0] == files[1] and list(map(len, files)) == [4, 4]
 
 
+def test_finished_shards_are_not_taken_for_trees_of_another_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(parse, "_results", parsed_backwards)
+    for text, flags in (("a\nb\n", []), ("c\nd\n", ["--shard", "1/2"]), ("c\nd\n", ["--shard", "2/2"])):
+        (tmp_path / "text").write_text(text)
+        assert parse_command(tmp_path, *flags) == 0
+    assert parse_command(tmp_path, "--shard", "2/2", "--join") == 2
+    assert f"{tmp_path}/out: there already, but of another text; delete it to parse again" in capsys.readouterr().err
+    (tmp_path / "out").unlink()
+    assert parse_command(tmp_path, "--shard", "2/2", "--join") == 0
+    assert (tmp_path / "out").read_text() == "(S (X c))\n(S (X d))\n"
+
+
 @pytest.mark.parametrize(
     "other",
     [
