@@ -59,6 +59,20 @@ def test_relations_equal_the_loops():
     assert distance[1, 2, 5] == max(-K, min(K, layer[1, 5] - layer[1, 2])) and distance.abs().max() == K
 
 
+def test_a_batch_is_related_by_the_columns_of_its_trees():
+    word, head, start, end, layer = trees()
+    batch = torch.stack((word, head, start, end, layer), -1)
+    dependency, phrase = dependency_relation(word, head), phrase_relation(word, start, end)
+    assert not torch.equal(dependency, phrase) and not torch.equal(start, layer)
+    for needed, expected in (
+        (("dependency",), (dependency, None, None)),
+        (("constituency",), (None, phrase, layer)),
+        (("dependency", "constituency"), (dependency, phrase, layer)),
+    ):
+        for found, wanted in zip(relate(batch, needed), expected, strict=True):
+            assert found is wanted is None or torch.equal(found, wanted)
+
+
 def test_phrase_bias_equals_the_loop():
     torch.manual_seed(0)
     embedding, weight, bias, out = (torch.randn(*s, dtype=torch.float64) for s in ((2 * K + 1, D), (D, D), (D,), (D,)))
