@@ -272,7 +272,13 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     assert capsys.readouterr().err == f"row second is left out: {says}\n"
     record(neural | {"constituency": "pcfg"})
     assert key(pcfg) == key("gold", settings=[f"parser={pcfg}"]) != before == key("null")
-    path.unlink()
+    train, valid = (prepared / f"{split}.en-de.en.syntax.json" for split in ("train", "valid"))
+    valid.write_text(path.read_text())
+    train.write_text(path.read_text().replace("pcfg", "benepar"))
+    with pytest.raises(ValueError, match=f"^row second: {train}: benepar made its constituency trees, not pcfg; in a"):
+        key(pcfg)
+    for one in (path, train, valid):
+        one.unlink()
     assert key(own)  # `parse` can still make them
     with pytest.raises(ValueError, match=f"^row second: {prepared}: has no constituency trees by pcfg; once it is"):
         key(pcfg)
