@@ -197,6 +197,10 @@ def test_trees_are_added_to_every_split_of_the_source(tmp_path, asked_of, flags)
         f"fairseq-diverse parse --kind constituency --language fr --model m{flags} {text} {trees[1]}",
         f"fairseq-diverse binarize-syntax --data {data} {splits} --dependency {trees[0]} --constituency {trees[1]}",
     ]
+    assert asked_of("../data-prep/add-trees.sh", data, "constituency") == [
+        f"fairseq-diverse parse --kind constituency --language fr {text} {trees[1]}",
+        f"fairseq-diverse binarize-syntax --data {data} {splits} --constituency {trees[1]}",
+    ]
 
 
 def test_trained_encoders_are_probed(tmp_path, toy):
