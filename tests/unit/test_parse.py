@@ -193,6 +193,20 @@ def test_the_only_shard_is_joined_like_several(tmp_path, monkeypatch):
     assert files[0] == files[1] and list(map(len, files)) == [4, 4]
 
 
+def test_trees_of_parts_and_shards_are_in_the_order_of_the_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(parse, "_results", parsed_backwards)
+    monkeypatch.setattr(parse, "CHUNK", 2)
+    (tmp_path / "text").write_text("\n".join([*LINES, "last"]))
+    results = parse_lines(Fake("constituency"), "constituency", [*LINES, "last"])
+    for shards in ([], *[["--shard", f"{number}/2", "--join"] for number in (1, 2)]):
+        assert parse_command(tmp_path, *shards) == 0
+        if shards[1:2] != ["1/2"]:
+            assert (tmp_path / "out").read_text() == "".join(tree for tree, _ in results)
+            listed = [line.split("\t")[0] for line in (tmp_path / "out.unparsed").read_text().splitlines()]
+            assert listed == ["2", "3", "6", "7"]
+            (tmp_path / "out").unlink()
+
+
 def test_finished_shards_are_not_taken_for_trees_of_another_text(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(parse, "_results", parsed_backwards)
     for text, flags in (("a\nb\n", []), ("c\nd\n", ["--shard", "1/2"]), ("c\nd\n", ["--shard", "2/2"])):
@@ -489,6 +503,27 @@ def test_interrupted_at_any_file_the_trees_appear_last(step, tmp_path, monkeypat
     assert (tmp_path / "out").read_text() == "(S (X a))\n\n" and (
         tmp_path / "out.unparsed"
     ).read_text() == "2\tempty line\n"
+
+
+@pytest.mark.parametrize("step", ["out.unparsed", "out.json", "out"])
+def test_joined_trees_appear_last_and_shards_stay_until_then(step, tmp_path, monkeypatch):
+    write_shards(tmp_path)
+    real = parse.atomic_write
+
+    @contextlib.contextmanager
+    def stop(path, *mode):
+        with real(path, *mode) as file:
+            yield file
+            if str(path) == str(tmp_path / step):
+                raise KeyboardInterrupt
+
+    before = {path.name for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(parse, "atomic_write", stop)
+        parse.join_shards(tmp_path / "out", 3)
+    assert before <= {path.name for path in tmp_path.iterdir()} and not (tmp_path / "out").exists()
+    assert parse.join_shards(tmp_path / "out", 3) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.json", "out.unparsed"}
 
 
 def test_a_parser_that_dies_is_one_line(monkeypatch):
