@@ -8,6 +8,8 @@ import os
 import pickle
 import signal
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -365,6 +367,29 @@ def test_spacy_without_a_gpu_says_what_to_install(monkeypatch):
     monkeypatch.setattr("spacy.require_gpu", require_gpu)
     with pytest.raises(UserError, match=r"^--device cuda: spaCy: Cannot use GPU.*; pip install 'spacy\[cuda12x\]'"):
         parsers.load_parser("dependency", "spacy", "en_core_web_sm", "en", gpu=True)
+
+
+@pytest.mark.parametrize("name", ["spacy", "stanza"])
+def test_columns_of_a_parser(name):
+    words, heads = ["in", "it", "sat"], [1, 2, 2]
+    labels = [("ADP", "IN", "case"), ("PRON", "PRP", "obl"), ("VERB", "VBD", "root")]
+    universal, tags, relations = (list(column) for column in zip(*labels, strict=True))
+    if name == "spacy":
+        spacy = pytest.importorskip("spacy")
+        labelled = {"heads": heads, "pos": universal, "tags": tags, "deps": [*relations[:2], "ROOT"]}
+        doc = spacy.tokens.Doc(spacy.vocab.Vocab(), words, **labelled)
+        rows = "".join(map(parsers._conllu_line, doc))
+    else:
+        of_words = [
+            SimpleNamespace(id=n, upos=one, xpos=tag, head=head, deprel=relation)
+            for n, ((one, tag, relation), head) in enumerate(zip(labels, (2, 3, 0), strict=True), 1)
+        ]
+        parser = parsers.Stanza.__new__(parsers.Stanza)
+        parser.kind, parser.nlp = "dependency", lambda _: SimpleNamespace(sentences=[SimpleNamespace(words=of_words)])
+        (rows,) = parser.parse([words])
+    (sentence,) = read_conllu(Path("x"), rows.split("\n"))
+    assert sentence[:4] == (words, heads, universal, relations)
+    assert [row.split("\t")[4] for row in rows.splitlines()] == tags
 
 
 # --- models that are damaged or bring code ---
