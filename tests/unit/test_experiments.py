@@ -15,10 +15,12 @@ import pytest
 import torch
 import yaml
 
+from fairseq_diverse import register
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
 from fairseq_diverse.experiments import environment, execution, logs, provenance, report, runs, saved, schedule, slurm
 from fairseq_diverse.experiments.execution import Progress, RunFailed, repair_last_checkpoint
+from fairseq_diverse.experiments.flags import lacking_trees
 from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, read_by
 from fairseq_diverse.experiments.runs import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables import load_table, select_rows, to_arguments
@@ -220,6 +222,20 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, prepared
     assert plain == plain_again and parsed != parsed_again
     (prepared / "train.en-de.de.syntax.json").write_text("of the target")
     assert [run.directory for run in find_runs(rows, [1])] == directories[-1]
+
+
+def test_trees_are_needed_of_every_split_that_a_run_reads(table, prepared):
+    register()
+    reads_trees = "{arch: diverse_transformer_tiny, task: translation_with_syntax, syntax: dependency,"
+    rows = load_table(table(("{dropout: 0.3,", reads_trees))).rows
+    runs = find_runs([rows["second"]], [1])
+    for split in ("train", "valid", "test"):
+        (lacking,) = lacking_trees(runs)
+        assert lacking.startswith(f"row second: {prepared}: {split} has no dependency trees; ")
+        (prepared / f"{split}.en-de.en.idx").touch()
+        description = json.dumps({"kinds": ["dependency"], "lengths": 5})
+        (prepared / f"{split}.en-de.en.syntax.json").write_text(description)
+    assert not [*lacking_trees(runs)]
 
 
 def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table, prepared, capsys):
