@@ -10,7 +10,7 @@ from typing import Any
 
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 TRANSLATED = re.compile(r"Translated ([\d,]+) sentences \(([\d,]+) tokens\) in ([\d.]+)s .* ([\d.]+) tokens/s\)")
-JSON_LINE = re.compile(r"\| (\S+) \| (\{.*\})$")
+JSON_LINE = re.compile(r"(?:\| (\S+) \| |^)(\{.*\})$")
 
 
 class Follower:
@@ -120,7 +120,8 @@ def statistics(lines: Any) -> Any:
     """("train_inner" or "valid", statistics) of fairseq's json lines; lines cut off by a kill are left out.
 
     fairseq tags the line of a validation and its keys by the subset (``dev_loss``). Those of the first subset, by which
-    it selects the best checkpoint, are renamed to ``valid``; those of other subsets are left out.
+    it selects the best checkpoint, are renamed to ``valid``; those of other subsets are left out. The lines of
+    ``--log-file`` have no tag; their keys have it (``dev_num_updates``).
     """
     first = None
     for line in lines:
@@ -130,6 +131,9 @@ def statistics(lines: Any) -> Any:
                 tag, stats = match[1], json.loads(match[2])
             except json.JSONDecodeError:
                 continue
+            if tag is None:
+                counted = next((key for key in stats if key.endswith("num_updates")), "")
+                tag = "train_inner" if counted == "num_updates" else counted.removesuffix("_num_updates")
             if tag == "train_inner":
                 yield tag, stats
             elif tag != "train" and f"{tag}_num_updates" in stats and tag == (first := first or tag):

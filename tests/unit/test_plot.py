@@ -429,6 +429,14 @@ def test_validations_are_of_the_first_subset_whatever_its_name(tmp_path):
     assert read_training(tmp_path, "nll_loss").validation.losses == [1, 1]
 
 
+def test_the_lines_of_log_file_have_no_tag(tmp_path):
+    log = line(10, 9.5, 30) + valid(10, 8.8, "dev") + valid(10, 5.0) + line(20, 8.5, 60) + valid(20, 9.9, "train")
+    (tmp_path / "train.log").write_text(log)
+    bare = [text.rpartition(" | ")[2] for text in log.splitlines()]
+    (tmp_path / "bare.log").write_text("\n".join(["{'common': None}", "{}", *bare, "done training in 11.7 seconds"]))
+    assert read_training(tmp_path / "bare.log") == read_training(tmp_path)
+
+
 def test_learning_curves(tmp_path, capsys):
     """Updates and validations that were repeated after a kill count once."""
     first = line(10, 9.5, 30) + "something else\n" + line(20, 8.5, 60) + valid(25, 8.8) + line(30, 8.0, 99)
