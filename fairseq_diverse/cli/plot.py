@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--data", required=True, help="prepared data set that it was trained on")
     source = attention.add_mutually_exclusive_group(required=True)
     source.add_argument("--source", metavar="TEXT", help="raw source sentence")
-    source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's test split, with its trees")
+    source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's --split, with its trees")
+    attention.add_argument("--split", help="split that --sentence counts in (default: test)")
     attention.add_argument(
         "--target",
         metavar="TEXT",
@@ -285,6 +286,8 @@ def _differences(args: argparse.Namespace, table: "Table") -> "Figure":
 
 
 def plot_attention(args: argparse.Namespace) -> None:
+    if args.split is not None and args.sentence is None:
+        raise UserError(f"--split {args.split}: is for --sentence; leave it out with --source")
     from fairseq_diverse import register
     from fairseq_diverse.analysis.attention_maps import (
         attention_maps,
@@ -304,6 +307,7 @@ def plot_attention(args: argparse.Namespace) -> None:
     named = distinct_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
     if len(named) > 1 and args.layers is not None:
         raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
+    split = args.split or "test"
     prepared = Preprocessing.load(args.data)
     given = args.target is not None or len(named) == 1 or args.component == "encoder"
     if not given and args.sentence is None:
@@ -320,8 +324,9 @@ def plot_attention(args: argparse.Namespace) -> None:
         preprocessing = prepared.of_model(task)
         source, target, trees = args.source, args.target, None
         if args.sentence is not None:
-            source, trees = test_sentence(Path(args.data), preprocessing, args.sentence, model.encoder.plan.trees)
-            target = target if given else test_line(Path(args.data), preprocessing.target, args.sentence)
+            needed = model.encoder.plan.trees
+            source, trees = sentence_of_split(Path(args.data), split, preprocessing, args.sentence, needed)
+            target = target if given else line_of_split(Path(args.data), split, preprocessing.target, args.sentence)
         pair = encode_pair(model, task, preprocessing, source, target, trees)
         prefix = f"{of_model}, " if of_model else ""
         queries, keys = pair.labels(args.component, args.subwords)
@@ -360,24 +365,24 @@ def plot_attention(args: argparse.Namespace) -> None:
     print(f"{args.out}: {title}")
 
 
-def test_sentence(
-    data: Path, preprocessing: "Preprocessing", number: int, needed: Sequence[str]
+def sentence_of_split(
+    data: Path, split: str, preprocessing: "Preprocessing", number: int, needed: Sequence[str]
 ) -> "tuple[str, Tensor | None]":
-    """Raw sentence ``number`` of the test split, and its trees if a model needs them."""
+    """Raw sentence ``number`` of a split, and its trees if a model needs them."""
     from fairseq_diverse.data.trees import SyntaxDataset
 
-    line, source = test_line(data, preprocessing.source, number), preprocessing.source
-    prefix = source_prefix(data, "test", source, preprocessing.target)
+    line, source = line_of_split(data, split, preprocessing.source, number), preprocessing.source
+    prefix = source_prefix(data, split, source, preprocessing.target)
     return line, SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
 
 
-def test_line(data: Path, language: str, number: int) -> str:
-    """Raw line ``number`` of the test split, counted from 1."""
+def line_of_split(data: Path, split: str, language: str, number: int) -> str:
+    """Raw line ``number`` of a split, counted from 1."""
     from fairseq_diverse.support.files import read_lines
 
-    lines = read_lines(data / "text" / f"test.{language}")
+    lines = read_lines(data / "text" / f"{split}.{language}")
     if not 1 <= number <= len(lines):
-        raise ValueError(f"--sentence {number}: the test split has sentences 1 to {len(lines)}")
+        raise ValueError(f"--sentence {number}: the {split} split has sentences 1 to {len(lines)}")
     return lines[number - 1]
 
 

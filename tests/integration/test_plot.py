@@ -143,6 +143,12 @@ def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_pat
     assert main([*asked[:-2], *of_both, "--out", str(tmp_path / "maps.png")]) == 0
     for line in capsys.readouterr().out.splitlines()[1:3]:
         assert line.partition(": ")[2].replace("@@ ", "").removesuffix(" </s>").replace(" ", "") == "".join(reference)
+    of_other = ["--sentence", "5", "--split", "other", "--layer", "1", "--component", "cross"]
+    for language in ("en", "de"):
+        (data / f"text/other.{language}").write_text("\n" * 4 + "A dog .\n")
+    assert main([*asked[:-2], *of_other, "--out", str(tmp_path / "maps.png")]) == 0
+    for line in capsys.readouterr().out.splitlines()[:3]:
+        assert line.rpartition(": ")[2].replace("@@ ", "") == "A dog . </s>"
     for flags, message in (
         (["--layers", "all"], "--layers all: of one checkpoint"),
         (["--layer", "1", "--component", "cross"], "--target: needed with --source"),

@@ -17,7 +17,7 @@ from fairseq_diverse.analysis import head_map
 from fairseq_diverse.analysis.head_map import draw_head_map as draw
 from fairseq_diverse.analysis.heads import inspect_heads
 from fairseq_diverse.cli import main
-from fairseq_diverse.cli.plot import test_sentence as sentence_of_test
+from fairseq_diverse.cli.plot import sentence_of_split
 from fairseq_diverse.cli.translate import _output
 from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.models.loading import load_model
@@ -264,10 +264,10 @@ def test_binarize_syntax_reads_the_text_that_it_is_given(data, tmp_path):
 
 def test_the_trees_of_a_sentence_are_its_own(data):
     """Of ``plot attention --sentence``."""
-    everything = SyntaxDataset(str(data / "test.en-de.en"), ("dependency",))
-    for number in (1, 5):
-        line, trees = sentence_of_test(data, Preprocessing.load(data), number, ("dependency",))
-        assert line == (data / "text/test.en").read_text().splitlines()[number - 1]
+    for split, number in (("test", 5), ("valid", 1), ("test", 1)):
+        everything = SyntaxDataset(str(data / f"{split}.en-de.en"), ("dependency",))
+        line, trees = sentence_of_split(data, split, Preprocessing.load(data), number, ("dependency",))
+        assert line == (data / f"text/{split}.en").read_text().splitlines()[number - 1]
         assert torch.equal(trees, everything[number - 1])
     assert not torch.equal(everything[0], everything[4])
 

@@ -100,6 +100,10 @@ def test_paths_and_architectures_are_checked_before_torch_is_imported(words, mes
         ("report toy --runs {0}/no", "report: --runs {0}/no: no such folder"),
         ("report toy --translations -1", "report: --translations -1: at least 0"),
         ("heads --checkpoint {0}/b --data {0} --gate 2", "heads: --gate 2: must be dynamic or a number in (0, 1]"),
+        (
+            "plot attention --path {0}/b --data {0} --source a --layer 1 --out {0}/a.png --split valid",
+            "plot: --split valid: is for --sentence; leave it out with --source",
+        ),
         ("size --arch diverse_transformer --source-lang fr", "size: --source-lang and --target-lang go together"),
         ("size --arch diverse_transformer --encoder-layers-to-keep 0", "size: --encoder-layers-to-keep: fairseq takes"),
     ],
