@@ -26,6 +26,7 @@ def register() -> None:
     from fairseq_diverse.support.faults import (
         average_weights_from_the_start,
         combine_without_upsampling,
+        diversify_by_sentence,
         read_cached_data_anywhere,
         refuse_wrong_trainings,
         unscale_amp_once,
@@ -42,6 +43,7 @@ def register() -> None:
     refuse_wrong_trainings()
     combine_without_upsampling()
     read_cached_data_anywhere()
+    diversify_by_sentence()
     gather_predictions()
     install_error_hook()
     check_learned_positions()

@@ -1,4 +1,4 @@
-"""Faults of fairseq in training: flags that train something else than they say, and data that it fails to read."""
+"""Faults of fairseq: flags that train or search something else than they say, and data that it fails to read."""
 
 import os
 from typing import Any
@@ -76,6 +76,25 @@ def _fetch_first(get: Any, self: Any, number: int) -> Any:
     if number not in self.cache_index:
         self.prefetch([number])
     return get(self, number)
+
+
+def diversify_by_sentence() -> None:
+    """Let --diverse-beam-groups keep the penalties of a sentence by its place in the batch. Idempotent.
+
+    fairseq keeps them by its number in the data set: an IndexError, or the penalties of another sentence.
+    """
+    from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+
+    patch(SequenceGenerator, "generate", _generate_without_numbers)
+    patch(SequenceGeneratorWithAlignment, "generate", _generate_without_numbers)
+
+
+def _generate_without_numbers(generate: Any, self: Any, models: Any, sample: Any, *args: Any, **flags: Any) -> Any:
+    from fairseq.search import DiverseBeamSearch
+
+    if isinstance(self.search, DiverseBeamSearch):
+        sample = {key: value for key, value in sample.items() if key != "id"}
+    return generate(self, models, sample, *args, **flags)
 
 
 def combine_without_upsampling() -> None:

@@ -4,9 +4,12 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import IndexedDatasetBuilder, make_dataset
 from fairseq.optim import AMPOptimizer
+from fairseq.search import DiverseBeamSearch
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from omegaconf import OmegaConf
 
 from fairseq_diverse import register
+from fairseq_diverse.testing.models import batch, build_model, dictionary
 
 register()  # where this file runs alone
 
@@ -36,3 +39,23 @@ def test_cached_data_are_read_before_they_are_in_memory(tmp_path):
         assert torch.equal(data[number], sentences[number])
     data.prefetch(range(len(data)))
     assert len(data.cache_index) == len(data) and torch.equal(data[1], sentences[1]) and len(data.cache_index) == 5
+
+
+@pytest.mark.parametrize("kind", [SequenceGenerator, SequenceGeneratorWithAlignment])
+def test_groups_of_beams_know_the_sentences_of_a_batch(kind):
+    """Sentences with any numbers have the translations that each has alone, while others leave the batch."""
+    words, model = dictionary(), build_model(seed=8).eval()
+    model.decoder.output_projection.weight.data[words.eos()] *= 5  # translations end at different steps
+    search = DiverseBeamSearch(words, num_groups=2, diversity_strength=2.0)
+    generator = kind([model], words, beam_size=4, max_len_b=20, search_strategy=search)
+
+    def translate(number, inputs):
+        sample = {"id": torch.tensor(number), "net_input": inputs, "target": inputs["prev_output_tokens"]}
+        found = generator.generate([model], sample)
+        return [[hypothesis["tokens"].tolist() for hypothesis in sentence] for sentence in found]
+
+    inputs = batch(parsed=False)
+    together = translate([900, 1, 40], inputs)
+    for place, sentence in enumerate(together):
+        assert translate([5], {key: value[place : place + 1] for key, value in inputs.items()}) == [sentence]
+    assert len({max(map(len, sentence)) for sentence in together}) > 1
