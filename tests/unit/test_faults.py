@@ -1,10 +1,12 @@
 """What fairseq does wrong without an error is corrected."""
 
+from functools import partial
+
 import pytest
 import torch
 from fairseq.data.indexed_dataset import IndexedDatasetBuilder, make_dataset
 from fairseq.optim import AMPOptimizer
-from fairseq.search import DiverseBeamSearch
+from fairseq.search import BeamSearch, DiverseBeamSearch, DiverseSiblingsSearch, LengthConstrainedBeamSearch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from omegaconf import OmegaConf
 
@@ -41,16 +43,24 @@ def test_cached_data_are_read_before_they_are_in_memory(tmp_path):
     assert len(data.cache_index) == len(data) and torch.equal(data[1], sentences[1]) and len(data.cache_index) == 5
 
 
+SEARCHES = {
+    "beam": BeamSearch,
+    "groups": partial(DiverseBeamSearch, num_groups=2, diversity_strength=2.0),
+    "siblings": partial(DiverseSiblingsSearch, diversity_rate=0.5),
+    "length": partial(LengthConstrainedBeamSearch, min_len_a=0.2, min_len_b=0, max_len_a=2, max_len_b=0),
+}
+
+
 @pytest.mark.parametrize("kind", [SequenceGenerator, SequenceGeneratorWithAlignment])
-def test_groups_of_beams_know_the_sentences_of_a_batch(kind):
-    """Sentences with any numbers have the translations that each has alone, while others leave the batch."""
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_batch_is_searched_as_each_of_its_sentences_alone(search, kind):
+    """Whatever the sentences' numbers, and while others leave the batch."""
     words, model = dictionary(), build_model(seed=8).eval()
     model.decoder.output_projection.weight.data[words.eos()] *= 5  # translations end at different steps
-    search = DiverseBeamSearch(words, num_groups=2, diversity_strength=2.0)
-    generator = kind([model], words, beam_size=4, max_len_b=20, search_strategy=search)
+    generator = kind([model], words, beam_size=4, max_len_b=20, search_strategy=SEARCHES[search](words))
 
-    def translate(number, inputs):
-        sample = {"id": torch.tensor(number), "net_input": inputs, "target": inputs["prev_output_tokens"]}
+    def translate(numbers, inputs):
+        sample = {"id": torch.tensor(numbers), "net_input": inputs, "target": inputs["prev_output_tokens"]}
         found = generator.generate([model], sample)
         return [[hypothesis["tokens"].tolist() for hypothesis in sentence] for sentence in found]
 
