@@ -25,6 +25,7 @@ def register() -> None:
     from fairseq_diverse.support.errors import check_learned_positions, install_error_hook
     from fairseq_diverse.support.faults import (
         average_weights_from_the_start,
+        block_repeated_ngrams,
         combine_without_upsampling,
         diversify_by_sentence,
         read_cached_data_anywhere,
@@ -44,6 +45,7 @@ def register() -> None:
     combine_without_upsampling()
     read_cached_data_anywhere()
     diversify_by_sentence()
+    block_repeated_ngrams()
     gather_predictions()
     install_error_hook()
     check_learned_positions()

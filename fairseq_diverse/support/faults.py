@@ -1,5 +1,6 @@
 """Faults of fairseq: flags that train or search something else than they say, and data that it fails to read."""
 
+import math
 import os
 from typing import Any
 
@@ -95,6 +96,26 @@ def _generate_without_numbers(generate: Any, self: Any, models: Any, sample: Any
     if isinstance(self.search, DiverseBeamSearch):
         sample = {key: value for key, value in sample.items() if key != "id"}
     return generate(self, models, sample, *args, **flags)
+
+
+def block_repeated_ngrams() -> None:
+    """Let --no-repeat-ngram-size block n-grams, except in a prefix that --prefix-size forces. Idempotent.
+
+    Without its CUDA extension, fairseq compares them with the end of the buffer, which is empty until the last steps.
+    """
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    patch(NGramRepeatBlock, "_no_repeat_ngram", _block_in_what_is_written)
+
+
+def _block_in_what_is_written(
+    block: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
+) -> Tensor:
+    before = lprobs.clone()
+    if self.no_repeat_ngram_size == 1:  # of which fairseq finds none
+        lprobs.scatter_(1, tokens[:, 1 : step + 1], -math.inf)
+    blocked = block(self, tokens[:, : step + 1], lprobs, bsz, beam_size, step)
+    return blocked.where(blocked.isfinite().any(1, keepdim=True), before)
 
 
 def combine_without_upsampling() -> None:

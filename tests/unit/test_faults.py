@@ -1,5 +1,6 @@
 """What fairseq does wrong without an error is corrected."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -69,3 +70,19 @@ def test_a_batch_is_searched_as_each_of_its_sentences_alone(search, kind):
     for place, sentence in enumerate(together):
         assert translate([5], {key: value[place : place + 1] for key, value in inputs.items()}) == [sentence]
     assert len({max(map(len, sentence)) for sentence in together}) > 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_is_repeated_after_a_prefix(size):
+    words, model = dictionary(), build_model(seed=8).eval()
+    limits = {"min_len": 15, "max_len_b": 20, "no_repeat_ngram_size": size}
+    generator = SequenceGenerator([model], words, beam_size=4, **limits)
+    forced = [7, 7, 7, 7]
+    for prefix in ([], forced):
+        given = torch.tensor([prefix] * 3) if prefix else None
+        found = generator.generate([model], {"net_input": batch(parsed=False)}, prefix_tokens=given)
+        for hypothesis in itertools.chain(*found):
+            tokens = hypothesis["tokens"].tolist()
+            later = tokens[len(prefix) :]
+            ngrams = [tuple(later[at : at + size]) for at in range(len(later) - size + 1)]
+            assert tokens[: len(prefix)] == prefix and len(set(ngrams)) == len(ngrams)
