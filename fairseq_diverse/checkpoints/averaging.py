@@ -17,7 +17,7 @@ EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 BEST = re.compile(r"checkpoint\.best_(.+)_(-?\d+(?:\.\d+)?)\.pt")
 LOWER_IS_BETTER = re.compile(r".*loss|ppl|ter|wer|cer")
-HIGHER_IS_BETTER = re.compile(r"bleu|chrf|accuracy")
+HIGHER_IS_BETTER = re.compile(r"bleu|chrf|accuracy|mcc|(acc_and_)?f1|pearson|(pearson_and_)?spearman")
 
 
 @dataclass(frozen=True)

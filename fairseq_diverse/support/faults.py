@@ -147,11 +147,20 @@ def _check_first(init: Any, self: Any, cfg: Any, task: Any, *args: Any, **flags:
 
 
 def check_training(cfg: Any) -> None:
-    """Raise ``UserError`` for flags with which fairseq trains with wrong weights or gradients.
+    """Raise ``UserError`` for flags with which fairseq trains with wrong weights or gradients, or keeps a wrong model.
 
     Args:
         cfg: of ``fairseq-train``.
     """
+    from fairseq_diverse.checkpoints.averaging import HIGHER_IS_BETTER, LOWER_IS_BETTER
+
+    metric, maximized = cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric
+    if not maximized and HIGHER_IS_BETTER.fullmatch(metric):
+        raise UserError(f"--best-checkpoint-metric {metric}: higher is better; add --maximize-best-checkpoint-metric")
+    if maximized and LOWER_IS_BETTER.fullmatch(metric):
+        raise UserError(f"--maximize-best-checkpoint-metric: lower is better for {metric}; leave it out")
+    if metric == "bleu" and not getattr(cfg.task, "eval_bleu", True):
+        raise UserError("--best-checkpoint-metric bleu: add --eval-bleu, which computes it")
     half = cfg.common.fp16 or cfg.common.bf16
     copied = half and not (cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16)
     if getattr(cfg.model, "quant_noise_pq", 0):

@@ -560,6 +560,12 @@ def test_validate(data, tmp_path):
             "--quant-noise-pq: does not work with --checkpoint-activations",
         ),
         ("--store-ema --bf16", "--store-ema: half types lose such small steps; add --ema-fp32"),
+        ("--eval-bleu --best-checkpoint-metric bleu", "higher is better; add --maximize-best-checkpoint-metric"),
+        ("--maximize-best-checkpoint-metric", "--maximize-best-checkpoint-metric: lower is better for loss"),
+        (
+            "--best-checkpoint-metric bleu --maximize-best-checkpoint-metric",
+            "--best-checkpoint-metric bleu: add --eval-bleu",
+        ),
     ],
 )
 def test_flags_that_fairseq_trains_wrong_with_are_refused(data, tmp_path, flags, message):
