@@ -248,14 +248,19 @@ def test_train1_and_valid1_without_upsampling(data, tmp_path):
     assert len(train(folder, tmp_path / "run", "--combine-val")[0]) == 2
 
 
-def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--gated head", "the checkpoint's optimizer has other parameters"),
+        (DISAGREEMENT, "the checkpoint was trained with LabelSmoothedCrossEntropyCriterion, but this training has"),
+    ],
+)
+def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_path, flags, message):
     train(data, tmp_path, "")
-    common = [data, *TINY.split(), "--save-dir", tmp_path, "--max-update", 3, "--gated", "head"]
+    common = [data, *TINY.split(), "--save-dir", tmp_path, "--max-update", 3, *flags.split()]
     result = run("train", *common, check=False)
     last = result.stderr.splitlines()[-1]
-    assert (
-        last.startswith("error: the checkpoint's optimizer has other parameters") and "Traceback" not in result.stderr
-    )
+    assert last.startswith(f"error: {message}") and "Traceback" not in result.stderr
     assert "--reset-optimizer" in last and run("train", *common, "--reset-optimizer").returncode == 0
 
 
