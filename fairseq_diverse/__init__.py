@@ -29,6 +29,7 @@ def register() -> None:
         combine_without_upsampling,
         diversify_by_sentence,
         read_cached_data_anywhere,
+        refuse_missing_constraints,
         refuse_wrong_trainings,
         unscale_amp_once,
     )
@@ -46,6 +47,7 @@ def register() -> None:
     read_cached_data_anywhere()
     diversify_by_sentence()
     block_repeated_ngrams()
+    refuse_missing_constraints()
     gather_predictions()
     install_error_hook()
     check_learned_positions()

@@ -118,6 +118,19 @@ def _block_in_what_is_written(
     return blocked.where(blocked.isfinite().any(1, keepdim=True), before)
 
 
+def refuse_missing_constraints() -> None:
+    """Make --constraints end in one line where no input has any, as with fairseq-generate. Idempotent."""
+    from fairseq.search import LexicallyConstrainedBeamSearch
+
+    patch(LexicallyConstrainedBeamSearch, "init_constraints", _check_constraints)
+
+
+def _check_constraints(init: Any, self: Any, batch_constraints: Tensor | None, beam_size: int) -> None:
+    if batch_constraints is None:
+        raise UserError("--constraints: only fairseq-interactive reads them, from the lines of its input, after a tab")
+    init(self, batch_constraints, beam_size)
+
+
 def combine_without_upsampling() -> None:
     """Let train and train1 be combined without --upsample-primary, and with --combine-val valid and valid1. Idempotent.
 

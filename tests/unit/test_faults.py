@@ -1,17 +1,26 @@
 """What fairseq does wrong without an error is corrected."""
 
 import itertools
+import sys
 from functools import partial
 
 import pytest
 import torch
 from fairseq.data.indexed_dataset import IndexedDatasetBuilder, make_dataset
 from fairseq.optim import AMPOptimizer
-from fairseq.search import BeamSearch, DiverseBeamSearch, DiverseSiblingsSearch, LengthConstrainedBeamSearch
+from fairseq.search import (
+    BeamSearch,
+    DiverseBeamSearch,
+    DiverseSiblingsSearch,
+    LengthConstrainedBeamSearch,
+    LexicallyConstrainedBeamSearch,
+)
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.token_generation_constraints import pack_constraints
 from omegaconf import OmegaConf
 
 from fairseq_diverse import register
+from fairseq_diverse.support.errors import UserError, install_error_hook
 from fairseq_diverse.testing.models import batch, build_model, dictionary
 
 register()  # where this file runs alone
@@ -51,6 +60,8 @@ SEARCHES = {
     "length": partial(LengthConstrainedBeamSearch, min_len_a=0.2, min_len_b=0, max_len_a=2, max_len_b=0),
 }
 
+Constrained = partial(LexicallyConstrainedBeamSearch, representation="ordered")
+
 
 @pytest.mark.parametrize("kind", [SequenceGenerator, SequenceGeneratorWithAlignment])
 @pytest.mark.parametrize("search", SEARCHES)
@@ -86,3 +97,27 @@ def test_no_ngram_is_repeated_after_a_prefix(size):
             later = tokens[len(prefix) :]
             ngrams = [tuple(later[at : at + size]) for at in range(len(later) - size + 1)]
             assert tokens[: len(prefix)] == prefix and len(set(ngrams)) == len(ngrams)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (
+            BeamSearch,
+            [torch.arange(5, 8)],
+            "--constraints: without --sampling, --diverse-beam-groups, --diversity-rate",
+        ),
+        (Constrained, [torch.arange(5, 15)], "--constraints: longer than a translation may be by --max-len-a"),
+        (Constrained, None, "--constraints: only fairseq-interactive reads them"),
+    ],
+)
+def test_constraints_that_cannot_be_met_are_one_line(kind, given, message, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", None)
+    install_error_hook()
+    words, model = dictionary(), build_model().eval()
+    generator = SequenceGenerator([model], words, beam_size=4, max_len_b=6, search_strategy=kind(words))
+    constraints = given and pack_constraints([given] * 3)
+    with pytest.raises((AssertionError, NotImplementedError, UserError)) as refused:
+        generator.generate([model], {"net_input": batch(parsed=False)}, constraints=constraints)
+    sys.excepthook(refused.type, refused.value, None)
+    assert capsys.readouterr().err.startswith(f"error: {message}")
