@@ -29,6 +29,7 @@ def register() -> None:
         combine_without_upsampling,
         diversify_by_sentence,
         read_cached_data_anywhere,
+        refuse_ignored_flags,
         refuse_missing_constraints,
         refuse_wrong_trainings,
         unscale_amp_once,
@@ -48,6 +49,7 @@ def register() -> None:
     diversify_by_sentence()
     block_repeated_ngrams()
     refuse_missing_constraints()
+    refuse_ignored_flags()
     gather_predictions()
     install_error_hook()
     check_learned_positions()

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from typing import Any
 
 from torch import Tensor
@@ -129,6 +130,27 @@ def _check_constraints(init: Any, self: Any, batch_constraints: Tensor | None, b
     if batch_constraints is None:
         raise UserError("--constraints: only fairseq-interactive reads them, from the lines of its input, after a tab")
     init(self, batch_constraints, beam_size)
+
+
+def refuse_ignored_flags() -> None:
+    """Make fairseq-interactive end in one line with flags that it would ignore or cannot print. Idempotent."""
+    for name in ("fairseq_cli.interactive", "__main__"):
+        program = sys.modules.get(name)
+        if hasattr(program, "buffered_read"):
+            patch(program, "main", _check_interactive)
+
+
+def _check_interactive(main: Any, cfg: Any) -> None:
+    given = getattr(cfg, "generation", cfg)
+    for flag, ignored in (
+        ("--lm-path", given.lm_path),
+        ("--prefix-size", given.prefix_size),
+        ("--score-reference", given.score_reference),
+        ("--print-alignment soft", given.print_alignment == "soft"),
+    ):
+        if ignored:
+            raise UserError(f"{flag}: not in fairseq-interactive; use fairseq-generate")
+    main(cfg)
 
 
 def combine_without_upsampling() -> None:

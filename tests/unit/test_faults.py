@@ -6,7 +6,9 @@ from functools import partial
 
 import pytest
 import torch
+from fairseq import options
 from fairseq.data.indexed_dataset import IndexedDatasetBuilder, make_dataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import AMPOptimizer
 from fairseq.search import (
     BeamSearch,
@@ -17,6 +19,7 @@ from fairseq.search import (
 )
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.token_generation_constraints import pack_constraints
+from fairseq_cli import interactive
 from omegaconf import OmegaConf
 
 from fairseq_diverse import register
@@ -121,3 +124,14 @@ def test_constraints_that_cannot_be_met_are_one_line(kind, given, message, capsy
         generator.generate([model], {"net_input": batch(parsed=False)}, constraints=constraints)
     sys.excepthook(refused.type, refused.value, None)
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    "flags", ["--lm-path lm.pt", "--prefix-size 2", "--score-reference", "--print-alignment soft"], ids=str
+)
+def test_flags_that_interactive_ignores_are_refused(flags):
+    register()
+    parser = options.get_interactive_generation_parser()
+    args = options.parse_args_and_arch(parser, ["data", "--path", "model.pt", *flags.split()])
+    with pytest.raises(UserError, match=f"^{flags.partition(' ')[0]}.*: not in fairseq-interactive"):
+        interactive.main(convert_namespace_to_omegaconf(args))
