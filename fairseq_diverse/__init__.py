@@ -31,6 +31,7 @@ def register() -> None:
         read_cached_data_anywhere,
         refuse_ignored_flags,
         refuse_missing_constraints,
+        refuse_other_words,
         refuse_wrong_trainings,
         unscale_amp_once,
     )
@@ -49,6 +50,7 @@ def register() -> None:
     diversify_by_sentence()
     block_repeated_ngrams()
     refuse_missing_constraints()
+    refuse_other_words()
     refuse_ignored_flags()
     gather_predictions()
     install_error_hook()

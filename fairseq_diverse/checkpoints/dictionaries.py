@@ -22,7 +22,7 @@ class OtherDictionaries(RuntimeError):
 def keep_dictionaries() -> None:
     """Save the digests with the task's state, and compare them when a model is loaded or trained further. Idempotent.
 
-    Of translation tasks, masked language models and classifiers of sentences. Checkpoints without them are not
+    Of translation tasks, language models and classifiers of sentences. Checkpoints without them are not
     compared. fairseq without the plugin ignores them.
     """
     from fairseq.tasks import FairseqTask
@@ -46,6 +46,7 @@ def difference(own: Mapping[str, str], kept: Mapping[str, str]) -> str:
 
 
 def _digests(task: Any) -> dict[str, str]:
+    from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.masked_lm import MaskedLMTask
     from fairseq.tasks.sentence_prediction import SentencePredictionTask
     from fairseq.tasks.sentence_ranking import SentenceRankingTask
@@ -54,7 +55,7 @@ def _digests(task: Any) -> dict[str, str]:
     sides = {}
     if isinstance(task, TranslationTask):
         sides = {"source": task.source_dictionary, "target": task.target_dictionary}
-    elif isinstance(task, MaskedLMTask | SentencePredictionTask | SentenceRankingTask):
+    elif isinstance(task, LanguageModelingTask | MaskedLMTask | SentencePredictionTask | SentenceRankingTask):
         sides = {"source": task.source_dictionary}
     return {side: _digest(of.symbols) for side, of in sides.items()}
 

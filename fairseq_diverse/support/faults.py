@@ -119,6 +119,28 @@ def _block_in_what_is_written(
     return blocked.where(blocked.isfinite().any(1, keepdim=True), before)
 
 
+def refuse_other_words() -> None:
+    """Make --lm-path end in one line where the language model numbers words otherwise than the targets. Idempotent.
+
+    fairseq adds its scores by number: those of other words, or an error where the sizes differ.
+    """
+    from fairseq.sequence_generator import SequenceGenerator
+
+    patch(SequenceGenerator, "__init__", _check_language_model)
+
+
+def _check_language_model(
+    init: Any, self: Any, models: Any, tgt_dict: Any, *args: Any, lm_model: Any = None, **flags: Any
+) -> None:
+    words = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)
+    if words.symbols != tgt_dict.symbols:
+        raise UserError(
+            "--lm-path: dict.txt in the data folder has other words than the target dictionary, or in another order; "
+            "the language model must be trained with the target dictionary (fairseq-preprocess --srcdict)"
+        )
+    init(self, models, tgt_dict, *args, lm_model=lm_model, **flags)
+
+
 def refuse_missing_constraints() -> None:
     """Make --constraints end in one line where no input has any, as with fairseq-generate. Idempotent."""
     from fairseq.search import LexicallyConstrainedBeamSearch

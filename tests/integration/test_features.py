@@ -519,6 +519,11 @@ def test_language_model(data, checkpoint, tmp_path):
         logs = language_model.get_normalized_probs(output, log_probs=True).gather(-1, tokens[..., None])[0, :, 0]
         expected = forced([model], data, number, text)[0].log() + 0.5 * logs
         assert scores == pytest.approx((expected / torch.tensor(2.0).log()).tolist(), abs=2e-3)
+    other = shutil.copytree(data, tmp_path / "other")
+    (other / "dict.txt").write_text("".join(reversed((data / "dict.txt").read_text().splitlines(keepends=True))))
+    flags = ("--path", checkpoint, *DECODING.split(), "--lm-path", tmp_path / "checkpoint_last.pt")
+    result = run("generate", other, *flags, check=False)
+    assert result.returncode and "the source dictionary has other words" in result.stderr.splitlines()[-1]
 
 
 def test_several_language_pairs(data, tmp_path, capsys, monkeypatch):

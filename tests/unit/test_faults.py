@@ -3,6 +3,7 @@
 import itertools
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -135,3 +136,16 @@ def test_flags_that_interactive_ignores_are_refused(flags):
     args = options.parse_args_and_arch(parser, ["data", "--path", "model.pt", *flags.split()])
     with pytest.raises(UserError, match=f"^{flags.partition(' ')[0]}.*: not in fairseq-interactive"):
         interactive.main(convert_namespace_to_omegaconf(args))
+
+
+@pytest.mark.parametrize("other", ["order", "size"])
+def test_language_models_of_other_words_are_refused(other):
+    words, model, theirs = dictionary(), build_model(), dictionary(31)
+    if other == "order":
+        theirs = dictionary()
+        theirs.symbols[5:7] = theirs.symbols[6:4:-1]
+    language_model = SimpleNamespace(decoder=SimpleNamespace(dictionary=theirs), eval=lambda: None)
+    with pytest.raises(UserError, match=r"^--lm-path: .* in the data folder has other words than the target"):
+        SequenceGeneratorWithAlignment([model], words, lm_model=language_model)
+    language_model.decoder.dictionary = dictionary()
+    SequenceGeneratorWithAlignment([model], words, lm_model=language_model)
