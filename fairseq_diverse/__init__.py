@@ -24,6 +24,7 @@ def register() -> None:
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.support.errors import check_learned_positions, install_error_hook
     from fairseq_diverse.support.faults import (
+        align_fewer_than_the_beam,
         average_weights_from_the_start,
         block_repeated_ngrams,
         combine_without_upsampling,
@@ -48,6 +49,7 @@ def register() -> None:
     combine_without_upsampling()
     read_cached_data_anywhere()
     diversify_by_sentence()
+    align_fewer_than_the_beam()
     block_repeated_ngrams()
     refuse_missing_constraints()
     refuse_other_words()

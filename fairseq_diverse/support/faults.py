@@ -99,6 +99,27 @@ def _generate_without_numbers(generate: Any, self: Any, models: Any, sample: Any
     return generate(self, models, sample, *args, **flags)
 
 
+def align_fewer_than_the_beam() -> None:
+    """Let --print-alignment work where fewer translations than the beam end, as with --constraints. Idempotent.
+
+    fairseq takes the translation of another sentence then, or ends in an IndexError.
+    """
+    from fairseq.sequence_generator import SequenceGeneratorWithAlignment
+
+    patch(SequenceGeneratorWithAlignment, "_prepare_batch_for_alignment", _fill_the_beam)
+    patch(SequenceGeneratorWithAlignment, "generate", _generate_without_filling)
+
+
+def _fill_the_beam(prepare: Any, self: Any, sample: Any, hypothesis: list[list[dict[str, Any]]]) -> Any:
+    for found in hypothesis:
+        found += [{**found[-1], "filling": True}] * (self.beam_size - len(found))
+    return prepare(self, sample, hypothesis)
+
+
+def _generate_without_filling(generate: Any, self: Any, *args: Any, **flags: Any) -> list[list[dict[str, Any]]]:
+    return [[one for one in found if "filling" not in one] for found in generate(self, *args, **flags)]
+
+
 def block_repeated_ngrams() -> None:
     """Let --no-repeat-ngram-size block n-grams, except in a prefix that --prefix-size forces. Idempotent.
 

@@ -127,6 +127,23 @@ def test_constraints_that_cannot_be_met_are_one_line(kind, given, message, capsy
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
+def test_fewer_translations_than_the_beam_are_aligned():
+    """Each as in a batch of its own."""
+    words, model, inputs = dictionary(), build_model(seed=8).eval(), batch(parsed=False)
+    limits = {"beam_size": 4, "max_len_b": 20, "search_strategy": Constrained(words)}
+    generator = SequenceGeneratorWithAlignment([model], words, **limits)
+    constraints = pack_constraints([[torch.tensor([5, 6])], [], [torch.tensor([7])]])
+
+    def translate(rows):
+        sample = {"net_input": {key: value[rows] for key, value in inputs.items()}}
+        found = generator.generate([model], sample, constraints=constraints[rows])
+        return [[(one["tokens"].tolist(), one["alignment"]) for one in sentence] for sentence in found]
+
+    together = translate(slice(None))
+    assert [len(found) for found in together] == [1, 4, 2]
+    assert together == [translate(slice(row, row + 1))[0] for row in range(3)]
+
+
 @pytest.mark.parametrize(
     "flags", ["--lm-path lm.pt", "--prefix-size 2", "--score-reference", "--print-alignment soft"], ids=str
 )
