@@ -30,6 +30,7 @@ def register() -> None:
         combine_without_upsampling,
         diversify_by_sentence,
         read_cached_data_anywhere,
+        read_left_padded_targets,
         refuse_ignored_flags,
         refuse_missing_constraints,
         refuse_other_words,
@@ -49,6 +50,7 @@ def register() -> None:
     combine_without_upsampling()
     read_cached_data_anywhere()
     diversify_by_sentence()
+    read_left_padded_targets()
     align_fewer_than_the_beam()
     block_repeated_ngrams()
     refuse_missing_constraints()

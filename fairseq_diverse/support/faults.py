@@ -120,6 +120,27 @@ def _generate_without_filling(generate: Any, self: Any, *args: Any, **flags: Any
     return [[one for one in found if "filling" not in one] for found in generate(self, *args, **flags)]
 
 
+def read_left_padded_targets() -> None:
+    """Let --score-reference and --prefix-size read what --left-pad-target pads on the left. Idempotent.
+
+    fairseq takes the padding for the first words.
+    """
+    from fairseq.tasks import FairseqTask
+
+    patch(FairseqTask, "inference_step", _infer_padded_right)
+
+
+def _infer_padded_right(
+    infer: Any, self: Any, generator: Any, models: Any, sample: Any, prefix_tokens: Any = None, **flags: Any
+) -> Any:
+    if getattr(self.cfg, "left_pad_target", False) and sample.get("target") is not None:
+        order = sample["target"].eq(self.target_dictionary.pad()).int().argsort(dim=1, stable=True)
+        read = {"prev_output_tokens": sample["net_input"]["prev_output_tokens"].gather(1, order)}
+        sample = {**sample, "target": sample["target"].gather(1, order), "net_input": {**sample["net_input"], **read}}
+        prefix_tokens = prefix_tokens if prefix_tokens is None else sample["target"][:, : prefix_tokens.size(1)]
+    return infer(self, generator, models, sample, prefix_tokens, **flags)
+
+
 def block_repeated_ngrams() -> None:
     """Let --no-repeat-ngram-size block n-grams, except in a prefix that --prefix-size forces. Idempotent.
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq import options
+from fairseq.data import LanguagePairDataset
 from fairseq.data.indexed_dataset import IndexedDatasetBuilder, make_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import AMPOptimizer
@@ -19,6 +20,8 @@ from fairseq.search import (
     LexicallyConstrainedBeamSearch,
 )
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.token_generation_constraints import pack_constraints
 from fairseq_cli import interactive
 from omegaconf import OmegaConf
@@ -125,6 +128,24 @@ def test_constraints_that_cannot_be_met_are_one_line(kind, given, message, capsy
         generator.generate([model], {"net_input": batch(parsed=False)}, constraints=constraints)
     sys.excepthook(refused.type, refused.value, None)
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_targets_padded_on_the_left_are_read_as_others():
+    """By --score-reference and --prefix-size."""
+    words, model = dictionary(), build_model(seed=8).eval()
+    sentences = [torch.tensor([*range(5, 5 + length), words.eos()]) for length in (6, 3, 5)]
+    lengths = list(map(len, sentences))
+    found = []
+    for left in (False, True):
+        task = TranslationTask(TranslationConfig(left_pad_target=left), words, words)
+        pairs = LanguagePairDataset(sentences, lengths, words, sentences, lengths, words, left_pad_target=left)
+        sample = pairs.collater([pairs[number] for number in range(3)])
+        forced = {"prefix_tokens": sample["target"][:, :2]}
+        scored = task.inference_step(SequenceScorer(words), [model], sample)
+        prefixed = task.inference_step(SequenceGenerator([model], words, max_len_b=9), [model], sample, **forced)
+        assert [one[0]["tokens"][:2].tolist() for one in prefixed] == [[5, 6]] * 3
+        found.append([one[0]["score"].item() for one in (*scored, *prefixed)])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
 def test_fewer_translations_than_the_beam_are_aligned():
