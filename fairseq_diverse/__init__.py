@@ -28,6 +28,7 @@ def register() -> None:
         average_weights_from_the_start,
         block_repeated_ngrams,
         combine_without_upsampling,
+        count_whole_updates,
         diversify_by_sentence,
         read_cached_data_anywhere,
         read_left_padded_targets,
@@ -46,6 +47,7 @@ def register() -> None:
     keep_precision_when_resumed()
     unscale_amp_once()
     average_weights_from_the_start()
+    count_whole_updates()
     refuse_wrong_trainings()
     combine_without_upsampling()
     read_cached_data_anywhere()

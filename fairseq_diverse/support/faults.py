@@ -27,6 +27,23 @@ def _step_of_torch(step: Any, self: Any) -> None:
     self.scaler.update()
 
 
+def count_whole_updates() -> None:
+    """Let the last update of an epoch count all its batches, in several processes with --update-freq. Idempotent.
+
+    Where the last batch of a process is empty, fairseq counts none of its others: the sum of the gradients was divided
+    by too small a number.
+    """
+    from fairseq.trainer import Trainer
+
+    patch(Trainer, "train_step", _without_empty_batches)
+
+
+def _without_empty_batches(train_step: Any, self: Any, samples: list[Any], *args: Any, **flags: Any) -> Any:
+    if not self.is_fsdp:  # whose processes need equal numbers of batches
+        samples = [one for one in samples if one is not None and len(one)] or samples
+    return train_step(self, samples, *args, **flags)
+
+
 def average_weights_from_the_start() -> None:
     """Let --store-ema copy whole numbers, such as buffers of mechanisms, and begin with the weights of a checkpoint
     that has no average. Idempotent.

@@ -18,7 +18,7 @@ from fairseq_diverse.models.loading import load_models
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model, terms
-from tests.integration.commands import DEVICES, ON_A_GPU, TINY, USER_DIR, make_data, run
+from tests.integration.commands import DEVICES, ON_A_GPU, TINY, USER_DIR, make_data, run, train_in_two_processes
 
 ROUTING = "--routing em --routing-on encoder:1,decoder:1,cross:2"
 DISAGREEMENT = "--criterion label_smoothed_cross_entropy_with_disagreement --disagreement subspace,position,output"
@@ -262,6 +262,17 @@ def test_a_new_mechanism_in_the_folder_of_another_model_is_refused(data, tmp_pat
     last = result.stderr.splitlines()[-1]
     assert last.startswith(f"error: {message}") and "Traceback" not in result.stderr
     assert "--reset-optimizer" in last and run("train", *common, "--reset-optimizer").returncode == 0
+
+
+def test_an_incomplete_update_in_two_processes_equals_that_of_one(data, tmp_path):
+    """Three batches an epoch, of which the second process has one."""
+    flags = "--dropout 0 --optimizer sgd --lr 0.1 --max-tokens 400 --batch-size 20 --required-batch-size-multiple 1"
+    words = [data, *TINY.split(), *flags.split(), "--max-update", 2, "--disable-validation"]
+    one = run("train", *words, "--update-freq", 4, "--save-dir", tmp_path / "one")
+    two = train_in_two_processes(*words, "--update-freq", 2, "--save-dir", tmp_path / "two")[0]
+    expected, got = figures(one.stdout + one.stderr, "train_inner"), figures(two, "train_inner")
+    for name in ("loss", "gnorm", "bsz"):
+        assert [update[name] for update in got] == pytest.approx([update[name] for update in expected], abs=2e-3)
 
 
 def test_eval_bleu(data, tmp_path):
