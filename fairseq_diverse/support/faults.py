@@ -1,10 +1,11 @@
 """Faults of fairseq: flags that train or search something else than they say, and data that it fails to read."""
 
-import math
 import os
 import sys
 from typing import Any
 
+import torch
+from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
@@ -163,19 +164,24 @@ def block_repeated_ngrams() -> None:
 
     Without its CUDA extension, fairseq compares them with the end of the buffer, which is empty until the last steps.
     """
-    from fairseq.ngram_repeat_block import NGramRepeatBlock
+    from fairseq import sequence_generator
 
-    patch(NGramRepeatBlock, "_no_repeat_ngram", _block_in_what_is_written)
+    sequence_generator.NGramRepeatBlock = RepeatedNgrams
 
 
-def _block_in_what_is_written(
-    block: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
-) -> Tensor:
-    before = lprobs.clone()
-    if self.no_repeat_ngram_size == 1:  # of which fairseq finds none
-        lprobs.scatter_(1, tokens[:, 1 : step + 1], -math.inf)
-    blocked = block(self, tokens[:, : step + 1], lprobs, bsz, beam_size, step)
-    return blocked.where(blocked.isfinite().any(1, keepdim=True), before)
+class RepeatedNgrams(NGramRepeatBlock):
+    """A generator's search for n-grams; torch.jit.script can compile it, as fairseq's."""
+
+    def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+        size = self.no_repeat_ngram_size
+        if step < size:
+            return lprobs
+        written = tokens[:, 1 : step + 1]
+        ngrams = written.unfold(1, size, 1)
+        begun = (ngrams[:, :, :-1] == written[:, None, step + 1 - size :]).all(2)
+        repeated = torch.zeros_like(lprobs).scatter_add(1, ngrams[:, :, -1], begun.to(lprobs)) > 0
+        blocked = lprobs.masked_fill(repeated, float("-inf"))
+        return blocked.where(blocked.isfinite().any(1, keepdim=True), lprobs)
 
 
 def refuse_other_words() -> None:

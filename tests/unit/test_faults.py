@@ -95,6 +95,7 @@ def test_no_ngram_is_repeated_after_a_prefix(size):
     words, model = dictionary(), build_model(seed=8).eval()
     limits = {"min_len": 15, "max_len_b": 20, "no_repeat_ngram_size": size}
     generator = SequenceGenerator([model], words, beam_size=4, **limits)
+    torch.jit.script(generator.repeat_ngram_blocker)
     forced = [7, 7, 7, 7]
     for prefix in ([], forced):
         given = torch.tensor([prefix] * 3) if prefix else None
