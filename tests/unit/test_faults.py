@@ -28,6 +28,7 @@ from omegaconf import OmegaConf
 
 from fairseq_diverse import register
 from fairseq_diverse.support.errors import UserError, install_error_hook
+from fairseq_diverse.support.faults import RepeatedNgrams
 from fairseq_diverse.testing.models import batch, build_model, dictionary
 
 register()  # where this file runs alone
@@ -105,6 +106,18 @@ def test_no_ngram_is_repeated_after_a_prefix(size):
             later = tokens[len(prefix) :]
             ngrams = [tuple(later[at : at + size]) for at in range(len(later) - size + 1)]
             assert tokens[: len(prefix)] == prefix and len(set(ngrams)) == len(ngrams)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_only_words_that_repeat_an_ngram_are_blocked(size):
+    tokens = torch.randint(4, 8, (6, 13), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0] = 2  # </s>, with which fairseq begins
+    for step in range(12):
+        blocked = RepeatedNgrams(size)._no_repeat_ngram(tokens, torch.zeros(6, 10), 6, 1, step).isinf()
+        for row in range(6):
+            written = tokens[row, 1 : step + 1].tolist()
+            ngrams = {tuple(written[at : at + size]) for at in range(step - size + 1)}
+            assert blocked[row].tolist() == [(*written[step + 1 - size :], word) in ngrams for word in range(10)]
 
 
 @pytest.mark.parametrize(
