@@ -39,7 +39,8 @@ def attention_maps(model: DiverseTransformerModel, sample: dict[str, Tensor], on
         flag: name of the flag in error messages.
 
     Returns:
-        ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 - lambda).
+        ``{(component, layer): (H, B, T, S)}``. Rows of real queries sum to 1 (differential attention: to 1 - lambda;
+        another ``normalize``: to what it gives).
         For interacting heads: the mean over the heads of the keys (``interacting_weights``).
 
     Raises:

@@ -221,18 +221,26 @@ def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bo
 
 
 def called_twice(flags: Flags) -> None:
-    """In evaluation, a second call has the same outputs and mechanisms store nothing; long sentences work."""
+    """In evaluation, a second call has the same outputs; mechanisms store nothing on themselves, nor in decoding; long
+    sentences work."""
     model = trained_model({**flags, **POSITIONS}).eval()
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Mechanism)}
     before = {name: _held(module) for name, module in modules.items()}
     with torch.no_grad():
         first, second = (model(**batch())[0] for _ in range(2))
-        for name, module in modules.items():
-            changed = [key for key, held in _held(module).items() if held != before[name].get(key)]
-            require(not changed, f"{name}: a call stores {', '.join(changed)} on the module")
+        _stores_nothing(modules, before, "a call")
         require(torch.equal(first, second), "a second call in evaluation gives other outputs")
+        _decode(model, where_placed(flags), torch.randn(5, 3, 24))
+        model.eval()
+        _stores_nothing(modules, before, "a decoding step", "; keep it in context.memory")
         long, _ = model(**batch((250, 4), (249, 6)))
     require(bool(long.isfinite().all()), "an output of a long sentence is not finite")
+
+
+def _stores_nothing(modules: dict[str, Mechanism], before: dict[str, dict], when: str, hint: str = "") -> None:
+    for name, module in modules.items():
+        changed = [key for key, held in _held(module).items() if held != before[name].get(key)]
+        require(not changed, f"{name}: {when} stores {', '.join(changed)} on the module{hint}")
 
 
 def _held(module: Any) -> dict[str, list[int]]:

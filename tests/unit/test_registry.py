@@ -1091,9 +1091,26 @@ class KeepsStateOnItself(Mechanism):
         return heads + self.step * before
 
 
+class CountsItsSteps(Mechanism):
+    """Scales by the position, which in decoding it counts on itself: right for the first batch only."""
+
+    Settings = On
+
+    def __init__(self, settings, where):
+        super().__init__(settings, where)
+        self.steps = 0
+
+    def gate(self, heads, context):
+        if context.memory is None:
+            return heads * torch.arange(1, heads.size(2) + 1, device=heads.device)[:, None]
+        self.steps += 1
+        return heads * self.steps
+
+
 @pytest.mark.parametrize(
     ("cls", "holds", "component", "message"),
     [
+        (CountsItsSteps, properties.called_twice, "decoder", "a decoding step stores steps on the module; keep it in"),
         (ReadsTheFuture, properties.causality, "decoder", "outputs before position 2: differs by"),
         (
             ForgetsThePadding,
