@@ -111,6 +111,8 @@ COMPARED = {
     "evolving": Row("evolving", EVERYWHERE),
     "differential": Row("differential", EVERYWHERE),
     "gated": Row("gated element", EVERYWHERE),
+    "rel-pos": Row("relative", "encoder"),
+    "talking": Row("talking", EVERYWHERE),
 }
 CORPORA = {"iwslt14": ("iwslt14", 1408, 2), "wmt14": ("base", 2432, 4)}
 

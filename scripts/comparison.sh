@@ -5,7 +5,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ ${1:-} != iwslt14 && ${1:-} != wmt14 ]]; then
     echo "usage: $0 iwslt14|wmt14 [FLAG...]" >&2
-    echo "iwslt14 trains nine systems with five seeds each. wmt14 trains the baseline and the three mechanisms with the" >&2
+    echo "iwslt14 trains eleven systems with five seeds each. wmt14 trains the baseline and the three mechanisms with the" >&2
     echo "lowest NLL on IWSLT14, with three seeds each; finish iwslt14 first, and give the same --set to both." >&2
     echo "FLAG: any flag of scripts/table.sh, such as --raw DIR, --jobs 8, --rows a,b, --gpus-of-paper, --set fp16=true, --slurm ..." >&2
     echo "--dry-run prints the commands and trains nothing. Modelled hours: docs/scaling.md." >&2

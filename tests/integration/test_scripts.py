@@ -218,7 +218,7 @@ def test_trained_encoders_are_probed(tmp_path, toy):
 
 def test_the_comparison_at_the_papers_size(tmp_path):
     shown = call("comparison.sh", "iwslt14", "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
-    assert len(re.findall(r"^# [\w-]+ seed [1-5]: data iwslt14_de_en not prepared, ", shown, re.MULTILINE)) == 9 * 5
+    assert len(re.findall(r"^# [\w-]+ seed [1-5]: data iwslt14_de_en not prepared, ", shown, re.MULTILINE)) == 11 * 5
     chosen = call("comparison.sh", "wmt14", "--rows", "baseline,em", "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
     assert re.findall(r"^# ([\w-]+) seed (\d): ", chosen, re.MULTILINE) == [
         (row, seed) for row in ("baseline", "em") for seed in "123"
