@@ -23,8 +23,8 @@ FAIRSEQ = {
         "languages with --source-lang and --target-lang"
     ),
     r"FileNotFoundError: Dataset not found: (\S+) \((.*)\)": (
-        r"\2: no split \1 of these languages; see --source-lang, --target-lang, and --train-subset, --valid-subset or "
-        "--gen-subset"
+        r"\2: no split \1 of these languages; see --source-lang, --target-lang, --dataset-impl, and --train-subset, "
+        "--valid-subset or --gen-subset"
     ),
     r"Exception: Size of sample #(\d+) is invalid .*since max_positions=(.*), skip this example.*": (
         r"sentence \1 (counted from 0) is longer than the \2 positions of model and task: raise --max-source-positions "
@@ -34,6 +34,27 @@ FAIRSEQ = {
     r"Exception: The dataset is empty\..*": (
         "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-positions, "
         "--max-tokens), or fewer sentences remain than --required-batch-size-multiple"
+    ),
+    r"AssertionError: Sentences lengths should not exceed max_tokens=(\d+)": (
+        r"--max-tokens \1: less than the longest sentence has; raise it, or --max-tokens-valid for validation"
+    ),
+    r"RuntimeError: selected index k out of range": "--sampling-topk: more than the words of the target dictionary",
+    r"JSONDecodeError: (.*)": (
+        r"--eval-bleu-args, --eval-bleu-detok-args: no JSON (\1); quote it for the shell, as in "
+        """--eval-bleu-args '{"beam": 5}'"""
+    ),
+    r"MissingMandatoryValue: Missing mandatory value: (sentencepiece_model|bpe_codes)": (
+        r"--bpe: needs \1, the file (--sentencepiece-model, --bpe-codes)"
+    ),
+    r"ConfigCompositionException: Error merging override lr_scheduler\.total_num_update=null": (
+        "--lr-scheduler polynomial_decay: needs --total-num-update"
+    ),
+    r"ImportError: (Please install .*)": r"\1",
+    r"TypeError: \"hypothesis\" expects pre-tokenized hypothesis.*": (
+        "--scoring meteor: fairseq 0.12.3.1 does not work with this NLTK; use `fairseq-diverse score --metrics meteor`"
+    ),
+    r"(AssertionError: Torch not compiled with CUDA|RuntimeError: (No CUDA GPUs|Found no NVIDIA driver)).*": (
+        "torch finds no GPU, which --fp16 and --quant-noise-scalar need; on a CPU, leave them out or take --bf16"
     ),
     r"InductorError: (InvalidCxxCompiler|CppCompileError|TritonMissing|GPUTooOldForTriton): (.*)": (
         r"--compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave "
@@ -60,7 +81,7 @@ FAIRSEQ = {
     ),
     r"ValueError: --finetune-from-model and --restore-file .*": "--finetune-from-model, --restore-file: give only one",
     r"ValueError: --finetune-from-model (.*) does not exist": r"--finetune-from-model \1: no such checkpoint",
-    r"AssertionError: (--\w.*|Must specify batch size .*)": r"\1",
+    r"(?:Assertion|Value)Error: (--\w.*|Must specify batch size .*)": r"\1",
     r"AssertionError: min_len cannot be larger than max_len.*": (
         "--min-len: longer than a translation may be by --max-len-a, --max-len-b and the model's positions"
     ),

@@ -448,6 +448,9 @@ def test_prefix_size(data, checkpoint):
         ("--diverse-beam-groups 3 --beam 4", "--diverse-beam-groups: does not divide --beam"),
         ("--diverse-beam-groups 2 --match-source-len", "--diversity-rate, --match-source-len: only one"),
         ("--tokenizer moses", "--tokenizer moses: needs --source-lang and --target-lang"),
+        ("--sampling --sampling-topk 99 --nbest 2", "--sampling-topk: more than the words of the target dictionary"),
+        ("--max-tokens 3", "--max-tokens 3: less than the longest sentence has"),
+        ("--bpe subword_nmt", "--bpe: needs bpe_codes, the file"),
     ],
 )
 def test_impossible_flags_of_decoding_are_one_line(data, checkpoint, flags, message):
@@ -587,6 +590,8 @@ def test_validate(data, tmp_path):
             "--best-checkpoint-metric bleu --maximize-best-checkpoint-metric",
             "--best-checkpoint-metric bleu: add --eval-bleu",
         ),
+        ("--lr-scheduler polynomial_decay", "--lr-scheduler polynomial_decay: needs --total-num-update"),
+        ("--eval-bleu --eval-bleu-args {beam:5}", "--eval-bleu-args, --eval-bleu-detok-args: no JSON (Expecting"),
     ],
 )
 def test_flags_that_fairseq_trains_wrong_with_are_refused(data, tmp_path, flags, message):

@@ -456,6 +456,13 @@ def test_resumed_half_precision_has_the_trained_weights():
             "sentence 4 (counted from 0) is longer than the (6, 5) positions of model and task: raise --max-source",
         ),
         (Exception("The dataset is empty. This"), "no batches: every sentence is too long"),
+        (ImportError("Please install editdistance to use WER scorer"), "Please install editdistance to use WER scorer"),
+        (
+            TypeError('"hypothesis" expects pre-tokenized hypothesis (Iterable[str]): w1 w2'),
+            "--scoring meteor: fairseq 0.12.3.1 does not work with this NLTK",
+        ),
+        (AssertionError("Torch not compiled with CUDA enabled"), "torch finds no GPU, which --fp16 and"),
+        (RuntimeError("No CUDA GPUs are available"), "torch finds no GPU, which --fp16 and"),
         (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
         (
             RuntimeError(
@@ -468,6 +475,10 @@ def test_resumed_half_precision_has_the_trained_weights():
             "--compile-layers: torch.compile cannot compile here (InvalidCxxCompiler: No working C++ compiler ",
         ),
         (AssertionError("--path required for generation!"), "--path required for generation!"),
+        (
+            ValueError("--share-all-embeddings requires a joined dictionary"),
+            "--share-all-embeddings requires a joined dictionary",
+        ),
         (AssertionError("shapes differ"), None),
         (Exception("--a goes with --b\nmore"), "--a goes with --b"),
         (FileNotFoundError("another"), None),
