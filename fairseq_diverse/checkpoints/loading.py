@@ -324,12 +324,20 @@ def _with_readable_errors(
     settings = {**(arg_overrides or {}), **dict.fromkeys(INITIAL_FILES)}
     try:
         with only_trained():
-            return load(filenames, settings, *args, **kwargs)
+            found = load(filenames, settings, *args, **kwargs)
     except (MemoryError, UserError):
         raise
     except Exception as error:
         data = settings.get("data", "the data given")
         raise UserError(_load_problem(", ".join(filenames), data, error)) from error
+    _, cfg, task = found
+    source, target = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
+    read = [getattr(getattr(task, "cfg", None), f"{side}_lang", None) for side in ("target", "source")]
+    if source != target and read == [source, target]:  # of the data files' names, where no flag gives the languages
+        raise UserError(
+            f"{filenames[-1]}: translates from {source} to {target}; give --source-lang {source} --target-lang {target}"
+        )
+    return found
 
 
 def _load_problem(names: str, data: str, error: Exception) -> str:

@@ -599,6 +599,15 @@ def test_flags_that_fairseq_trains_wrong_with_are_refused(data, tmp_path, flags,
     assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
 
 
+def test_the_other_direction_is_refused(data, tmp_path):
+    """fairseq takes the direction from the names of the data files, and a joined dictionary has the words of both."""
+    train(data, tmp_path, "--source-lang de --target-lang en", updates=1)
+    flags = (data, "--path", tmp_path / "checkpoint_last.pt", *DECODING.split())
+    refused = run("generate", *flags, check=False)
+    assert refused.returncode and "translates from de to en; give --source-lang de" in refused.stderr.splitlines()[-1]
+    assert run("generate", *flags, "--source-lang", "de", "--target-lang", "en").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
