@@ -30,8 +30,8 @@ def register() -> None:
         combine_without_upsampling,
         count_whole_updates,
         diversify_by_sentence,
+        read_all_targets,
         read_cached_data_anywhere,
-        read_left_padded_targets,
         refuse_ignored_flags,
         refuse_missing_constraints,
         refuse_other_words,
@@ -52,7 +52,7 @@ def register() -> None:
     combine_without_upsampling()
     read_cached_data_anywhere()
     diversify_by_sentence()
-    read_left_padded_targets()
+    read_all_targets()
     align_fewer_than_the_beam()
     block_repeated_ngrams()
     refuse_missing_constraints()

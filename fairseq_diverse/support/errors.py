@@ -94,10 +94,7 @@ FAIRSEQ = {
     r"NotImplementedError: Target-side constraints were provided, .*": (
         "--constraints: without --sampling, --diverse-beam-groups, --diversity-rate and --match-source-len"
     ),
-    r"AssertionError: (\d+) < \1": (
-        "--constraints: longer than a translation may be by --max-len-a and --max-len-b; or with --prefix-size, the "
-        "reference of a sentence is empty"
-    ),
+    r"AssertionError: (\d+) < \1": "--constraints: longer than a translation may be by --max-len-a and --max-len-b",
     r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",
     r"AssertionError: could not find dataset: (.*)": r"\1: no such split; see --train-subset and --valid-subset",
     r"IndexError: Target (-?\d+) is out of bounds\.": (

@@ -138,17 +138,18 @@ def _generate_without_filling(generate: Any, self: Any, *args: Any, **flags: Any
     return [[one for one in found if "filling" not in one] for found in generate(self, *args, **flags)]
 
 
-def read_left_padded_targets() -> None:
-    """Let --score-reference and --prefix-size read what --left-pad-target pads on the left. Idempotent.
+def read_all_targets() -> None:
+    """Let --score-reference and --prefix-size read what --left-pad-target pads on the left, and let an empty reference
+    force no prefix. Idempotent.
 
-    fairseq takes the padding for the first words.
+    fairseq takes the padding for the first words, and forces the end before the first word: an AssertionError.
     """
     from fairseq.tasks import FairseqTask
 
-    patch(FairseqTask, "inference_step", _infer_padded_right)
+    patch(FairseqTask, "inference_step", _infer_from_words)
 
 
-def _infer_padded_right(
+def _infer_from_words(
     infer: Any, self: Any, generator: Any, models: Any, sample: Any, prefix_tokens: Any = None, **flags: Any
 ) -> Any:
     if getattr(self.cfg, "left_pad_target", False) and sample.get("target") is not None:
@@ -156,6 +157,9 @@ def _infer_padded_right(
         read = {"prev_output_tokens": sample["net_input"]["prev_output_tokens"].gather(1, order)}
         sample = {**sample, "target": sample["target"].gather(1, order), "net_input": {**sample["net_input"], **read}}
         prefix_tokens = prefix_tokens if prefix_tokens is None else sample["target"][:, : prefix_tokens.size(1)]
+    if prefix_tokens is not None:
+        words = self.target_dictionary
+        prefix_tokens = prefix_tokens.masked_fill(prefix_tokens[:, :1].eq(words.eos()), words.pad())
     return infer(self, generator, models, sample, prefix_tokens, **flags)
 
 

@@ -162,6 +162,22 @@ def test_targets_padded_on_the_left_are_read_as_others():
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
+def test_an_empty_reference_forces_no_prefix():
+    """As without --prefix-size."""
+    words, model, inputs = dictionary(), build_model(seed=8).eval(), batch(parsed=False)
+    task = TranslationTask(TranslationConfig(), words, words)
+    generator = SequenceGenerator([model], words, max_len_b=9)
+    forced = torch.tensor([[5, 6], [words.eos(), words.pad()], [7, words.eos()]])
+    free, found = (
+        [
+            [one["tokens"].tolist() for one in sentence]
+            for sentence in task.inference_step(generator, [model], {"net_input": dict(inputs)}, **prefix)
+        ]
+        for prefix in ({}, {"prefix_tokens": forced})
+    )
+    assert found[1] == free[1] and found[0][0][:2] == [5, 6] and found[2][0] == [7, words.eos()]
+
+
 def test_fewer_translations_than_the_beam_are_aligned():
     """Each as in a batch of its own."""
     words, model, inputs = dictionary(), build_model(seed=8).eval(), batch(parsed=False)
