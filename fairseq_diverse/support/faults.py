@@ -287,6 +287,8 @@ def check_training(cfg: Any) -> None:
         raise UserError(f"--maximize-best-checkpoint-metric: lower is better for {metric}; leave it out")
     if metric == "bleu" and not getattr(cfg.task, "eval_bleu", True):
         raise UserError("--best-checkpoint-metric bleu: add --eval-bleu, which computes it")
+    if getattr(cfg.lr_scheduler, "_name", "") == "inverse_sqrt" and not cfg.lr_scheduler.warmup_updates:
+        raise UserError("--warmup-updates 0: --lr-scheduler inverse_sqrt needs at least 1")
     half = cfg.common.fp16 or cfg.common.bf16
     copied = half and not (cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16)
     if getattr(cfg.model, "quant_noise_pq", 0):

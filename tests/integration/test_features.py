@@ -590,6 +590,7 @@ def test_validate(data, tmp_path):
             "--best-checkpoint-metric bleu --maximize-best-checkpoint-metric",
             "--best-checkpoint-metric bleu: add --eval-bleu",
         ),
+        ("--lr-scheduler inverse_sqrt --warmup-updates 0", "--warmup-updates 0: --lr-scheduler inverse_sqrt needs"),
         ("--lr-scheduler polynomial_decay", "--lr-scheduler polynomial_decay: needs --total-num-update"),
         ("--eval-bleu --eval-bleu-args {beam:5}", "--eval-bleu-args, --eval-bleu-detok-args: no JSON (Expecting"),
     ],
