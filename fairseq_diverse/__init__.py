@@ -32,6 +32,7 @@ def register() -> None:
         diversify_by_sentence,
         read_all_targets,
         read_cached_data_anywhere,
+        refuse_empty_data,
         refuse_ignored_flags,
         refuse_missing_constraints,
         refuse_other_words,
@@ -49,6 +50,7 @@ def register() -> None:
     average_weights_from_the_start()
     count_whole_updates()
     refuse_wrong_trainings()
+    refuse_empty_data()
     combine_without_upsampling()
     read_cached_data_anywhere()
     diversify_by_sentence()

@@ -260,6 +260,26 @@ def _upsample_by_one(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -
     init(self, cfg, *args, **flags)
 
 
+def refuse_empty_data() -> None:
+    """Make data of which no sentence is short enough end in one line. Idempotent.
+
+    fairseq makes no batches of them: an IndexError.
+    """
+    from fairseq.tasks import FairseqTask
+
+    patch(FairseqTask, "filter_indices_by_size", _keep_some)
+
+
+def _keep_some(keep: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any) -> Any:
+    kept = keep(self, indices, dataset, max_positions, *args)
+    if not len(kept):
+        raise UserError(
+            f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task: raise "
+            "--max-source-positions and --max-target-positions (--max-positions of a language model), or --max-tokens"
+        )
+    return kept
+
+
 def refuse_wrong_trainings() -> None:
     """Make a training with flags that fairseq cannot combine end in one line before it starts. Idempotent."""
     from fairseq.trainer import Trainer

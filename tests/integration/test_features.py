@@ -451,6 +451,7 @@ def test_prefix_size(data, checkpoint):
         ("--sampling --sampling-topk 99 --nbest 2", "--sampling-topk: more than the words of the target dictionary"),
         ("--max-tokens 3", "--max-tokens 3: less than the longest sentence has"),
         ("--bpe subword_nmt", "--bpe: needs bpe_codes, the file"),
+        ("--skip-invalid-size-inputs-valid-test --max-source-positions 2", "none of the 8 sentences is within the (2,"),
     ],
 )
 def test_impossible_flags_of_decoding_are_one_line(data, checkpoint, flags, message):
