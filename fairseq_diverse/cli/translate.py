@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-len-a",
         type=float,
         default=0.0,
-        help="output length in subwords: at most A times the source's length plus B (default: 0)",
+        help="output length in subwords: at most A times that of the longest source in the batch plus B (default: 0)",
     )
     parser.add_argument("--max-len-b", type=int, default=200, help="see --max-len-a (default: %(default)s)")
     parser.add_argument(
