@@ -27,6 +27,7 @@ def register() -> None:
         align_fewer_than_the_beam,
         average_weights_from_the_start,
         block_repeated_ngrams,
+        check_before_training,
         combine_without_upsampling,
         count_whole_updates,
         diversify_by_sentence,
@@ -49,6 +50,7 @@ def register() -> None:
     unscale_amp_once()
     average_weights_from_the_start()
     count_whole_updates()
+    check_before_training()
     refuse_wrong_trainings()
     refuse_empty_data()
     combine_without_upsampling()

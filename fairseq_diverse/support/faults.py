@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import torch
+from fairseq.logging import metrics
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor
 
@@ -278,6 +279,42 @@ def _keep_some(keep: Any, self: Any, indices: Any, dataset: Any, max_positions: 
             "--max-source-positions and --max-target-positions (--max-positions of a language model), or --max-tokens"
         )
     return kept
+
+
+def check_before_training() -> None:
+    """Make a training end in one line where --restore-file is missing, or the best checkpoint's metric is not computed.
+    Idempotent.
+
+    fairseq starts anew without the file, and ends in a KeyError after the first validation.
+    """
+    from fairseq.trainer import Trainer
+
+    patch(Trainer, "load_checkpoint", _load_and_check)
+
+
+def _load_and_check(load: Any, self: Any, filename: str, *args: Any, **flags: Any) -> Any:
+    loaded = load(self, filename, *args, **flags)
+    kept = self.cfg.checkpoint
+    last = os.path.join(kept.save_dir, "checkpoint_last.pt")  # absent in the first run of a script that resumes
+    asked = kept.restore_file != "checkpoint_last.pt" and os.path.abspath(kept.restore_file) != os.path.abspath(last)
+    if loaded is None and asked:
+        raise UserError(f"--restore-file {kept.restore_file}: no such file")
+    if not self.cfg.dataset.disable_validation and kept.best_checkpoint_metric not in ("loss", "bleu"):
+        _check_metric(self, kept.best_checkpoint_metric)
+    return loaded
+
+
+def _check_metric(trainer: Any, metric: str) -> None:
+    """Raise ``UserError`` if the validation of one batch does not compute a metric."""
+    batch = trainer.get_valid_iterator(trainer.cfg.dataset.valid_subset.split(",")[0]).first_batch
+    with metrics.aggregate(new_root=True) as computed:
+        trainer.valid_step(batch)
+    names = computed.get_smoothed_values().keys()
+    if metric not in names:
+        raise UserError(
+            f"--best-checkpoint-metric {metric}: not computed in validation; give one of "
+            f"{', '.join(sorted(names - {'bsz', 'wpb', 'wps'}))}"
+        )
 
 
 def refuse_wrong_trainings() -> None:

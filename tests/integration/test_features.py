@@ -591,6 +591,11 @@ def test_validate(data, tmp_path):
             "--best-checkpoint-metric bleu --maximize-best-checkpoint-metric",
             "--best-checkpoint-metric bleu: add --eval-bleu",
         ),
+        (
+            "--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric",
+            "--best-checkpoint-metric accuracy: not computed in validation; give one of loss, nll_loss, ppl\n",
+        ),
+        ("--restore-file absent.pt", "--restore-file absent.pt: no such file"),
         ("--lr-scheduler inverse_sqrt --warmup-updates 0", "--warmup-updates 0: --lr-scheduler inverse_sqrt needs"),
         ("--lr-scheduler polynomial_decay", "--lr-scheduler polynomial_decay: needs --total-num-update"),
         ("--eval-bleu --eval-bleu-args {beam:5}", "--eval-bleu-args, --eval-bleu-detok-args: no JSON (Expecting"),
@@ -599,6 +604,15 @@ def test_validate(data, tmp_path):
 def test_flags_that_fairseq_trains_wrong_with_are_refused(data, tmp_path, flags, message):
     result = run("train", data, *TINY.split(), *flags.split(), "--save-dir", tmp_path / "run", check=False)
     assert result.returncode != 0 and message in result.stderr and "Traceback" not in result.stderr
+    assert not figures(result.stderr, "train_inner")
+
+
+def test_a_metric_of_a_flag_chooses_the_best_checkpoint(data, tmp_path):
+    flags = "--report-accuracy --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"
+    again = f"--restore-file {tmp_path}/checkpoint_last.pt"  # absent at first
+    (validated,) = figures(train(data, tmp_path, f"{flags} {again}")[1], "valid")
+    best = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["best"]
+    assert best == validated["valid_accuracy"]
 
 
 def test_the_other_direction_is_refused(data, tmp_path):
