@@ -36,7 +36,7 @@ def register() -> None:
         refuse_empty_data,
         refuse_ignored_flags,
         refuse_missing_constraints,
-        refuse_other_words,
+        refuse_wrong_searches,
         refuse_wrong_trainings,
         unscale_amp_once,
     )
@@ -60,7 +60,7 @@ def register() -> None:
     align_fewer_than_the_beam()
     block_repeated_ngrams()
     refuse_missing_constraints()
-    refuse_other_words()
+    refuse_wrong_searches()
     refuse_ignored_flags()
     gather_predictions()
     install_error_hook()

@@ -335,7 +335,9 @@ def _with_readable_errors(
     read = [getattr(getattr(task, "cfg", None), f"{side}_lang", None) for side in ("target", "source")]
     if source != target and read == [source, target]:  # of the data files' names, where no flag gives the languages
         raise UserError(
-            f"{filenames[-1]}: translates from {source} to {target}; give --source-lang {source} --target-lang {target}"
+            f"{filenames[-1]}: translates from {source} to {target}; give --source-lang {source} --target-lang "
+            f"{target}, or for a model of both directions --model-overrides \"{{'source_lang': '{target}', "
+            f"'target_lang': '{source}'}}\""
         )
     return found
 

@@ -38,7 +38,6 @@ FAIRSEQ = {
     r"AssertionError: Sentences lengths should not exceed max_tokens=(\d+)": (
         r"--max-tokens \1: less than the longest sentence has; raise it, or --max-tokens-valid for validation"
     ),
-    r"RuntimeError: selected index k out of range": "--sampling-topk: more than the words of the target dictionary",
     r"JSONDecodeError: (.*)": (
         r"--eval-bleu-args, --eval-bleu-detok-args: no JSON (\1); quote it for the shell, as in "
         """--eval-bleu-args '{"beam": 5}'"""
@@ -54,7 +53,7 @@ FAIRSEQ = {
         "--scoring meteor: fairseq 0.12.3.1 does not work with this NLTK; use `fairseq-diverse score --metrics meteor`"
     ),
     r"(AssertionError: Torch not compiled with CUDA|RuntimeError: (No CUDA GPUs|Found no NVIDIA driver)).*": (
-        "torch finds no GPU, which --fp16 and --quant-noise-scalar need; on a CPU, leave them out or take --bf16"
+        "torch finds no GPU: on a CPU, leave out --fp16 and --quant-noise-scalar, or take --bf16"
     ),
     r"InductorError: (InvalidCxxCompiler|CppCompileError|TritonMissing|GPUTooOldForTriton): (.*)": (
         r"--compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave "

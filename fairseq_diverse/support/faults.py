@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import torch
+from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor
@@ -189,17 +190,18 @@ class RepeatedNgrams(NGramRepeatBlock):
         return blocked.where(blocked.isfinite().any(1, keepdim=True), lprobs)
 
 
-def refuse_other_words() -> None:
-    """Make --lm-path end in one line where the language model numbers words otherwise than the targets. Idempotent.
+def refuse_wrong_searches() -> None:
+    """Make --lm-path end in one line where the language model numbers words otherwise than the targets, and
+    --sampling-topk where there are fewer words. Idempotent.
 
-    fairseq adds its scores by number: those of other words, or an error where the sizes differ.
+    fairseq adds the scores of a language model by number: those of other words, or an error where the sizes differ.
     """
     from fairseq.sequence_generator import SequenceGenerator
 
-    patch(SequenceGenerator, "__init__", _check_language_model)
+    patch(SequenceGenerator, "__init__", _check_search)
 
 
-def _check_language_model(
+def _check_search(
     init: Any, self: Any, models: Any, tgt_dict: Any, *args: Any, lm_model: Any = None, **flags: Any
 ) -> None:
     words = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)
@@ -208,6 +210,8 @@ def _check_language_model(
             "--lm-path: dict.txt in the data folder has other words than the target dictionary, or in another order; "
             "the language model must be trained with the target dictionary (fairseq-preprocess --srcdict)"
         )
+    if (topk := getattr(flags.get("search_strategy"), "sampling_topk", 0)) > len(tgt_dict):
+        raise UserError(f"--sampling-topk {topk}: the target dictionary has only {len(tgt_dict)} words")
     init(self, models, tgt_dict, *args, lm_model=lm_model, **flags)
 
 
@@ -297,7 +301,7 @@ def _load_and_check(load: Any, self: Any, filename: str, *args: Any, **flags: An
     kept = self.cfg.checkpoint
     last = os.path.join(kept.save_dir, "checkpoint_last.pt")  # absent in the first run of a script that resumes
     asked = kept.restore_file != "checkpoint_last.pt" and os.path.abspath(kept.restore_file) != os.path.abspath(last)
-    if loaded is None and asked:
+    if asked and not PathManager.isfile(filename):
         raise UserError(f"--restore-file {kept.restore_file}: no such file")
     if not self.cfg.dataset.disable_validation and kept.best_checkpoint_metric not in ("loss", "bleu"):
         _check_metric(self, kept.best_checkpoint_metric)

@@ -448,7 +448,7 @@ def test_prefix_size(data, checkpoint):
         ("--diverse-beam-groups 3 --beam 4", "--diverse-beam-groups: does not divide --beam"),
         ("--diverse-beam-groups 2 --match-source-len", "--diversity-rate, --match-source-len: only one"),
         ("--tokenizer moses", "--tokenizer moses: needs --source-lang and --target-lang"),
-        ("--sampling --sampling-topk 99 --nbest 2", "--sampling-topk: more than the words of the target dictionary"),
+        ("--sampling --sampling-topk 99 --nbest 2", "--sampling-topk 99: the target dictionary has only"),
         ("--max-tokens 3", "--max-tokens 3: less than the longest sentence has"),
         ("--bpe subword_nmt", "--bpe: needs bpe_codes, the file"),
         ("--skip-invalid-size-inputs-valid-test --max-source-positions 2", "none of the 8 sentences is within the (2,"),
@@ -622,6 +622,8 @@ def test_the_other_direction_is_refused(data, tmp_path):
     refused = run("generate", *flags, check=False)
     assert refused.returncode and "translates from de to en; give --source-lang de" in refused.stderr.splitlines()[-1]
     assert run("generate", *flags, "--source-lang", "de", "--target-lang", "en").returncode == 0
+    both = "{'source_lang': 'en', 'target_lang': 'de'}"  # as the message says
+    assert run("generate", *flags, "--model-overrides", both).returncode == 0
 
 
 @pytest.mark.parametrize(

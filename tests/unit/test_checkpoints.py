@@ -461,8 +461,8 @@ def test_resumed_half_precision_has_the_trained_weights():
             TypeError('"hypothesis" expects pre-tokenized hypothesis (Iterable[str]): w1 w2'),
             "--scoring meteor: fairseq 0.12.3.1 does not work with this NLTK",
         ),
-        (AssertionError("Torch not compiled with CUDA enabled"), "torch finds no GPU, which --fp16 and"),
-        (RuntimeError("No CUDA GPUs are available"), "torch finds no GPU, which --fp16 and"),
+        (AssertionError("Torch not compiled with CUDA enabled"), "torch finds no GPU: on a CPU, leave out --fp16"),
+        (RuntimeError("No CUDA GPUs are available"), "torch finds no GPU: on a CPU, leave out --fp16"),
         (AssertionError("Must specify batch size either with --max-tokens"), "Must specify batch size either with"),
         (
             RuntimeError(
