@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.attention.warm_start import NotTrained, only_trained
 from fairseq_diverse.checkpoints.dictionaries import OtherDictionaries
 from fairseq_diverse.checkpoints.settings import literal, printable, unsafe_setting
@@ -352,6 +353,11 @@ def _load_problem(names: str, data: str, error: Exception) -> str:
             return lines[0]
         case AssertionError() | IndexError():  # fairseq fails in its own error message
             return f"{names}: its task or model is in neither fairseq nor this package"
+        case RuntimeError() if name := _changed_mechanism(str(error)):
+            return (
+                f"{names}: its parameters of the mechanism {name!r} do not fit the class; was the code or a setting "
+                f"changed after training? {lines[-1]}"
+            )
         case RuntimeError() if any("Unexpected key" in line and "_attn." in line for line in lines):
             return (
                 f"{names}: has a mechanism that is not registered; give its --user-dir, or the flags of its training: "
@@ -369,6 +375,15 @@ def _load_problem(names: str, data: str, error: Exception) -> str:
     if type(error) is Exception:  # fairseq's message
         return f"{data}: is it a folder of prepared data for {names}? {lines[0]}"
     return f"{names}: cannot build a model from its settings ({type(error).__name__}: {lines[0]})"
+
+
+def _changed_mechanism(message: str) -> str | None:
+    """The registered mechanism of the last parameter that torch names, if all that it names are of mechanisms."""
+    names = {cls.key: name for name, cls in MECHANISMS.items()}
+    parameters = re.findall(r"size mismatch for ([\w.]+)|\"([\w.]+)\"", message)
+    keys = [re.search(r"_attn\.(\w+)\.", mismatched or absent) for mismatched, absent in parameters]
+    owners = [names.get(key[1]) if key else None for key in keys]
+    return owners[-1] if owners and all(owners) else None
 
 
 def _without_config(broadcast: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
-from fairseq_diverse.checkpoints.loading import load_checkpoint, register_safe_globals
+from fairseq_diverse.checkpoints.loading import _load_problem, load_checkpoint, register_safe_globals
 from fairseq_diverse.checkpoints.settings import EVALUATED, literal
 from fairseq_diverse.support.errors import UserError, install_error_hook
+from tests.cases import build_model
 
 NUMBERS = [
     np.array([3, 0, 1], dtype=np.int64),
@@ -401,6 +402,28 @@ def test_fairseq_reads_no_file_to_initialize_loaded_parameters(tmp_path):
     with pytest.raises(UserError, match=r"bare\.pt: damaged or not a checkpoint \(KeyError"):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "bare.pt"))
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("change", ["shape", "missing", "unexpected"])
+def test_a_mechanism_changed_after_training_is_named(change):
+    """Neither the data nor a forgotten --user-dir is blamed."""
+    model = build_model({"gated": "head"})
+    state = model.state_dict()
+    key = next(key for key in state if ".gated." in key)
+    if change == "shape":
+        state[key] = state[key][..., :1]
+    elif change == "missing":
+        del state[key]
+    else:
+        state[f"{key}_before"] = state[key]
+    with pytest.raises(RuntimeError) as error:
+        torch.nn.Module.load_state_dict(model, state)
+    problem = _load_problem("a.pt", "data", error.value)
+    assert problem.startswith("a.pt: its parameters of the mechanism 'gated' do not fit the class; was the code")
+    state["encoder.embed_tokens.weight"] = state["encoder.embed_tokens.weight"][:-1]
+    with pytest.raises(RuntimeError) as error:
+        torch.nn.Module.load_state_dict(model, state)
+    assert "of the mechanism" not in _load_problem("a.pt", "data", error.value)
 
 
 def test_resumed_half_precision_has_the_trained_weights():
