@@ -239,9 +239,12 @@ def keep_names(args: Any) -> None:
         UserError: one is recorded, but not registered.
     """
     before = (getattr(args, "own_mechanisms", None) or "").split(",")
-    if missing := [name for name in before if name and name not in MECHANISMS]:
-        raise UserError(f"the model has the mechanism {missing[0]!r}, which is not registered; give its --user-dir")
     own = [name for name, cls in MECHANISMS.items() if not cls.__module__.startswith(f"{__name__.split('.')[0]}.")]
+    if missing := [name for name in before if name and name not in MECHANISMS]:
+        given = f"; the one given registers {_list(own)}" if own else ""
+        raise UserError(
+            f"the model has the mechanism {missing[0]!r}, which is not registered; give its --user-dir{given}"
+        )
     own = [name for name in own if read_settings(args, name).active]
     if own or any(before):
         args.own_mechanisms = ",".join(own)

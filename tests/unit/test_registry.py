@@ -1052,6 +1052,9 @@ def test_a_checkpoint_names_mechanisms_of_ones_own():
     del MECHANISMS["own"]
     with pytest.raises(UserError, match="the model has the mechanism 'own', which is not registered; give its --user-"):
         build_model({"own_mechanisms": "own"})
+    register_mechanism("renamed")(mechanism())
+    with pytest.raises(UserError, match="give its --user-dir; the one given registers renamed"):
+        build_model({"own_mechanisms": "own"})
 
 
 class ReadsTheFuture(Mechanism):
