@@ -3,7 +3,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-if [[ ${1:-} != iwslt14 && ${1:-} != wmt14 ]]; then
+if [[ ${1:-} != iwslt14 && ${1:-} != wmt14 || " $* " =~ " "(-h|--help)" " ]]; then
     echo "usage: $0 iwslt14|wmt14 [FLAG...]" >&2
     echo "iwslt14 trains eleven systems with five seeds each. wmt14 trains the baseline and the three mechanisms with the" >&2
     echo "lowest NLL on IWSLT14, with three seeds each; finish iwslt14 first, and give the same --set to both." >&2

@@ -2,7 +2,7 @@
 # A table or figure of a paper: prepare its data, train, translate and score its rows, show the report. A second call resumes.
 set -euo pipefail
 
-if [[ $# -lt 2 || $1 == -* || $2 == -* ]]; then
+if [[ $# -lt 2 || $1 == -* || $2 == -* || " $* " =~ " "(-h|--help)" " ]]; then
     echo "usage: $0 PAPER N [--archives DIR | --raw DIR] [FLAG...]" >&2
     echo "PAPER: li2021, zhang2021, li2022 or wang2021. N: a table (1, 2, ..., A2, A3), figure4, search or talking." >&2
     echo "FLAG: any flag of fairseq-diverse run, such as --rows a,b, --size small, --seeds 1,2,3, --dry-run or --slurm (last); --best" >&2
@@ -23,6 +23,7 @@ export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$runs
 checks=() from=(--archives "$runs/archives") shared=() running=() reporting=()
 while [[ $# -gt 0 ]]; do
     [[ $1 != --*=* ]] || set -- "${1%%=*}" "${1#*=}" "${@:2}"
+    [[ $1 != --dr* || --dry-run != "$1"* ]] || set -- --dry-run "${@:2}" # fairseq-diverse run takes short forms, too
     case $1 in
         --archives | --raw) from=("$1" "${2:?$1: a folder is missing}") && shift ;;
         --data)

@@ -216,6 +216,15 @@ def test_trained_encoders_are_probed(tmp_path, toy):
     assert len(re.findall(figures, table, re.MULTILINE)) == 3
 
 
+def test_a_table_is_only_shown(tmp_path):
+    """Nothing is prepared: with a short form of --dry-run, and with --help after a table."""
+    asked = ["table.sh", "li2021", 1, "--rows", "baseline", "--no-download"]
+    shown = call(*asked, "--dry", FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
+    assert re.match("# baseline seed 1: data [a-z0-9_]+ not prepared, ", shown)
+    assert call(*asked, "--help", status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs").startswith("usage: ")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_comparison_at_the_papers_size(tmp_path):
     shown = call("comparison.sh", "iwslt14", "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path)
     assert len(re.findall(r"^# [\w-]+ seed [1-5]: data iwslt14_de_en not prepared, ", shown, re.MULTILINE)) == 11 * 5
@@ -226,6 +235,7 @@ def test_the_comparison_at_the_papers_size(tmp_path):
     for arguments, message in (
         (["wmt14", "--dry-run"], "fewer than three systems are finished on IWSLT14"),
         ([], "usage"),
+        (["wmt14", "--help"], "usage"),
     ):
         command = [SCRIPTS / "comparison.sh", *arguments]
         refused = subprocess.run(
