@@ -234,7 +234,7 @@ def test_training_in_half_types(data, tmp_path, device, kind):
         ("sentences", "--regression-target", "--num-classes 2: must be 1 with --regression-target"),
         ("scores", "", "scores/label/dict.txt: missing; data with scores in place of classes need --num-"),
         ("sentences", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
-        ("sentences", "--max-positions 9", "no batches: every sentence is too long ("),
+        ("sentences", "--max-positions 9", "is longer than the 9 positions of model and task: raise"),
         ("sentences", "--train-subset absent", "pairs/input0/absent: no such split; see --train-subset"),
     ],
 )
