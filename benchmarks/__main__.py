@@ -22,9 +22,9 @@ from benchmarks import parsing, sides
 from benchmarks.harness import LEVEL, Sample, alternate, clock, median_interval
 from benchmarks.sides import DROPOUT
 from fairseq_diverse.cli.user_dir import register_with
-from fairseq_diverse.experiments import provenance
-from fairseq_diverse.experiments.environment import ALLOCATION
-from fairseq_diverse.experiments.tables import Table, load_table
+from fairseq_diverse.experiments.runs import provenance
+from fairseq_diverse.experiments.runs.environment import ALLOCATION
+from fairseq_diverse.experiments.tables.load import Table, load_table
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 

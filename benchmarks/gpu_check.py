@@ -33,7 +33,7 @@ from benchmarks.gpu_counting import (
 from benchmarks.gpu_rows import GENERATION, ROWS, Row, table, total
 from benchmarks.harness import Sample, alternate, median_interval, timed
 from benchmarks.scaling import memory
-from fairseq_diverse.experiments import provenance
+from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 

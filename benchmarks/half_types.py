@@ -25,7 +25,7 @@ from tqdm import tqdm
 import fairseq_diverse
 from benchmarks.gpu_rows import VARIANTS, placed, table
 from benchmarks.sides import EVERYWHERE
-from fairseq_diverse.experiments import provenance
+from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.testing.models import components
 

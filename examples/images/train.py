@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from examples.images.data import Pictures, normalize, training_batches
 from examples.images.model import SIZES, ResNet
-from fairseq_diverse.experiments.provenance import collect
+from fairseq_diverse.experiments.runs.provenance import collect
 from fairseq_diverse.support.errors import UserError, install_error_hook
 from fairseq_diverse.support.files import atomic_write
 

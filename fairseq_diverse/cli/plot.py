@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairseq_diverse.experiments.learning_curves import Training
-    from fairseq_diverse.experiments.tables import Table
+    from fairseq_diverse.experiments.tables.load import Table
     from fairseq_diverse.preparation import Preprocessing
 
 EXAMPLE = (
@@ -232,7 +232,7 @@ def plot_curves(args: argparse.Namespace) -> None:
 
 
 def plot_rows(args: argparse.Namespace) -> None:
-    from fairseq_diverse.experiments.tables import select_rows
+    from fairseq_diverse.experiments.tables.load import select_rows
 
     metrics = args.metrics.split(",")
     if not set(metrics) <= set(METRICS):

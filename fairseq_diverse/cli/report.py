@@ -26,10 +26,10 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, rewrite_blocks
 
 if TYPE_CHECKING:
-    from fairseq_diverse.experiments.rows import Row
-    from fairseq_diverse.experiments.saved import Summary
+    from fairseq_diverse.experiments.runs.saved import Summary
     from fairseq_diverse.experiments.side_by_side import Sentence
-    from fairseq_diverse.experiments.tables import Table
+    from fairseq_diverse.experiments.tables.load import Table
+    from fairseq_diverse.experiments.tables.rows import Row
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
 PAGE_SENTENCES = 20
@@ -97,7 +97,7 @@ def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read_summaries(args: argparse.Namespace, rows: "Sequence[Row]", asked: bool = True) -> "dict[str, list[Summary]]":
     """The rows' summaries from the place that the arguments name; rows that were not ``asked`` for raise no error."""
-    from fairseq_diverse.experiments import saved
+    from fairseq_diverse.experiments.runs import saved
 
     if args.results:
         return saved.from_results(args.results, rows, asked)
@@ -153,7 +153,7 @@ def choose(args: argparse.Namespace, table: "Table") -> Asked:
     """The rows of the table that the arguments choose, each with the row that it is compared with, which come first
     where they were not chosen."""
     from fairseq_diverse.experiments import report
-    from fairseq_diverse.experiments.tables import select_rows
+    from fairseq_diverse.experiments.tables.load import select_rows
 
     if left := {row.name for row in select_rows(table, args.without, "--without")} if args.without else set():
         if not (kept := {name: row for name, row in table.rows.items() if name not in left}):
@@ -204,7 +204,8 @@ def _of_grid(row: "Row", points: "Sequence[Row]") -> str:
 
 def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
-    from fairseq_diverse.experiments import formats, saved
+    from fairseq_diverse.experiments import formats
+    from fairseq_diverse.experiments.runs import saved
 
     asked = choose(args, read_table(args))
     table, rows, summaries = asked.table, asked.rows, asked.summaries

@@ -15,8 +15,8 @@ from fairseq_diverse.experiments.page import Translations, marked, render, row_i
 from fairseq_diverse.experiments.report import of_test, test_names
 from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
 from fairseq_diverse.experiments.row_dots import draw_rows
-from fairseq_diverse.experiments.runs import Run
-from fairseq_diverse.experiments.saved import runs_of
+from fairseq_diverse.experiments.runs.run import Run
+from fairseq_diverse.experiments.runs.saved import runs_of
 from fairseq_diverse.experiments.side_by_side import side_by_side
 from fairseq_diverse.experiments.verdict import draw_verdict
 

@@ -12,9 +12,9 @@ from fairseq_diverse.support.errors import UserError
 if TYPE_CHECKING:
     from fairseq_diverse.experiments.comparison import Others
     from fairseq_diverse.experiments.formats import Block
-    from fairseq_diverse.experiments.rows import Row
-    from fairseq_diverse.experiments.saved import Summary
-    from fairseq_diverse.experiments.tables import Table
+    from fairseq_diverse.experiments.runs.saved import Summary
+    from fairseq_diverse.experiments.tables.load import Table
+    from fairseq_diverse.experiments.tables.rows import Row
 
     View = tuple[list[Block], dict[str, Any]]  # tables, and what JSON has of them
 

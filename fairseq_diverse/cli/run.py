@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from fairseq_diverse.support.installed import install
 
 if TYPE_CHECKING:
-    from fairseq_diverse.experiments.copies import Copies
-    from fairseq_diverse.experiments.runs import Run, Tracking
-    from fairseq_diverse.experiments.tables import Table
+    from fairseq_diverse.experiments.runs.copies import Copies
+    from fairseq_diverse.experiments.runs.run import Run, Tracking
+    from fairseq_diverse.experiments.tables.load import Table
 
 NUMBER = "slurm-job.txt"  # of the job that a run was queued as, in its folder
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
@@ -101,7 +101,7 @@ def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
 
 def read_table(args: argparse.Namespace) -> "Table":
     """The table that the arguments mean."""
-    from fairseq_diverse.experiments.tables import load_table
+    from fairseq_diverse.experiments.tables.load import load_table
 
     table = load_table(args.table, args.data, args.size, args.settings, args.user_dir)
     if args.gpus_of_paper is None:
@@ -117,7 +117,7 @@ def read_table(args: argparse.Namespace) -> "Table":
 
 def _gpus(slurm: list[str] | None, jobs: int) -> int | None:
     """How many GPUs a run gets; a CPU is like one. None where only SLURM knows."""
-    from fairseq_diverse.experiments.environment import gpus_of_a_job
+    from fairseq_diverse.experiments.runs.environment import gpus_of_a_job
 
     if slurm is None:
         return gpus_of_a_job(max(1, jobs))
@@ -132,7 +132,7 @@ def _tracking(args: argparse.Namespace) -> "Tracking":
     Raises:
         ValueError: the package that it needs is missing; fairseq only warns.
     """
-    from fairseq_diverse.experiments.runs import Tracking
+    from fairseq_diverse.experiments.runs.run import Tracking
 
     for flag, given, packages in (
         ("--tensorboard", args.tensorboard, ("tensorboardX", "tensorboard")),
@@ -152,11 +152,11 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_diverse.experiments.copies import Copies
-    from fairseq_diverse.experiments.environment import gpus_of_jobs, of_children, of_job
-    from fairseq_diverse.experiments.flags import lacking_trees, refuse_unknown
-    from fairseq_diverse.experiments.runs import find_runs
-    from fairseq_diverse.experiments.tables import select_rows
+    from fairseq_diverse.experiments.runs.copies import Copies
+    from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children, of_job
+    from fairseq_diverse.experiments.runs.flags import lacking_trees, refuse_unknown
+    from fairseq_diverse.experiments.runs.run import find_runs
+    from fairseq_diverse.experiments.tables.load import select_rows
 
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: at least 1")
@@ -207,7 +207,7 @@ def main(args: argparse.Namespace) -> int:
     if args.slurm is not None:
         _submit(runs, args)
         return 0
-    from fairseq_diverse.experiments.schedule import run_all
+    from fairseq_diverse.experiments.runs.schedule import run_all
 
     ended = copies.add if copies else lambda run: None
     if run_all(runs, args.jobs, environment, ended, shares):
@@ -253,9 +253,9 @@ def _left(found: "list[Run]", tracking: "Tracking", copies: "Copies | None") -> 
 
 def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
     """Queue what is not finished on SLURM, but for runs that wait for their pre-training."""
-    from fairseq_diverse.experiments.environment import AVX2
-    from fairseq_diverse.experiments.schedule import other_arithmetic
-    from fairseq_diverse.experiments.slurm import Job
+    from fairseq_diverse.experiments.runs.environment import AVX2
+    from fairseq_diverse.experiments.runs.schedule import other_arithmetic
+    from fairseq_diverse.experiments.runs.slurm import Job
     from fairseq_diverse.support.files import atomic_write
     from fairseq_diverse.support.paths import runs_dir
     from fairseq_diverse.support.processes import is_locked

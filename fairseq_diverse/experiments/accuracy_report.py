@@ -28,8 +28,8 @@ from fairseq_diverse.experiments.comparison import (
     with_others,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.runs.saved import Summary
+from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.where_run import ran
 from fairseq_diverse.logic.corpus import MOST_OPERATORS
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.runs.saved import Summary
+from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.where_run import commits_note, machines_note, versions_note
 
 Others = tuple[Sequence[Row], Mapping[str, list[Summary]]]  # rows of a table that are not shown, and their runs

@@ -21,9 +21,9 @@ from fairseq_diverse.experiments.comparison import (
     with_others,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.runs.saved import Summary
 from fairseq_diverse.experiments.sentences import BY, Record, group
+from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.where_run import commits_note, machines_note, ran
 from fairseq_diverse.support.pictures import STYLES, new_figure
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_diverse import __version__
 from fairseq_diverse.experiments.formats import Block, Cells, one_line
-from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
-from fairseq_diverse.experiments.tables import to_arguments
+from fairseq_diverse.experiments.tables.load import to_arguments
+from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.word_differences import Part, compare
 
 if TYPE_CHECKING:

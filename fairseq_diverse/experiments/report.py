@@ -27,9 +27,9 @@ from fairseq_diverse.experiments.comparison import (
     with_others,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.records import bleu_statistics
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.saved import Summary, figures_by_test
+from fairseq_diverse.experiments.runs.records import bleu_statistics
+from fairseq_diverse.experiments.runs.saved import Summary, figures_by_test
+from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.where_run import (
     commits_note,
     machines_note,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_diverse.experiments.runs import Run
+from fairseq_diverse.experiments.runs.run import Run
 from fairseq_diverse.support.files import read_lines
 
 

@@ -15,7 +15,7 @@ from fairseq_diverse.experiments.comparison import (
     seeds_notes,
     tested_rows,
 )
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.where_run import no_speed_note
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.support.pictures import STYLES, new_figure
@@ -23,7 +23,7 @@ from fairseq_diverse.support.pictures import STYLES, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fairseq_diverse.experiments.saved import Summary
+    from fairseq_diverse.experiments.runs.saved import Summary
 
 BETTER, WORSE, OPEN = STYLES[2], STYLES[1], ("gray", "o")  # of differences in a picture
 OUTCOMES = {

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
-from fairseq_diverse.experiments.records import MACHINE_KEYS
-from fairseq_diverse.experiments.saved import Summary
+from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
+from fairseq_diverse.experiments.runs.records import MACHINE_KEYS
+from fairseq_diverse.experiments.runs.saved import Summary
 
 UNKNOWN = "unknown machine"
 

@@ -17,10 +17,10 @@ from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.glue import split_name
 from fairseq_diverse.data.plain import PLAIN_DATA
-from fairseq_diverse.experiments import provenance
-from fairseq_diverse.experiments.environment import AVX2
-from fairseq_diverse.experiments.runs import DataSet, Run
-from fairseq_diverse.experiments.tables import Row, load_table
+from fairseq_diverse.experiments.runs import provenance
+from fairseq_diverse.experiments.runs.environment import AVX2
+from fairseq_diverse.experiments.runs.run import DataSet, Run
+from fairseq_diverse.experiments.tables.load import Row, load_table
 from fairseq_diverse.support.paths import config_names
 
 register()
@@ -156,9 +156,9 @@ def test_flags_unknown_to_fairseq_are_found_before_anything_starts(
     capsys, tmp_path, monkeypatch, setting, problem, dry
 ):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    monkeypatch.setattr("fairseq_diverse.experiments.schedule.run_all", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("fairseq_diverse.experiments.runs.schedule.run_all", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(
-        "fairseq_diverse.experiments.runs.find_data",
+        "fairseq_diverse.experiments.runs.run.find_data",
         lambda name, dry, root: DataSet(name, tmp_path / "d", "en", "de", "h"),
     )
     asked = ["run", "toy", "--rows", "aggregation,baseline", "--set", setting]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from fairseq_diverse.attention.functional.evolving import evolve_logits
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.criterions.disagreement import DisagreementConfig
-from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.support.paths import config_names
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ import torch
 
 import fairseq_diverse
 import fairseq_diverse.cli
-from fairseq_diverse.experiments import execution
+from fairseq_diverse.experiments.runs import execution
 from fairseq_diverse.preparation import binarizing
 
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import logs, provenance, summary
-from fairseq_diverse.experiments.copies import Copies
-from fairseq_diverse.experiments.environment import AVX2
-from fairseq_diverse.experiments.inputs import read_by
-from fairseq_diverse.experiments.runs import find_runs
-from fairseq_diverse.experiments.saved import from_results, refuse_replacing, save
+from fairseq_diverse.experiments.runs import logs, provenance, summary
+from fairseq_diverse.experiments.runs.copies import Copies
+from fairseq_diverse.experiments.runs.environment import AVX2
+from fairseq_diverse.experiments.runs.inputs import read_by
+from fairseq_diverse.experiments.runs.run import find_runs
+from fairseq_diverse.experiments.runs.saved import from_results, refuse_replacing, save
 from fairseq_diverse.experiments.sentences import record_path, save_records
 from fairseq_diverse.experiments.side_by_side import side_by_side
-from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import scores
 from tests.unit.test_records import SUMMARY
 

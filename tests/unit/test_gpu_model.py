@@ -14,7 +14,7 @@ from benchmarks.fake_cuda import fake_cuda, move
 from benchmarks.gpu_counting import TOKENS, Counting, count_attention, count_generation
 from fairseq_diverse.attention.kernels import cpu, gpu
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.testing.properties import where_placed
 from tests.cases import ALL_ON, CASES, build_model, terms

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import comparison, schedule, where_run
-from fairseq_diverse.experiments.environment import ALLOCATION, AVX2
-from fairseq_diverse.experiments.records import read_summary
-from fairseq_diverse.experiments.runs import find_runs
-from fairseq_diverse.experiments.saved import from_runs
-from fairseq_diverse.experiments.summary import starts
-from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.experiments import comparison, where_run
+from fairseq_diverse.experiments.runs import schedule
+from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
+from fairseq_diverse.experiments.runs.records import read_summary
+from fairseq_diverse.experiments.runs.run import find_runs
+from fairseq_diverse.experiments.runs.saved import from_runs
+from fairseq_diverse.experiments.runs.summary import starts
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased

@@ -29,7 +29,7 @@ from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.registry import add_flags, read_settings
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import flags
+from fairseq_diverse.experiments.runs import flags
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at

@@ -12,7 +12,7 @@ from scipy.stats import dunnett, ttest_ind
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import comparison, formats, report, saved, where_run
+from fairseq_diverse.experiments import comparison, formats, report, where_run
 from fairseq_diverse.experiments.accuracy_report import (
     accuracy_cells,
     accuracy_notes,
@@ -20,9 +20,10 @@ from fairseq_diverse.experiments.accuracy_report import (
     length_cells,
     probe_cells,
 )
-from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.row_dots import draw_rows
-from fairseq_diverse.experiments.tables import load_table
+from fairseq_diverse.experiments.runs import saved
+from fairseq_diverse.experiments.runs.records import bleu_statistics
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.experiments.verdict import BETTER, OPEN, WORSE, draw_verdict, verdict
 from fairseq_diverse.metrics.scores import score
 from fairseq_diverse.metrics.significance import bootstrap_interval

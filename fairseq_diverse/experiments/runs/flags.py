@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.data.glue import GlueTask
-from fairseq_diverse.experiments.rows import TREES, Row
+from fairseq_diverse.experiments.tables.rows import TREES, Row
 from fairseq_diverse.support.errors import FORGOTTEN, with_place
 from fairseq_diverse.support.paths import PACKAGE
 
 if TYPE_CHECKING:
     from fairseq_diverse.attention.plan import AttentionPlan
-    from fairseq_diverse.experiments.runs import Run
+    from fairseq_diverse.experiments.runs.run import Run
 
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
 Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, and no row may give it

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_diverse.experiments.datasets import DataSet
-from fairseq_diverse.experiments.records import read_json
-from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
+from fairseq_diverse.experiments.runs.records import read_json
+from fairseq_diverse.experiments.tables.rows import ENCODER, TREES, Row
 
 TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")
 GENERATE = ("lm-path",)

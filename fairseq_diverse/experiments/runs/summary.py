@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments import logs
-from fairseq_diverse.experiments.records import ORDERS, read_json
-from fairseq_diverse.experiments.runs import Run
+from fairseq_diverse.experiments.runs import logs
+from fairseq_diverse.experiments.runs.records import ORDERS, read_json
+from fairseq_diverse.experiments.runs.run import Run
 from fairseq_diverse.preparation.pipeline import lowercased
 from fairseq_diverse.support.files import atomic_write, read_lines
 

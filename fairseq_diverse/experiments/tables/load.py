@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.data import glue
-from fairseq_diverse.experiments.flags import refuse_own
-from fairseq_diverse.experiments.rows import KINDS, Row
-from fairseq_diverse.experiments.table_keys import (
+from fairseq_diverse.experiments.runs.flags import refuse_own
+from fairseq_diverse.experiments.tables.keys import (
     Flags,
     check_average,
     command_line_values,
@@ -30,6 +29,7 @@ from fairseq_diverse.experiments.table_keys import (
     test_sets,
     text_of,
 )
+from fairseq_diverse.experiments.tables.rows import KINDS, Row
 from fairseq_diverse.support.paths import config_path, runs_dir
 from fairseq_diverse.support.yaml_files import shown
 

@@ -5,11 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments import provenance
-from fairseq_diverse.experiments.inputs import differing
-from fairseq_diverse.experiments.records import read_json
-from fairseq_diverse.experiments.runs import Run
-from fairseq_diverse.experiments.saved import copy_path, from_results, save
+from fairseq_diverse.experiments.runs import provenance
+from fairseq_diverse.experiments.runs.inputs import differing
+from fairseq_diverse.experiments.runs.records import read_json
+from fairseq_diverse.experiments.runs.run import Run
+from fairseq_diverse.experiments.runs.saved import copy_path, from_results, save
 from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
 from fairseq_diverse.experiments.where_run import commits_of, machine, starts_of
 

@@ -12,11 +12,11 @@ from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any
 
 from fairseq_diverse.checkpoints.averaging import drop_worse
-from fairseq_diverse.experiments import logs, provenance
-from fairseq_diverse.experiments.environment import of_one_node
-from fairseq_diverse.experiments.records import write_json
-from fairseq_diverse.experiments.runs import Run
-from fairseq_diverse.experiments.summary import complete, summarize, validation_bleu
+from fairseq_diverse.experiments.runs import logs, provenance
+from fairseq_diverse.experiments.runs.environment import of_one_node
+from fairseq_diverse.experiments.runs.records import write_json
+from fairseq_diverse.experiments.runs.run import Run
+from fairseq_diverse.experiments.runs.summary import complete, summarize, validation_bleu
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.processes import die_with_parent, locked
 

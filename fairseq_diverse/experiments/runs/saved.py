@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.data.glue import TASKS
-from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, of_glue, translation
-from fairseq_diverse.experiments.inputs import differing, read_by
-from fairseq_diverse.experiments.records import AGAIN, read_summary, write_copy
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.runs import Run, find_runs
+from fairseq_diverse.experiments.runs.flags import averaging, common, defaults, machinery, of_glue, translation
+from fairseq_diverse.experiments.runs.inputs import differing, read_by
+from fairseq_diverse.experiments.runs.records import AGAIN, read_summary, write_copy
+from fairseq_diverse.experiments.runs.run import Run, find_runs
+from fairseq_diverse.experiments.tables.rows import Row
 
 Summary = dict[str, Any]
 

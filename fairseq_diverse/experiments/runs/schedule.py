@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from fairseq_diverse.experiments.environment import AVX2, of_job, of_same_arithmetic
-from fairseq_diverse.experiments.execution import Progress, RunFailed, execute
-from fairseq_diverse.experiments.runs import Run
+from fairseq_diverse.experiments.runs.environment import AVX2, of_job, of_same_arithmetic
+from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
+from fairseq_diverse.experiments.runs.run import Run
 from fairseq_diverse.experiments.where_run import starts_of
 from fairseq_diverse.support.processes import Busy
 
