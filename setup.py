@@ -8,7 +8,7 @@ setup(
         "fairseq_diverse": ["py.typed"],
         "fairseq_diverse.configs": ["*/*.yaml"],
         "fairseq_diverse.attention.kernels": ["*.c"],
-        "fairseq_diverse.experiments": ["templates/*"],
+        "fairseq_diverse.reports": ["templates/*"],
         "fairseq_diverse.toy": ["words.yaml"],
     },
     # an editable install by the path of the checkout: else a folder named fairseq_diverse where Python starts, such as

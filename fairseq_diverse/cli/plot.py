@@ -15,7 +15,7 @@ from fairseq_diverse.cli.report import (
 )
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
-from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
+from fairseq_diverse.reports.row_curves import METRICS, curves, draw_curves
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fairseq_diverse.experiments.learning_curves import Training
     from fairseq_diverse.experiments.tables.load import Table
     from fairseq_diverse.preparation import Preprocessing
+    from fairseq_diverse.reports.learning_curves import Training
 
 EXAMPLE = (
     "fairseq-diverse plot attention --path checkpoint_best.pt --data data/multi30k_en_de "
@@ -219,7 +219,7 @@ def plot_head_map(args: argparse.Namespace) -> None:
 
 
 def plot_curves(args: argparse.Namespace) -> None:
-    from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
+    from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training
 
     if args.smooth is not None and args.smooth < 1:
         raise UserError(f"--smooth {args.smooth}: at least 1 is needed")
@@ -263,10 +263,10 @@ def plot_rows(args: argparse.Namespace) -> None:
 def _differences(args: argparse.Namespace, table: "Table") -> "Figure":
     """The picture of --by or --verdict."""
     from fairseq_diverse.cli.report_views import folder_of_runs, tests_of
-    from fairseq_diverse.experiments.groups import compare_groups, draw_groups
-    from fairseq_diverse.experiments.report import compare, of_test
     from fairseq_diverse.experiments.sentences import find_records, known_property
-    from fairseq_diverse.experiments.verdict import draw_verdict
+    from fairseq_diverse.reports.groups import compare_groups, draw_groups
+    from fairseq_diverse.reports.report import compare, of_test
+    from fairseq_diverse.reports.verdict import draw_verdict
 
     if args.by:
         known_property(args.by)

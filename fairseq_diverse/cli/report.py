@@ -27,9 +27,9 @@ from fairseq_diverse.support.files import atomic_write, rewrite_blocks
 
 if TYPE_CHECKING:
     from fairseq_diverse.experiments.runs.saved import Summary
-    from fairseq_diverse.experiments.side_by_side import Sentence
     from fairseq_diverse.experiments.tables.load import Table
     from fairseq_diverse.experiments.tables.rows import Row
+    from fairseq_diverse.reports.side_by_side import Sentence
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
 PAGE_SENTENCES = 20
@@ -152,8 +152,8 @@ def refresh(path: Path) -> None:
 def choose(args: argparse.Namespace, table: "Table") -> Asked:
     """The rows of the table that the arguments choose, each with the row that it is compared with, which come first
     where they were not chosen."""
-    from fairseq_diverse.experiments import report
     from fairseq_diverse.experiments.tables.load import select_rows
+    from fairseq_diverse.reports import report
 
     if left := {row.name for row in select_rows(table, args.without, "--without")} if args.without else set():
         if not (kept := {name: row for name, row in table.rows.items() if name not in left}):
@@ -204,8 +204,8 @@ def _of_grid(row: "Row", points: "Sequence[Row]") -> str:
 
 def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
-    from fairseq_diverse.experiments import formats
     from fairseq_diverse.experiments.runs import saved
+    from fairseq_diverse.reports import formats
 
     asked = choose(args, read_table(args))
     table, rows, summaries = asked.table, asked.rows, asked.summaries
@@ -227,7 +227,7 @@ def show(args: argparse.Namespace) -> str:
     count = _sentence_count(args, kinds)
     found: list[Sentence] = []
     if count and args.format != "html":
-        from fairseq_diverse.experiments.side_by_side import side_by_side
+        from fairseq_diverse.reports.side_by_side import side_by_side
 
         found = side_by_side(saved.runs_of(rows, folder_of_runs(args)), count, args.test or "test").sentences
     if found:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairseq_diverse.cli.report_views import Asked, folder_of_runs
-from fairseq_diverse.experiments.accuracy_report import draw_lengths
-from fairseq_diverse.experiments.formats import Block
-from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training
-from fairseq_diverse.experiments.page import Translations, marked, render, row_info
-from fairseq_diverse.experiments.report import of_test, test_names
-from fairseq_diverse.experiments.row_curves import METRICS, curves, draw_curves
-from fairseq_diverse.experiments.row_dots import draw_rows
 from fairseq_diverse.experiments.runs.run import Run
 from fairseq_diverse.experiments.runs.saved import runs_of
-from fairseq_diverse.experiments.side_by_side import side_by_side
-from fairseq_diverse.experiments.verdict import draw_verdict
+from fairseq_diverse.reports.accuracy_report import draw_lengths
+from fairseq_diverse.reports.formats import Block
+from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training
+from fairseq_diverse.reports.page import Translations, marked, render, row_info
+from fairseq_diverse.reports.report import of_test, test_names
+from fairseq_diverse.reports.row_curves import METRICS, curves, draw_curves
+from fairseq_diverse.reports.row_dots import draw_rows
+from fairseq_diverse.reports.side_by_side import side_by_side
+from fairseq_diverse.reports.verdict import draw_verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

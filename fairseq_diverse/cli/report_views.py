@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from fairseq_diverse.support.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_diverse.experiments.comparison import Others
-    from fairseq_diverse.experiments.formats import Block
     from fairseq_diverse.experiments.runs.saved import Summary
     from fairseq_diverse.experiments.tables.load import Table
     from fairseq_diverse.experiments.tables.rows import Row
+    from fairseq_diverse.reports.comparison import Others
+    from fairseq_diverse.reports.formats import Block
 
     View = tuple[list[Block], dict[str, Any]]  # tables, and what JSON has of them
 
@@ -41,7 +41,7 @@ def folder_of_runs(args: argparse.Namespace) -> Path | None:
 
 def classification_view(asked: Asked) -> "View":
     """The tables of a report of classifiers, and what JSON has of it."""
-    from fairseq_diverse.experiments import accuracy_report, report
+    from fairseq_diverse.reports import accuracy_report, report
 
     lines = accuracy_report.compare_accuracy(asked.rows, asked.summaries, asked.others)
     probes = all("probe" in line for line in lines)
@@ -56,7 +56,7 @@ def classification_view(asked: Asked) -> "View":
 
 def glue_view(asked: Asked) -> "View":
     """The tables of a report of GLUE, that of pre-training last, and what JSON has of it."""
-    from fairseq_diverse.experiments import glue_report, report
+    from fairseq_diverse.reports import glue_report, report
 
     summaries, table = asked.summaries, asked.table
     own = [table.rows[row.baseline].kind == row.kind for row in asked.rows]
@@ -82,8 +82,8 @@ def glue_view(asked: Asked) -> "View":
 
 def translation_view(asked: Asked) -> "View":
     """A table for each test set, what all their notes have in common below the last one, and what JSON has of it."""
-    from fairseq_diverse.experiments import report
-    from fairseq_diverse.experiments.verdict import verdict, verdict_cells, verdict_notes
+    from fairseq_diverse.reports import report
+    from fairseq_diverse.reports.verdict import verdict, verdict_cells, verdict_notes
 
     args, table = asked.args, asked.table
     names, chosen = tests_of(asked)
@@ -116,7 +116,7 @@ def translation_view(asked: Asked) -> "View":
 
 def tests_of(asked: Asked) -> tuple[list[str], list[str]]:
     """All test sets, and those that are shown."""
-    from fairseq_diverse.experiments.report import test_names
+    from fairseq_diverse.reports.report import test_names
 
     names, test = test_names(asked.rows, asked.summaries), asked.args.test
     if test and test not in names:
@@ -126,7 +126,8 @@ def tests_of(asked: Asked) -> tuple[list[str], list[str]]:
 
 def groups_view(asked: Asked) -> "View":
     """A table for each property of --by and test set, and what JSON has of them."""
-    from fairseq_diverse.experiments import groups, report, sentences
+    from fairseq_diverse.experiments import sentences
+    from fairseq_diverse.reports import groups, report
 
     args, rows, summaries = asked.args, asked.rows, asked.summaries
     properties = [sentences.known_property(name.strip()) for name in args.by.split(",")]
@@ -150,7 +151,7 @@ def groups_view(asked: Asked) -> "View":
 
 def heads_view(asked: Asked) -> "View":
     """The table of --heads and what JSON has of it."""
-    from fairseq_diverse.experiments.head_report import compare_heads, head_cells, head_notes
+    from fairseq_diverse.reports.head_report import compare_heads, head_cells, head_notes
 
     lines = compare_heads(asked.rows, asked.summaries)
     notes = head_notes(lines)

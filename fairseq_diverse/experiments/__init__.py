@@ -1,1 +1,1 @@
-"""Experiments: table files, runs that resume, summaries and reports."""
+"""Experiments: table files, runs that resume, and their summaries."""

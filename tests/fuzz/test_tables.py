@@ -7,12 +7,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_diverse.experiments import formats, report
 from fairseq_diverse.experiments.runs.flags import common, machinery, translation
 from fairseq_diverse.experiments.runs.records import read_summary
 from fairseq_diverse.experiments.runs.run import DataSet, Run, find_runs
 from fairseq_diverse.experiments.tables.keys import PUBLISHED_KEYS
 from fairseq_diverse.experiments.tables.load import ROW_KEYS, SIZE_KEYS, TABLE_KEYS, load_table
+from fairseq_diverse.reports import formats, report
 from tests.fuzz.budget import budget
 from tests.unit.conftest import SIZE, TABLE
 from tests.unit.test_report import summary

@@ -4,8 +4,8 @@ import datetime
 
 import pytest
 
-from fairseq_diverse.experiments.page import RowInfo, marked, render
-from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
+from fairseq_diverse.reports.page import RowInfo, marked, render
+from fairseq_diverse.reports.side_by_side import Sentence, SideBySide
 from fairseq_diverse.support.pictures import new_figure
 from tests.integration.browser import CHROMIUM, Page
 

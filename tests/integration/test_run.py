@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from fairseq_diverse.experiments import side_by_side
 from fairseq_diverse.experiments.runs.logs import statistics
 from fairseq_diverse.metrics.scores import read_translations, score
 from fairseq_diverse.preparation import DataConfig, prepare
+from fairseq_diverse.reports import side_by_side
 from fairseq_diverse.support.files import read_lines
 from tests.integration.commands import cli, make_bert, preprocess_in_a_fork
 from tests.integration.test_prepare import CONFIG, write_raw

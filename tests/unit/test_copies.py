@@ -13,9 +13,9 @@ from fairseq_diverse.experiments.runs.inputs import read_by
 from fairseq_diverse.experiments.runs.run import find_runs
 from fairseq_diverse.experiments.runs.saved import from_results, refuse_replacing, save
 from fairseq_diverse.experiments.sentences import record_path, save_records
-from fairseq_diverse.experiments.side_by_side import side_by_side
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import scores
+from fairseq_diverse.reports.side_by_side import side_by_side
 from tests.unit.test_records import SUMMARY
 
 TREES = ("  second:", "  trees: {task: translation_with_syntax}\n  second:")

@@ -18,7 +18,6 @@ import yaml
 from fairseq_diverse import register
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
-from fairseq_diverse.experiments import report
 from fairseq_diverse.experiments.runs import environment, execution, logs, provenance, saved, schedule, slurm
 from fairseq_diverse.experiments.runs import run as runs
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, repair_last_checkpoint
@@ -26,6 +25,7 @@ from fairseq_diverse.experiments.runs.flags import lacking_trees
 from fairseq_diverse.experiments.runs.inputs import GENERATE, TRAIN, read_by
 from fairseq_diverse.experiments.runs.run import DataSet, Run, find_data, find_runs
 from fairseq_diverse.experiments.tables.load import load_table, select_rows, to_arguments
+from fairseq_diverse.reports import report
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy, locked
 from fairseq_diverse.support.slurm import _minutes, _value

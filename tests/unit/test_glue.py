@@ -13,7 +13,6 @@ from fairseq_diverse.analysis.glue import scores, write_predictions
 from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _warn_of_other_task
 from fairseq_diverse.data.glue import TASKS, read_examples, split_name
-from fairseq_diverse.experiments import glue_report, report
 from fairseq_diverse.experiments.runs import copies, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.run import DataSet, Run
@@ -23,6 +22,7 @@ from fairseq_diverse.metrics.glue import glue_scores
 from fairseq_diverse.preparation.glue import prepare_glue
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.preparation.subwords import Subwords
+from fairseq_diverse.reports import glue_report, report
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.reference import glue as reference
 from tests.reference.groups import t_test

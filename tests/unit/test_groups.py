@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.stats import dunnett
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments.groups import compare_groups, draw_groups, group_cells, group_notes
 from fairseq_diverse.experiments.runs.run import find_runs
 from fairseq_diverse.experiments.sentences import BY, TREES, group
 from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.reports.groups import compare_groups, draw_groups, group_cells, group_notes
 from fairseq_diverse.syntax.attachment import attachments, subordinate
 from fairseq_diverse.syntax.trees import read_conllu
 from fairseq_diverse.toy import english, german

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments.head_report import compare_heads, head_cells, head_notes
 from fairseq_diverse.experiments.runs.run import find_runs
 from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.reports.head_report import compare_heads, head_cells, head_notes
 from tests.unit.test_records import SUMMARY
 
 

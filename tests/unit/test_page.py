@@ -5,11 +5,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fairseq_diverse.experiments.page import RowInfo, marked, readable, render, row_info, with_values
 from fairseq_diverse.experiments.runs.run import DataSet, Run
-from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide, side_by_side
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.experiments.word_differences import Part, compare, words
+from fairseq_diverse.reports.page import RowInfo, marked, readable, render, row_info, with_values
+from fairseq_diverse.reports.side_by_side import Sentence, SideBySide, side_by_side
+from fairseq_diverse.reports.word_differences import Part, compare, words
 from fairseq_diverse.support.pictures import new_figure
 
 HOSTILE = "<script>x</script>\"'><b onclick=y>&amp; {{ 7 * 7 }} </title></style>"

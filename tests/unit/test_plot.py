@@ -29,12 +29,12 @@ from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
-from fairseq_diverse.experiments.learning_curves import draw_learning_curves, read_training, smoothed
-from fairseq_diverse.experiments.row_curves import curves, draw_curves
 from fairseq_diverse.experiments.runs.records import bleu_statistics
 from fairseq_diverse.experiments.runs.saved import from_results
 from fairseq_diverse.experiments.tables.load import load_table, to_arguments
 from fairseq_diverse.metrics.significance import bootstrap_scores, interval
+from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training, smoothed
+from fairseq_diverse.reports.row_curves import curves, draw_curves
 from fairseq_diverse.support import pictures
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import comparison, where_run
+from fairseq_diverse.experiments import where_run
 from fairseq_diverse.experiments.runs import schedule
 from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
 from fairseq_diverse.experiments.runs.records import read_summary
@@ -19,6 +19,7 @@ from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
+from fairseq_diverse.reports import comparison
 
 SIDE = SIDE_DEFAULTS | {"normalize": False}
 RECORD = {

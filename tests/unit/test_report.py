@@ -12,21 +12,22 @@ from scipy.stats import dunnett, ttest_ind
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import comparison, formats, report, where_run
-from fairseq_diverse.experiments.accuracy_report import (
+from fairseq_diverse.experiments import where_run
+from fairseq_diverse.experiments.runs import saved
+from fairseq_diverse.experiments.runs.records import bleu_statistics
+from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.metrics.scores import score
+from fairseq_diverse.metrics.significance import bootstrap_interval
+from fairseq_diverse.reports import comparison, formats, report
+from fairseq_diverse.reports.accuracy_report import (
     accuracy_cells,
     accuracy_notes,
     compare_accuracy,
     length_cells,
     probe_cells,
 )
-from fairseq_diverse.experiments.row_dots import draw_rows
-from fairseq_diverse.experiments.runs import saved
-from fairseq_diverse.experiments.runs.records import bleu_statistics
-from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.experiments.verdict import BETTER, OPEN, WORSE, draw_verdict, verdict
-from fairseq_diverse.metrics.scores import score
-from fairseq_diverse.metrics.significance import bootstrap_interval
+from fairseq_diverse.reports.row_dots import draw_rows
+from fairseq_diverse.reports.verdict import BETTER, OPEN, WORSE, draw_verdict, verdict
 
 MACHINE = {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu", "variables": {}}
 REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
@@ -843,7 +844,7 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
     assert main(["plot", "rows", *asked[:-1], "--best", "--x", "lr", "--out", str(tmp_path / "v.png")]) == 2
     assert "--best: is for --verdict and --by" in capsys.readouterr().err
     drawn = Mock(return_value=figure)
-    monkeypatch.setattr("fairseq_diverse.experiments.verdict.draw_verdict", drawn)
+    monkeypatch.setattr("fairseq_diverse.reports.verdict.draw_verdict", drawn)
     flags = ["--baseline", "third", "--without", "first", "--rows", "second", "--out", str(tmp_path / "v.png")]
     assert not main(["plot", "rows", *asked, *flags])
     rows, _, lines, title = drawn.call_args.args

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.comparison import deviation, spread
 from fairseq_diverse.experiments.runs.saved import Summary
 from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.reports.comparison import deviation, spread
 
 COMPONENTS = ("encoder", "decoder", "cross")
 DIGITS = {"cosine": 3, "constant share": 3, "effective rank": 1}  # of the figures that are shown

@@ -7,7 +7,11 @@ import numpy as np
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.probing import GROUPS, group_means
-from fairseq_diverse.experiments.comparison import (
+from fairseq_diverse.experiments.runs.saved import Summary
+from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.where_run import ran
+from fairseq_diverse.logic.corpus import MOST_OPERATORS
+from fairseq_diverse.reports.comparison import (
     NO_OTHERS,
     SMALLEST,
     Others,
@@ -28,10 +32,6 @@ from fairseq_diverse.experiments.comparison import (
     with_others,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.runs.saved import Summary
-from fairseq_diverse.experiments.tables.rows import Row
-from fairseq_diverse.experiments.where_run import ran
-from fairseq_diverse.logic.corpus import MOST_OPERATORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

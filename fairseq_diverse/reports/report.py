@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.comparison import (
+from fairseq_diverse.experiments.runs.records import bleu_statistics
+from fairseq_diverse.experiments.runs.saved import Summary, figures_by_test
+from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.where_run import (
+    commits_note,
+    machines_note,
+    no_speed,
+    no_speed_note,
+    ran,
+    versions_note,
+)
+from fairseq_diverse.metrics.significance import RESAMPLES
+from fairseq_diverse.reports.comparison import (
     ALONE,
     NO_OTHERS,
     Others,
@@ -27,18 +39,6 @@ from fairseq_diverse.experiments.comparison import (
     with_others,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.runs.records import bleu_statistics
-from fairseq_diverse.experiments.runs.saved import Summary, figures_by_test
-from fairseq_diverse.experiments.tables.rows import Row
-from fairseq_diverse.experiments.where_run import (
-    commits_note,
-    machines_note,
-    no_speed,
-    no_speed_note,
-    ran,
-    versions_note,
-)
-from fairseq_diverse.metrics.significance import RESAMPLES
 
 SPEEDS = {  # entry of a line, and how it is shown
     "words/s": ("words_per_second", ",.0f"),
@@ -57,7 +57,7 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     ended, of GLUE with the highest score on the dev set, the mean over its seeds; of a grid without a finished run, the
     first. Baselines are the best of theirs.
     """
-    from fairseq_diverse.experiments.glue_report import main_score
+    from fairseq_diverse.reports.glue_report import main_score
 
     def loss(row: Row) -> float:
         if row.kind == "glue":

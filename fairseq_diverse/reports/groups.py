@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.comparison import (
+from fairseq_diverse.experiments.runs.saved import Summary
+from fairseq_diverse.experiments.sentences import BY, Record, group
+from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.where_run import commits_note, machines_note, ran
+from fairseq_diverse.reports.comparison import (
     NO_OTHERS,
     Others,
     compared_seeds,
@@ -21,10 +25,6 @@ from fairseq_diverse.experiments.comparison import (
     with_others,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.runs.saved import Summary
-from fairseq_diverse.experiments.sentences import BY, Record, group
-from fairseq_diverse.experiments.tables.rows import Row
-from fairseq_diverse.experiments.where_run import commits_note, machines_note, ran
 from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.comparison import (
+from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.where_run import no_speed_note
+from fairseq_diverse.metrics.dunnett import LEVEL
+from fairseq_diverse.reports.comparison import (
     ALONE,
     compared,
     interval_text,
@@ -15,9 +18,6 @@ from fairseq_diverse.experiments.comparison import (
     seeds_notes,
     tested_rows,
 )
-from fairseq_diverse.experiments.tables.rows import Row
-from fairseq_diverse.experiments.where_run import no_speed_note
-from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.support.pictures import STYLES, new_figure
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def verdict(line: Mapping[str, Any]) -> str:
     can be tested, why.
 
     Args:
-        line: of ``experiments.report.compare``, with a baseline.
+        line: of ``reports.report.compare``, with a baseline.
     """
     if reason := line.get("nll_untested"):
         return reason
@@ -101,7 +101,7 @@ def draw_verdict(
     for all rows of a baseline at once; none where nothing can be tested) and a hollow dot a seed.
 
     Args:
-        lines: of ``experiments.report.compare``, of the rows.
+        lines: of ``reports.report.compare``, of the rows.
         summaries: of the rows' runs.
 
     Raises:

@@ -39,7 +39,7 @@ def draw_rows(lines: Sequence[Mapping[str, Any]], summaries: Mapping[str, Sequen
     of the paired difference. The panel's axis says which of both it shows.
 
     Args:
-        lines: of ``experiments.report.compare``.
+        lines: of ``reports.report.compare``.
         summaries: of the rows' runs.
 
     Raises:

@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 
 from fairseq_diverse.data.glue import TASKS, split_name
-from fairseq_diverse.experiments.comparison import (
+from fairseq_diverse.experiments.runs.saved import Summary
+from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.where_run import ran
+from fairseq_diverse.metrics.glue import HEADINGS
+from fairseq_diverse.reports.comparison import (
     NO_OTHERS,
     Others,
     compared_seeds,
@@ -25,10 +29,6 @@ from fairseq_diverse.experiments.comparison import (
     with_others,
     without_empty_columns,
 )
-from fairseq_diverse.experiments.runs.saved import Summary
-from fairseq_diverse.experiments.tables.rows import Row
-from fairseq_diverse.experiments.where_run import ran
-from fairseq_diverse.metrics.glue import HEADINGS
 
 AVERAGE = "average"
 HIDDEN = "\0"  # before the name of a system that is not shown: no row's name has it

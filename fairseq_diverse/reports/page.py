@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_diverse import __version__
-from fairseq_diverse.experiments.formats import Block, Cells, one_line
-from fairseq_diverse.experiments.side_by_side import Sentence, SideBySide
 from fairseq_diverse.experiments.tables.load import to_arguments
 from fairseq_diverse.experiments.tables.rows import Row
-from fairseq_diverse.experiments.word_differences import Part, compare
+from fairseq_diverse.reports.formats import Block, Cells, one_line
+from fairseq_diverse.reports.side_by_side import Sentence, SideBySide
+from fairseq_diverse.reports.word_differences import Part, compare
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def render(
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("fairseq_diverse.experiments")
+    loader = PackageLoader("fairseq_diverse.reports")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -1,0 +1,1 @@
+"""Reports: from summaries of runs to lines, columns, notes and pictures, and one renderer for each format."""
