@@ -1,20 +1,20 @@
 """Atomic writes, and reading text with errors that name the line."""
 
 import errno
-import hashlib
+import glob
 import itertools
 import os
 import re
 import shutil
+import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_diverse.support.processes import alive, host
+from fairseq_diverse.support.processes import alive
 
-MAX_NAME = 128  # bytes; longer names are hashed in temporary names
 _given: set[str] = set()  # by this process; other names with its number are from an earlier process
 
 
@@ -68,24 +68,21 @@ def _named_file(path: Path) -> Path | None:
 def temporary_path(path: Path) -> Path:
     """A hidden name next to ``path`` for a file or folder that will be renamed to it: ``.NAME.HOST.PROCESS.tmp``.
 
-    Such files of killed processes of this user and host are deleted. A name ending in .old is the previous version:
-    if ``path`` is missing, it is restored.
+    Such files of killed processes of this machine are deleted. A name ending in .old is the previous version: if
+    ``path`` is missing, it is restored.
     """
-    name = os.fsencode(path.name)
-    prefix = f".{path.name if len(name) <= MAX_NAME else hashlib.sha256(name).hexdigest()}.{host()}."
+    prefix = f".{path.name}.{socket.gethostname()}."
     mine = path.with_name(f"{prefix}{os.getpid()}.tmp")
-    pattern = re.compile(re.escape(prefix) + r"([1-9][0-9]{0,8})\.(tmp|old)")
-    with suppress(OSError), os.scandir(path.parent) as entries:
-        for entry in entries:
-            if not (made := pattern.fullmatch(entry.name)) or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
-                continue
-            process = int(made[1])
-            if os.path.abspath(mine) in _given if process == os.getpid() else alive(process):
-                continue
-            if made[2] == "old" and not path.exists():
-                os.replace(entry.path, path)
-            else:
-                remove(Path(entry.path))
+    for left in path.parent.glob(f"{glob.escape(prefix)}*"):
+        process, _, kind = left.name.removeprefix(prefix).partition(".")
+        if not process.isdecimal() or kind not in ("tmp", "old"):
+            continue
+        if os.path.abspath(mine) in _given if int(process) == os.getpid() else alive(int(process)):
+            continue
+        if kind == "old" and not path.exists():
+            os.replace(left, path)
+        else:
+            remove(left)
     _given.add(os.path.abspath(mine))
     return mine
 

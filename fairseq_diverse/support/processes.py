@@ -1,27 +1,28 @@
 """Clean ends of stopped processes and their children; locks on folders."""
 
 import ctypes
-import fcntl
+import errno
 import functools
-import hashlib
 import math
 import multiprocessing
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import filelock
+import psutil
+
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 STOPS = (signal.SIGTERM, signal.SIGHUP)
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of Lustre and NFS mounts without flock
 
 
 class Busy(ValueError):
@@ -79,32 +80,12 @@ def signals_deferred() -> Iterator[None]:
             signal.raise_signal(received)
 
 
-@functools.cache
-def host() -> str:
-    """A name for the machine and container in which process numbers are unique."""
-    name = socket.gethostname()
-    identity = [name]
-    with suppress(OSError):
-        identity.append(os.readlink("/proc/self/ns/pid"))
-    with suppress(OSError):
-        identity.append(Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace"))
-    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:8]
-    return f"{re.sub('[^A-Za-z0-9-]', '_', name)[:40]}-{digest}"
-
-
 def alive(process: int) -> bool:
-    """Whether a process of that number runs on this host; zombies do not count."""
+    """Whether a process of that number runs on this machine; zombies do not count."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:  # another user's
-        return True
-    try:
-        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:  # not Linux
-        return True
-    return state not in (b"Z", b"X")
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -158,20 +139,33 @@ def is_locked(directory: Path) -> bool:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[int]:
-    """Hold a folder's lock; the system releases it when every process that holds it has ended.
+    """Hold a folder's lock; yields its open file.
+
+    The system releases the lock when every process that has the file open has ended. On a file system without such
+    locks, a file ``lock.owner`` names the process that holds it and its machine; there a lock of a process that died on
+    another machine stays.
 
     Raises:
         Busy: another process holds it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    with ExitStack() as stack:
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        stack.callback(os.close, lock)
+        advice = ""
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(f"process {os.read(lock, 20).decode()} is working on {directory}") from None
+            free = filelock.lock_descriptor(lock, blocking=False)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            owner = filelock.SoftFileLock(directory / "lock.owner", thread_local=False)
+            try:
+                stack.enter_context(owner.acquire(blocking=False))
+                free = True
+            except filelock.Timeout:
+                free, advice = False, f"; if it died on another machine, delete {owner.lock_file}"
+        if not free:
+            raise Busy(f"process {os.read(lock, 20).decode()} is working on {directory}{advice}")
         os.truncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())
         yield lock
-    finally:
-        os.close(lock)

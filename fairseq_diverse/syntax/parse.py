@@ -1,7 +1,5 @@
 """Parse a text file with one single-threaded process per core; resumable, one tree per line."""
 
-import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
@@ -10,11 +8,12 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -207,8 +206,7 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int, gpu
         total=sum(words.values()), initial=done, desc=out.name, unit=" words", unit_scale=True, disable=None
     ) as bar:
         settings = job.kind, job.parser, job.model, job.language
-        places = [parts / f"gpu-{gpus[n % len(gpus)]}-{n}" for n in range(workers)] if gpus else []
-        for start, results in _results(left, settings, workers, places):
+        for start, results in _results(left, settings, workers, gpus):
             with atomic_write(paths[start]) as file:
                 json.dump(results, file)
             bar.update(words[start])
@@ -255,11 +253,14 @@ def _take_over(parts: Path, job: Job) -> None:
 
 
 def _results(
-    chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int, places: Sequence[Path] = ()
+    chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int, gpus: Sequence[str]
 ) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """The trees of each chunk, as they become ready."""
     todo = iter(chunks.items())
     context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
+    places: SimpleQueue[str] = context.SimpleQueue()  # the GPUs of workers that are to start; "" for none
+    for number in range(workers):
+        places.put(gpus[number % len(gpus)] if gpus else "")
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     pool = ProcessPoolExecutor(
@@ -288,27 +289,17 @@ def _results(
 
 # ---- in a worker ----
 _settings: tuple[str, str, str, str]
-_gpu: int | None = None  # the lock of its place on a GPU
+_gpu = ""
 _parser: parsers.Parser | None = None
 
 
-def _start(settings: tuple[str, str, str, str], places: Sequence[Path]) -> None:
+def _start(settings: tuple[str, str, str, str], places: "SimpleQueue[str]") -> None:
     global _settings, _gpu
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _settings = settings
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    while places and _gpu is None:  # a process that replaces another takes its place once that one has ended
-        for place in places:
-            lock = os.open(place, os.O_RDWR | os.O_CREAT, 0o644)
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _gpu = lock
-                os.environ["CUDA_VISIBLE_DEVICES"] = place.name.removeprefix("gpu-").rpartition("-")[0]
-                break
-            os.close(lock)
-        else:
-            time.sleep(0.1)
+    os.environ["CUDA_VISIBLE_DEVICES"] = _gpu = places.get()
+    Finalize(None, places.put, (_gpu,), exitpriority=0)  # for the process that replaces this one
 
 
 def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
@@ -316,7 +307,7 @@ def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
     global _parser
     kind, name, model, language = _settings
     if _parser is None:
-        _parser = parsers.load_parser(kind, name, model, language, gpu=_gpu is not None)
+        _parser = parsers.load_parser(kind, name, model, language, gpu=bool(_gpu))
     return parse_lines(_parser, kind, lines)
 
 

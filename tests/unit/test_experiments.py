@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +25,7 @@ from fairseq_diverse.experiments.runs.run import DataSet, Run, find_data, find_r
 from fairseq_diverse.experiments.tables.load import load_table, select_rows, to_arguments
 from fairseq_diverse.reports import report
 from fairseq_diverse.support.paths import config_path
-from fairseq_diverse.support.processes import Busy, locked
+from fairseq_diverse.support.processes import Busy
 from fairseq_diverse.support.slurm import _minutes, _value
 from tests.unit.conftest import RECORD, SIZE
 
@@ -836,21 +834,6 @@ def test_files_left_by_a_full_disk_are_removed_and_reported(tmp_path, monkeypatc
     log.write_text("")
     monkeypatch.setattr(logs.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     assert logs.disk_is_full(log)
-
-
-def test_a_lock_has_one_holder_and_is_released_when_it_dies(tmp_path):
-    with locked(tmp_path), pytest.raises(Busy, match=f"process {os.getpid()} is working"), locked(tmp_path):
-        pass
-    hold = "import sys, time; from pathlib import Path; from fairseq_diverse.support.processes import locked\n"
-    hold += "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert other.stdout is not None and other.stdout.readline() == "held\n"
-    with pytest.raises(Busy, match=f"process {other.pid} is working"), locked(tmp_path):
-        pass
-    other.kill()
-    other.wait()
-    with locked(tmp_path):
-        pass
 
 
 class FakeRun(SimpleNamespace):

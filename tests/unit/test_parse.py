@@ -289,26 +289,14 @@ def test_a_job_is_not_queued_again_by_itself(flags, tmp_path, monkeypatch):
     assert main([*words, *flags]) == 0 and queued[2:] == [words]
 
 
-def test_each_worker_has_its_place_on_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(parse, "die_with_parent", lambda: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+def test_a_worker_that_replaces_another_takes_its_gpu(monkeypatch):
+    """Workers that end after every chunk."""
+    monkeypatch.setattr(parse, "CHUNKS_A_PROCESS", 1)
+    monkeypatch.setattr(parse, "_work", os.getenv)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(parse, "_settings", (), raising=False)
-    places, settings = [tmp_path / name for name in ("gpu-MIG-1-0", "gpu-7-1")], ("dependency", "spacy", "m", "en")
-    held = []
-    for expected in ("MIG-1", "7"):
-        monkeypatch.setattr(parse, "_gpu", None)
-        parse._start(settings, places)
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
-        held.append(parse._gpu)
-    os.close(held[0])  # that worker has ended
-    monkeypatch.setattr(parse, "_gpu", None)
-    parse._start(settings, places)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-1"
-    for lock in (parse._gpu, held[1]):
-        os.close(lock)
-    parse._start(settings, [])
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    for gpus, expected in ((["MIG-1"], "MIG-1"), ([], "")):
+        results = parse._results(dict.fromkeys(range(2), "CUDA_VISIBLE_DEVICES"), ("", "", "", ""), 1, gpus)
+        assert dict(results) == dict.fromkeys(range(2), expected)
 
 
 @pytest.mark.parametrize(
@@ -348,16 +336,16 @@ def test_the_gpus_and_workers_asked_for_parse(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "parser"), [("stanza", "Stanza"), ("spacy", "Spacy")])
-@pytest.mark.parametrize("lock", [None, 5])
-def test_a_worker_with_a_place_on_a_gpu_uses_it(name, parser, lock, monkeypatch):
+@pytest.mark.parametrize("gpu", ["", "5"])
+def test_a_worker_with_a_place_on_a_gpu_uses_it(name, parser, gpu, monkeypatch):
     given = []
     monkeypatch.setattr(parsers, parser, lambda *arguments: given.append(arguments) or Fake("dependency"))
     monkeypatch.setattr(parse, "_settings", ("dependency", name, "m", "en"), raising=False)
-    monkeypatch.setattr(parse, "_gpu", lock)
+    monkeypatch.setattr(parse, "_gpu", gpu)
     monkeypatch.setattr(parse, "_parser", None)
     parse._work(["a b"])
-    ((*_, gpu),) = given
-    assert gpu == (lock is not None)
+    ((*_, used),) = given
+    assert used == bool(gpu)
 
 
 def test_spacy_without_a_gpu_says_what_to_install(monkeypatch):

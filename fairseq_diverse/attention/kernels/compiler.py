@@ -1,8 +1,6 @@
 """C kernels, compiled once with the machine's compiler; without a compiler, torch functions compute the same.
 
-Compiled kernels are kept in ``fairseq_diverse/kernels`` of the cache. Folder and file must belong to the user and be
-writable by nobody else. The file ends with the SHA-256 of the kernel; the checked bytes are loaded from a copy in
-memory.
+Compiled kernels are kept in ``fairseq_diverse/kernels`` of the user's cache, which only the user can read and write.
 """
 
 import ctypes
@@ -13,11 +11,9 @@ import os
 import platform
 import re
 import shutil
-import stat
 import subprocess
 import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +27,6 @@ logger = logging.getLogger(__name__)
 COMPILE = ["-O3", "-ffast-math", "-fno-reciprocal-math", "-fPIC", "-c"]
 LINK = ["-shared"]
 TIME = 60  # seconds for each of the two
-DIGEST = hashlib.sha256().digest_size
 
 _compiling = threading.Lock()
 
@@ -59,7 +54,10 @@ def _library(name: str) -> Any:
         key = hashlib.sha256("\0".join([compiler, _processor(), instructions, *COMPILE]).encode() + text).hexdigest()[
             :16
         ]
-        loaded = _load(_kept_or_compiled(f"{name}-{key}.so", (compiler, f"-march={instructions}", *COMPILE), source))
+        kept = _cache() / f"{name}-{key}.so"
+        if not kept.exists():
+            _compile((compiler, f"-march={instructions}", *COMPILE), source, kept)
+        loaded = ctypes.CDLL(str(kept))
         for function in re.findall(rb"^int (\w+)\(", text, re.MULTILINE):
             getattr(loaded, function.decode())
         return loaded
@@ -76,90 +74,34 @@ def _processor() -> str:
         return platform.processor()
 
 
-def _kept_or_compiled(file: str, compile_to: tuple[str, ...], source: Path) -> bytes:
-    folder = _cache()
-    try:
-        kept = None if folder is None else _read(file, folder)
-        if kept is None:
-            kept = _compile(compile_to, source)
-            if folder is not None:
-                _keep(kept, file, folder)
-        return kept
-    finally:
-        if folder is not None:
-            os.close(folder)
-
-
-# ---- the cache ----
-
-
-def _cache() -> int | None:
-    """A descriptor of the user's cache folder, or None if it is not safe."""
+def _cache() -> Path:
+    """The user's folder of compiled kernels; where it cannot be written, a temporary folder of this process."""
     roots = [os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.environ.get("HOME", ""), ".cache")]
     root = next(filter(os.path.isabs, roots), None)  # an empty or relative path counts as unset
     if root is None:
-        return None
+        return Path(_of_process().name)
     path = Path(root, "fairseq_diverse", "kernels")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            path.mkdir(0o700)
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+        return path
     except OSError as error:
         logger.info(f"C kernels are not cached, they are compiled for this process only: {error}")
-        return None
-    if _is_private(os.fstat(folder)):
-        return folder
-    os.close(folder)
-    logger.warning(f"{path}: others may write here; C kernels are not cached, they are compiled for this process only")
-    return None
+        return Path(_of_process().name)
 
 
-def _is_private(state: os.stat_result) -> bool:
-    return state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+@functools.cache
+def _of_process() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="fairseq_diverse-")
 
 
-def _read(file: str, folder: int) -> bytes | None:
-    """A cached kernel; None if it is absent, damaged or writable by others."""
-    try:  # O_NONBLOCK: a pipe does not block
-        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    except OSError:
-        return None
-    with open(opened, "rb") as f:
-        state = os.fstat(opened)
-        if not stat.S_ISREG(state.st_mode) or not _is_private(state):
-            return None
-        content = f.read()
-    kernel, digest = content[:-DIGEST], content[-DIGEST:]
-    return kernel if kernel and hashlib.sha256(kernel).digest() == digest else None
-
-
-def _keep(kernel: bytes, file: str, folder: int) -> None:
-    """Write a kernel into the folder, atomically."""
-    temporary = temporary_path(Path(f"/proc/self/fd/{folder}", file)).name
-    try:
-        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
-        try:
-            with open(opened, "wb") as f:
-                f.write(kernel + hashlib.sha256(kernel).digest())
-            os.replace(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
-            os.unlink(temporary, dir_fd=folder)
-            raise
-    except OSError as error:
-        logger.info(f"{file} is not cached: {error}")
-
-
-# ---- compiling and loading ----
-
-
-def _compile(compile_to: tuple[str, ...], source: Path) -> bytes:
-    """The shared library, compiled in a private folder.
+def _compile(compile_to: tuple[str, ...], source: Path, out: Path) -> None:
+    """Write the shared library.
 
     Raises:
         OSError: the folder cannot be written, or the compiler fails or takes too long.
     """
-    folder = temporary_path(Path(tempfile.gettempdir(), f"fairseq_diverse-{os.geteuid()}-{source.stem}"))
+    folder = temporary_path(out)
     folder.mkdir(0o700)
     try:
         made, linked = folder / "made.o", folder / "linked.so"
@@ -171,20 +113,6 @@ def _compile(compile_to: tuple[str, ...], source: Path) -> bytes:
             if done.returncode:
                 said = done.stdout.decode(errors="replace").strip().partition("\n")[0]
                 raise OSError(f"{compile_to[0]} ended with exit code {done.returncode}: {said}")
-        return linked.read_bytes()
+        os.replace(linked, out)
     finally:
         remove(folder)
-
-
-def _load(kernel: bytes) -> ctypes.CDLL:
-    """Load a library from a sealed copy in memory."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.NamedTemporaryFile(suffix=".so") as f:
-            f.write(kernel)
-            f.flush()
-            return ctypes.CDLL(f.name)
-    # left open: the loader tells libraries apart by the number of the descriptor
-    copy = os.memfd_create("fairseq_diverse")
-    with open(copy, "wb", closefd=False) as f:
-        f.write(kernel)
-    return ctypes.CDLL(f"/proc/self/fd/{copy}")
