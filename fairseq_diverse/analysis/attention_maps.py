@@ -7,11 +7,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from fairseq.dataclass.configs import GenerationConfig
 from torch import Tensor
 
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.host.programs import generation_settings
 from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel, attentions_at
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
@@ -141,7 +141,7 @@ def encode_pair(
     if trees is not None:
         sample["source_trees"] = trees[None]
     if target is None:
-        generator = task.build_generator([model], GenerationConfig(beam=5, max_len_a=2, max_len_b=10))
+        generator = task.build_generator([model], generation_settings(beam=5, max_len_a=2, max_len_b=10))
         target_ids = task.inference_step(generator, [model], {"net_input": sample})[0][0]["tokens"]
         target_pieces = [task.target_dictionary[i] for i in target_ids]
         longest = min(2 * len(source_ids) + 10, limits["target"] - 1)

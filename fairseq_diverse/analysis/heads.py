@@ -18,7 +18,6 @@ from fairseq_diverse.support.pictures import new_figure
 from fairseq_diverse.tasks.translation_with_syntax import place_trees
 
 if TYPE_CHECKING:
-    from fairseq.data import Dictionary
     from matplotlib.figure import Figure
 
 FIGURES = ("confidence", "syntactic attention", "redundant", "importance", "previous", "next", "rarest")
@@ -36,7 +35,7 @@ class HeadFigures(NamedTuple):
 def inspect_heads(
     model: DiverseTransformerModel,
     samples: Iterable[dict[str, Any]],
-    dictionary: "Dictionary",
+    dictionary: Any,
     gate: float | None,
     graphs: Any,
     frequent: int = FREQUENT,
@@ -133,7 +132,7 @@ def _of_batch(
     encoder: list[tuple[Tensor, Tensor, Tensor]],
     gradients: list[Tensor],
     sample: dict[str, Any],
-    dictionary: "Dictionary",
+    dictionary: Any,
     gate: float | None,
     graphs: Any,
     counts: Tensor,

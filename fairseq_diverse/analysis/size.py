@@ -3,12 +3,9 @@
 import math
 from argparse import Namespace
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +13,8 @@ from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.registry import fill_defaults
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
+from fairseq_diverse.host import programs
+from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, attentions_at
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.models.systems import unknown
@@ -42,14 +41,14 @@ def measure_size(
         UserError: an unknown architecture, flags that do not fit the model, or a number out of range.
     """
     kinds = (DiverseTransformerModel, DiverseRobertaModel)
-    architectures = [name for name, kind in ARCH_MODEL_REGISTRY.items() if kind in kinds]
+    architectures = [name for name, kind in programs.architectures().items() if kind in kinds]
     if args.arch not in architectures:
         raise UserError(unknown(args.arch, architectures))
     symbols = vocabulary if isinstance(vocabulary, tuple) else (vocabulary, vocabulary)
     if min(symbols) < 5:
         raise UserError(f"--vocabulary {min(symbols)}: at least 5: fairseq's four symbols and a word")
     args = Namespace(**vars(args))
-    ARCH_CONFIG_REGISTRY[args.arch](args)
+    programs.fill_architecture(args)
     off = Namespace()
     fill_defaults(off)
     off = Namespace(**{**vars(args), **vars(off)})
@@ -100,12 +99,8 @@ def build_model(args: Namespace, symbols: tuple[int, int]) -> Any:
     Raises:
         UserError: flags that do not fit the model.
     """
-    source, target = Dictionary(), Dictionary()
-    for dictionary, count in zip((source, target), symbols, strict=True):
-        dictionary.pad_to_multiple_(count)
-    task = SimpleNamespace(source_dictionary=source, target_dictionary=target, max_positions=lambda: 512)
     try:
-        return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task).eval()
+        return programs.build_model(args, *map(numbered_words, symbols)).eval()
     except UserError:
         raise
     except (AssertionError, ValueError, RuntimeError, ArithmeticError) as error:  # fairseq's ways to refuse flags

@@ -138,12 +138,11 @@ def _fairseq_needs() -> Iterator[Check]:
 def _plugin() -> Iterator[Check]:
     found = f"{_version('fairseq-diverse') or 'not installed, used'} from {PACKAGE}"
     try:
-        from fairseq.models import ARCH_MODEL_REGISTRY
-
         from fairseq_diverse import register
+        from fairseq_diverse.host.programs import architectures
 
         register()
-        known = "diverse_transformer" in ARCH_MODEL_REGISTRY
+        known = "diverse_transformer" in architectures()
         advice = f"pip uninstall {NAME}, then make setup in a clone"
         yield Check("fairseq-diverse", "ok" if known else "wrong", found, advice)
         yield _allow_list()

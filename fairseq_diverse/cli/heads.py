@@ -50,14 +50,12 @@ def main(args: argparse.Namespace) -> None:
         check_name(args.out)
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
-    from fairseq.data.data_utils import numpy_seed
-    from fairseq.utils import resolve_max_positions, split_paths
-
     from fairseq_diverse import register
     from fairseq_diverse.analysis.heads import draw_figures, inspect_heads
     from fairseq_diverse.analysis.roles import roles
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
     from fairseq_diverse.data.trees import SyntaxDataset, available_trees
+    from fairseq_diverse.host.data import data_folders, longest_allowed, sentences_in_order
     from fairseq_diverse.models.loading import load_model, require_translation
     from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
@@ -74,16 +72,15 @@ def main(args: argparse.Namespace) -> None:
     task.trees = ()  # the task's own: here trees are read whether the model needs them or not
     task.load_dataset(args.split)
     pairs = task.dataset(args.split)
-    folder = Path(split_paths(str(args.data))[0])  # of several, fairseq reads this one
+    folder = Path(data_folders(args.data)[0])
     prefix = source_prefix(folder, args.split, task.cfg.source_lang, task.cfg.target_lang)
     known = "dependency" in available_trees(prefix)
     graphs = SyntaxDataset(str(prefix), ("dependency",)) if known else None
     if needed := model.encoder.plan.trees:
         pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
-    with numpy_seed(2):  # the order of task.get_batch_iterator
-        order = pairs.ordered_indices()
+    order = sentences_in_order(pairs)
     order = order[order < (args.sentences or len(pairs))]
-    allowed = resolve_max_positions(task.max_positions(), model.max_positions())
+    allowed = longest_allowed(task, model)
     order, longer = pairs.filter_indices_by_size(order, allowed)
     if longer:
         print(f"{len(longer)} sentences longer than the model's positions {allowed} are left out", file=sys.stderr)

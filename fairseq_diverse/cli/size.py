@@ -68,13 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq.models import ARCH_MODEL_REGISTRY
-
     from fairseq_diverse.analysis.size import measure_size
     from fairseq_diverse.data.lengths import most_heads, phrase_layers, training_lengths, vocabularies
+    from fairseq_diverse.host.programs import architectures
     from fairseq_diverse.models.roberta import DiverseRobertaModel
 
-    if args.data and ARCH_MODEL_REGISTRY.get(args.arch) is DiverseRobertaModel:
+    if args.data and architectures().get(args.arch) is DiverseRobertaModel:
         raise ValueError(f"--data: sentence pairs are for translation, not for {args.arch}; leave the flag out")
     pair = args.source_lang, args.target_lang
     if (pair[0] is None) != (pair[1] is None):

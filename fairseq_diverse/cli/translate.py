@@ -99,8 +99,8 @@ class Translator:
 
     def __init__(self, args: argparse.Namespace) -> None:
         import torch
-        from fairseq.dataclass.configs import GenerationConfig
 
+        from fairseq_diverse.host.programs import generation_settings
         from fairseq_diverse.models.loading import load_models, require_translation
         from fairseq_diverse.preparation import Preprocessing
         from fairseq_diverse.preparation.pipeline import FILE
@@ -120,7 +120,7 @@ class Translator:
                 model.cuda()
         self.generator = self.task.build_generator(
             self.models,
-            GenerationConfig(
+            generation_settings(
                 beam=args.beam, lenpen=args.lenpen, nbest=args.nbest, max_len_a=args.max_len_a, max_len_b=args.max_len_b
             ),
         )
@@ -162,9 +162,8 @@ class Translator:
 
     def __call__(self, lines: Sequence[str]) -> list[list[tuple[float, str]]]:
         import torch
-        from fairseq import utils
-        from fairseq.data import LanguagePairDataset
 
+        from fairseq_diverse.host.data import source_sentences, to_device
         from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
         longest = min(model.max_positions()[0] for model in self.models)
@@ -187,13 +186,13 @@ class Translator:
             elif len(one) > 1:
                 todo.append(n)
         todo.sort(key=lambda n: len(ids[n]))
-        pairs = LanguagePairDataset(ids, [len(one) for one in ids], words)
+        pairs = source_sentences(ids, words)
         if self.trees:
             pairs = PairsWithTrees(pairs, trees)
         for start in range(0, len(todo), self.args.batch_size):
             sample = pairs.collater([pairs[n] for n in todo[start : start + self.args.batch_size]])
             sample["net_input"].pop("prev_output_tokens", None)
-            sample = utils.move_to_cuda(sample) if self.cuda else sample
+            sample = to_device(sample, self.cuda)
             with torch.no_grad():
                 found = self.task.inference_step(self.generator, self.models, sample)
             for n, hypotheses in zip(sample["id"].tolist(), found, strict=True):

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,15 +48,14 @@ def register_with(user_dir: str | None) -> None:
         raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
     if user_dir and (name := Path(os.path.abspath(user_dir)).name) in sys.stdlib_module_names:
         raise ValueError(f"--user-dir {user_dir}: {name} is a module of Python; call the folder otherwise")
-    from fairseq import utils
-
     from fairseq_diverse import register
+    from fairseq_diverse.host.programs import import_user_dir
 
     register()
     if user_dir is None:
         return
     try:
-        utils.import_user_module(Namespace(user_dir=user_dir))
+        import_user_dir(user_dir)
     except ValueError:
         raise
     except SyntaxError as error:

@@ -4,22 +4,17 @@ import dataclasses
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY
-from fairseq.models.transformer import TransformerModel
-from omegaconf import OmegaConf
 
 from fairseq_diverse.attention.registry import MECHANISMS, active, attribute_name
 from fairseq_diverse.checkpoints.dictionaries import KEY, kept_digests
 from fairseq_diverse.checkpoints.loading import INITIAL_FILES, load_checkpoint, save_checkpoint
 from fairseq_diverse.checkpoints.settings import printable
 from fairseq_diverse.criterions.disagreement import DisagreementConfig
+from fairseq_diverse.host.data import numbered_words
+from fairseq_diverse.host.programs import build_model, criterions, model_name, settings_by_section
 from fairseq_diverse.models.layers import add_layer_flags
 from fairseq_diverse.support.errors import UserError
 
@@ -53,7 +48,7 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
     cfg = state.get("cfg") or {}
     settings = _dictionary(state.get("args") or cfg.get("model") or {})
     arch = settings.get("_name") or settings.get("arch")
-    if ARCH_MODEL_NAME_REGISTRY.get(arch, arch) not in MODELS:
+    if model_name(arch) not in MODELS:
         raise UserError(f"{path}: a {printable(str(arch))} model; only a diverse_transformer or transformer can go")
     flags, names = active(Namespace(**settings)), settings.get("own_mechanisms")
     if flags or names:
@@ -68,7 +63,8 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
     settings = {name: value for name, value in {**settings, **names}.items() if name not in own}
     settings |= dict.fromkeys(settings.keys() & {*INITIAL_FILES})  # the parameters are here
     _check_parameters(path, state["model"], settings)
-    sections = {name: _dictionary(section) for name, section in (cfg or _of_arguments(settings)).items()}
+    cfg = cfg or settings_by_section(Namespace(**settings))
+    sections = {name: _dictionary(section) for name, section in cfg.items()}
     for name in ("task", "criterion"):
         section = sections.get(name) or {}
         sections[name] = {key: value for key, value in section.items() if key not in own} | {"_name": names[name]}
@@ -84,12 +80,6 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
         "task_state": {KEY: digests} if (digests := kept_digests(state)) else {},
         "extra_state": {"epoch": 1} | {name: _dictionary(extra[name]) for name in KEPT if name in extra},
     }
-
-
-def _of_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a checkpoint of old, which has arguments only, by section."""
-    cfg: Any = OmegaConf.to_container(convert_namespace_to_omegaconf(Namespace(**settings)), enum_to_str=True)
-    return cfg
 
 
 def _dictionary(value: Any) -> Any:
@@ -118,9 +108,9 @@ def _task(settings: Mapping[str, Any]) -> str:
 
 def _criterion(settings: Mapping[str, Any]) -> str:
     """The criterion, or the one of fairseq's that it is derived from."""
-    used = CRITERION_REGISTRY.get(settings.get("criterion"))
+    used = criterions().get(settings.get("criterion", ""))
     for base in used.__mro__ if used else ():
-        for name, known in CRITERION_REGISTRY.items():
+        for name, known in criterions().items():
             if known is base and base.__module__.startswith("fairseq."):
                 return name
     return "cross_entropy"
@@ -133,11 +123,10 @@ def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings:
         UserError: they differ; names the first parameter.
     """
     words = [len(parameters.get(f"{side}.embed_tokens.weight", ())) for side in ("encoder", "decoder")]
-    source, target = (_words(count) for count in words)
+    source, target = map(numbered_words, words)
     target = source if settings.get("share_all_embeddings") else target
-    task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
     with torch.device("meta"):
-        model = TransformerModel.build_model(Namespace(**settings), task)
+        model = build_model(Namespace(**settings), source, target)
     given = dict(parameters)
     model.upgrade_state_dict(given)
     expected = model.state_dict()
@@ -147,11 +136,3 @@ def _check_parameters(path: str | Path, parameters: Mapping[str, Any], settings:
                 f"{path}: its parameter {printable(name)} cannot go: fairseq's transformer with these settings has "
                 f"{'it in another shape' if name in expected and name in given else 'other parameters'}"
             )
-
-
-def _words(count: int) -> Dictionary:
-    """A dictionary of this size."""
-    words = Dictionary()
-    for number in range(count - len(words)):
-        words.add_symbol(str(number))
-    return words

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fairseq_diverse.host.data import write_dictionary
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.support.files import write_lines
@@ -34,14 +35,7 @@ def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encod
     from fairseq_diverse.data.glue import TASKS
 
     if not encoding:
-        from fairseq.data import Dictionary
-        from fairseq.tokenizer import tokenize_line
-
-        dictionary = Dictionary()
-        for suffix in config.languages:
-            Dictionary.add_file_to_dictionary(str(work / f"text/bpe.train.{suffix}"), dictionary, tokenize_line, 1)
-        dictionary.finalize(padding_factor=8)
-        dictionary.save(str(work / "text/dict.txt"))
+        write_dictionary((work / f"text/bpe.train.{suffix}" for suffix in config.languages), work / "text/dict.txt")
     for suffix in config.languages:
         _preprocess(work, workers, _one_side(config, suffix), suffix, ["--srcdict", "text/dict.txt"])
     labels = [split for split in config.splits if not split.startswith("test")]

@@ -9,6 +9,7 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import IO, Any
 
+from fairseq_diverse.host.data import gpt2_encoder
 from fairseq_diverse.support.files import iterate_lines
 
 SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
@@ -39,10 +40,8 @@ class Subwords:
             with readable(model, "model of sentencepiece"):
                 self.pieces = SentencePieceProcessor(model_proto=model.read_bytes())
         elif kind == "gpt2":
-            from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
-
             with readable(model, f"encoder.json of GPT-2, or {vocabulary} is not its vocab.bpe"):
-                self.gpt2 = get_encoder(str(model), str(vocabulary))
+                self.gpt2 = gpt2_encoder(model, Path(vocabulary or ""))
                 made = {*self.gpt2.byte_encoder.values(), *map("".join, self.gpt2.bpe_ranks)}
                 if not made <= set(self.gpt2.encoder):
                     raise ValueError("subwords without a number")
