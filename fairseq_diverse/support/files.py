@@ -71,7 +71,7 @@ def temporary_path(path: Path) -> Path:
     Such files of killed processes of this machine are deleted. A name ending in .old is the previous version: if
     ``path`` is missing, it is restored.
     """
-    prefix = f".{path.name}.{socket.gethostname()}."
+    prefix = f".{path.name}.{socket.gethostname().partition('.')[0]}."
     mine = path.with_name(f"{prefix}{os.getpid()}.tmp")
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
         process, _, kind = left.name.removeprefix(prefix).partition(".")

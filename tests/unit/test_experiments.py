@@ -339,7 +339,6 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("fp16: true", "log-file: /tmp/x"), "row second: log-file: a table names no program and no file to write"),
         (("fp16: true", "post-save-script: ls"), "row second: post-save-script: a table names no program and no file"),
         (("fp16: true", "plasma-path: ls"), "row second: plasma-path: a table names no program"),
-        (("fp16: true", f"lr: 0x{'f' * 6000}"), "second: lr: must be an integer of at most 30 digits"),
         (("fp16: true", "seed=5: true"), "row second: seed=5 is not the name of a flag"),
         (("fp16: true", "max-update: true"), "row second: max-update: True is not a number of updates"),
         (("fp16: true", "average: {last: true, every: 3}"), "average: .*allowed, with whole numbers above 0"),
@@ -355,8 +354,6 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("rows:", f"grid: {{lr: {list(range(101))}, dropout: {list(range(100))}}}\nrows:"), "makes 20,200 rows"),
         (("rows:", "grid: {metrics: [wer, ter]}\nrows:"), "grid: metrics: not a flag of a program; write rows for it"),
         (("fp16: true", "task: sentence_probing, metrics: wer"), "row second: metrics: wer: are of translations"),
-        (("  first:", "  1:\n  yes:\n  first:"), "duplicate key yes, which is equal to 1"),
-        (("  first:", "  2: {lr: 1}\n  0x2: {lr: 2}\n  first:"), "duplicate key 0x2, which is equal to 2"),
         (("rows:", "grid: {from-checkpoint: [a/b, a_b]}\nrows:"), "two rows would be called first-from-checkpoint=a_b"),
     ],
 )
@@ -365,25 +362,17 @@ def test_a_wrong_table_is_refused_by_name(table, replacement, problem):
         load_table(table(replacement))
 
 
-def bomb(step: str) -> str:
-    return "\n".join([step.format(0, "1, 2"), *(step.format(n, ", ".join([f"*a{n - 1}"] * 9)) for n in range(1, 9))])
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("hello", "holds no `key: value` pairs; known keys: title"),
         ("3", "holds no `key: value` pairs"),
-        ("a: " + "[" * 5000, "nested too deeply; a configuration has at most 50 levels"),
+        ("a: " + "[" * 5000, "nested too deeply"),
         ("a: &a [*a]", "nested too deeply"),
-        (bomb("a{0}: &a{0} [{1}]"), "more than 100,000 values, counting what aliases repeat"),
-        # PyYAML 6.0.4 merges a key once, however often it is named
-        (bomb("a{0}: &a{0} {{<<: [{1}]}}").replace("[1, 2]", "{x: 1}"), "(<<: merges more than 100,000|unknown) key"),
-        ("a: " + "x" * (1 << 20), "1,048,579 bytes; a configuration has at most 1,048,576"),
     ],
-    ids=["text", "number", "deep", "endless", "aliases", "merges", "large"],
+    ids=["text", "number", "deep", "endless"],
 )
-def test_a_file_that_is_not_a_table_is_refused_with_its_limit(tmp_path, text, problem):
+def test_a_file_that_is_not_a_table_is_refused(tmp_path, text, problem):
     (tmp_path / "table.yaml").write_text(text)
     with pytest.raises(ValueError, match=f"table.yaml.*: .*{problem}"):
         load_table(str(tmp_path / "table.yaml"))

@@ -30,7 +30,7 @@ from fairseq_diverse.support.processes import (
     stopped_by_signals,
 )
 
-HOST = socket.gethostname()
+HOST = socket.gethostname().partition(".")[0]
 
 
 def names(folder: Path) -> list[str]:
