@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.cli import first_lines
-from fairseq_diverse.cli.queueing import add_slurm, queue
 from fairseq_diverse.preparation.config import SEGMENTERS
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.paths import source_prefix
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(*SEGMENTERS, "none"),
         help="kind of subwords, to join them to words (default: that of DIR/preprocess.json)",
     )
-    add_slurm(parser)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -63,9 +61,6 @@ def main(args: argparse.Namespace) -> None:
         pattern = getattr(args, flag)
         if pattern and "{split}" not in pattern and len(splits) > 1:
             raise ValueError(f"--{flag} {pattern}: must contain {{split}}, which becomes each of {args.splits}")
-    if args.slurm is not None:
-        queue(args, {str(args.data): []})
-        return
     from fairseq_diverse.data.trees import available_trees, binarize
     from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
     from fairseq_diverse.support.errors import UserError

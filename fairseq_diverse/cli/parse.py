@@ -14,7 +14,6 @@ import os
 from pathlib import Path
 
 from fairseq_diverse.cli import first_lines
-from fairseq_diverse.cli.queueing import add_slurm, queue
 
 EXAMPLE = (
     "fairseq-diverse parse --kind dependency --input 'data/multi30k_en_de/text/tok.{split}.en' "
@@ -44,8 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--shard", metavar="I/N", help="parse only the I-th of N equal parts, into OUT.I-of-N")
     parser.add_argument("--join", action="store_true", help="with --shard: join all shards if none is missing")
+    _add_slurm(parser)
+
+
+def _add_slurm(parser: argparse.ArgumentParser) -> None:
+    options = "queue the shards with SLURM, with options of sbatch: partition=cpu cpus_per_task=16 time=600 (minutes)"
+    parser.add_argument("--slurm", nargs="*", metavar="OPTION=VALUE", help=options)
     parser.add_argument("--shards", type=int, default=1, metavar="N", help="with --slurm: number of jobs (default: 1)")
-    add_slurm(parser)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -77,9 +81,7 @@ def main(args: argparse.Namespace) -> None:
     if not splits:
         raise ValueError(f"--splits {args.splits!r}: names none")
     if args.slurm is not None:
-        numbers = [f"{number}/{args.shards}" for number in range(1, args.shards + 1)]
-        queue(args, {f"shard {number}": ["--shard", number, "--join"] for number in numbers}, dropped=("--shards",))
-        return
+        return _queue(args)
     gpus = _gpus() if args.device == "cuda" else []
     workers = args.workers or len(gpus or os.sched_getaffinity(0))
     for split in splits if "{split}" in args.input else [""]:
@@ -102,6 +104,25 @@ def main(args: argparse.Namespace) -> None:
                 print(f"{whole}: {f'{len(missing)} of {shard[1]} shards are missing' if missing else 'joined'}")
             except Busy as busy:  # the other splits remain to be parsed
                 print(f"{whole}: {busy}")
+
+
+def _queue(args: argparse.Namespace) -> None:
+    """Queue this command for every shard.
+
+    Raises:
+        UserError: see ``support.slurm.submit``.
+    """
+    from fairseq_diverse.support.paths import runs_dir
+    from fairseq_diverse.support.slurm import Command, submit
+
+    flags = argparse.ArgumentParser(add_help=False)  # which knows abbreviated flags
+    _add_slurm(flags)
+    line = flags.parse_known_args(args.words)[1]
+    shards = [f"{number}/{args.shards}" for number in range(1, args.shards + 1)]
+    jobs = [Command([*line, "--shard", shard, "--join"]) for shard in shards]
+    for shard, job in zip(shards, submit(jobs, len(jobs), args.slurm, runs_dir() / "slurm"), strict=True):
+        print(f"shard {shard}: job {job}")
+    print(f"logs of jobs: {runs_dir() / 'slurm'}")
 
 
 def _gpus() -> list[str]:

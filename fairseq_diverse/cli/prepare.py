@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_diverse.cli.queueing import add_slurm, queue
 from fairseq_diverse.data import glue
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
 from fairseq_diverse.preparation.sources import Sources
@@ -82,7 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="replace a data set that was prepared from other files or settings"
     )
     parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
-    add_slurm(parser)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -102,9 +100,6 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
-    if args.slurm is not None:
-        queue(args, {", ".join(args.configs) or args.out.name: []})
-        return
     if own:
         _prepare_own(own, args)
     for name, config in configs.items():

@@ -253,7 +253,7 @@ def _take_over(parts: Path, job: Job) -> None:
 
 
 def _results(
-    chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int, gpus: Sequence[str]
+    chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int, gpus: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """The trees of each chunk, as they become ready."""
     todo = iter(chunks.items())

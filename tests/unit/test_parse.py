@@ -271,22 +271,15 @@ def test_shards_that_another_process_joins_stop_no_other_split(tmp_path, monkeyp
 @pytest.mark.parametrize(
     "flags", [["--slurm", "partition=a", "time=1"], ["--slu", "time=1"], ["--slurm=time=1"], ["--sl"]]
 )
-def test_a_job_is_not_queued_again_by_itself(flags, tmp_path, monkeypatch):
+def test_a_job_is_not_queued_again_by_itself(flags, monkeypatch):
     """However --slurm is written, and wherever it stands."""
     queued = []
     monkeypatch.setattr(slurm, "submit", lambda jobs, *others: [queued.append(job.words) or "1" for job in jobs])
-    asked = ["prepare", "--raw", str(tmp_path), *flags, "--workers", "2"]
-    words = ["prepare", "--raw", str(tmp_path), "--workers", "2"]
-    for line, expected in (
-        ([*asked, "multi30k_en_de"], [*words, "multi30k_en_de"]),
-        ([*asked[:1], "multi30k_en_de", *asked[1:]], ["prepare", "multi30k_en_de", *words[1:]]),
-    ):
-        assert main(line) == 0 and queued.pop() == expected
     command = ["parse", "--kind", "dependency", "--input", "a", "--out", "b"]
     assert main([*command, "--shards=2", *flags]) == 0
     assert queued == [[*command, "--shard", f"{number}/2", "--join"] for number in (1, 2)]
-    words = ["binarize-syntax", "--data", str(tmp_path), "--dependency", "trees", "--splits", "test"]
-    assert main([*words, *flags]) == 0 and queued[2:] == [words]
+    assert main([command[0], *flags, *command[1:], "--shards", "1"]) == 0
+    assert queued[2:] == [[*command, "--shard", "1/1", "--join"]]
 
 
 def test_a_worker_that_replaces_another_takes_its_gpu(monkeypatch):
