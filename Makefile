@@ -64,9 +64,9 @@ lint: setup
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# The tables of README.md and docs/, from the summaries in results/
+# The tables of README.md, docs/ and results/, from the summaries in results/
 results: setup
-	$(BIN)/fairseq-diverse report --refresh README.md docs/results.md docs/comparison.md docs/demo.md docs/glue.md
+	$(BIN)/fairseq-diverse report --refresh README.md docs/comparison.md docs/demo.md results/comparison/README.md results/earlier.md results/nlu-small.md
 
 # The docs site in build/site, which needs no server but for its search: `.venv/bin/mkdocs serve`
 docs: setup

@@ -1,5 +1,5 @@
 """``python -m benchmarks.gpu_check``: training and translation measured on this machine's GPU with what the model
-(docs/gpu.md) predicts; ``scripts/gpu-check.sh`` runs it after the tests that need a GPU. Rows that are there already
+(results/gpu.md) predicts; ``scripts/gpu-check.sh`` runs it after the tests that need a GPU. Rows that are there already
 and not measured again stay, with their commit."""
 
 import argparse
@@ -143,7 +143,7 @@ def measure(what: str, row: Row, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(report: dict[str, Any]) -> str:
-    """``docs/gpu-DEVICE.md``."""
+    """``results/gpu-DEVICE.md``."""
     what = f"size `{report['size']}`, {report['dtype']}, {report['tokens']:,} tokens a side in sentences of T"
     lines = [
         f"# Measured on {report['device']}",
@@ -238,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--pairs", type=int, default=30, help="pairs of runs a row (default: 30)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="the rows in whose name this is found")
-    parser.add_argument("--out", type=Path, help="folder for both files (default: benchmarks/results and docs)")
+    parser.add_argument("--out", type=Path, help="folder for both files (default: benchmarks/results and results)")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, tiny sizes, one pair: does it run at all?")
     parser.add_argument("--check", action="store_true", help="only check the flags and that there is a GPU")
     args = parser.parse_args(arguments)
@@ -284,13 +284,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report["rows"] = merge(report["rows"], [{**measure(what, row, its), "commit": _commit(report)}])
             with atomic_write(results) as file:
                 json.dump(report, file, indent=1)
-            with atomic_write((args.out or ROOT / "docs") / f"gpu-{slug}.md") as file:
+            with atomic_write((args.out or ROOT / "results") / f"gpu-{slug}.md") as file:
                 file.write(page(report))
     except UserError as error:
         parser.error(str(error))
     except OSError as error:
         parser.error(f"--out: {error}")
-    for folder, file in (("benchmarks/results", f"{slug}.json"), ("docs", f"gpu-{slug}.md")):
+    for folder, file in (("benchmarks/results", f"{slug}.json"), ("results", f"gpu-{slug}.md")):
         print((args.out or ROOT / folder) / file)
     return 0
 

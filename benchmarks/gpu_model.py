@@ -77,7 +77,7 @@ def optimizer_rows(figures: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def tables(figures: dict[str, Any]) -> dict[str, list[str]]:
-    """The tables of ``docs/gpu.md`` by name."""
+    """The tables of ``results/gpu.md`` by name."""
     times = [f"{name} ms" for name in DEVICES]
     training = ["modelled", "launches", "GB", "TFLOP", "kept GB", *times, "launches ms"]
     training += [f"{name} speed" for name in (*DEVICES, "launches")] + ["paper"]
@@ -108,7 +108,7 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))["figures"]
 
 
-def main(arguments: Sequence[str] | None = None, results: Path = RESULTS, docs: Path = ROOT / "docs") -> int:
+def main(arguments: Sequence[str] | None = None, results: Path = RESULTS, pages: Path = ROOT / "results") -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_model", description=__doc__)
     parser.add_argument("--write", action="store_true", help="count everything, write the figures and both pages")
     parser.add_argument("--only", default="", metavar="PATTERN", help="count, and write or print, what has this in it")
@@ -137,8 +137,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS, docs: 
             file.write(f'{{"torch": {json.dumps(torch.__version__)},\n"figures": {{\n{lines}\n}}}}\n')
     figures = read(results)
     for name, made in {"gpu.md": tables(figures), "scaling.md": scaling.tables(figures)}.items():
-        text = refresh((docs / name).read_text(encoding="utf-8"), made)
-        with atomic_write(docs / name) as file:
+        text = refresh((pages / name).read_text(encoding="utf-8"), made)
+        with atomic_write(pages / name) as file:
             file.write(text)
     return 0
 

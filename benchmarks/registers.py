@@ -1,6 +1,6 @@
 """The registers that every Triton kernel takes on an A100 (sm_80) and an H100 (sm_90): compiled, no GPU needed.
 
-    python -m benchmarks.registers > docs/gpu-registers.md
+    python -m benchmarks.registers > results/gpu-registers.md
 
 Fails if a kernel keeps more than 16 bytes of a thread in local memory (four spilled registers), or takes more than 128
 registers a thread at its number of warps. The tiles of interacting heads were chosen by time, on an H200.

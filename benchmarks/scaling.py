@@ -1,4 +1,4 @@
-"""The tables of ``docs/scaling.md``: trainings at the papers' size on 1, 8 and 64 GPUs, modelled."""
+"""The tables of ``results/scaling.md``: trainings at the papers' size on 1, 8 and 64 GPUs, modelled."""
 
 import math
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What only a GPU can show: the tests that need one, then speed and memory of every mechanism with the model's prediction
-# (docs/gpu.md). Writes benchmarks/results/DEVICE.json and docs/gpu-DEVICE.md.
+# (results/gpu.md). Writes benchmarks/results/DEVICE.json and results/gpu-DEVICE.md.
 set -euo pipefail
 
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then

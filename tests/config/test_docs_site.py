@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARKDOWN = [
     *sorted(ROOT.glob("*.md")),
     *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("results/**/*.md")),
     ROOT / "benchmarks/README.md",
     ROOT / "examples/images/README.md",
     ROOT / "examples/joey_nmt/README.md",

@@ -19,7 +19,8 @@ from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.testing.properties import where_placed
 from tests.cases import ALL_ON, CASES, build_model, terms
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "results"
 COUNTED_WITH = json.loads(gpu_model.RESULTS.read_text(encoding="utf-8"))["torch"].partition("+")[0]
 with_its_torch = pytest.mark.skipif(
     torch.__version__.partition("+")[0] != COUNTED_WITH,
@@ -161,7 +162,7 @@ def test_the_pages_say_what_is_counted(counted, kept):
     stale += [name for name, its in rows.count("generation: talking").items() if kept[name] != its]
     assert not stale, "run: python -m benchmarks.gpu_model --write"
     for name, tables in {"gpu.md": gpu_model.tables(kept), "scaling.md": scaling.tables(kept)}.items():
-        text = (DOCS / name).read_text(encoding="utf-8")
+        text = (PAGES / name).read_text(encoding="utf-8")
         assert all(f"<!-- modelled: {table} -->" in text for table in tables)
         assert gpu_model.refresh(text, tables) == text, "run: python -m benchmarks.gpu_model --pages"
 
@@ -173,11 +174,11 @@ def test_a_part_is_counted_anew(tmp_path, kept):
     figures = kept | {name: kept[name] | {"kept": 1}}
     (tmp_path / "figures.json").write_text(json.dumps({"torch": COUNTED_WITH, "figures": figures}))
     for page in ("gpu.md", "scaling.md"):
-        (tmp_path / page).write_text((DOCS / page).read_text(encoding="utf-8"))
+        (tmp_path / page).write_text((PAGES / page).read_text(encoding="utf-8"))
     gpu_model.main(["--write", "--only", f"{name}$"], tmp_path / "figures.json", tmp_path)
     assert gpu_model.read(tmp_path / "figures.json") == kept
     for page in ("gpu.md", "scaling.md"):
-        assert (tmp_path / page).read_text() == (DOCS / page).read_text(encoding="utf-8")
+        assert (tmp_path / page).read_text() == (PAGES / page).read_text(encoding="utf-8")
 
 
 def test_figures_of_two_versions_of_torch_are_not_mixed(tmp_path, capsys):
@@ -350,13 +351,13 @@ def test_bad_flags_are_refused_in_one_line(command, arguments, message, capsys):
 
 def test_the_table_of_speeds_has_the_figures_of_the_model():
     def rows(page):  # of its first table with as many columns as these
-        text = (DOCS / page).read_text(encoding="utf-8")
+        text = (ROOT / page).read_text(encoding="utf-8")
         table = re.search(r"^\| (?:mechanism|modelled) \| (?:CPU|launches \| GB).*\n(?:\|.*\n)+", text, re.MULTILINE)[0]
         heads, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
         return {line[0]: dict(zip(heads, line, strict=True)) for line in lines}
 
-    modelled = rows("gpu.md")
-    for name, row in rows("speed.md").items():
+    modelled = rows("results/gpu.md")
+    for name, row in rows("docs/speed.md").items():
         expected = [modelled[name][f"{column} speed"] for column in ("A100", "H100", "launches")]
         assert [row[f"{column}, modelled"] for column in ("A100", "H100", "launches")] == expected, name
         assert row["paper"] == modelled[name]["paper"], name
@@ -369,9 +370,10 @@ def test_the_pages_say_what_was_measured():
         measured = json.loads((gpu_model.RESULTS.parent / name).read_text(encoding="utf-8"))["rows"]
         its += [row for row in measured if (row["row"], row["measure"], row["length"]) == ("off", "training", 32)]
     (few, kernels), (many, _) = ((1000 * row["seconds"][0], row["kernel_seconds"]) for row in its)
-    assert f"a step of `off` takes {many:.0f} ms in place of {few:.0f}" in (DOCS / "gpu.md").read_text(encoding="utf-8")
+    for page in ("results/gpu.md", "docs/gpu.md"):
+        assert f"takes {many:.0f} ms in place of {few:.0f}" in (ROOT / page).read_text(encoding="utf-8")
     share = kernels / its[0]["predicted_seconds"]["H100"]
-    assert f"(without a mechanism {share:.1f})" in (DOCS / "scaling.md").read_text(encoding="utf-8")
+    assert f"(without a mechanism {share:.1f})" in (PAGES / "scaling.md").read_text(encoding="utf-8")
 
 
 def test_the_gpu_check_keeps_rows_that_it_does_not_measure_again(tmp_path, capsys):

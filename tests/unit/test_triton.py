@@ -672,14 +672,14 @@ def test_interacting_heads_of_size_base_take_seven_launches_and_0_07_gb(combine,
 
 
 def test_registers_fit_and_the_table_is_this_one():
-    """Compiled for A100 and H100; ``python -m benchmarks.registers > docs/gpu-registers.md`` writes the table."""
+    """Compiled for A100 and H100; ``python -m benchmarks.registers > results/gpu-registers.md`` writes the table."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "benchmarks.registers", "--types", "float16", "--sizes", "base", "big"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 41
-    table = (ROOT / "docs/gpu-registers.md").read_text(encoding="utf-8").splitlines()
+    table = (ROOT / "results/gpu-registers.md").read_text(encoding="utf-8").splitlines()
     if lines[2] in table:  # by the same Triton
         assert set(lines) <= set(table)
 

@@ -317,7 +317,7 @@ class _Pairs:
         self.inputs = (*(y for x in (q, k, v) for y in (x, *x.stride()[:3])), allowed, batch, step, seed)
         self.numbers = (self.queries, self.keys, scale * math.log2(math.e), factor, share)
         widths = [max(32 if q.dtype == torch.float32 else 16, next_power_of_2(x)) for x in (key_width, width)]
-        self.rows, self.tile, self.warps = 64, 32, 4  # as the next two lines, the fastest on an H200: docs/gpu.md
+        self.rows, self.tile, self.warps = 64, 32, 4  # as the next two lines, the fastest on an H200: results/gpu.md
         registers = 128 if max(widths) <= 32 else 168 if max(widths) == 64 else 255
         self.options = {"maxnreg": registers, "num_stages": 2}  # 2: keys and values of the next tile are read ahead
         if q.dtype == torch.float32:
