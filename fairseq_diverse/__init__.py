@@ -20,7 +20,6 @@ def register() -> None:
         language_model,
     )
     from fairseq_diverse.criterions.gathering import gather_predictions
-    from fairseq_diverse.metrics import fairseq_scorers as scoring  # noqa: F401
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.support.errors import check_learned_positions, install_error_hook
     from fairseq_diverse.support.faults import (

@@ -37,7 +37,7 @@ COMMANDS = {
     "report": "show the results of a table",
     "score": "score translations, with intervals and significance tests",
     "average": "average checkpoints",
-    "export": "write a model for plain fairseq or CTranslate2",
+    "export": "write a model for plain fairseq",
     "size": "count the parameters and FLOPs of an architecture",
     "heads": "measure what heads attend to and how different they are",
     "plot": "draw attention maps, learning curves and results of a table",

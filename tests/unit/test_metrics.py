@@ -15,13 +15,12 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
-from fairseq_diverse import register
 from fairseq_diverse.cli import doctor, main
 from fairseq_diverse.metrics import programs, words, yisi
 from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts, chosen
 from fairseq_diverse.metrics.scores import sacrebleu_metric, sacrebleu_result
 from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference
-from tests.integration.commands import TINY, make_bert, make_data, run
+from tests.integration.commands import make_bert
 from tests.reference import metrics as loops
 from tests.reference import yisi as yisi_loops
 
@@ -512,36 +511,3 @@ def test_systems_of_one_file_are_compared_by_sentences(files, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["system", "TER", "±", "Δ", "TER", "p"]
     assert [line.split()[0] for line in lines[1:3]] == ["a", "b"] and "paired bootstrap" in lines[-1]
-
-
-@pytest.mark.parametrize("name", ["multi_bleu", "ter", "rouge_l", "cider"])
-def test_fairseq_scorers_give_the_same_scores(name):
-    from fairseq.scoring import build_scorer
-
-    register()
-    lines = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
-    scorer = build_scorer(name, None)
-    assert scorer.score() == 0
-    for reference, hypothesis in zip(lines, FAIR, strict=True):
-        scorer.add_string(reference, hypothesis)
-    metric = CATALOGUE[name.replace("_", "-")]
-    spaces = {"multi_bleu": words.multi_bleu, "rouge_l": words.rouge_l, "cider": words.cider}
-    expected = spaces[name](FAIR, lines) if name in spaces else metric.compute(Texts(FAIR, lines))
-    assert scorer.result_string() == f"{metric.heading}: {expected.score:.2f}"
-    if name in spaces:
-        scorer.cfg.scoring_language = "de"
-        assert scorer.score() == pytest.approx(metric.compute(Texts(FAIR, lines, "de")).score)
-
-
-@pytest.mark.integration
-def test_fairseq_generate_prints_the_scores(tmp_path):
-    data, save = make_data(tmp_path), tmp_path / "checkpoints"
-    run("train", data, *TINY.split(), "--max-update", 2, "--save-dir", save)
-    compared = {"multi_bleu": words.multi_bleu, "rouge_l": words.rouge_l, "cider": words.cider}
-    for name, options in (("ter", ()), *((name, ("--scoring-language", "de")) for name in compared)):
-        command = ["--path", save / "checkpoint_last.pt", "--cpu", "--num-workers", 0, "--scoring", name, *options]
-        printed = run("generate", data, *command).stdout
-        references, hypotheses = (re.findall(rf"^{kind}-\d+\t(.*)$", printed, re.M) for kind in "TD")
-        texts = [line.split("\t")[1] for line in hypotheses], references
-        result = compared[name](*texts) if name in compared else sacrebleu_result(name, *texts, "")
-        assert f"beam=5: {CATALOGUE[name.replace('_', '-')].heading}: {result.score:.2f}" in printed
