@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.analysis.batches import evaluation_batches
-from fairseq_diverse.data.glue import HIGHEST, GlueTask
 from fairseq_diverse.metrics.glue import glue_scores
+from fairseq_diverse.preparation.glue import HIGHEST, GlueTask
 from fairseq_diverse.support.files import atomic_write
 
 

@@ -31,9 +31,9 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
     from fairseq_diverse.analysis.glue import predict, scores, write_predictions
     from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
-    from fairseq_diverse.data.glue import TASKS
     from fairseq_diverse.metrics.glue import HEADINGS
     from fairseq_diverse.models.loading import load_models
+    from fairseq_diverse.preparation.glue import TASKS
     from fairseq_diverse.preparation.pipeline import glue_task, read_record
 
     if args.max_tokens < 1:

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_diverse.data import glue
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
+from fairseq_diverse.preparation import glue
 from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
@@ -220,7 +220,7 @@ def _encoding(name: str, args: argparse.Namespace) -> "Encoding | None":
 
 
 def _prepare_glue(task: glue.GlueTask, encoding: str, out: Path, args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation.glue import prepare_glue
+    from fairseq_diverse.preparation.prepare_glue import prepare_glue
 
     given = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
     if not prepare_glue(task, args.raw, out, _encoding(encoding, args), **given):

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_diverse.data import glue
 from fairseq_diverse.data.plain import PLAIN_DATA
+from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
 

@@ -10,11 +10,9 @@ from typing import Any, Self
 import numpy as np
 
 from fairseq_diverse.support.files import read_lines
-from fairseq_diverse.support.languages import base_language
+from fairseq_diverse.support.languages import TOKENIZERS, base_language
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-# sacreBLEU's tokenizer of a target language; 13a for all others
-TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 # A line of fairseq-generate, perhaps after a progress bar: S-7 <tab> source, H-7 or D-7 <tab> score <tab> hypothesis
 GENERATED = re.compile(r"(?:^|[^\w-])([SHD])-(\d+)\t([^\t]*)(?:\t(.*))?$")
 COLUMNS = re.compile(r"(?:D-)?\d+\t-?[\d.]+(?:e-?\d+)?\t")  # its D lines without the others, or translate --scores

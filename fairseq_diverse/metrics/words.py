@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.metrics.scores import TOKENIZERS, Result, result_by, sacrebleu_metric
+from fairseq_diverse.metrics.scores import Result, result_by, sacrebleu_metric
 from fairseq_diverse.preparation.tokens import clean
 from fairseq_diverse.support.installed import install
-from fairseq_diverse.support.languages import base_language
+from fairseq_diverse.support.languages import TOKENIZERS, base_language
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 

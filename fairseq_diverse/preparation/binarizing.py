@@ -32,7 +32,7 @@ def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | 
 
 def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
     """``input0``, ``input1`` and ``label`` as ``sentence_prediction`` reads them, the inputs with one dictionary."""
-    from fairseq_diverse.data.glue import TASKS
+    from fairseq_diverse.preparation.glue import TASKS
 
     if not encoding:
         write_dictionary((work / f"text/bpe.train.{suffix}" for suffix in config.languages), work / "text/dict.txt")

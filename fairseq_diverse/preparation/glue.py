@@ -1,76 +1,165 @@
-"""A task of GLUE, from its own files to what fairseq's ``sentence_prediction`` reads."""
+"""The tasks of GLUE (Wang et al., 2018) in Wang et al. (2021), Table 3, and their files."""
 
-from dataclasses import replace
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from fairseq_diverse.data.glue import ORIGIN, GlueTask, read_examples
-from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SIDE_DEFAULTS, DataConfig
-from fairseq_diverse.preparation.encoding import Encoding
-from fairseq_diverse.preparation.prepare import Say, prepare
-from fairseq_diverse.support.files import remove, temporary_path
+from fairseq_diverse.preparation.tokens import clean
+from fairseq_diverse.support.files import iterate_lines
 
-BPE_SIZE = 8000  # of subwords that are learned on the task's own text
+ORIGIN = "https://gluebenchmark.com/tasks"
+PREFIX = "glue-"  # of the name of a prepared task
+HIGHEST = 5.0  # score of STS-B
 
 
-def prepare_glue(
-    task: GlueTask,
-    raw: Path,
-    out: Path,
-    encoding: Encoding | None = None,
-    *,
-    strict: bool = False,
-    workers: int = 1,
-    overwrite: bool = False,
-    say: Say = print,
-) -> bool:
-    """Write ``input0``, ``input1`` and ``label`` of every split into ``out``; arguments and result as of `prepare`.
+@dataclass(frozen=True)
+class GlueTask:
+    """A task and the columns of its files.
 
-    Args:
-        raw: folder of the task's files, or of a folder of the task's name that has them; those of the last test
-            sets may be missing.
-        encoding: subwords and dictionary; by default they are learned on the training text.
+    ``inputs``: the columns of one or two sentences; ``label``: the column of the label; ``labels``: its values, in the
+    order of their numbers, none for a score; ``metrics``: of ``fairseq_diverse.metrics.glue``, the first one counts in
+    GLUE's average; ``examples``: training examples; ``dev`` and ``test``: files by the name of their figures;
+    ``unnamed``: names of the columns of training and dev files that have no header; ``skips``: whether training and dev
+    files have lines that are not examples, which fairseq's recipe for GLUE leaves out.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    examples: int
+    dev: tuple[tuple[str, str], ...] = (("", "dev"),)
+    test: tuple[tuple[str, str], ...] = (("", "test"),)
+    unnamed: tuple[str, ...] = ()
+    skips: bool = False
+
+    @property
+    def regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Name of the file of each split: train, valid, valid1, test, test1, as fairseq calls them."""
+        splits = {"train": "train"}
+        for split, found in (("valid", self.dev), ("test", self.test)):
+            splits |= {f"{split}{number or ''}": name for number, (_, name) in enumerate(found)}
+        return {split: f"{name}.tsv" for split, name in splits.items()}
+
+    def named(self, kind: str) -> dict[str, str]:
+        """Splits of a kind, ``valid`` or ``test``, by the names of their figures: ``MNLI-m`` for the first of MNLI."""
+        found = self.dev if kind == "valid" else self.test
+        return {f"{self.name}{end}": f"{kind}{number or ''}" for number, (end, _) in enumerate(found)}
+
+
+YES_NO = ("0", "1")
+ENTAILED = ("entailment", "not_entailment")
+F1 = ("f1", "accuracy")
+TASKS = {
+    task.name: task
+    for task in (
+        GlueTask(
+            "CoLA", ("sentence",), "label", YES_NO, ("matthews",), 8551, unnamed=("source", "label", "note", "sentence")
+        ),
+        GlueTask("SST-2", ("sentence",), "label", YES_NO, ("accuracy",), 67349),
+        GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", YES_NO, F1, 3668),
+        GlueTask("STS-B", ("sentence1", "sentence2"), "score", (), ("pearson", "spearman"), 5749),
+        GlueTask("QQP", ("question1", "question2"), "is_duplicate", YES_NO, F1, 363846, skips=True),
+        GlueTask(
+            "MNLI",
+            ("sentence1", "sentence2"),
+            "gold_label",
+            ("contradiction", "neutral", "entailment"),
+            ("accuracy",),
+            392702,
+            dev=(("-m", "dev_matched"), ("-mm", "dev_mismatched")),
+            test=(("-m", "test_matched"), ("-mm", "test_mismatched")),
+        ),
+        GlueTask("QNLI", ("question", "sentence"), "label", ENTAILED, ("accuracy",), 104743),
+        GlueTask("RTE", ("sentence1", "sentence2"), "label", ENTAILED, ("accuracy",), 2490),
+    )
+}
+NAMES = tuple(f"{PREFIX}{name}" for name in TASKS)
+
+
+class Example(NamedTuple):
+    """``label`` is None in a test file."""
+
+    inputs: tuple[str, ...]
+    label: str | None
+
+
+def split_name(name: str) -> tuple[GlueTask, str] | None:
+    """The task that the name of a data set means and the data set whose dictionary it has, "" for none.
+
+    ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME; None for other names.
 
     Raises:
-        ValueError: a file is missing or misshapen, which names its line; and as `prepare`.
+        ValueError: no such task.
     """
-    folder = raw / task.name if (raw / task.name).is_dir() else raw
-    files = {split: folder / name for split, name in task.files.items()}
-    tests = [split for split in files if split.startswith("test")]
-    while tests and not files[tests[-1]].is_file():
-        del files[tests.pop()]
-    if missing := [path.name for path in files.values() if not path.is_file()]:
-        raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN})")
-    suffixes = [f"input{number}" for number in range(len(task.inputs))]
-    sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
-    bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
-    config = DataConfig(task.name, sides, {split: split for split in files}, FILTER_DEFAULTS, bpe, True, glue=task.name)
-    if encoding:
-        taken = {suffix: {**side, **encoding.steps} for suffix, side in sides.items()}
-        config = replace(config, sides=taken, bpe=encoding.bpe)
-    work = temporary_path(out.with_name(f"{out.name}.raw"))
-    try:
-        work.mkdir(parents=True)
-        for split, path in files.items():
-            if skipped := _extract(task, path, work, split, suffixes, strict):
-                say(f"{split}: {skipped:,} lines with a wrong number of columns left out, as in fairseq's recipe")
-        return prepare(config, work, out, workers=workers, overwrite=overwrite, encoding=encoding, say=say)
-    finally:
-        remove(work)
+    if not name.startswith(PREFIX):
+        return None
+    task, at, encoding = name.removeprefix(PREFIX).partition("@")
+    if task not in TASKS:
+        raise ValueError(f"{name}: no task of GLUE; known: {', '.join(NAMES)}")
+    if at and not encoding:
+        raise ValueError(f"{name}: the name of a data set is missing behind @")
+    return TASKS[task], encoding
 
 
-def _extract(task: GlueTask, path: Path, work: Path, split: str, suffixes: list[str], strict: bool) -> int:
-    """Write the columns of a file as ``SPLIT.input0``, ``SPLIT.input1`` and ``SPLIT.label``; returns the number of
-    lines that are no examples."""
-    labelled = not split.startswith("test")
-    columns: dict[str, list[str]] = {name: [] for name in (*suffixes, *(["label"] if labelled else []))}
-    skipped = 0
-    for example in read_examples(path, task, labelled, strict):
-        if example is None:
-            skipped += 1
+def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = False) -> Iterator[Example | None]:
+    """The examples of a file in GLUE's own format: tab-separated, quotes are ordinary characters.
+
+    Where ``task.skips``, None stands for a line of training or dev data with a wrong number of columns, unless
+    ``strict``. A score becomes a share of the highest one, 0 to 1, as in fairseq's recipe.
+
+    Raises:
+        ValueError: a column, a label or a sentence is missing or unknown; names file and line.
+    """
+    columns = task.unnamed if labelled else ()
+    wanted = (*task.inputs, task.label) if labelled else task.inputs
+    empty = True
+    for number, line in enumerate(iterate_lines(path), start=1):
+        cells = line.split("\t")
+        if not columns:
+            columns = tuple(cells)
+            if missing := [name for name in wanted if name not in columns]:
+                raise ValueError(
+                    f"{path}, line 1: no column {', '.join(missing)}; files of {task.name} start with the names of "
+                    f"their columns, {', '.join(wanted)} among them"
+                )
+            if twice := [name for name in wanted if columns.count(name) > 1]:
+                raise ValueError(f"{path}, line 1: column {twice[0]} twice; leave one of them out")
             continue
-        cells = example.inputs if example.label is None else (*example.inputs, example.label)
-        for column, cell in zip(columns.values(), cells, strict=True):
-            column.append(cell)
-    for name, column in columns.items():
-        (work / f"{split}.{name}").write_bytes("".join(f"{cell}\n" for cell in column).encode())
-    return skipped
+        where = f"{path}, line {number}"
+        if len(cells) != len(columns):
+            if task.skips and labelled and not strict:
+                yield None
+                continue
+            raise ValueError(f"{where}: {len(columns)} columns separated by tabs expected, got {len(cells)}")
+        row = dict(zip(columns, cells, strict=True))
+        inputs = tuple(row[name] for name in task.inputs)
+        if strict and not all(sentence.strip() for sentence in inputs):
+            raise ValueError(f"{where}: a sentence is empty; fix the file or leave out --strict")
+        if strict and any(clean(sentence)[1] for sentence in inputs):
+            raise ValueError(f"{where}: a line separator or NUL inside the line; fix the file or leave out --strict")
+        empty = False
+        yield Example(inputs, _label(row[task.label], task, where) if labelled else None)
+    if empty:
+        raise ValueError(f"{path}: no examples")
+
+
+def _label(text: str, task: GlueTask, where: str) -> str:
+    if task.labels:
+        if text not in task.labels:
+            raise ValueError(f"{where}: label {text!r} is not one of {', '.join(task.labels)}")
+        return text
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not 0 <= score <= HIGHEST:
+        raise ValueError(f"{where}: {text!r} is not a score from 0 to {HIGHEST:g}")
+    return repr(score / HIGHEST)

@@ -22,7 +22,7 @@ from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.files import iterate_lines, temporary_path
-from fairseq_diverse.support.languages import base_language
+from fairseq_diverse.support.languages import TOKENIZERS, base_language
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
 TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
@@ -142,19 +142,20 @@ def prepare(
 
 def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     """Say so where tokenizing and detokenizing changes the references, which no translation can then reach."""
-    from fairseq_diverse.metrics.scores import TOKENIZERS, sacrebleu_metric
+    from sacrebleu import corpus_bleu
 
     if not config.translates:
         return
     steps = config.sides["target"]
-    if "mecab" in TOKENIZERS.get(base_language(steps["language"]), ""):  # its dictionaries may not be installed
+    tokenizer = TOKENIZERS.get(base_language(steps["language"]), "13a")
+    if "mecab" in tokenizer:  # its dictionaries may not be installed
         return
     ends = (f"{kind}valid.{config.languages[1]}" for kind in ("", "tok."))
     references, tokenized = (list(islice(iterate_lines(out / "text" / name), CHECKED)) for name in ends)
     back = list(map(tokens.detokenize, tokenized))
     if steps["lowercase"]:
         references = [line.lower() for line in references]
-    bleu = sacrebleu_metric("bleu", steps["language"]).corpus_score(back, [references]).score
+    bleu = corpus_bleu(back, [references], tokenize=tokenizer).score
     pairs = zip((" ".join(line.split()) for line in references), back, strict=True)
     changed = [(before, after) for before, after in pairs if before != after]
     if changed and bleu < CEILING:  # without 4-grams, BLEU is 0 for equal lines, too

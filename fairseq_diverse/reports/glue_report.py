@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.data.glue import TASKS, split_name
 from fairseq_diverse.experiments.runs.saved import Summary
 from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.where_run import ran
 from fairseq_diverse.metrics.glue import HEADINGS
+from fairseq_diverse.preparation.glue import TASKS, split_name
 from fairseq_diverse.reports.comparison import (
     NO_OTHERS,
     Others,

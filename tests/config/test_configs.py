@@ -15,12 +15,12 @@ from fairseq_diverse import register
 from fairseq_diverse.attention.placements import COMPONENTS, resolve_placement
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.cli import main
-from fairseq_diverse.data.glue import split_name
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import AVX2
 from fairseq_diverse.experiments.runs.run import DataSet, Run
 from fairseq_diverse.experiments.tables.load import Row, load_table
+from fairseq_diverse.preparation.glue import split_name
 from fairseq_diverse.support.paths import config_names
 
 register()

@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from fairseq_diverse.data.glue import TASKS
+from fairseq_diverse.preparation.glue import TASKS
 
 HEADERS = {  # of training and dev files, as GLUE has them
     "CoLA": "",

@@ -12,15 +12,15 @@ from scipy.stats import dunnett
 from fairseq_diverse.analysis.glue import scores, write_predictions
 from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _warn_of_other_task
-from fairseq_diverse.data.glue import TASKS, read_examples, split_name
 from fairseq_diverse.experiments.runs import copies, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.run import DataSet, Run
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.metrics.glue import glue_scores
-from fairseq_diverse.preparation.glue import prepare_glue
+from fairseq_diverse.preparation.glue import TASKS, read_examples, split_name
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+from fairseq_diverse.preparation.prepare_glue import prepare_glue
 from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.reports import glue_report, report
 from tests.integration.glue_files import gpt2_files, write_task

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_diverse.data.glue import GlueTask
 from fairseq_diverse.experiments.tables.rows import TREES, Row
+from fairseq_diverse.preparation.glue import GlueTask
 from fairseq_diverse.support.errors import FORGOTTEN, with_place
 from fairseq_diverse.support.paths import PACKAGE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.data.glue import TASKS
+from fairseq_diverse.preparation.glue import TASKS
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.yaml_files import shown
 

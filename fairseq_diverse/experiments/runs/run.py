@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_diverse.data import glue
 from fairseq_diverse.experiments.datasets import DataSet, find_data
 from fairseq_diverse.experiments.runs.flags import Flags, averaging, common, defaults, machinery, of_glue, translation
 from fairseq_diverse.experiments.runs.inputs import kept_digests, read_by, trees_read_by
 from fairseq_diverse.experiments.runs.records import AGAIN, read_json, read_summary
 from fairseq_diverse.experiments.tables.load import NAME_BYTES, to_arguments
 from fairseq_diverse.experiments.tables.rows import TREES, Row
+from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import runs_dir
 from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 

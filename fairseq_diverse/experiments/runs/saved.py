@@ -10,12 +10,12 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.data.glue import TASKS
 from fairseq_diverse.experiments.runs.flags import averaging, common, defaults, machinery, of_glue, translation
 from fairseq_diverse.experiments.runs.inputs import differing, read_by
 from fairseq_diverse.experiments.runs.records import AGAIN, read_summary, write_copy
 from fairseq_diverse.experiments.runs.run import Run, find_runs
 from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.preparation.glue import TASKS
 
 Summary = dict[str, Any]
 

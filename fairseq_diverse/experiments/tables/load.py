@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.data import glue
 from fairseq_diverse.experiments.runs.flags import refuse_own
 from fairseq_diverse.experiments.tables.keys import (
     Flags,
@@ -30,6 +29,7 @@ from fairseq_diverse.experiments.tables.keys import (
     text_of,
 )
 from fairseq_diverse.experiments.tables.rows import KINDS, Row
+from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import config_path, runs_dir
 from fairseq_diverse.support.yaml_files import shown
 

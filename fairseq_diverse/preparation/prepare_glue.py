@@ -1,0 +1,76 @@
+"""A task of GLUE, from its own files to what fairseq's ``sentence_prediction`` reads."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SIDE_DEFAULTS, DataConfig
+from fairseq_diverse.preparation.encoding import Encoding
+from fairseq_diverse.preparation.glue import ORIGIN, GlueTask, read_examples
+from fairseq_diverse.preparation.prepare import Say, prepare
+from fairseq_diverse.support.files import remove, temporary_path
+
+BPE_SIZE = 8000  # of subwords that are learned on the task's own text
+
+
+def prepare_glue(
+    task: GlueTask,
+    raw: Path,
+    out: Path,
+    encoding: Encoding | None = None,
+    *,
+    strict: bool = False,
+    workers: int = 1,
+    overwrite: bool = False,
+    say: Say = print,
+) -> bool:
+    """Write ``input0``, ``input1`` and ``label`` of every split into ``out``; arguments and result as of `prepare`.
+
+    Args:
+        raw: folder of the task's files, or of a folder of the task's name that has them; those of the last test
+            sets may be missing.
+        encoding: subwords and dictionary; by default they are learned on the training text.
+
+    Raises:
+        ValueError: a file is missing or misshapen, which names its line; and as `prepare`.
+    """
+    folder = raw / task.name if (raw / task.name).is_dir() else raw
+    files = {split: folder / name for split, name in task.files.items()}
+    tests = [split for split in files if split.startswith("test")]
+    while tests and not files[tests[-1]].is_file():
+        del files[tests.pop()]
+    if missing := [path.name for path in files.values() if not path.is_file()]:
+        raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN})")
+    suffixes = [f"input{number}" for number in range(len(task.inputs))]
+    sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
+    bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
+    config = DataConfig(task.name, sides, {split: split for split in files}, FILTER_DEFAULTS, bpe, True, glue=task.name)
+    if encoding:
+        taken = {suffix: {**side, **encoding.steps} for suffix, side in sides.items()}
+        config = replace(config, sides=taken, bpe=encoding.bpe)
+    work = temporary_path(out.with_name(f"{out.name}.raw"))
+    try:
+        work.mkdir(parents=True)
+        for split, path in files.items():
+            if skipped := _extract(task, path, work, split, suffixes, strict):
+                say(f"{split}: {skipped:,} lines with a wrong number of columns left out, as in fairseq's recipe")
+        return prepare(config, work, out, workers=workers, overwrite=overwrite, encoding=encoding, say=say)
+    finally:
+        remove(work)
+
+
+def _extract(task: GlueTask, path: Path, work: Path, split: str, suffixes: list[str], strict: bool) -> int:
+    """Write the columns of a file as ``SPLIT.input0``, ``SPLIT.input1`` and ``SPLIT.label``; returns the number of
+    lines that are no examples."""
+    labelled = not split.startswith("test")
+    columns: dict[str, list[str]] = {name: [] for name in (*suffixes, *(["label"] if labelled else []))}
+    skipped = 0
+    for example in read_examples(path, task, labelled, strict):
+        if example is None:
+            skipped += 1
+            continue
+        cells = example.inputs if example.label is None else (*example.inputs, example.label)
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    for name, column in columns.items():
+        (work / f"{split}.{name}").write_bytes("".join(f"{cell}\n" for cell in column).encode())
+    return skipped
