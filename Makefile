@@ -59,6 +59,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # ARGS='--only disagreement --save NAME' for a part, see benchmarks/README.md
 bench: setup
