@@ -1,27 +1,11 @@
 """How this package is installed, and what its metadata say."""
 
 import json
-import re
 import shlex
 from importlib import metadata
 from urllib.parse import unquote, urlsplit
 
 NAME = "fairseq-diverse"
-
-
-def extras() -> dict[str, list[str]]:
-    """The packages of each extra, without their versions; empty if the package is not installed."""
-    found: dict[str, list[str]] = {}
-    try:
-        required = metadata.requires(NAME) or []
-    except metadata.PackageNotFoundError:
-        return found
-    for line in required:
-        if extra := re.search(r"""extra == ["']([\w-]+)["']""", line):
-            package = re.match(r"[\w.-]+", line)
-            assert package
-            found.setdefault(extra[1], []).append(package[0])
-    return found
 
 
 def install(extra: str) -> str:

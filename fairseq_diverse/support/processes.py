@@ -17,9 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import filelock
-import psutil
-
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 STOPS = (signal.SIGTERM, signal.SIGHUP)
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of Lustre and NFS mounts without flock
@@ -82,6 +79,8 @@ def signals_deferred() -> Iterator[None]:
 
 def alive(process: int) -> bool:
     """Whether a process of that number runs on this machine; zombies do not count."""
+    import psutil  # here, since `doctor` runs without it
+
     try:
         return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
@@ -148,6 +147,8 @@ def locked(directory: Path) -> Iterator[int]:
     Raises:
         Busy: another process holds it.
     """
+    import filelock
+
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)

@@ -167,17 +167,6 @@ def test_advice_fits_how_the_package_is_installed(origin, command, monkeypatch):
     assert installed.install("plots") == command
 
 
-def test_extras_are_those_of_the_metadata(monkeypatch):
-    lines = [
-        "torch>=2.6",
-        'spacy; extra == "syntax"',
-        "nltk ; extra == 'syntax'",
-        'triton; os == "L" and extra == "dev"',
-    ]
-    monkeypatch.setattr(metadata, "requires", lambda name: lines)
-    assert installed.extras() == {"syntax": ["spacy", "nltk"], "dev": ["triton"]}
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_kept_of_a_command_is_no_flag_of_it(command):
     subparser = build_parser([command])._subparsers._group_actions[0].choices[command]

@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
-from fairseq_diverse.cli import doctor, main
+from fairseq_diverse.cli import main
 from fairseq_diverse.metrics import programs, words, yisi
 from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts, chosen
 from fairseq_diverse.metrics.scores import sacrebleu_metric, sacrebleu_result
@@ -315,15 +315,6 @@ def test_comet_that_lacks_something_says_so(fake):
     program(fake, "comet-score", "sys.exit('usage\\nerror: not a valid checkpoint\\n')")
     with pytest.raises(ValueError, match="comet-score failed: error: not a valid checkpoint"):
         programs.comet(["h"], ["r"], ["a"])
-
-
-def test_doctor_looks_for_comet(fake):
-    def found() -> doctor.Check:
-        return next(doctor._comet())
-
-    assert found().state == "missing" and not found().failed and "unbabel-comet" in found().advice
-    program(fake, "comet-score", "")
-    assert found().state == "ok" and found().found == str(fake / "comet-score")
 
 
 @pytest.mark.parametrize(
