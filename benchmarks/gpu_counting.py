@@ -28,7 +28,7 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks import sides
 from benchmarks.fake_cuda import fake_cuda, move
 from fairseq_diverse.attention import kernels
-from fairseq_diverse.attention.kernels import gpu
+from fairseq_diverse.attention.kernels import launching
 from fairseq_diverse.attention.relations import relate
 
 SIZES = Path(__file__).resolve().parents[1] / "configs/size"
@@ -123,8 +123,8 @@ class Counting(TorchDispatchMode):
       reserved are none.
     - Its bytes are those of the tensors it reads and writes, each once, without what a stride of 0 repeats: as if
       nothing were read twice in an operator, and nothing stayed in the cache from one operator to the next.
-    - An operator of ours (``kernels.gpu.operator``) is as many launches as it makes Triton kernels run; each reads or
-      writes every tensor that it is given once.
+    - An operator of ours (``kernels.launching.operator``) is as many launches as it makes Triton kernels run; each
+      reads or writes every tensor that it is given once.
     - Its FLOPs are those of torch's counter for products, convolutions and fused attention, those of ``PRODUCTS`` (on
       tensor cores) or ``FLOPS`` for an operator of ours, else one an element.
     - A value that the host reads is a synchronization. The host is told that the batch has padding and that no
@@ -156,7 +156,7 @@ class Counting(TorchDispatchMode):
         if operator in SYNCS:
             self.count.syncs.append(str(operator))
             return self.phase != "optimizer"
-        with gpu.launches() as seen:
+        with launching.launches() as seen:
             out = func(*args, **kwargs)
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
@@ -168,7 +168,7 @@ class Counting(TorchDispatchMode):
         return out
 
     def _add(
-        self, func: Any, args: Any, kwargs: Any, given: list[Tensor], made: list[Tensor], seen: list[gpu.Launch]
+        self, func: Any, args: Any, kwargs: Any, given: list[Tensor], made: list[Tensor], seen: list[launching.Launch]
     ) -> None:
         operator, known = func.overloadpacket, {_address(x) for x in given}
         new = {_address(x): x for x in made if _address(x) not in known}

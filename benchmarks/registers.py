@@ -19,9 +19,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from fairseq_diverse.attention.kernels.agreement_triton import agreement_backward, agreement_forward
-from fairseq_diverse.attention.kernels.gpu import OPTIONS, Launch, launches
 from fairseq_diverse.attention.kernels.interacting import GPU_HEAD_WIDTH
 from fairseq_diverse.attention.kernels.interacting_triton import interacting_backward, interacting_forward
+from fairseq_diverse.attention.kernels.launching import OPTIONS, Launch, launches
 from fairseq_diverse.attention.kernels.maps_triton import maps_backward, maps_forward
 from fairseq_diverse.attention.kernels.routing import GPU_CAPSULES, GPU_HEADS
 from fairseq_diverse.attention.kernels.routing_em_triton import em_backward, em_forward

@@ -5,7 +5,7 @@ import math
 from torch import Tensor, full_like, where
 from torch.nn.functional import logsigmoid
 
-from fairseq_diverse.attention.kernels.routing import EPSILON, temperature
+from fairseq_diverse.attention.functional.routing import EPSILON, temperature
 from fairseq_diverse.attention.precision import at_least_float32
 
 

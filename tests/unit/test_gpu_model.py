@@ -12,7 +12,7 @@ from benchmarks import gpu_check, gpu_model, scaling
 from benchmarks import gpu_rows as rows
 from benchmarks.fake_cuda import fake_cuda, move
 from benchmarks.gpu_counting import TOKENS, Counting, count_attention, count_generation
-from fairseq_diverse.attention.kernels import cpu, gpu
+from fairseq_diverse.attention.kernels import cpu, launching
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.support.paths import config_path
@@ -256,11 +256,11 @@ def test_a_triton_kernel_is_a_launch_with_its_own_reads_and_writes(monkeypatch):
 
     def made_up(x: torch.Tensor, times: int) -> torch.Tensor:
         between, out = x.new_empty(11), torch.empty_like(x, dtype=torch.float16)
-        gpu.launch("first", 3, 1, x, x, between, times)
-        gpu.launch("second", 1, 1, between, out)
+        launching.launch("first", 3, 1, x, x, between, times)
+        launching.launch("second", 1, 1, between, out)
         return out
 
-    operator = gpu.operator(made_up)
+    operator = launching.operator(made_up)
 
     def run():
         with fake_cuda():

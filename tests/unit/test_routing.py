@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
+from fairseq_diverse.attention.functional.routing import CHUNK, em_routing, simple_routing
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.kernels import routing as kernels
-from fairseq_diverse.attention.kernels.routing import CHUNK
 from tests.reference import routing as reference
 from tests.reference import routing_by_autograd as plain
 

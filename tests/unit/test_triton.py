@@ -17,7 +17,7 @@ from fairseq_diverse.attention.functional.interacting import interacting_attenti
 from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.functional.mixing import mix_heads
 from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
-from fairseq_diverse.attention.kernels import gpu
+from fairseq_diverse.attention.kernels import gpu, launching
 from tests.reference import routing_by_autograd
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def compare(kind, votes, iterations=3, betas=None):
     n = votes.size(-2)
     betas = [torch.randn(n) for _ in range(2)] if betas is None else betas
     grad = torch.randn(*votes.shape[:-3], n, device=votes.device).to(votes.dtype)
-    with gpu.launches() as seen:
+    with launching.launches() as seen:
         got = routed(kind, votes, betas, iterations, grad)
     assert len(seen) == 2
     return [relative(*pair) for pair in zip(got, routed(kind, votes, betas, iterations, grad, True), strict=True)]
@@ -216,7 +216,7 @@ def double(*tensors):
 )
 def test_agreement_equals_the_formula(terms, sizes, device):
     inputs = attention(device, sizes=sizes)
-    with gpu.launches() as seen:
+    with launching.launches() as seen:
         got = measured(terms, *inputs)
     assert len(seen) == 3
     for x, y in zip(got, measured(terms, *double(*inputs)), strict=True):
@@ -327,7 +327,7 @@ def pairs_of_heads(device, sizes, dtype=torch.float32, mask="none", combine="sum
 
 def pair_errors(device, sizes, dtype=torch.float32, mask="none", combine="sum", dropout=0.0):
     *inputs, grad = pairs_of_heads(device, sizes, dtype, mask, combine)
-    with gpu.launches() as seen:
+    with launching.launches() as seen:
         got = interacting(*inputs, combine, dropout, grad)
     assert len(seen) == 3
     return [relative(*pair) for pair in zip(got, interacting(*inputs, combine, dropout, grad, True), strict=True)]
@@ -422,7 +422,7 @@ def maps_of_heads(device, sizes, cells="none", dtype=torch.float32):
 
 def map_errors(device, sizes, cells, component, dtype=torch.float32):
     *inputs, grad = maps_of_heads(device, sizes, cells, dtype)
-    with gpu.launches() as seen:
+    with launching.launches() as seen:
         got = convolved(*inputs, component, grad)
     assert len(seen) == 3
     return [relative(*pair) for pair in zip(got, convolved(*inputs, component, grad, True), strict=True)]
@@ -456,7 +456,7 @@ def test_convolved_maps_may_be_strided_and_of_many_tiles(cells, device, monkeypa
     wide = torch.stack([bias, bias + 1], 1)[:, 0]
     assert not any(y.is_contiguous() for y in (*strided, wide))
     x, weight, grad = strided
-    with gpu.launches() as launched:
+    with launching.launches() as launched:
         got = convolved(x, weight, wide, seen, "cross", grad)
     assert len(launched) == 3
     expected = convolved(x, weight, wide, seen, "cross", grad, True)
@@ -481,7 +481,7 @@ def test_convolved_maps_of_half_types_are_summed_in_float32(sizes, dtype, most, 
 def test_mixed_heads_equal_the_formula(sizes, dtype, most, device):
     x, weight, _, _, grad = maps_of_heads(device, sizes, dtype=dtype)
     given = x, weight[:, :, 0, 0], None, None, "", grad
-    with gpu.launches() as seen:
+    with launching.launches() as seen:
         got = convolved(*given)
     assert len(seen) == 3
     assert all(relative(*pair) < (most or ROUNDING[device]) for pair in zip(got, convolved(*given, True), strict=True))
@@ -528,7 +528,7 @@ def test_layers_with_the_kernels_are_one_graph(device):
         for run in (work, compiled):
             torch.manual_seed(7)
             inputs = [x.detach().requires_grad_() for x in (q, k, v, kernel, *torch.ones(2, 3, device=device))]
-            with gpu.launches() as seen:
+            with launching.launches() as seen:
                 out = run(*inputs[:4], allowed, *real, inputs[4:])
                 results.append([*out, *torch.autograd.grad(sum(x.square().sum() for x in out), inputs)])
             assert len(seen) >= 16
@@ -540,7 +540,7 @@ def test_layers_with_the_kernels_are_one_graph(device):
 def test_torch_works_on_what_the_kernels_do_not_take(device):
     votes, beta = torch.randn(2, 3, 4, 1, device=device), torch.zeros(4, device=device)
     other = (votes.double(), votes.expand(2, 3, 4, 2), votes.repeat(1, 11, 1, 1), votes.repeat(1, 1, 257, 1))
-    with gpu.launches() as seen:
+    with launching.launches() as seen:
         for wrong in other:
             simple_routing(wrong)
         em_routing(votes, beta.double(), beta.double())
@@ -620,7 +620,7 @@ class Operators(TorchDispatchMode):
 
 def cost(work):
     """Launches, and bytes of every tensor that each reads or writes."""
-    with gpu.launches() as seen, Operators() as others:
+    with launching.launches() as seen, Operators() as others:
         work()
     tensors = [{id(x): x.nbytes for x in launch.arguments if isinstance(x, torch.Tensor)} for launch in seen]
     return len(seen) + others.number, others.bytes + sum(sum(x.values()) for x in tensors)

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import first_derivative_only
-from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
+from fairseq_diverse.attention.kernels.launching import cdiv, launch, next_power_of_2, operator
 
 ROUNDS = tl.constexpr(7)
 HIDDEN = tl.constexpr(-1e38)  # logit of a key that is not seen: finite, for rows that see none of a tile

@@ -7,11 +7,6 @@ from fairseq_diverse.attention.kernels import gpu
 GPU_HEADS, GPU_TAPS = (16, 32), 5  # at most, for the Triton kernels: heads with several taps, with one; k
 
 
-def taps(weight: Tensor) -> int:
-    """k of weights (H, H, k, k), 1 of (H, H)"""
-    return weight.size(-1) if weight.dim() == 4 else 1
-
-
 def convolve(
     x: Tensor,
     weight: Tensor,
@@ -32,6 +27,7 @@ def convolve(
         cells: bool, broadcast to (B, 1, T, S); None = everywhere.
         ratio: in [0, 1]; 1 without a bias.
     """
+    weight = weight[..., None, None] if weight.dim() == 2 else weight
     if not (gpu.available(*(tensor for tensor in (x, weight, bias) if tensor is not None)) and _fit(x, weight, bias)):
         return None
     if cells is not None:
@@ -48,7 +44,6 @@ def convolve(
 
 def _fit(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernels take these sizes; torch raises where they do not fit each other."""
-    heads, size = x.size(1), taps(weight)
-    shape = (heads, heads) if weight.dim() == 2 else (heads, heads, size, size)
-    fit = x.dim() == 4 and weight.shape == shape and (bias is None or bias.shape == (heads,))
+    heads, size = x.size(1), weight.size(-1)
+    fit = x.dim() == 4 and weight.shape == (heads, heads, size, size) and (bias is None or bias.shape == (heads,))
     return fit and heads <= GPU_HEADS[1 if size == 1 else 0] and size <= GPU_TAPS and 0 < x[:1].numel() < 2**31

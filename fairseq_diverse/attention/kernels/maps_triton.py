@@ -17,9 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import first_derivative_only
-from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
 from fairseq_diverse.attention.kernels.interacting_triton import TYPES, product
-from fairseq_diverse.attention.kernels.maps import taps
+from fairseq_diverse.attention.kernels.launching import cdiv, launch, next_power_of_2, operator
 
 CHUNK = tl.constexpr(16)  # pairs of a tap and a head in a product
 CELLS = 128  # of a tile of 16 heads
@@ -184,7 +183,7 @@ class _Maps:
         interpreted = x.is_cpu and x.dtype == torch.bfloat16  # Triton's interpreter cannot multiply these
         numbers = tl.float32 if interpreted else TYPES[x.dtype]
         self.sizes = queries, keys
-        sizes = heads, width, taps(weight), top, left
+        sizes = heads, width, weight.size(-1), top, left
         self.constants = *sizes, of_tile, columns, numbers
 
 
@@ -205,7 +204,7 @@ def maps_backward(
     grad: Tensor, x: Tensor, weight: Tensor, cells: Tensor | None, positive: Tensor, top: int, left: int, ratio: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of x; of the weights (programs, H, K, K, H), and of the bias (programs, H), both to be added up."""
-    heads, size = x.size(1), taps(weight)
+    heads, size = x.size(1), weight.size(-1)
     evolves = positive if positive.numel() else None
     maps, grad_x = _Maps(x, weight, cells, top, left), torch.empty_like(x)
     given = grad, evolves, weight, *maps.cells, grad_x, *maps.sizes, ratio
@@ -222,7 +221,7 @@ def maps_backward(
 
 def _flops(x: Tensor, weight: Tensor) -> int:
     """Of a product of maps with the weights."""
-    return 2 * x.numel() * x.size(1) * taps(weight) ** 2
+    return 2 * x.numel() * x.size(1) * weight.size(-1) ** 2
 
 
 PRODUCTS = {  # FLOPs of operators whose work is products on tensor cores

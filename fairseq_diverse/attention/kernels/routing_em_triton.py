@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import first_derivative_only
-from fairseq_diverse.attention.kernels.gpu import cdiv, launch, next_power_of_2, operator
+from fairseq_diverse.attention.kernels.launching import cdiv, launch, next_power_of_2, operator
 from fairseq_diverse.attention.kernels.routing_simple_triton import normals_of, row, softmax, steps_flops, warps
 
 EPSILON = tl.constexpr(1e-9)

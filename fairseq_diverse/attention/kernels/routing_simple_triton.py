@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import first_derivative_only
-from fairseq_diverse.attention.kernels.gpu import launch, next_power_of_2, operator
+from fairseq_diverse.attention.kernels.launching import launch, next_power_of_2, operator
 
 
 @triton.jit
