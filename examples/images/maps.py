@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from examples.images.data import Pictures, normalize
 from examples.images.model import SIZES, AugmentedConv, Maps
 from examples.images.train import build, load
-from fairseq_diverse.support.errors import UserError, install_error_hook
+from fairseq_diverse.support.errors import UserError, exit_with
 from fairseq_diverse.support.files import atomic_write
 
 CELL, STEP, TOP = 112, 120, 24  # pixels
@@ -58,5 +58,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    install_error_hook()
-    main()
+    try:
+        main()
+    except UserError as error:
+        exit_with(str(error))

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from examples.images.data import Pictures, normalize, training_batches
 from examples.images.model import SIZES, ResNet
 from fairseq_diverse.experiments.runs.provenance import collect
-from fairseq_diverse.support.errors import UserError, install_error_hook
+from fairseq_diverse.support.errors import UserError, exit_with
 from fairseq_diverse.support.files import atomic_write
 
 RANK, PROCESSES = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
@@ -166,5 +166,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    install_error_hook()
-    main()
+    try:
+        main()
+    except UserError as error:
+        exit_with(str(error))

@@ -10,8 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_diverse.checkpoints.dictionaries import difference, kept_digests
-from fairseq_diverse.checkpoints.loading import checksum, load_checkpoint, save_checkpoint, settings_of
+from fairseq_diverse.checkpoints.loading import (
+    checksum,
+    dictionary_digests,
+    load_checkpoint,
+    other_dictionaries,
+    save_checkpoint,
+    settings_of,
+)
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -173,9 +179,9 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
         state = load_checkpoint(path, mmap=True)
         model = state["model"]
         layout = _same_layout(path, _layout(path, model), paths[0], layout)
-        if other := difference(kept_digests(state), words):
+        if other := other_dictionaries(dictionary_digests(state), words):
             raise ValueError(f"{path}: does not fit {paths[0]}: {other}")
-        words = kept_digests(state) | words
+        words = dictionary_digests(state) | words
         for key, (owner, *_) in layout.items():
             if key != owner:
                 continue

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from fairseq_diverse.attention.registry import MECHANISMS, active, attribute_name
-from fairseq_diverse.checkpoints.dictionaries import KEY, kept_digests
-from fairseq_diverse.checkpoints.loading import INITIAL_FILES, load_checkpoint, save_checkpoint
+from fairseq_diverse.checkpoints.loading import DICTIONARIES, dictionary_digests, load_checkpoint, save_checkpoint
 from fairseq_diverse.checkpoints.settings import printable
 from fairseq_diverse.criterions.disagreement import DisagreementConfig
 from fairseq_diverse.host.data import numbered_words
+from fairseq_diverse.host.loading import INITIAL_FILES
 from fairseq_diverse.host.programs import build_model, criterions, model_name, settings_by_section
 from fairseq_diverse.models.layers import add_layer_flags
 from fairseq_diverse.support.errors import UserError
@@ -77,7 +77,7 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
         "model": state["model"],
         "criterion": None,
         "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": history.get("num_updates", 0)}],
-        "task_state": {KEY: digests} if (digests := kept_digests(state)) else {},
+        "task_state": {DICTIONARIES: digests} if (digests := dictionary_digests(state)) else {},
         "extra_state": {"epoch": 1} | {name: _dictionary(extra[name]) for name in KEPT if name in extra},
     }
 

@@ -1,114 +1,10 @@
 """User errors: one line instead of a stack trace."""
 
-import re
-import sys
-import threading
 import traceback
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn
-
-from fairseq_diverse.support.patching import patch
+from typing import NoReturn
 
 FORGOTTEN = "; a mechanism of your own? give its --user-dir"  # after an unknown flag that places one
-# fairseq's messages about user errors (last line of the stack trace), and the line shown instead.
-FAIRSEQ = {
-    r"fairseq_diverse\.support\.errors\.UserError: (.*)": r"\1",  # from a process that torch spawned for a GPU
-    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*label/dict\.txt)'": (
-        r"\1: missing; data with scores in place of classes need --num-classes 1 --regression-target"
-    ),
-    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*)'": r"\1: no such file or folder",
-    r"Exception: Could not infer language pair.*": (
-        "the data folder has no prepared language pair (such as train.en-de.en.bin); give another folder, or the "
-        "languages with --source-lang and --target-lang"
-    ),
-    r"FileNotFoundError: Dataset not found: (\S+) \((.*)\)": (
-        r"\2: no split \1 of these languages; see --source-lang, --target-lang, --dataset-impl, and --train-subset, "
-        "--valid-subset or --gen-subset"
-    ),
-    r"Exception: Size of sample #(\d+) is invalid .*since max_positions=(.*), skip this example.*": (
-        r"sentence \1 (counted from 0) is longer than the \2 positions of model and task: raise --max-source-positions "
-        "and --max-target-positions (--max-positions of a language model) in training, or skip long sentences with "
-        "--skip-invalid-size-inputs-valid-test"
-    ),
-    r"Exception: The dataset is empty\..*": (
-        "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-positions, "
-        "--max-tokens), or fewer sentences remain than --required-batch-size-multiple"
-    ),
-    r"AssertionError: Sentences lengths should not exceed max_tokens=(\d+)": (
-        r"--max-tokens \1: less than the longest sentence has; raise it, or --max-tokens-valid for validation"
-    ),
-    r"JSONDecodeError: (.*)": (
-        r"--eval-bleu-args, --eval-bleu-detok-args: no JSON (\1); quote it for the shell, as in "
-        """--eval-bleu-args '{"beam": 5}'"""
-    ),
-    r"MissingMandatoryValue: Missing mandatory value: (sentencepiece_model|bpe_codes)": (
-        r"--bpe: needs \1, the file (--sentencepiece-model, --bpe-codes)"
-    ),
-    r"ConfigCompositionException: Error merging override lr_scheduler\.total_num_update=null": (
-        "--lr-scheduler polynomial_decay: needs --total-num-update"
-    ),
-    r"ImportError: (Please install .*)": r"\1",
-    r"TypeError: \"hypothesis\" expects pre-tokenized hypothesis.*": (
-        "--scoring meteor: fairseq 0.12.3.1 does not work with this NLTK; use `fairseq-diverse score --metrics meteor`"
-    ),
-    r"(AssertionError: Torch not compiled with CUDA|RuntimeError: (No CUDA GPUs|Found no NVIDIA driver)).*": (
-        "torch finds no GPU: on a CPU, leave out --fp16 and --quant-noise-scalar, or take --bf16"
-    ),
-    r"InductorError: (InvalidCxxCompiler|CppCompileError|TritonMissing|GPUTooOldForTriton): (.*)": (
-        r"--compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave "
-        "the flag out"
-    ),
-    r"ValueError: loaded state dict (contains a parameter group|has a different number of parameter groups).*": (
-        "the checkpoint's optimizer has other parameters than this model: for another model, as one "
-        "with a new mechanism, give another --save-dir and --finetune-from-model FILE, or add --reset-optimizer"
-    ),
-    r"ValueError: (Valid paths \[.*\] will be ignored\. .*)": r"\1",
-    r"ConfigCompositionException: Error merging override tokenizer\.(source|target)_lang=null": (
-        "--tokenizer moses: needs --source-lang and --target-lang"
-    ),
-    r"TypeError: percentile\(\) got an unexpected keyword argument 'interpolation'": (
-        "--num-batch-buckets: fairseq 0.12.3.1 does not work with this NumPy; leave the flag out"
-    ),
-    r"AssertionError: (Criterion|Optimizer) does not match; .*\. (\w+) vs (\w+)": (
-        r"the checkpoint was trained with \2, but this training has \3: give another --save-dir and "
-        "--finetune-from-model FILE, or add --reset-optimizer"
-    ),
-    r"ValueError: --finetune-from-model can not be set together with either .*": (
-        "--finetune-from-model: without --reset-optimizer, --reset-lr-scheduler, --reset-meters and "
-        "--reset-dataloader, which it implies"
-    ),
-    r"ValueError: --finetune-from-model and --restore-file .*": "--finetune-from-model, --restore-file: give only one",
-    r"ValueError: --finetune-from-model (.*) does not exist": r"--finetune-from-model \1: no such checkpoint",
-    r"(?:Assertion|Value)Error: (--\w.*|Must specify batch size .*)": r"\1",
-    r"AssertionError: min_len cannot be larger than max_len.*": (
-        "--min-len: longer than a translation may be by --max-len-a, --max-len-b and the model's positions"
-    ),
-    r"ValueError: DiverseBeamSearch requires --beam to be divisible by .*": (
-        "--diverse-beam-groups: does not divide --beam; give a divisor of it"
-    ),
-    r"ValueError: Provided Search parameters are mutually exclusive\.": (
-        "--sampling, --diverse-beam-groups, --diversity-rate, --match-source-len: only one of them at a time"
-    ),
-    r"NotImplementedError: Target-side constraints were provided, .*": (
-        "--constraints: without --sampling, --diverse-beam-groups, --diversity-rate and --match-source-len"
-    ),
-    r"AssertionError: (\d+) < \1": "--constraints: longer than a translation may be by --max-len-a and --max-len-b",
-    r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",
-    r"AssertionError: could not find dataset: (.*)": r"\1: no such split; see --train-subset and --valid-subset",
-    r"IndexError: Target (-?\d+) is out of bounds\.": (
-        r"--num-classes: too few, or a label that is not in label/dict.txt: a sentence is in class \1, counted from 0"
-    ),
-    r"KeyError: 'target'": (
-        "the data have nothing to learn; with --regression-target they need scores in label/SPLIT.label, as STS-B has"
-    ),
-    r"AttributeError: '(\w+)' object has no attribute 'register_classification_head'": (
-        r"--arch: \1 is no classifier of sentences; use diverse_roberta or one derived from it"
-    ),
-    r"AttributeError: 'MaskedLMTask' object has no attribute 'args'": (
-        "--mask-whole-words: broken in fairseq 0.12.3.1, whose task does not know --bpe; leave the flag out"
-    ),
-}
 
 
 class UserError(ValueError):
@@ -129,62 +25,6 @@ def with_place(error: Exception, folder: str | Path) -> str:
     inside = [one for one in frames if Path(one.filename).resolve().is_relative_to(Path(folder).resolve())]
     frame = (inside or frames)[-1]
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def install_error_hook() -> None:
-    """Print one line for an uncaught user error; other exceptions are shown as before. Idempotent.
-
-    User errors are ``UserError``, the messages in ``FAIRSEQ``, and what fairseq raises as a plain ``Exception``.
-    """
-    previous_hook = sys.excepthook
-    if hasattr(previous_hook, "shows_user_errors"):
-        return
-
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        line = str(error) if issubclass(kind, UserError) else _in_one_line(kind, error)
-        if line is None:
-            previous_hook(kind, error, trace)
-        else:
-            print(f"error: {line}", file=sys.stderr)
-            for thread in threading.enumerate():  # one that reads ahead: killed within torch, it aborts the program
-                if type(thread).__name__ == "BackgroundConsumer":
-                    thread.join(timeout=1)
-
-    show.shows_user_errors = True  # type: ignore[attr-defined]
-
-    sys.excepthook = show
-
-
-def _in_one_line(kind: type[BaseException], error: BaseException) -> str | None:
-    """The line for an exception that is a user error; None for any other."""
-    text = str(error).strip()
-    for pattern, line in FAIRSEQ.items():
-        if found := re.search(rf"^{pattern}$", f"{kind.__name__}: {text}", re.MULTILINE):
-            return found.expand(line)
-    if kind is not Exception or not text:  # fairseq raises a plain Exception for user errors
-        return None
-    cause = str(error.__context__ or "").strip()
-    return text.splitlines()[0] + (f" ({cause.splitlines()[-1].strip()[:300]})" if cause else "")
-
-
-def check_learned_positions() -> None:
-    """Make learned positions refuse longer sentences with a ``UserError`` that names the flags. Idempotent."""
-    from fairseq.modules import LearnedPositionalEmbedding
-
-    patch(LearnedPositionalEmbedding, "forward", _within_positions)
-
-
-def _within_positions(forward: Any, self: Any, input: Any, incremental_state: Any = None, positions: Any = None) -> Any:
-    if positions is None and input.size(1) > self.max_positions:
-        step = incremental_state is not None  # its position is the width, padding included
-        longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())
-        if longest > self.max_positions:
-            raise UserError(
-                f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}: "
-                "leave out longer sentences, or train with more --max-source-positions and --max-target-positions "
-                "(--max-positions of a language model)"
-            )
-    return forward(self, input, incremental_state, positions)
 
 
 def exit_with(message: str) -> NoReturn:

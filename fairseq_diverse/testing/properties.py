@@ -25,7 +25,7 @@ from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import PADDING, Relations, relate
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.checkpoints.loading import implausible
+from fairseq_diverse.checkpoints.loading import not_finite
 from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import (
@@ -715,7 +715,7 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     """The largest difference between outputs before and after a new process reloads the model, one number per case."""
     package = Path(__file__).resolve().parents[1]
     models = [trained_model(flags).eval() for flags in cases]
-    for key, value in (found for model in models if (found := implausible(model.state_dict()))):
+    for key, value in (found for model in models if (found := not_finite(model.state_dict()))):
         raise PropertyFailed(
             f"{key}: {value:.3g} in a checkpoint would be taken for damage; keep a constant out of it by "
             "register_buffer(..., persistent=False)"

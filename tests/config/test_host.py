@@ -1,18 +1,23 @@
-"""docs/host.md names what the package needs of fairseq: no more, no less, each with a test that exists."""
+"""docs/host.md names what the package needs of fairseq and what it changes: no more, no less, each with its tests."""
 
 import ast
 import importlib
+import pkgutil
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 import fairseq_diverse
+from fairseq_diverse.host.changes import CHANGES
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "fairseq_diverse"
 PROGRAM = re.compile(r"fairseq_cli\.\w+")
+ROOMS = {"host", "models", "criterions", "tasks", "data"}  # that import fairseq
+LATER = {"attention/fairseq_attention.py", "experiments/runs/flags.py"}
+LATER |= {"testing/models.py", "testing/properties.py"}
+FILES = {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
 
 
 def is_module(name: str) -> bool:
@@ -23,79 +28,74 @@ def is_module(name: str) -> bool:
     return True
 
 
+def imports(tree: ast.AST) -> list[tuple[str, str]]:
+    """Module and name of everything that a file imports from fairseq and its programs."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("fairseq", "fairseq_cli"):
+            found += [(str(node.module), alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            assert not [alias for alias in node.names if alias.name.split(".")[0] in ("fairseq", "fairseq_cli")]
+    return found
+
+
 def used() -> dict[str, set[str]]:
     """Module of fairseq -> names of it in the package: imported, or attributes of an imported module."""
     found: dict[str, set[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    for tree in FILES.values():
         modules = {}  # local name -> module
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fairseq":
-                for alias in node.names:
-                    if is_module(full := f"{node.module}.{alias.name}"):
-                        modules[alias.asname or alias.name] = full
-                    else:
-                        found.setdefault(node.module, set()).add(alias.name)
-            elif isinstance(node, ast.Import):
-                assert not [alias for alias in node.names if alias.name.split(".")[0] == "fairseq"], path
-        for node in nodes:
+        for module, name in imports(tree):
+            if is_module(full := f"{module}.{name}"):
+                modules[name] = full
+            else:
+                found.setdefault(module, set()).add(name)
+        for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 found.setdefault(modules[node.value.id], set()).add(node.attr)
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "patch":
-                owner, name, _ = node.args
-                if owner.id in modules:  # else a class, which is listed itself
-                    found.setdefault(modules[owner.id], set()).add(name.value)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and PROGRAM.fullmatch(node.value):
                 found.setdefault(node.value, set()).add("cli_main")
     return found
 
 
-def rows() -> list[tuple[str, set[str], set[str]]]:
-    """Module, names and tests of each row of the tables in docs/host.md; what is replaced has no names."""
-    lines = (ROOT / "docs/host.md").read_text(encoding="utf-8").splitlines()
-    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `fairseq")]
-    return [
-        (
-            cell[0].strip("`"),
-            set(re.findall(r"`(\w+)`", cell[1]) if len(cell) == 4 else []),
-            set(re.findall(r"test_\w+", cell[-1])),
-        )
-        for cell in cells
-    ]
-
-
-NEEDED = [(module, names) for module, names, _ in rows() if names]
+LINES = [line for line in (ROOT / "docs/host.md").read_text(encoding="utf-8").splitlines() if line[:10] == "| `fairseq"]
+CELLS = [line.strip("| ").split(" | ") for line in LINES]
+NEEDED = {cells[0].strip("`"): set(re.findall(r"`(\w+)`", cells[1])) for cells in CELLS if len(cells) == 3}
+TESTS = {
+    name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+}
 
 
 def test_the_page_names_what_the_package_uses_of_fairseq():
-    listed: dict[str, set[str]] = {}
-    for module, names in NEEDED:
-        assert module not in listed
-        listed[module] = names
-    assert listed == used()
+    assert used() == NEEDED
 
 
-@pytest.mark.parametrize(("module", "names"), NEEDED, ids=[module for module, _ in NEEDED])
-def test_fairseq_has_what_the_page_names(module, names):
+@pytest.mark.parametrize("module", NEEDED)
+def test_fairseq_has_what_the_page_names(module):
     there = importlib.import_module(module)
-    assert {name for name in names if not hasattr(there, name)} == set()
+    assert {name for name in NEEDED[module] if not hasattr(there, name)} == set()
 
 
-def test_the_page_names_what_is_replaced():
-    fairseq_diverse.register()
-    replaced = set()
-    for module in [module for name, module in [*sys.modules.items()] if name.split(".")[0] == "fairseq"]:
-        classes = [value for value in vars(module).values() if isinstance(value, type)]
-        for function in [value for place in (module, *classes) for value in vars(place).values()]:
-            code = getattr(function, "__code__", None)
-            if code and Path(code.co_filename).is_relative_to(PACKAGE) and hasattr(function, "__wrapped__"):
-                replaced.add(f"{function.__module__}.{function.__qualname__}")
-    assert replaced == {module for module, names, _ in rows() if not names}
+def test_the_page_names_what_is_changed():
+    assert [line for line, cells in zip(LINES, CELLS, strict=True) if len(cells) == 4] == [one.row for one in CHANGES]
 
 
 def test_every_test_that_the_page_names_exists():
-    known = {
-        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
-    }
-    for module, _, tests in rows():
-        assert tests and tests <= known, (module, tests - known)
+    for cells in CELLS:
+        tests = set(re.findall(r"test_\w+", cells[-1]))
+        assert tests and tests <= TESTS, (cells[0], tests - TESTS)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.place)
+def test_every_function_is_replaced_once(change):
+    fairseq_diverse.register()
+    fairseq_diverse.register()
+    replaced = getattr(pkgutil.resolve_name(change.owner), change.name)
+    assert replaced.replaced_by is change.replacement
+    original = replaced.__wrapped__
+    assert original.__module__.startswith("fairseq.") and not hasattr(original, "replaced_by")
+    assert [other.place for other in CHANGES].count(change.place) == 1
+
+
+def test_only_some_rooms_import_fairseq():
+    importing = {path for path, tree in FILES.items() if imports(tree)}
+    assert {path.as_posix() for path in importing if path.parts[0] not in ROOMS} <= LATER

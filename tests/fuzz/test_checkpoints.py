@@ -13,27 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_diverse import register
 from fairseq_diverse.checkpoints.averaging import average_checkpoints
-from fairseq_diverse.checkpoints.loading import load_checkpoint, register_safe_globals
-from fairseq_diverse.checkpoints.settings import EVALUATED, FREE_TEXT, literal
+from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.checkpoints.settings import EVALUATED, is_literal
 from fairseq_diverse.support.errors import UserError
 from tests.fuzz.budget import budget
-
-
-class Spy:
-    """Records everything that an expression does with it, except naming and combining."""
-
-    used = False
-
-    def __getattr__(self, name: str) -> "Spy":
-        return self
-
-    def use(self, *_: Any, **__: Any) -> "Spy":
-        Spy.used = True
-        return self
-
-    __call__ = __getitem__ = __setattr__ = __format__ = __iter__ = __contains__ = use
-
 
 TEMPLATES = ["{}({})", "{}[{}]", "[{} for spy.a in [{}]]", "[{} for x in {}]", "[x for spy[0] in {}]", "({} + {})"]
 TEMPLATES += [
@@ -59,8 +44,9 @@ names = st.sampled_from([*EVALUATED_NAMES, "arch", "user_dir", "data", "eval_ble
 strings = (
     expressions | st.text(max_size=20) | literals.map(repr) | st.sampled_from(["${oc.env:HOME}", "a/b-c.pt", "@@ "])
 )
+source = st.binary(min_size=1, max_size=3)  # eval runs bytes, and arrays of them
 configs = st.recursive(
-    strings | st.binary(max_size=3) | st.integers(),
+    strings | source | source.map(lambda code: np.frombuffer(code, np.uint8)) | st.integers(),
     lambda inner: st.one_of(
         st.dictionaries(names, inner, max_size=4),
         st.dictionaries(names, inner, max_size=4).map(lambda settings: Namespace(**settings)),
@@ -84,7 +70,7 @@ def checkpoint(config: Any = None, **entries: Any) -> dict[str, Any]:
 
 
 def settings(config: Any, name: str = "model") -> Any:
-    """Every string in a configuration, with the name of its setting."""
+    """Every value in a configuration that ``eval`` takes, with the name of its setting."""
     config = vars(config) if isinstance(config, Namespace) else config
     if isinstance(config, dict):
         for key, value in config.items():
@@ -92,7 +78,7 @@ def settings(config: Any, name: str = "model") -> Any:
     elif isinstance(config, list):
         for value in config:
             yield from settings(value, name)
-    elif isinstance(config, str | bytes):
+    elif isinstance(config, str | bytes | np.ndarray):
         yield name, config
 
 
@@ -107,21 +93,17 @@ def test_what_is_accepted_runs_nothing_when_it_is_evaluated(tmp_path, config):
         assert "checkpoint.pt: refused: it" in str(error) and "\n" not in str(error)
         return
     for name, value in settings(config):
-        assert isinstance(value, str) and "${" not in value
-        if EVALUATED.fullmatch(name):
-            literal(value)
-        elif not FREE_TEXT.fullmatch(name):
-            Spy.used = False
-            with contextlib.suppress(Exception):
-                eval(value, {"__builtins__": {}, "spy": Spy()})
-            assert not Spy.used, value
+        assert "${" not in str(value)
+        if name in EVALUATED:
+            with contextlib.suppress(TypeError):  # as 1 + "a"
+                eval(value, {"__builtins__": {}})  # a name would be a NameError
 
 
 @given(literals, st.sampled_from(EVALUATED_NAMES))
 @budget(1)
 def test_every_literal_is_accepted(tmp_path, value, name):
-    assert literal(repr(value)) == value
     text = repr(value)
+    assert is_literal(text)
     if "${" not in text:
         torch.save(checkpoint({name: text}), tmp_path / "checkpoint.pt")
         load_checkpoint(tmp_path / "checkpoint.pt")
@@ -148,7 +130,7 @@ def test_a_damaged_file_is_a_user_error(tmp_path, changes, what):
     """The whole file, only its pickle (with the right checksum), and the format before torch 1.6."""
     from fairseq import checkpoint_utils
 
-    register_safe_globals()
+    register()
     path, file = tmp_path / "checkpoint.pt", io.BytesIO()
     torch.save(checkpoint(), file, _use_new_zipfile_serialization=what != "legacy")
     if what == "pickle":

@@ -445,10 +445,7 @@ def test_prefix_size(data, checkpoint):
     ("flags", "message"),
     [
         ("--min-len 50", "--min-len: longer than a translation may be"),
-        ("--diverse-beam-groups 3 --beam 4", "--diverse-beam-groups: does not divide --beam"),
-        ("--diverse-beam-groups 2 --match-source-len", "--diversity-rate, --match-source-len: only one"),
         ("--tokenizer moses", "--tokenizer moses: needs --source-lang and --target-lang"),
-        ("--sampling --sampling-topk 99 --nbest 2", "--sampling-topk 99: the target dictionary has only"),
         ("--max-tokens 3", "--max-tokens 3: less than the longest sentence has"),
         ("--bpe subword_nmt", "--bpe: needs bpe_codes, the file"),
         ("--skip-invalid-size-inputs-valid-test --max-source-positions 2", "none of the 8 sentences is within the (2,"),
@@ -578,12 +575,6 @@ def test_validate(data, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--quant-noise-pq 0.1", "--quant-noise-pq: fairseq writes the noise into the weights"),
-        ("--quant-noise-pq 0.1 --memory-efficient-bf16", "--quant-noise-pq: fairseq writes the noise into the weights"),
-        (
-            "--quant-noise-pq 0.1 --bf16 --checkpoint-activations",
-            "--quant-noise-pq: does not work with --checkpoint-activations",
-        ),
         ("--store-ema --bf16", "--store-ema: half types lose such small steps; add --ema-fp32"),
         ("--eval-bleu --best-checkpoint-metric bleu", "higher is better; add --maximize-best-checkpoint-metric"),
         ("--maximize-best-checkpoint-metric", "--maximize-best-checkpoint-metric: lower is better for loss"),

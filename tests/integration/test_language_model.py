@@ -197,13 +197,14 @@ def test_resumed_fine_tuning_equals_the_uninterrupted(data, pretrained, tmp_path
 
 
 def test_two_processes_equal_one_with_doubled_accumulation(data, tmp_path):
-    flags = f"{COMMON} {CLASSES} {EVOLVING} --criterion sentence_prediction --max-update 3 --dropout 0"
+    classes = f"{SENTENCES} --num-classes 2"  # on a CPU, fairseq cannot gather the predictions of --report-mcc
+    flags = f"{COMMON} {classes} {EVOLVING} --criterion sentence_prediction --max-update 3 --dropout 0"
     flags += " --attention-dropout 0 --optimizer sgd --lr 0.05 --find-unused-parameters"
     words = [data / "pairs", *flags.split()]
     one = run("train", *words, "--update-freq", 2, "--save-dir", tmp_path / "one")
     two = train_in_two_processes(*words, "--save-dir", tmp_path / "two")[0]
     expected, got = figures(one.stdout + one.stderr), figures(two)
-    for name in ("loss", "gnorm", "valid_loss", "valid_mcc"):
+    for name in ("loss", "gnorm", "valid_loss"):
         assert got[name] == pytest.approx(expected[name], abs=2e-3), name
 
 
@@ -223,7 +224,6 @@ def test_training_in_half_types(data, tmp_path, device, kind):
 @pytest.mark.parametrize(
     ("task", "flags", "message"),
     [
-        ("words", "--mask-whole-words", "--mask-whole-words: broken in fairseq 0.12.3.1"),
         ("sentences", "--num-classes 1", "--num-classes: too few, or a label that is not in label/dict.txt"),
         ("sentences", "--num-classes -1", "--num-classes: give their number"),
         (
@@ -231,7 +231,6 @@ def test_training_in_half_types(data, tmp_path, device, kind):
             "--num-classes 1 --regression-target",
             "--regression-target they need scores in label/SPLIT.label",
         ),
-        ("sentences", "--regression-target", "--num-classes 2: must be 1 with --regression-target"),
         ("scores", "", "scores/label/dict.txt: missing; data with scores in place of classes need --num-"),
         ("sentences", "--arch transformer_tiny", "--arch: TransformerModel is no classifier of sentences; use "),
         ("sentences", "--max-positions 9", "is longer than the 9 positions of model and task: raise"),

@@ -7,7 +7,7 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.tasks.fairseq_task import FairseqTask
 
 import fairseq_diverse
-from fairseq_diverse.support.logs import ONCE
+from fairseq_diverse.host.batches import ONCE
 
 
 def test_how_batches_are_made_is_logged_once(caplog):

@@ -1,0 +1,89 @@
+"""Data and batches: sentences that fit, the batches of a resumed training, and what is logged about them."""
+
+import logging
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_diverse.support.errors import UserError
+
+
+def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 1, **flags: Any) -> Any:
+    """As ``FairseqTask.get_batch_iterator``; batches that are made once are those of the first epoch.
+
+    fairseq-fixed makes them in a random order seeded by ``seed + epoch`` of the epoch in which the process started: a
+    process that resumes in epoch 3 would have others, with some pairs twice and others not at all in that epoch.
+    Uninterrupted training does not change, nor do batches that are made again for every epoch.
+    """
+    anew = flags.get("disable_iterator_cache") or flags.get("update_epoch_batch_itr")
+    once = not (anew or getattr(self.cfg, "rebuild_batches", False)) and self.can_reuse_epoch_itr(dataset)
+    if not once or dataset in self.dataset_to_epoch_iter:
+        return make(self, dataset, *args, epoch=epoch, **flags)
+    iterator = make(self, dataset, *args, epoch=1, **flags)
+    dataset.set_epoch(epoch)
+    iterator.epoch = max(epoch, 1)
+    return iterator
+
+
+def short_enough(choose: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any) -> Any:
+    """As ``FairseqTask.filter_indices_by_size``.
+
+    Raises:
+        UserError: no sentence is short enough.
+    """
+    chosen = choose(self, indices, dataset, max_positions, *args)
+    if not len(chosen):
+        raise UserError(
+            f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task: raise "
+            "--max-source-positions and --max-target-positions (--max-positions of a language model), or --max-tokens"
+        )
+    return chosen
+
+
+def learned_positions(
+    forward: Any, self: Any, input: Tensor, incremental_state: Any = None, positions: Any = None
+) -> Any:
+    """As ``LearnedPositionalEmbedding.forward``.
+
+    Raises:
+        UserError: a sentence is longer than the positions; names the flags.
+    """
+    if positions is None and input.size(1) > self.max_positions:
+        step = incremental_state is not None  # its position is the width, padding included
+        longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())
+        if longest > self.max_positions:
+            raise UserError(
+                f"a sentence has {longest} subwords, but the model has learned positions for {self.max_positions}: "
+                "leave out longer sentences, or train with more --max-source-positions and --max-target-positions "
+                "(--max-positions of a language model)"
+            )
+    return forward(self, input, incremental_state, positions)
+
+
+def translation_task(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -> None:
+    """As ``TranslationTask.__init__``, with 1 for the default -1 of ``--upsample-primary``."""
+    if getattr(cfg, "upsample_primary", None) == -1:
+        cfg.upsample_primary = 1
+    init(self, cfg, *args, **flags)
+
+
+class Once(logging.Filter):
+    """Passes each message once, but warnings and errors always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        known = text in self.said
+        self.said.add(text)
+        return not known or record.levelno > logging.INFO
+
+
+ONCE = Once()
+
+
+def log_batches_once() -> None:
+    """Log once how batches are made, which fairseq-interactive does anew for every sentence; idempotent."""
+    logging.getLogger("fairseq.tasks.fairseq_task").addFilter(ONCE)

@@ -1,0 +1,124 @@
+"""User errors of fairseq's programs: one line instead of a stack trace."""
+
+import re
+import sys
+import threading
+from types import TracebackType
+
+from fairseq_diverse.support.errors import UserError
+
+# What fairseq says about a user's error (last line of the stack trace), and the line that is shown instead.
+MESSAGES = {
+    r"fairseq_diverse\.support\.errors\.UserError: (.*)": r"\1",  # from a process that torch spawned for a GPU
+    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*label/dict\.txt)'": (
+        r"\1: missing; data with scores in place of classes need --num-classes 1 --regression-target"
+    ),
+    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(.*)'": r"\1: no such file or folder",
+    r"Exception: Could not infer language pair.*": (
+        "the data folder has no prepared language pair (such as train.en-de.en.bin); give another folder, or the "
+        "languages with --source-lang and --target-lang"
+    ),
+    r"FileNotFoundError: Dataset not found: (\S+) \((.*)\)": (
+        r"\2: no split \1 of these languages; see --source-lang, --target-lang, --dataset-impl, and --train-subset, "
+        "--valid-subset or --gen-subset"
+    ),
+    r"Exception: Size of sample #(\d+) is invalid .*since max_positions=(.*), skip this example.*": (
+        r"sentence \1 (counted from 0) is longer than the \2 positions of model and task: raise --max-source-positions "
+        "and --max-target-positions (--max-positions of a language model) in training, or skip long sentences with "
+        "--skip-invalid-size-inputs-valid-test"
+    ),
+    r"Exception: The dataset is empty\..*": (
+        "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-positions, "
+        "--max-tokens), or fewer sentences remain than --required-batch-size-multiple"
+    ),
+    r"AssertionError: Sentences lengths should not exceed max_tokens=(\d+)": (
+        r"--max-tokens \1: less than the longest sentence has; raise it, or --max-tokens-valid for validation"
+    ),
+    r"JSONDecodeError: (.*)": (
+        r"--eval-bleu-args, --eval-bleu-detok-args: no JSON (\1); quote it for the shell, as in "
+        """--eval-bleu-args '{"beam": 5}'"""
+    ),
+    r"MissingMandatoryValue: Missing mandatory value: (sentencepiece_model|bpe_codes)": (
+        r"--bpe: needs \1, the file (--sentencepiece-model, --bpe-codes)"
+    ),
+    r"ConfigCompositionException: Error merging override lr_scheduler\.total_num_update=null": (
+        "--lr-scheduler polynomial_decay: needs --total-num-update"
+    ),
+    r"ImportError: (Please install .*)": r"\1",
+    r"(AssertionError: Torch not compiled with CUDA|RuntimeError: (No CUDA GPUs|Found no NVIDIA driver)).*": (
+        "torch finds no GPU: on a CPU, leave out --fp16 and --quant-noise-scalar, or take --bf16"
+    ),
+    r"InductorError: (InvalidCxxCompiler|CppCompileError|TritonMissing|GPUTooOldForTriton): (.*)": (
+        r"--compile-layers: torch.compile cannot compile here (\1: \2); it needs g++, and Triton on a GPU; or leave "
+        "the flag out"
+    ),
+    r"ValueError: loaded state dict (contains a parameter group|has a different number of parameter groups).*": (
+        "the checkpoint's optimizer has other parameters than this model: for another model, as one "
+        "with a new mechanism, give another --save-dir and --finetune-from-model FILE, or add --reset-optimizer"
+    ),
+    r"ValueError: (Valid paths \[.*\] will be ignored\. .*)": r"\1",
+    r"ConfigCompositionException: Error merging override tokenizer\.(source|target)_lang=null": (
+        "--tokenizer moses: needs --source-lang and --target-lang"
+    ),
+    r"AssertionError: (Criterion|Optimizer) does not match; .*\. (\w+) vs (\w+)": (
+        r"the checkpoint was trained with \2, but this training has \3: give another --save-dir and "
+        "--finetune-from-model FILE, or add --reset-optimizer"
+    ),
+    r"ValueError: --finetune-from-model can not be set together with either .*": (
+        "--finetune-from-model: without --reset-optimizer, --reset-lr-scheduler, --reset-meters and "
+        "--reset-dataloader, which it implies"
+    ),
+    r"ValueError: --finetune-from-model and --restore-file .*": "--finetune-from-model, --restore-file: give only one",
+    r"ValueError: --finetune-from-model (.*) does not exist": r"--finetune-from-model \1: no such checkpoint",
+    r"(?:Assertion|Value)Error: (--\w.*|Must specify batch size .*)": r"\1",
+    r"AssertionError: min_len cannot be larger than max_len.*": (
+        "--min-len: longer than a translation may be by --max-len-a, --max-len-b and the model's positions"
+    ),
+    r"AssertionError: Must set task.num_classes": "--num-classes: give their number; 1 for --regression-target",
+    r"AssertionError: could not find dataset: (.*)": r"\1: no such split; see --train-subset and --valid-subset",
+    r"IndexError: Target (-?\d+) is out of bounds\.": (
+        r"--num-classes: too few, or a label that is not in label/dict.txt: a sentence is in class \1, counted from 0"
+    ),
+    r"KeyError: 'target'": (
+        "the data have nothing to learn; with --regression-target they need scores in label/SPLIT.label, as STS-B has"
+    ),
+    r"AttributeError: '(\w+)' object has no attribute 'register_classification_head'": (
+        r"--arch: \1 is no classifier of sentences; use diverse_roberta or one derived from it"
+    ),
+}
+
+
+def install_error_hook() -> None:
+    """Print one line for an uncaught user error; other exceptions are shown as before. Idempotent.
+
+    User errors are ``UserError``, the messages in ``MESSAGES``, and what fairseq raises as a plain ``Exception``.
+    """
+    previous_hook = sys.excepthook
+    if hasattr(previous_hook, "shows_user_errors"):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        line = str(error) if issubclass(kind, UserError) else in_one_line(kind, error)
+        if line is None:
+            previous_hook(kind, error, trace)
+        else:
+            print(f"error: {line}", file=sys.stderr)
+            for thread in threading.enumerate():  # one that reads ahead: killed within torch, it aborts the program
+                if type(thread).__name__ == "BackgroundConsumer":
+                    thread.join(timeout=1)
+
+    show.shows_user_errors = True  # type: ignore[attr-defined]
+
+    sys.excepthook = show
+
+
+def in_one_line(kind: type[BaseException], error: BaseException) -> str | None:
+    """The line for an exception that is a user error; None for any other."""
+    text = str(error).strip()
+    for pattern, line in MESSAGES.items():
+        if match := re.search(rf"^{pattern}$", f"{kind.__name__}: {text}", re.MULTILINE):
+            return match.expand(line)
+    if kind is not Exception or not text:  # fairseq raises a plain Exception for user errors
+        return None
+    cause = str(error.__context__ or "").strip()
+    return text.splitlines()[0] + (f" ({cause.splitlines()[-1].strip()[:300]})" if cause else "")
