@@ -1,27 +1,20 @@
 """Archives to raw parallel files, one sentence per line; a data set is extracted completely or not at all.
 
-Archives are read to the end, with the checksums of gzip, bzip2, xz and of every extracted member of a zip. A plain .tar
-has none.
+Archives are read to the end, with the checksums of gzip, bzip2, xz and of every extracted member of a zip.
 """
 
-import bz2
 import errno
 import gzip
-import io
-import itertools
 import json
 import lzma
 import os
 import re
 import shutil
 import struct
-import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from hashlib import file_digest, sha256
@@ -40,16 +33,13 @@ from fairseq_diverse.support.files import atomic_write, decode_lines, temporary_
 
 STAMP = "sources.json"
 ARCHIVES = (".tgz", ".tar.gz", ".tar", ".zip")
-COMPRESSED: dict[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
-DAMAGED = (
+UNREADABLE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
-    *(EOFError, ValueError, OverflowError, LookupError, MemoryError),
+    *(EOFError, ValueError, OverflowError, LookupError, MemoryError, RuntimeError, OSError),
 )
 RATIO = 100  # only highly repetitive text is compressed to less than a hundredth
 ALWAYS = 1 << 28  # bytes that every archive may contain
-LONGEST = 1 << 24  # bytes per line
 CHUNK = 1 << 20
-ZIP_END = 22 + (1 << 16)  # bytes of a zip's last record and its comment
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
 ABOUT_THE_TALK = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b")  # tags without sentences
 TITLE = re.compile(r"</?(title|description)>")
@@ -149,8 +139,6 @@ def _identity(path: Path) -> list[int]:
 
 def refuse_other(archive: Path, bytes: int | None = None, sha256: str | None = None) -> None:
     """Raise ``ValueError`` where a file has not its known size and checksum."""
-    if archive.suffix == ".tar" and sha256 is None:
-        print(f"{archive}: a plain .tar has no checksum; sources can name its sha256", file=sys.stderr)
     size = archive.stat().st_size
     if bytes is not None and size != bytes:
         raise UserError(f"{archive}: {size:,} bytes, {bytes:,} are expected; delete it and download it again")
@@ -162,41 +150,6 @@ def refuse_other(archive: Path, bytes: int | None = None, sha256: str | None = N
 
 
 # --- out of one archive ---
-
-
-class _Limited(io.RawIOBase):
-    """A stream with a limit: all streams with the same ``room`` may give at most that many bytes."""
-
-    def __init__(self, stream: Any, room: list[int]) -> None:
-        self.stream, self.room = stream, room
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.stream.read(len(buffer))
-        buffer[: len(data)] = data
-        self.room[0] -= len(data)
-        if self.room[0] < 0:
-            raise Bomb
-        return len(data)
-
-
-class Bomb(Exception):
-    """An archive contains more than its limit."""
-
-
-class _Header(tarfile.TarInfo):
-    """A member's header; tarfile would read a damaged one as the end of the archive."""
-
-    @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> "_Header":
-        try:
-            return super().fromtarfile(tar)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(str(error)) from None
 
 
 def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
@@ -217,32 +170,37 @@ def _unpack(config: DataConfig, archive: Path, folder: Path) -> Path:
     work = temporary_path(made)
     work.mkdir(parents=True)
     size = archive.stat().st_size
-    limit = max(ALWAYS, RATIO * size)
-    other = "unpack it yourself and use --raw"
+    limit = left = max(ALWAYS, RATIO * size)
+
+    def spend(count: int) -> None:
+        nonlocal left
+        left -= count
+        if left < 0:
+            more = f"contains more than {limit:,} bytes, the limit for its {size:,} bytes"
+            raise UserError(f"{archive}: {more}; if right, unpack it yourself and use --raw")
+
     try:
         with (
             open(archive, "rb") as opened,
             tqdm.wrapattr(opened, "read", size, desc=f"extract {archive.name}", mininterval=INTERVAL) as f,
         ):
-            for name, stream in _members(f, archive.name, patterns, [limit], work):
+            for name, stream in _members(f, archive.name, patterns, spend):
                 with open(work / _quoted(name), "w", encoding="utf-8", newline="\n") as out:
-                    out.writelines(f"{line}\n" for line in _lines(stream, name, f"{archive}: {name}"))
+                    for line in _lines(stream, name, f"{archive}: {name}"):
+                        spend(len(line))
+                        out.write(f"{line}\n")
         for pattern in patterns:
             if not _matching(work, pattern):
                 raise UserError(f"{archive}: has no member {pattern}")
         work.replace(made)
     except UserError:
         raise
-    except Bomb:
-        raise UserError(
-            f"{archive}: contains more than {limit:,} bytes, the limit for its {size:,} bytes; if right, {other}"
-        ) from None
-    except RuntimeError as error:  # encrypted, or an unknown compression
-        raise UserError(f"{archive}: cannot be read ({error}); {other}") from None
-    except (OSError, *DAMAGED) as error:
+    except UNREADABLE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        raise UserError(f"{archive}: damaged ({error}); delete it and download it again") from None
+        reason = " ".join(str(error).split())
+        todo = "delete it and download it again, or unpack it yourself and use --raw"
+        raise UserError(f"{archive}: cannot be read ({reason}); {todo}") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return made
@@ -253,75 +211,40 @@ def _quoted(name: str) -> str:
     return quote(name, safe="", errors="surrogateescape").replace(".", "%2E")
 
 
-def _members(opened: Any, name: str, patterns: list[str], room: list[int], folder: Path) -> Iterator[tuple[str, Any]]:
+def _members(opened: Any, name: str, patterns: list[str], spend: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
     """Paths and contents of the members that match a pattern, in the archive's order; read each before the next.
 
-    Args:
-        opened: the archive.
-        name: its path.
-        patterns: of the members to extract.
-        room: number of bytes that may still be read.
-        folder: for temporary copies of inner archives.
+    ``spend`` is called with the size of every member.
     """
-    for path, content in _zip(opened, room) if name.endswith(".zip") else _tar(opened, room):
+    for path, size, content in _zip(opened) if name.endswith(".zip") else _tar(opened):
         path = path.removeprefix("./")
+        spend(size)
         if any(fnmatchcase(path, pattern) for pattern in patterns):
-            yield path, _limited(gzip.GzipFile(fileobj=content()), room) if path.endswith(".gz") else content()
+            yield path, gzip.GzipFile(fileobj=content()) if path.endswith(".gz") else content()
         elif path.endswith(ARCHIVES):
             inside = [pattern.removeprefix(f"{path}/") for pattern in patterns if pattern.startswith(f"{path}/")]
-            if inside:
-                within = _held(content(), folder) if path.endswith(".zip") else content()
-                for inner, stream in _members(within, path, inside, room, folder):
-                    yield f"{path}/{inner}", stream
+            for inner, stream in _members(content(), path, inside, spend) if inside else ():
+                yield f"{path}/{inner}", stream
 
 
-def _held(stream: Any, folder: Path) -> IO[bytes]:
-    """A copy in an unnamed file, since zipfile needs random access."""
-    held = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-    shutil.copyfileobj(stream, held)
-    held.seek(0)
-    return held
-
-
-def _limited(stream: Any, room: list[int]) -> Any:
-    return io.BufferedReader(_Limited(stream, room), CHUNK)
-
-
-def _plain(stream: Any, room: list[int]) -> Any:
-    """The decompressed stream, or the stream itself if it is not compressed."""
-    start = stream.peek(6)
-    for magic, opener in COMPRESSED.items():
-        if start.startswith(magic):
-            return _limited(opener(stream), room)
-    return stream
-
-
-def _tar(opened: Any, room: list[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    plain = _plain(opened, room)
-    with tarfile.open(fileobj=plain, mode="r|", tarinfo=_Header) as archive:
+def _tar(opened: Any) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    with tarfile.open(fileobj=opened) as archive:
         for member in archive:
             if member.isfile():
-                yield member.name, partial(archive.extractfile, member)
-    while plain.read(CHUNK):  # the checksum is at the end
-        pass
+                yield member.name, member.size, partial(archive.extractfile, member)
+        while archive.fileobj.read(CHUNK):  # type: ignore[union-attr]  # the checksum is at the end
+            pass
 
 
-def _zip(opened: Any, room: list[int]) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _zip(opened: Any) -> Iterator[tuple[str, int, Callable[[], Any]]]:
     with zipfile.ZipFile(opened) as archive:
-        opened.seek(max(0, opened.seek(0, os.SEEK_END) - ZIP_END))
-        end = opened.read()
-        (count,) = struct.unpack_from("<H", end, end.rfind(b"PK\5\6") + 10)  # as stored; zipfile does not compare it
-        if count not in (0xFFFF, len(archive.infolist()) & 0xFFFF):
-            raise zipfile.BadZipFile(f"{len(archive.infolist())} members, {count} are expected")
         for member in archive.infolist():
-            with suppress(RuntimeError):  # of members that are not extracted
-                archive.open(member).close()  # compares the name in the directory with the name at the member
-            yield member.filename, lambda member=member: _limited(archive.open(member), room)
+            yield member.filename, member.file_size, partial(archive.open, member)
 
 
 def _lines(stream: Any, name: str, where: str) -> Iterator[str]:
     name = name.removesuffix(".gz")
-    lines = _decoded(stream, where)
+    lines = decode_lines(stream, where)
     if name.endswith(".sgm"):
         yield from _segments(lines, where)
     elif name.endswith(".xml"):  # of IWSLT; the apostrophe is treated as in fairseq's recipe
@@ -330,24 +253,6 @@ def _lines(stream: Any, name: str, where: str) -> Iterator[str]:
         yield from (TITLE.sub("", line).strip() for line in lines if not ABOUT_THE_TALK.match(line))
     else:
         yield from lines
-
-
-def _decoded(stream: Any, where: str) -> Iterator[str]:
-    """The lines of a text."""
-    try:
-        yield from decode_lines(_raw_lines(stream, where), where)
-    except ValueError as error:  # names the line
-        raise UserError(str(error)) from None
-
-
-def _raw_lines(stream: Any, where: str) -> Iterator[bytes]:
-    for number in itertools.count(1):
-        line = stream.readline(LONGEST + 1)
-        if len(line) > LONGEST:
-            raise UserError(f"{where}, line {number}: longer than {LONGEST:,} bytes; this is not text")
-        if not line:
-            return
-        yield line
 
 
 def _segments(lines: Iterable[str], where: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import alive
 
 _given: set[str] = set()  # by this process; other names with its number are from an earlier process
@@ -135,7 +136,7 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
             yield text.removeprefix("\ufeff") if number == 1 else text
         except UnicodeDecodeError as error:
             problem = f"{name}, line {number}: not UTF-8 (byte {error.start + 1})"
-            raise ValueError(f"{problem}; convert it, for example with iconv") from None
+            raise UserError(f"{problem}; convert it, for example with iconv") from None
 
 
 def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str]) -> int:

@@ -89,7 +89,7 @@ def config(name: str, lead: str, end: str, wild: bool) -> DataConfig:
 def test_changed_archives(kind: str, tmp_path: Path) -> None:
     name, content, lead, end = ARCHIVES[kind]
 
-    @given(changes=CHANGES, wild=st.booleans())
+    @given(changes=CHANGES, wild=st.just(False) if "zip" in kind else st.booleans())
     @budget(0.9)
     def check(changes: list[tuple[str, float, int]], wild: bool) -> None:
         (tmp_path / name).write_bytes(changed(content, changes))

@@ -277,16 +277,13 @@ def stored(members: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-@pytest.mark.parametrize("chunk", [extraction.CHUNK, 512])
-def test_changed_text_in_an_archive_is_found(chunk, archives, tmp_path, monkeypatch):
-    """Also where the text ends with what is read at a time: the checksum is behind it."""
-    monkeypatch.setattr(extraction, "CHUNK", chunk)
+def test_changed_text_in_an_archive_is_found(archives, tmp_path):
     members = {"a/train.en": b"one\ntwo\n", "a/train.de": b"eins\nzwei\n", "z/not-wanted": b"?" * 50_000}
     raw = tmp_path / "raw"
     (archives / "a.tgz").write_bytes(stored(members))
     extract(data_config(), archives, raw)
     flipped(archives / "a.tgz", b"zwei")
-    with pytest.raises(ValueError, match=r"a\.tgz: damaged \(CRC check failed"):
+    with pytest.raises(ValueError, match=r"a\.tgz: cannot be read \(CRC check failed"):
         extract(data_config(), archives, raw)
     inside = "in/a.tar.gz/a/train.{language}"
     part = {"archive": "a.tgz", "member": inside}
@@ -294,35 +291,8 @@ def test_changed_text_in_an_archive_is_found(chunk, archives, tmp_path, monkeypa
     extract(data_config(files=SPLITS | {"train": [part]}), archives, raw)
     assert text(raw / "train.de") == ["eins", "zwei", ""]
     flipped(archives / "a.tgz", b"zwei")
-    with pytest.raises(ValueError, match=r"a\.tgz: damaged \(CRC check failed"):
+    with pytest.raises(ValueError, match=r"a\.tgz: cannot be read \(CRC check failed"):
         extract(data_config(files=SPLITS | {"train": [part]}), archives, raw)
-
-
-def test_a_damaged_header_does_not_end_an_archive(archives, tmp_path, capsys):
-    """A plain .tar has no other checksum; a warning says so."""
-    members = {f"a/{n}.{language}": b"x\n" for n in (1, 2) for language in ("en", "de")}
-    made = gzip.decompress(stored(members))
-    (archives / "a.tar").write_bytes(made)
-    part = {"archive": "a.tar", "member": "a/*.{language}"}
-    config = data_config(archives={"a.tar": "", "b.zip": ""}, files=SPLITS | {"train": [part]})
-    extract(config, archives, tmp_path / "raw")
-    assert text(tmp_path / "raw/train.en") == ["x", "x", ""]
-    assert "a.tar: a plain .tar has no checksum; sources can name its sha256\n" in capsys.readouterr().err
-    for content in (made.replace(b"a/2.en\0", b"a/2.ex\0"), made[: 4 * 512]):
-        (archives / "a.tar").write_bytes(content)
-        with pytest.raises(ValueError, match=r"a\.tar: damaged \((bad checksum|empty header)\); delete it"):
-            extract(config, archives, tmp_path / "raw")
-
-
-def test_a_zip_with_lost_members_is_found(archives, tmp_path):
-    """A changed length of a member's comment hides the next member."""
-    content = bytearray((archives / "b.zip").read_bytes())
-    first = content.index(b"PK\1\2")
-    second = content.index(b"PK\1\2", first + 1)
-    content[first + 32 : first + 34] = (content.index(b"PK\1\2", second + 1) - second).to_bytes(2, "little")
-    (archives / "b.zip").write_bytes(content)
-    with pytest.raises(ValueError, match=r"b\.zip: damaged \(3 members, 4 are expected\)"):
-        extract(data_config(), archives, tmp_path / "raw")
 
 
 @pytest.mark.parametrize("where", ["tgz", "gz in a zip", "zip", "zip in a tgz", "bzip2"])
@@ -361,19 +331,6 @@ def test_an_archive_bomb_is_refused_before_the_disk_is_full(where, archives, tmp
     assert not list((tmp_path / "raw").rglob("*.tmp"))
 
 
-def test_an_archive_may_contain_as_much_as_its_limit():
-    assert extraction._limited(io.BytesIO(b"text"), [4]).read() == b"text"
-    with pytest.raises(extraction.Bomb):
-        extraction._limited(io.BytesIO(b"text"), [3]).read()
-
-
-def test_a_line_that_is_not_text_is_refused(archives, tmp_path, monkeypatch):
-    monkeypatch.setattr(extraction, "LONGEST", 1000)
-    tar(archives / "a.tgz", {"a/train.en": "one\n" + "ä" * 500 + "\n", "a/train.de": "eins\nzwei\n"})
-    with pytest.raises(ValueError, match=r"a\.tgz: a/train\.en, line 2: longer than 1,000 bytes; this is not text"):
-        extract(data_config(), archives, tmp_path / "raw")
-
-
 @pytest.mark.parametrize(("place", "value", "words"), [(6, 1, "encrypted"), (8, 97, "compression")])
 def test_a_zip_that_cannot_be_read_is_one_line(place, value, words, archives, tmp_path):
     content = bytearray((archives / "b.zip").read_bytes())
@@ -382,7 +339,7 @@ def test_a_zip_that_cannot_be_read_is_one_line(place, value, words, archives, tm
         while (start := content.find(mark, start + 1)) >= 0:
             content[start + place + shift] = value
     (archives / "b.zip").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"b\.zip: cannot be read \(.*{words}.*\); unpack it yourself and use --raw"):
+    with pytest.raises(ValueError, match=rf"b\.zip: cannot be read \(.*{words}.*\); .*unpack it yourself"):
         extract(data_config(), archives, tmp_path / "raw")
 
 
@@ -422,9 +379,9 @@ def damage(path: Path, keep: int) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda a: damage(a / "a.tgz", 120), ("a.tgz: damaged", "download it again")),
-        (lambda a: (a / "a.tgz").write_text("<html>404</html>"), ("a.tgz: damaged",)),
-        (lambda a: damage(a / "b.zip", 300), ("b.zip: damaged",)),
+        (lambda a: damage(a / "a.tgz", 120), ("a.tgz: cannot be read", "download it again")),
+        (lambda a: (a / "a.tgz").write_text("<html>404</html>"), ("a.tgz: cannot be read",)),
+        (lambda a: damage(a / "b.zip", 300), ("b.zip: cannot be read",)),
         (lambda a: tar(a / "a.tgz", {"a/train.en": "one\n"}), ("a.tgz: has no member a/train.de",)),
         (
             lambda a: tar(a / "a.tgz", {"a/train.en": "one\n", "a/train.de": "eins\nzwei\n"}),
