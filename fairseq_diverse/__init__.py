@@ -16,7 +16,6 @@ def register() -> None:
         label_smoothed_cross_entropy_with_disagreement,
         language_model,
     )
-    from fairseq_diverse.host.batches import log_batches_once
     from fairseq_diverse.host.changes import apply_changes
     from fairseq_diverse.host.loading import register_safe_globals
     from fairseq_diverse.host.messages import install_error_hook
@@ -26,7 +25,6 @@ def register() -> None:
     register_safe_globals()
     apply_changes()
     install_error_hook()
-    log_batches_once()
 
 
 # The attention core works without fairseq.

@@ -28,7 +28,7 @@ HIGHER_IS_BETTER = re.compile(r"bleu|chrf|accuracy|mcc|(acc_and_)?f1|pearson|(pe
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file that may be averaged; ``number`` is its epoch or update and ``value`` its metric, where asked for."""
+    """A file that may be averaged; ``number`` is its epoch or update, ``value`` its metric, if one is read."""
 
     path: Path
     number: int = 0
@@ -44,17 +44,14 @@ def checkpoint_files(paths: Iterable[Path]) -> list[Path]:
     Raises:
         ValueError: a path that does not exist, or none holds a ``.pt`` file.
     """
-    found: list[Path] = []
+    paths = list(paths)
     for path in paths:
-        if path.is_dir():
-            found += sorted(path.glob("*.pt"))
-        elif path.exists():
-            found.append(path)
-        else:
+        if not path.exists():
             raise ValueError(f"{path}: no such file or directory")
-    if not found:
+    files = [file for path in paths for file in (sorted(path.glob("*.pt")) if path.is_dir() else [path])]
+    if not files:
         raise ValueError(f"{', '.join(map(str, paths))}: no checkpoint (*.pt)")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]:
@@ -69,33 +66,31 @@ def numbered(files: Sequence[Path], unit: str | None = None) -> list[Checkpoint]
     kinds: dict[str, list[Checkpoint]] = {}
     for name, pattern in (("epochs", EPOCHS), ("updates", UPDATES)):
         matches = [(path, pattern.fullmatch(path.name)) for path in files]
-        kinds[name] = sorted(
-            (Checkpoint(path, int(match[1])) for path, match in matches if match), key=lambda found: found.number
-        )
+        kind = [Checkpoint(path, int(match[1])) for path, match in matches if match]
+        kinds[name] = sorted(kind, key=lambda one: one.number)
     if unit is None and all(kinds.values()):
         raise ValueError("there are checkpoints of epochs and of updates; choose with --epochs or --updates")
-    found = kinds[unit] if unit else kinds["epochs"] or kinds["updates"]
-    if not found:
+    checkpoints = kinds[unit] if unit else kinds["epochs"] or kinds["updates"]
+    if not checkpoints:
         wanted = {"epochs": "checkpointN.pt", "updates": "checkpoint_EPOCH_N.pt"}
         raise ValueError(f"no {wanted[unit] if unit else ' or '.join(wanted.values())}; found {_names(files)}")
-    return found
+    return checkpoints
 
 
-def last(found: list[Checkpoint], count: int) -> list[Checkpoint]:
-    """The last ``count`` of the numbered checkpoints, or all where there are fewer."""
-    return found[-_positive(count) :]
+def in_range(checkpoints: Sequence[Checkpoint], first: int, final: int) -> list[Checkpoint]:
+    """The numbered checkpoints from ``first`` to ``final``, both included.
 
-
-def in_range(found: Sequence[Checkpoint], first: int, final: int) -> list[Checkpoint]:
-    """The numbered checkpoints from ``first`` to ``final``, both included."""
-    chosen = [checkpoint for checkpoint in found if first <= checkpoint.number <= final]
+    Raises:
+        ValueError: there is none.
+    """
+    chosen = [checkpoint for checkpoint in checkpoints if first <= checkpoint.number <= final]
     if not chosen:
-        raise ValueError(f"no checkpoint from {first} to {final}; found {', '.join(map(str, found))}")
+        raise ValueError(f"no checkpoint from {first} to {final}; found {', '.join(map(str, checkpoints))}")
     return chosen
 
 
 def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
-    """The ``count`` checkpoints with the best value of ``metric``, or all where there are fewer, the best first.
+    """The ``count`` checkpoints with the best value of ``metric``, or all if there are fewer, the best first.
 
     Copies of one model in a folder count once. A checkpoint whose value is not finite is not chosen.
 
@@ -106,10 +101,9 @@ def best(files: Sequence[Path], count: int, metric: str) -> list[Checkpoint]:
     Raises:
         ValueError: none of them holds the metric, or no value is finite.
     """
-    found = _by_metric(files, metric)
-    if not found:
+    if not (checkpoints := _by_metric(files, metric)):
         raise ValueError(f"no checkpoint holds a finite {metric}: training diverged")
-    return found[: _positive(count)]
+    return checkpoints[:count]
 
 
 def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
@@ -130,12 +124,11 @@ def _by_metric(files: Sequence[Path], metric: str) -> list[Checkpoint]:
             by_update.setdefault(
                 path if number is None else (path.parent, number), Checkpoint(path, number or 0, value)
             )
-    found = list(by_update.values())
-    if not found:
+    if not by_update:
         tracked = "training tracks only --best-checkpoint-metric"
         raise ValueError(f"no checkpoint holds {metric} ({tracked}); found {_names(files)}")
     sign = -1 if higher else 1
-    finite = [one for one in found if one.value is not None and math.isfinite(one.value)]
+    finite = [one for one in by_update.values() if one.value is not None and math.isfinite(one.value)]
     return sorted(finite, key=lambda one: (sign * (one.value or 0.0), -one.number))
 
 
@@ -149,9 +142,8 @@ def drop_worse(folder: Path, count: int, metric: str) -> None:
     """
     paths = [path for path in folder.glob("checkpoint_*_*.pt") if UPDATES.fullmatch(path.name)]
     if len(paths) > count + 1:
-        found = numbered(paths, "updates")
-        kept = {found[-1].path, *(one.path for one in _by_metric([one.path for one in found], metric)[:count])}
-        for path in set(paths) - kept:
+        newest = numbered(paths, "updates")[-1].path
+        for path in set(paths) - {newest, *(one.path for one in _by_metric(paths, metric)[:count])}:
             path.unlink(missing_ok=True)
 
 
@@ -217,16 +209,16 @@ def _layout(path: Path, model: Mapping[str, Tensor]) -> dict[str, tuple]:
 
 
 def _same_layout(path: Path, layout: dict[str, tuple], first: Path, expected: dict[str, tuple]) -> dict[str, tuple]:
-    """``layout``, which must be that of the first checkpoint (``expected``, where it is known)."""
+    """``layout``, which must be that of the first checkpoint (``expected``; empty before it is known)."""
     if not expected or layout == expected:
         return layout
     for key in [*expected, *layout]:
         if key not in layout or key not in expected:
             raise ValueError(f"{path}: {key} is {'new' if key in layout else 'missing'}, compared with {first}")
-        (owner, shape, dtype), (first_owner, first_shape, first_dtype) = layout[key], expected[key]
-        if shape != first_shape or dtype != first_dtype:
-            raise ValueError(f"{path}: {key} is {dtype} {shape}, but {first_dtype} {first_shape} in {first}")
-        if owner != first_owner:
+        if layout[key] != expected[key]:
+            (owner, shape, dtype), (first_owner, first_shape, first_dtype) = layout[key], expected[key]
+            if (shape, dtype) != (first_shape, first_dtype):
+                raise ValueError(f"{path}: {key} is {dtype} {shape}, but {first_dtype} {first_shape} in {first}")
             raise ValueError(f"{path}: {key} is tied to {owner}, but to {first_owner} in {first}")
     return layout  # the same parameters in another order
 
@@ -248,12 +240,6 @@ def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | 
 def _updates(state: Mapping[str, Any]) -> int | None:
     history = state.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
-
-
-def _positive(count: int) -> int:
-    if count < 1:
-        raise ValueError(f"at least 1 checkpoint is needed, not {count}")
-    return count
 
 
 def _names(files: Sequence[Path]) -> str:

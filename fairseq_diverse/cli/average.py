@@ -51,16 +51,18 @@ def _choose(args: argparse.Namespace) -> list:
 
     if (args.best is None) != (args.metric is None):
         raise ValueError("--best and --metric go together: --best 5 --metric bleu")
+    if (count := args.last if args.best is None else args.best) is not None and count < 1:
+        raise ValueError(f"at least 1 checkpoint is needed, not {count}")
     if args.unit and (args.last, args.range, args.best) == (None, None, None):
         raise ValueError(f"--{args.unit} goes with --last, --range or --best")
     if args.out.resolve() in {path.resolve() for path in args.checkpoints}:
         raise ValueError(f"--out {args.out}: is one of --checkpoints; give another file")
     files = [path for path in averaging.checkpoint_files(args.checkpoints) if path.resolve() != args.out.resolve()]
     if args.best is not None:
-        some = [found.path for found in averaging.numbered(files, args.unit)] if args.unit else files
+        some = [checkpoint.path for checkpoint in averaging.numbered(files, args.unit)] if args.unit else files
         return averaging.best(some, args.best, args.metric)
     if args.last is not None:
-        return averaging.last(averaging.numbered(files, args.unit), args.last)
+        return averaging.numbered(files, args.unit)[-args.last :]
     if args.range is not None:
         return averaging.in_range(averaging.numbered(files, args.unit), *_range(args.range))
     if any(path.is_dir() for path in args.checkpoints):

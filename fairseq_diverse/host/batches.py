@@ -1,6 +1,5 @@
-"""Data and batches: sentences that fit, the batches of a resumed training, and what is logged about them."""
+"""Data and batches: sentences that fit, and the batches of a resumed training."""
 
-import logging
 from typing import Any
 
 from torch import Tensor
@@ -65,25 +64,3 @@ def translation_task(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -
     if getattr(cfg, "upsample_primary", None) == -1:
         cfg.upsample_primary = 1
     init(self, cfg, *args, **flags)
-
-
-class Once(logging.Filter):
-    """Passes each message once, but warnings and errors always."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        known = text in self.said
-        self.said.add(text)
-        return not known or record.levelno > logging.INFO
-
-
-ONCE = Once()
-
-
-def log_batches_once() -> None:
-    """Log once how batches are made, which fairseq-interactive does anew for every sentence; idempotent."""
-    logging.getLogger("fairseq.tasks.fairseq_task").addFilter(ONCE)

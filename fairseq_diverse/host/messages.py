@@ -64,12 +64,7 @@ MESSAGES = {
         r"the checkpoint was trained with \2, but this training has \3: give another --save-dir and "
         "--finetune-from-model FILE, or add --reset-optimizer"
     ),
-    r"ValueError: --finetune-from-model can not be set together with either .*": (
-        "--finetune-from-model: without --reset-optimizer, --reset-lr-scheduler, --reset-meters and "
-        "--reset-dataloader, which it implies"
-    ),
     r"ValueError: --finetune-from-model and --restore-file .*": "--finetune-from-model, --restore-file: give only one",
-    r"ValueError: --finetune-from-model (.*) does not exist": r"--finetune-from-model \1: no such checkpoint",
     r"(?:Assertion|Value)Error: (--\w.*|Must specify batch size .*)": r"\1",
     r"AssertionError: min_len cannot be larger than max_len.*": (
         "--min-len: longer than a translation may be by --max-len-a, --max-len-b and the model's positions"

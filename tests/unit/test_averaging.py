@@ -388,10 +388,8 @@ def test_an_average_is_a_file(three, tmp_path, capsys):
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": {"x": torch.eye(3, dtype=torch.int64).to_sparse()}},
-        {"model": {"x": torch.zeros(2, dtype=torch.int64, device="meta")}},
-        *({"extra_state": value} for value in ([], "text", 3, {5: 1})),
-        *({"optimizer_history": value} for value in ([3], "x", 5, [{"num_updates": "x"}])),
+        *({"extra_state": value} for value in ([1], "text", 3)),
+        *({"optimizer_history": value} for value in ([3], "x", 5)),
     ],
     ids=str,
 )
