@@ -12,8 +12,6 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_diverse import register
-from fairseq_diverse.attention.placements import COMPONENTS, resolve_placement
-from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.experiments.runs import provenance
@@ -29,7 +27,6 @@ TABLES = [load_table(name) for name in config_names("tables")]
 FIRST = [{row.family: row for row in reversed(table.rows.values())} for table in TABLES]  # of every grid
 ROWS = {f"{table.name}:{row.name}": row for table, rows in zip(TABLES, FIRST, strict=True) for row in rows.values()}
 RUNS = {row.key("any data"): name for name, row in reversed(ROWS.items())}  # each run's first row
-DIFFERENT = pytest.mark.parametrize("row", [ROWS[name] for name in sorted(RUNS.values())], ids=sorted(RUNS.values()))
 
 DECIDING = ("arch", "task", "criterion", "optimizer", "lr-scheduler")  # which other flags there are
 
@@ -108,19 +105,9 @@ def test_each_flag_of_a_row_reaches_its_field(row, data):
             assert not [flag for flag, value in row.generate.items() if not reached(config, flag, value)]
 
 
-@DIFFERENT
-def test_the_placements_of_a_row_fit_its_size(row, data):
-    args = parsed(arguments(row, data, "train"), training=True)
-    components = COMPONENTS if row.kind == "translation" or hasattr(args, "decoder_layers") else ["encoder"]
-    layers = {name: args.encoder_layers if name == "encoder" else args.decoder_layers for name in components}
-    width, heads = args.encoder_embed_dim, args.encoder_attention_heads
-    AttentionPlan(args, {name: Component(count, width, heads) for name, count in layers.items()})
-    if hasattr(args, "disagreement_on"):
-        assert resolve_placement("--disagreement-on", args.disagreement_on, layers)
-
-
 @pytest.mark.parametrize("table", config_names("tables"))
 def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, monkeypatch):
+    """And so fairseq's parser and the models take them, with every placement in its size."""
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     assert main(["run", table, "--dry-run"]) == 0
     shown = capsys.readouterr().out
