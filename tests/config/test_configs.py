@@ -31,17 +31,23 @@ RUNS = {row.key("any data"): name for name, row in reversed(ROWS.items())}  # ea
 DECIDING = ("arch", "task", "criterion", "optimizer", "lr-scheduler")  # which other flags there are
 
 
-def with_flags_of_their_own() -> list[str]:
-    """Rows so that every flag with each of its values is in one, beside all choices of what decides about flags."""
-    found, names = set(), []
+def covering(parts: dict[str, set]) -> list[str]:
+    """Few of the names whose parts are together those of all."""
+    chosen, missing = [], set().union(*parts.values())
+    while missing:
+        chosen.append(max(parts, key=lambda name: len(parts[name] & missing)))
+        missing -= parts[chosen[-1]]
+    return chosen
+
+
+def rows_with_every_flag() -> list[str]:
+    """Rows in which every flag occurs with every choice of what decides about flags."""
+    flags = {}
     for name in sorted(RUNS.values()):
         row = ROWS[name]
         choice = tuple(row.train.get(flag) for flag in DECIDING)
-        flags = {(choice, *pair) for pair in row.train.items()} | {(row.kind, *pair) for pair in row.generate.items()}
-        if not flags <= found:
-            found |= flags
-            names.append(name)
-    return names
+        flags[name] = {(choice, flag) for flag in row.train} | {(row.kind, flag) for flag in row.generate}
+    return covering(flags)
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +58,10 @@ def data(tmp_path_factory):
     return DataSet("data", folder, "en", "de", hash="0")
 
 
-@functools.cache  # building fairseq's parser takes half a second
-def parsed(arguments: tuple[str, ...], training: bool):
-    parser = options.get_training_parser() if training else options.get_generation_parser()
-    return options.parse_args_and_arch(parser, input_args=list(arguments))
-
-
-@functools.cache  # a quarter of a second; rows that translate alike share it
+@functools.cache  # half a second; rows that translate alike share it
 def configuration(arguments: tuple[str, ...], training: bool):
-    return convert_namespace_to_omegaconf(parsed(arguments, training))
-
-
-def arguments(row: Row, data: DataSet, step: str) -> tuple[str, ...]:
-    """The arguments of fairseq's program for a step of a row, without ``python -m ...``."""
-    return tuple(Run(row, 1, data, cpu=True, directory=data.path / "run").commands()[step][3:])
+    parser = options.get_training_parser() if training else options.get_generation_parser()
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=list(arguments)))
 
 
 def typed(value):
@@ -92,24 +88,29 @@ def list_of(value) -> list | None:
     return [typed(x) for x in value] if hasattr(value, "__iter__") and not isinstance(value, str) else None
 
 
-@pytest.mark.parametrize("row", map(ROWS.get, with_flags_of_their_own()), ids=with_flags_of_their_own())
-def test_each_flag_of_a_row_reaches_its_field(row, data):
-    config = configuration(arguments(row, data, "train"), training=True)
+@pytest.mark.parametrize("name", rows_with_every_flag())
+def test_each_flag_of_a_row_reaches_its_field(name, data):
+    row = ROWS[name]
+    commands = Run(row, 1, data, cpu=True, directory=data.path / "run").commands()
+    config = configuration(tuple(commands["train"][3:]), training=True)
     assert not [flag for flag, value in row.train.items() if not reached(config, flag, value)]
     assert config.common.seed == 1 and config.checkpoint.save_interval_updates > 0
     for step in () if row.kind != "translation" else ("generate", "reference"):
-        config = configuration(arguments(row, data, step), training=False)
+        config = configuration(tuple(commands[step][3:]), training=False)
         assert config.generation.score_reference == (step == "reference")
         assert config.dataset.required_batch_size_multiple == 1
         if step == "generate":
             assert not [flag for flag, value in row.generate.items() if not reached(config, flag, value)]
 
 
-@pytest.mark.parametrize("table", config_names("tables"))
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, monkeypatch):
-    """And so fairseq's parser and the models take them, with every placement in its size."""
+    """And so fairseq's parser and the models take them, with every placement in its size. Of a grid with thousands of
+    rows, some that have every value."""
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    assert main(["run", table, "--dry-run"]) == 0
+    every = {name: {*row.train.items(), *row.generate.items()} for name, row in table.rows.items()}
+    rows = covering(every) if len(every) > 100 else every
+    assert main(["run", table.name, "--dry-run", "--rows", ",".join(rows)]) == 0
     shown = capsys.readouterr().out
     assert shown.count("fairseq_cli.train ") == shown.count("\n# ") + 1 and not list(tmp_path.iterdir())
 
@@ -138,18 +139,14 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
         ("help=true", "fairseq-train: would show its help only"),
     ],
 )
-@pytest.mark.parametrize("dry", [True, False])
-def test_flags_unknown_to_fairseq_are_found_before_anything_starts(
-    capsys, tmp_path, monkeypatch, setting, problem, dry
-):
+def test_flags_unknown_to_fairseq_are_found_before_anything_starts(capsys, tmp_path, monkeypatch, setting, problem):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     monkeypatch.setattr("fairseq_diverse.experiments.runs.schedule.run_all", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(
         "fairseq_diverse.experiments.runs.run.find_data",
         lambda name, dry, root: DataSet(name, tmp_path / "d", "en", "de", "h"),
     )
-    asked = ["run", "toy", "--rows", "aggregation,baseline", "--set", setting]
-    assert main(asked + ["--dry-run"] * dry) == 2
+    assert main(["run", "toy", "--rows", "aggregation,baseline", "--set", setting]) == 2
     shown = capsys.readouterr()
     assert not shown.out and re.search(f"^fairseq-diverse run: toy: row aggregation: {problem}", shown.err)
     assert shown.err.count("\n") == 1 and not list(tmp_path.iterdir())
@@ -179,12 +176,12 @@ def test_what_a_model_or_criterion_refuses_is_found_before_anything_starts(
     assert not shown.out and shown.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "0", "4,2"])
-def test_an_invalid_number_of_threads_is_refused(capsys, tmp_path, monkeypatch, text):
+def test_an_invalid_number_of_threads_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
-    monkeypatch.setenv("OMP_NUM_THREADS", text)
-    assert main(["run", "toy", "--dry-run"]) == 2
-    assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in capsys.readouterr().err
+    for text in ("x", "-1", "0", "4,2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", text)
+        assert main(["run", "toy", "--dry-run"]) == 2
+        assert f"OMP_NUM_THREADS={text}: a number of threads above 0 expected" in capsys.readouterr().err
 
 
 def test_variables_set_by_the_user_are_kept(capsys, tmp_path, monkeypatch):
@@ -217,14 +214,13 @@ def test_the_data_sets_of_all_rows_are_known():
         assert encoding in ("", *known), name
 
 
-@pytest.mark.parametrize("size", config_names("size"))
-def test_every_size_trains_the_same_rows(size):
-    rows = load_table("multi30k", size=size).rows
-    differing = {
-        flag for flag, value in rows["disagreement"].train.items() if rows["baseline"].train.get(flag) != value
-    }
-    assert differing == {"criterion", "disagreement", "disagreement-on", "disagreement-weight"}
-    assert all(row.size == size and row.max_update > 0 for row in rows.values())
+def test_every_size_trains_the_same_rows():
+    for size in config_names("size"):
+        rows = load_table("multi30k", size=size).rows
+        baseline, other = rows["baseline"].train, rows["disagreement"].train
+        differing = {flag for flag, value in other.items() if baseline.get(flag) != value}
+        assert differing == {"criterion", "disagreement", "disagreement-on", "disagreement-weight"}, size
+        assert all(row.size == size and row.max_update > 0 for row in rows.values()), size
 
 
 def test_equal_rows_of_two_tables_are_one_run():
