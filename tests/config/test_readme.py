@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
@@ -49,15 +49,17 @@ def blocks(path: Path) -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def commands(path: Path) -> Iterator[list[str]]:
-    """The words of each command in the shell blocks, and of each of ours in the text, without launchers such as srun,
-    variables and redirections."""
+def commands(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Page and line, and the words, of each command in the shell blocks, and of each of ours in the text, without
+    launchers such as srun, variables and redirections."""
+    text = path.read_text(encoding="utf-8")
     shell = [re.sub(r"<<'END'\n.*?^END$", "", block, flags=re.MULTILINE | re.DOTALL) for block in blocks(path)]
-    lines = [line for block in shell for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for block in shell for line in re.findall(r"(?:.*\\\n)*.+", block)]
     inline = r"`((?:fairseq-diverse [a-z]+ |(?:[A-Z]+=\S+ )*make |python -m |(?:scripts|data-prep)/[\w-]+\.sh)[^`]*)`"
-    lines += re.findall(inline, path.read_text(encoding="utf-8"))
+    lines += re.findall(inline, text)
     for line in lines:
-        lexer = shlex.shlex(line.replace("...", ""), posix=True, punctuation_chars=True)
+        where = f"{path.relative_to(ROOT)}:{text[: text.index(line)].count(chr(10)) + 1}"
+        lexer = shlex.shlex(line.replace("\\\n", " ").replace("...", ""), posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words = [word for word in lexer if word not in ("$", "(", ")")]  # of $(which fairseq-train)
         for between, part in itertools.groupby(words, lambda word: word in ("|", "&&", ";")):
@@ -65,29 +67,40 @@ def commands(path: Path) -> Iterator[list[str]]:
             if not between:
                 ours = (number for number, word in enumerate(command) if word in {"fairseq-diverse", *FAIRSEQ})
                 command = command[next(ours, 0) :]
-                yield [*itertools.dropwhile(lambda word: re.match(r"\w+=", word), command)]
+                yield where, [*itertools.dropwhile(lambda word: re.match(r"\w+=", word), command)]
 
 
-ALL = [(path.name, words) for path in TEXTS for words in commands(path) if words]
+ALL = [(where, words) for path in TEXTS for where, words in commands(path) if words]
 SHELL = ("awk", "cat", "cp", "do", "done", "echo", "export", "for", "head", "ls", "mkdir", "pip", "source")
 CHECKED = {"fairseq-diverse", "make", "ct2-fairseq-converter", *FAIRSEQ, *SHELL}
 TABLES = ("README.md", "docs/tutorial.md")
 
 
-@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "fairseq-diverse"], ids=" ".join)
-def test_fairseq_diverse_commands_parse(words):
-    build_parser(words[1:]).parse_args(words[1:])
+def refused(check: Callable[[list[str]], object], programs: Iterable[str]) -> list[str]:
+    """The commands of these programs that a check refuses, with their pages and lines."""
+    problems = []
+    for where, words in ALL:
+        if words[0] in programs:
+            try:
+                check(words)
+            except (SystemExit, Exception) as error:
+                problems.append(f"{where}: {' '.join(words)}: {type(error).__name__} {error}")
+    return problems
 
 
-@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "make"], ids=" ".join)
-def test_make_targets_exist(words):
-    assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+def test_fairseq_diverse_commands_parse():
+    assert not refused(lambda words: build_parser(words[1:]).parse_args(words[1:]), ["fairseq-diverse"])
 
 
-@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] not in CHECKED], ids=" ".join)
-def test_scripts_and_modules_exist_and_know_their_flags(words):
-    """A table's flags may also be those of the commands that the script passes them to."""
+def test_make_targets_exist():
+    targets = re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)
+    assert not [(where, words) for where, words in ALL if words[0] == "make" and words[1] not in targets]
+
+
+def check_script(words: list[str]) -> None:
+    """That it, or a module, exists and knows its flags; a table's may be those of commands to which it passes them."""
     if words[:2] == ["python", "-c"]:
+        compile(words[2], words[2], "exec")
         return
     module = words[words.index("-m") + 1] if words[0] in ("python", "torchrun") else None
     if module and find_spec(module.partition(".")[0]).origin != str(ROOT / module.partition(".")[0] / "__init__.py"):
@@ -95,7 +108,7 @@ def test_scripts_and_modules_exist_and_know_their_flags(words):
     place = ROOT / (module.replace(".", "/") if module else words[0])
     files = [file for file in (place, place.with_suffix(".py"), place / "__main__.py") if file.is_file()]
     known = [file.read_text(encoding="utf-8") for file in files]
-    assert known, words
+    assert known
     after = words[words.index(module) + 1 if module else 1 :]
     if place.name in ("table.sh", "figure.sh", "comparison.sh"):
         for command in ("prepare", "run", "report"):
@@ -107,37 +120,43 @@ def test_scripts_and_modules_exist_and_know_their_flags(words):
         config_path("tables", f"{paper}-table{number}" if re.match("A?[0-9]", number) else f"{paper}-{number}")
 
 
+def test_scripts_and_modules_exist_and_know_their_flags():
+    others = {words[0] for _, words in ALL} - CHECKED
+    assert {"python", "scripts/table.sh"} <= others and not refused(check_script, others)
+
+
 def test_the_readme_has_the_table_of_the_tutorial():
     """Which test_the_tutorial_runs_as_written trains."""
     ours, tutorials = (re.search(r"<<'END'\n(.*?)^END$", read(name), re.MULTILINE | re.DOTALL)[1] for name in TABLES)
     assert yaml.safe_load(ours) == yaml.safe_load(tutorials)
 
 
-@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] in FAIRSEQ], ids=" ".join)
-def test_fairseq_commands_parse(words):
-    """In a fork, since --user-dir registers mechanisms."""
-    fairseq_diverse.register()
+def check_fairseq(words: list[str]) -> None:
     assert "--user-dir" not in words or words[words.index("--user-dir") + 1].startswith((OURS, "examples/"))
+    if words[0] == "fairseq-validate":  # leaves out no example
+        assert words[words.index("--required-batch-size-multiple") + 1] == "1"
     values = {"ARGS": "--arch=diverse_transformer", "RANK": "0", OURS: str(ROOT / "fairseq_diverse")}
     words = [values.get(word, word) for word in words]
+    parser = FAIRSEQ[words[0]]()
+    if words[0] == "fairseq-preprocess":  # has no model and no task's flags
+        parser.parse_args(words[1:])
+    else:
+        options.parse_args_and_arch(parser, words[1:])
+
+
+def test_fairseq_commands_parse():
+    """In a fork, since --user-dir registers mechanisms."""
+    fairseq_diverse.register()
 
     def parse() -> None:
         os.chdir(ROOT)
-        parser = FAIRSEQ[words[0]]()
-        if words[0] == "fairseq-preprocess":  # has no model and no task's flags
-            parser.parse_args(words[1:])
-        else:
-            options.parse_args_and_arch(parser, words[1:])
+        if problems := refused(check_fairseq, FAIRSEQ):
+            sys.exit("\n".join(problems))
 
     process = multiprocessing.get_context("fork").Process(target=parse)
     process.start()
     process.join()
-    assert process.exitcode == 0
-
-
-@pytest.mark.parametrize("words", [words for _, words in ALL if words[0] == "fairseq-validate"], ids=" ".join)
-def test_validation_leaves_out_no_example(words):
-    assert words[words.index("--required-batch-size-multiple") + 1] == "1"
+    assert process.exitcode == 0, "the commands are above, in what was written to stderr"
 
 
 def test_the_architectures_of_the_migration_are_those_of_fairseq():
@@ -174,17 +193,22 @@ def test_every_command_is_in_the_docs():
         assert f"fairseq-diverse {command}" in text, command
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
-def test_every_link_leads_to_a_file_and_a_heading(path):
-    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
-        file, _, anchor = link.partition("#")
-        if ":" in file:
-            continue
-        target = path.parent / file if file else path
-        assert target.exists(), link
-        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
-        slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
-        assert not anchor or anchor in slugs, link
+def test_every_link_leads_to_a_file_and_a_heading():
+    for path in TEXTS:
+        for text, link in re.findall(r"(?:\[([^\]]*))?\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            file, _, anchor = link.partition("#")
+            if ":" in file:
+                continue
+            target = path.parent / file if file else path
+            assert target.exists(), (path, link)
+            content = target.read_text(encoding="utf-8") if anchor or path.name == "deviations.md" else ""
+            slugs = [
+                re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+                for heading in re.findall(r"^#+ (.+)$", content, re.MULTILINE)
+            ]
+            assert not anchor or anchor in slugs, (path, link)
+            if path.name == "deviations.md" and (code := re.fullmatch("`(.*)`", text)):
+                assert re.search(rf"^\s*((def|class) {code[1]}\b|{code[1]} =)", content, re.MULTILINE), link
 
 
 def test_every_page_is_in_the_readme():
@@ -218,12 +242,14 @@ def test_what_github_runs_is_in_the_makefile():
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
 
 
-@pytest.mark.parametrize(("variables", "outcome"), [({"GITHUB_ACTIONS": "true"}, Skipped), ({}, Failed)])
-def test_real_data_may_be_absent_on_github(variables, outcome, monkeypatch, tmp_path):
+def test_real_data_may_be_absent_on_github(monkeypatch, tmp_path):
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    for name, value in {"CI": "true", "FAIRSEQ_DIVERSE_DATA": str(tmp_path), **variables}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(outcome, match="multi30k is absent"):
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_DATA", str(tmp_path))
+    with pytest.raises(Failed, match="multi30k is absent"):
+        shared_data("multi30k")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    with pytest.raises(Skipped, match="multi30k is absent"):
         shared_data("multi30k")
 
 
@@ -244,45 +270,57 @@ def test_the_tables_are_those_of_the_results(name, tmp_path, monkeypatch):
     assert (tmp_path / "text.md").read_text(encoding="utf-8") == text, "run: make results"
 
 
+def run_script(script: str, smaller: dict[str, str], folder: Path, real: tuple[str, ...] = ()) -> str:
+    """What a page's commands print, with the smaller sizes in place of these; all programs but the real ones are forks
+    of this process."""
+    for text, small in smaller.items():
+        assert text in script
+        script = script.replace(text, small)
+    with programs_as_forks(folder) as variables:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        forks = {
+            name: value for name, value in variables.items() if not any(f"_{program}%" in name for program in real)
+        }
+        done = subprocess.run(
+            ["bash", "-c", f"set -euo pipefail\n{script}"],
+            cwd=folder,
+            env=os.environ | forks | {"PATH": path},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.integration
 def test_the_main_job_runs_as_the_readme_says(tmp_path):
-    """Toy corpus, then the README's blocks with tiny models: a table; fairseq's own commands, averaging, scores."""
+    """Toy corpus, then the README's preparation, fairseq's own commands with a tiny model, averaging, scores; the
+    tutorial has the README's table."""
     table, plain = (
         block for block in blocks(ROOT / "README.md") if re.search("^(fairseq-diverse prepare|fairseq-train)", block)
     )
-    block = table.replace("size: tiny", "size: tiny\nflags: {max-update: 3}\ngenerate: {max-len-b: 20, beam: 2}")
-    block = block.replace("--seeds 1,2,3", "--seeds 1") + plain
-    block = block.replace("--arch diverse_transformer ", "--arch diverse_transformer_tiny --cpu --max-epoch 5 ")
-    block = block.replace("fairseq-generate data", "fairseq-generate data --cpu")
-    script = "set -e\nfairseq-diverse toy --out raw --sentences 200 --valid 20 --test 20\n"
-    script += "mv raw/valid.de raw/dev.de; mv raw/valid.en raw/dev.en\n" + block
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    result = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
-    assert re.search(r"generate\.log\s+\d", result.stdout), result.stdout[-2000:]
-    assert "nrefs:1|case:mixed" in result.stdout
-    assert "My first comparison" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    toy = "fairseq-diverse toy --out raw --sentences 200 --valid 20 --test 20\n"
+    toy += "mv raw/valid.de raw/dev.de; mv raw/valid.en raw/dev.en\n"
+    smaller = {
+        "--arch diverse_transformer ": "--arch diverse_transformer_tiny --cpu --max-epoch 5 ",
+        "fairseq-generate data": "fairseq-generate data --cpu",
+    }
+    printed = run_script(toy + table.splitlines()[0] + "\n" + plain, smaller, tmp_path, real=("fairseq-train",))
+    assert re.search(r"generate\.log\s+\d", printed), printed[-2000:]
+    assert "nrefs:1|case:mixed" in printed
 
 
 @pytest.mark.integration
 def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
     """All its commands, with fewer sentences, subwords and updates."""
-    script = "\n".join(["set -euo pipefail", *blocks(ROOT / "docs/tutorial.md")])
-    for text, smaller in {
+    monkeypatch.delenv("FAIRSEQ_DIVERSE_RUNS", raising=False)
+    smaller = {
         "--sentences 12000": "--sentences 150 --valid 8 --test 8",
         "--bpe-size 8000": "--bpe-size 500",
         "size: tiny": "size: tiny\nflags: {max-update: 3}\ngenerate: {max-len-b: 20, beam: 2}",
-    }.items():
-        assert text in script
-        script = script.replace(text, smaller)
-    with programs_as_forks(tmp_path) as variables:
-        monkeypatch.delenv("FAIRSEQ_DIVERSE_RUNS", raising=False)
-        environment = os.environ | variables
-        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    table = done.stdout[done.stdout.index("My first comparison") :]
+    }
+    printed = run_script("\n".join(blocks(ROOT / "docs/tutorial.md")), smaller, tmp_path)
+    table = printed[printed.index("My first comparison") :]
     assert re.search(r"^baseline +[\d,]+ .* 1$", table, re.MULTILINE)
     assert re.search(r"^evolving +[\d,]+ .*\(one seed\).* 1$", table, re.MULTILINE)
     for name in ("maps.png", "heads.png", "curves.png", "report.html"):
@@ -303,14 +341,7 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
     ],
 )
 def test_the_first_block_of_a_page_runs_as_written(page, smaller, made, tmp_path):
-    script = f"set -euo pipefail\n{blocks(ROOT / page)[0]}"
-    for text, small in smaller.items():
-        assert text in script
-        script = script.replace(text, small)
-    with programs_as_forks(tmp_path) as variables:
-        environment = os.environ | variables
-        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    run_script(blocks(ROOT / page)[0], smaller, tmp_path)
     assert (tmp_path / made).is_file()
 
 
