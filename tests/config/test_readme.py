@@ -270,24 +270,16 @@ def test_the_tables_are_those_of_the_results(name, tmp_path, monkeypatch):
     assert (tmp_path / "text.md").read_text(encoding="utf-8") == text, "run: make results"
 
 
-def run_script(script: str, smaller: dict[str, str], folder: Path, real: tuple[str, ...] = ()) -> str:
-    """What a page's commands print, with the smaller sizes in place of these; all programs but the real ones are forks
-    of this process."""
+def run_script(script: str, smaller: dict[str, str], folder: Path, real: str = "") -> str:
+    """What a page's commands print, with smaller sizes; programs are forks of this process, but for a real one."""
     for text, small in smaller.items():
         assert text in script
         script = script.replace(text, small)
-    with programs_as_forks(folder) as variables:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        forks = {
-            name: value for name, value in variables.items() if not any(f"_{program}%" in name for program in real)
-        }
-        done = subprocess.run(
-            ["bash", "-c", f"set -euo pipefail\n{script}"],
-            cwd=folder,
-            env=os.environ | forks | {"PATH": path},
-            capture_output=True,
-            text=True,
-        )
+    with programs_as_forks(folder) as forks:
+        forks.pop(f"BASH_FUNC_{real}%%", None)
+        environment = os.environ | forks | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        command = ["bash", "-c", f"set -euo pipefail\n{script}"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -305,7 +297,7 @@ def test_the_main_job_runs_as_the_readme_says(tmp_path):
         "--arch diverse_transformer ": "--arch diverse_transformer_tiny --cpu --max-epoch 5 ",
         "fairseq-generate data": "fairseq-generate data --cpu",
     }
-    printed = run_script(toy + table.splitlines()[0] + "\n" + plain, smaller, tmp_path, real=("fairseq-train",))
+    printed = run_script(toy + table.splitlines()[0] + "\n" + plain, smaller, tmp_path, real="fairseq-train")
     assert re.search(r"generate\.log\s+\d", printed), printed[-2000:]
     assert "nrefs:1|case:mixed" in printed
 
