@@ -1,8 +1,7 @@
 """The console command ``fairseq-diverse``: one module per subcommand.
 
 A subcommand module has a docstring (its help), ``EXAMPLE``, ``add_arguments(parser)`` and ``main(args)``,
-which returns an exit code or None. ``PATHS`` names arguments whose files must exist before anything slow is imported;
-where the flags themselves are slow to load, ``check_words`` looks at the words before.
+which returns an exit code or None. ``PATHS`` names arguments whose files must exist before anything slow is imported.
 A ``ValueError`` or ``OSError`` is a user error and printed as one line.
 """
 
@@ -94,7 +93,6 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
     for name, summary in COMMANDS.items():
         if name in argv[:1] or whole:  # import only this command: the others may be slow or need extras
             module = importlib.import_module(f"fairseq_diverse.cli.{name.replace('-', '_')}")
-            getattr(module, "check_words", lambda words: None)(argv)
             subparser = subparsers.add_parser(
                 name,
                 help=summary,

@@ -14,32 +14,10 @@ import json
 import sys
 from typing import Any
 
-from fairseq_diverse.cli import check_exists
-from fairseq_diverse.models.systems import ARCHITECTURES, unknown
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.tables import in_columns
 
+PATHS = ("data",)
 EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routing-on encoder:1-2"
-
-
-def check_words(words: list[str]) -> None:
-    """Refuse missing data and an unknown architecture before fairseq is imported, which takes seconds.
-
-    Once it is, there may be architectures of a user's folder.
-
-    Raises:
-        UserError: names it, and the architectures that are known.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--arch", nargs="?")
-    parser.add_argument("--data", nargs="?")
-    given = parser.parse_known_args(words)[0]
-    if "fairseq" in sys.modules:
-        return
-    if given.data is not None:
-        check_exists("--data ", given.data)
-    if given.arch is not None and given.arch not in ARCHITECTURES:
-        raise UserError(unknown(given.arch))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

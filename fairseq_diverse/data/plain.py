@@ -9,7 +9,6 @@ from pathlib import Path
 from fairseq_diverse.data.probing import ORIGIN, TASKS, read_probing
 from fairseq_diverse.logic.corpus import MOST_OPERATORS, read_pairs
 from fairseq_diverse.preparation.download import fetch
-from fairseq_diverse.preparation.extraction import refuse_other
 from fairseq_diverse.preparation.prepare import put_in_place
 from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.files import temporary_path
@@ -20,39 +19,28 @@ LOGIC = (
     "https://raw.githubusercontent.com/yikangshen/Ordered-Neurons/9d193144971aa0f3f13a5f1b5246cf97477dc2f6"
     "/data/propositionallogic"
 )
-LOGIC_BYTES = {
-    "train": (
-        *(180, 58386, 462233, 1121339, 1831496, 2493499, 2824732),
-        *(2623018, 2102603, 1561727, 1100035, 710344, 786127),
-    ),
-    "test": (36, 13456, 88889, 205435, 325528, 443141, 498119, 462270, 374167, 273795, 196231, 125549, 139799),
-}
 
 
 @dataclass(frozen=True)
 class PlainData:
-    """``sizes``: bytes of each file at ``address``, None where that is not known; ``read`` refuses a bad file."""
+    """``files`` are at ``address``; ``read`` refuses a bad file."""
 
     address: str
-    sizes: dict[str, int | None]
+    files: list[str]
     origin: str
     read: Callable[[Path], object]
-
-    @property
-    def files(self) -> list[str]:
-        return [*self.sizes]
 
 
 PLAIN_DATA = {
     "propositional_logic": PlainData(
         LOGIC,
-        {f"{split}{n}": LOGIC_BYTES[split][n] for split in ("train", "test") for n in range(MOST_OPERATORS + 1)},
+        [f"{split}{n}" for split in ("train", "test") for n in range(MOST_OPERATORS + 1)],
         "of Bowman et al. (2015), or those that `fairseq-diverse logic` wrote",
         read_pairs,
     ),
     "probing": PlainData(
         PROBING,
-        {f"{task}.txt": None for task in TASKS},
+        [f"{task}.txt" for task in TASKS],
         f"of SentEval ({ORIGIN}), or those that `fairseq-diverse toy --probing` wrote",
         lambda path: read_probing(path.parent, path.stem),
     ),
@@ -63,12 +51,10 @@ def download_plain(data: PlainData, folder: Path, download: bool = True) -> None
     """Bring the files into ``folder``; those that are there stay as they are.
 
     Raises:
-        ValueError: files are missing and cannot be downloaded or must not be, or one has not the original's size.
+        ValueError: files are missing and cannot be downloaded or must not be.
     """
     addresses = {name: f"{data.address}/{name}" for name in data.files}
     fetch(Sources(addresses, {}, {}, {}, 0, {}), folder, download, "file")
-    for name, size in data.sizes.items():
-        refuse_other(folder / name, size)
 
 
 def put_plain(data: PlainData, raw: Path, out: Path, overwrite: bool = False) -> bool:

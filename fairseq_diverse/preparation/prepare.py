@@ -7,7 +7,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -85,7 +84,7 @@ def prepare(
         wanted[TRUECASING] = MOSES
     if _existing(out, wanted, strict, overwrite):
         return False
-    if _is_mount(out):
+    if os.path.ismount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     pairs = {split: tuple(raw / name for name in of_split) for split, of_split in names.items()}
     tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
@@ -191,20 +190,6 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
     raise ValueError(
         f"{out}: prepared from another configuration or other raw files; choose another --out or add --overwrite"
     )
-
-
-def _is_mount(out: Path) -> bool:
-    """As ``os.path.ismount``, but also for mounts of a folder of the same file system."""
-    mounts = set()
-    for path in (out, out.parent):
-        with suppress(OSError):
-            opened = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
-            try:
-                described = Path(f"/proc/self/fdinfo/{opened}").read_text(encoding="utf-8")
-            finally:
-                os.close(opened)
-            mounts |= {line for line in described.splitlines() if line.startswith("mnt_id")}
-    return os.path.ismount(out) or len(mounts) == 2
 
 
 def put_in_place(work: Path, out: Path, kept: str = "") -> None:

@@ -1,9 +1,9 @@
 """Escapes of Moses, the Penn Treebank and parsers."""
 
 import functools
+import html
 import re
 import unicodedata
-from typing import Any
 
 BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 SAME = {"``": '"', "''": '"'}
@@ -12,9 +12,7 @@ SAME = {"``": '"', "''": '"'}
 @functools.lru_cache(2**16)
 def without_moses(word: str) -> str:
     """A Moses token as a plain word for a parser: ``&apos;s`` -> ``'s``, ``@-@`` -> ``-``."""
-    if "&" in word:
-        word = _detokenizer().unescape_xml(word)
-    return "-" if word == "@-@" else word
+    return "-" if word == "@-@" else html.unescape(word)
 
 
 def with_brackets_escaped(word: str) -> str:
@@ -32,10 +30,3 @@ def comparable(word: str) -> str:
         word = word.replace(escaped, bracket)
     word = word.replace("\\/", "/").replace("\\*", "*")
     return unicodedata.normalize("NFKC", SAME.get(word, word))
-
-
-@functools.cache
-def _detokenizer() -> Any:
-    from sacremoses import MosesDetokenizer
-
-    return MosesDetokenizer()

@@ -5,7 +5,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
@@ -105,30 +104,16 @@ def parse_file(
 
 
 def refuse_other(out: Path, text: Path, kind: str, parser: str, model: str, language: str) -> None:
-    """Raise ``UserError`` where finished trees are, by what was recorded, of another text or parser; without a record,
-    where they are not as many trees as the text has lines."""
-    shard = re.search(r"\.\d+-of-\d+$", out.name)
-    known = shard or record_path(out).exists() or not text.exists()
-    if not known and not _looks_like(out, kind, _measure(text)[0]):
-        raise UserError(f"{out}: there already, but not {kind} trees of {text}; move it, or give another --out")
+    """Raise ``UserError`` where finished trees are, by what was recorded, of another text or parser."""
     recorded = _read(record_path(out)) if record_path(out).exists() else {}
     recorded |= recorded.get("shard", {})
-    asked = {"kind": kind, "parser": parser, "language": language, "model": Path(model).name}
+    wanted = {"kind": kind, "parser": parser, "language": language, "model": Path(model).name}
     recorded |= {"model": Path(recorded["model"]).name} if "model" in recorded else {}
     if "text" in recorded and text.exists():  # earlier versions did not record it
-        asked["text"] = _measure(text)[1]
-    if other := next((key for key, value in asked.items() if recorded.get(key, value) != value), None):
+        wanted["text"] = _measure(text)[1]
+    if other := next((key for key, value in wanted.items() if recorded.get(key, value) != value), None):
         shown = "of another text" if other == "text" else f"of {other} {recorded[other]}"
         raise UserError(f"{out}: there already, but {shown}; delete it to parse again, or give another --out")
-
-
-def _looks_like(path: Path, kind: str, count: int) -> bool:
-    """Whether a file may be the trees of so many sentences: a line each, or blocks with an empty line after each."""
-    lines = [line for line in iterate_lines(path) if not line.startswith("#")]
-    if kind == "constituency":
-        return len(lines) == count and all(line.strip()[:1] in ("(", "") for line in lines)
-    ended = [*lines, ""] if lines and lines[-1] else lines
-    return ended.count("") == count and all(line.count("\t") in (0, 9) for line in lines)
 
 
 def _measure(text: Path) -> tuple[int, str]:

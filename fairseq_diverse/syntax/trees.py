@@ -162,35 +162,19 @@ def local_phrases(tree: "Tree") -> Phrases:
     Returns:
         start, end, layer: one int per word, spans as [start, end).
     """
-    widths = _widths(tree)
-    start, end, layer = [], [], []
-    todo: list[tuple[Tree | str, int, int, tuple[int, int] | None]] = [(tree, 0, 0, None)]
-    while todo:  # no recursion: trees of long lines are deep
-        node, first, depth, phrase = todo.pop()
+    rows: list[tuple[int, int, int]] = []
+
+    def visit(node: "Tree | str", depth: int, phrase: tuple[int, int] | None) -> None:
+        first = len(rows)
         if isinstance(node, str):
-            span = phrase or (first, first + 1)
-            start.append(span[0])
-            end.append(span[1])
-            layer.append(depth)
-            continue
-        if widths[id(node)] > 1:
-            phrase = (first, first + widths[id(node)])
-        if not (len(node) == 1 and isinstance(node[0], str)):
-            depth += 1
-        children = []
+            rows.append((*(phrase or (first, first + 1)), depth))
+            return
+        if (width := len(node.leaves())) > 1:
+            phrase = (first, first + width)
+        preterminal = len(node) == 1 and isinstance(node[0], str)
         for child in node:
-            children.append((child, first, depth, phrase))
-            first += 1 if isinstance(child, str) else widths[id(child)]
-        todo += reversed(children)
+            visit(child, depth + (not preterminal), phrase)
+
+    visit(tree, 0, None)
+    start, end, layer = ([row[column] for row in rows] for column in range(3))
     return start, end, layer
-
-
-def _widths(tree: "Tree") -> dict[int, int]:
-    """Number of words under every node."""
-    nodes = [tree]
-    widths: dict[int, int] = {}
-    for node in nodes:
-        nodes += [child for child in node if not isinstance(child, str)]
-    for node in reversed(nodes):
-        widths[id(node)] = sum(1 if isinstance(child, str) else widths[id(child)] for child in node)
-    return widths

@@ -21,7 +21,6 @@ from fairseq_diverse.preparation.extraction import extract, is_extracted, wrong_
 from fairseq_diverse.preparation.prepare import wrong_pairs
 from fairseq_diverse.support.paths import config_names, config_path
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import shared_data
 
 FROM_ARCHIVES = [name for name in config_names("data") if DataConfig.load(config_path("data", name)).sources]
 SPLITS = {
@@ -469,19 +468,11 @@ def test_extracted_files_are_kept_until_an_archive_or_the_configuration_changes(
 # --- files that are used as they are ---
 
 
-def test_files_are_downloaded_and_their_sizes_compared(tmp_path, serve):
+def test_files_are_downloaded(tmp_path, serve):
     server = serve(CONTENT)
     address = server.address.rpartition("/")[0]
-    download_plain(PlainData(address, {"a": len(CONTENT), "b": None}, "of x", Path.read_text), tmp_path)
+    download_plain(PlainData(address, ["a", "b"], "of x", Path.read_text), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": CONTENT, "b": CONTENT}
-    with pytest.raises(ValueError, match="/b: 10,240 bytes, 5 are expected; delete it"):
-        download_plain(PlainData(address, {"a": len(CONTENT), "b": 5}, "of x", Path.read_text), tmp_path)
-    assert len(server.asked) == 2
-
-
-def test_the_sizes_of_bowmans_files_are_theirs():
-    folder = shared_data("propositional_logic")
-    assert PLAIN_DATA["propositional_logic"].sizes == {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
 def test_files_of_ones_own_are_checked_and_copied_all_or_none(tmp_path, monkeypatch, capsys):
@@ -515,7 +506,7 @@ def test_files_of_ones_own_are_checked_and_copied_all_or_none(tmp_path, monkeypa
 
 
 def test_offline_the_files_are_listed_with_their_addresses(tmp_path, monkeypatch, capsys):
-    here = PlainData("http://localhost:9/x", {"a.txt": None, "b.txt": 3}, "of x", Path.read_text)
+    here = PlainData("http://localhost:9/x", ["a.txt", "b.txt"], "of x", Path.read_text)
     monkeypatch.setitem(plain.PLAIN_DATA, "probing", here)
     assert main(["prepare", "probing", "--archives", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.splitlines() == [

@@ -64,8 +64,6 @@ def test_help_has_an_example(command, capsys):
             "plot: --path no.pt: no su",
         ),
         ("plot lengths --data {} no --out x.png", "plot: --data no: no such file or folder"),
-        ("size --encoder-layers 2 --arch nosuch", "size: --arch nosuch: unknown; known are diverse_transformer, "),
-        ("size --arch diverse_transformer --data no", "size: --data no: no such file or folder"),
         ("average --checkpoints no --last 5 --out {}/a.pt", "average: --checkpoints no: no such checkpoint"),
         ("glue --checkpoint no.pt --data {}", "glue: --checkpoint no.pt: no such checkpoint"),
         ("glue --checkpoint {} --data no", "glue: --data no: no such file or folder"),

@@ -130,19 +130,6 @@ def test_finished_trees_of_another_text_or_parser_are_not_taken_for_those_asked_
         parse.refuse_other(out, text, *asked.values())
 
 
-@pytest.mark.parametrize("kind", ["dependency", "constituency"])
-def test_a_file_without_a_record_must_look_like_the_trees(kind, tmp_path):
-    text, out = tmp_path / "text", tmp_path / "out"
-    text.write_text("a b\n\n")
-    trees = {"dependency": "# text = a b\n1\ta" + "\t_" * 8 + "\n\n\n", "constituency": "(S (X a) (X b))\n\n"}
-    out.write_text(trees[kind])
-    parse.refuse_other(out, text, kind, "spacy", "model", "en")
-    for content in ("notes\n\n", trees[kind] * 2, trees["dependency" if kind == "constituency" else "constituency"]):
-        out.write_text(content)
-        with pytest.raises(UserError, match=f"out: there already, but not {kind} trees of .*text; move it, or give"):
-            parse.refuse_other(out, text, kind, "spacy", "model", "en")
-
-
 def write_shards(tmp_path, **other):
     """Three shards of five lines, the third with a line that has no tree."""
     for number, (first, last) in enumerate([(0, 1), (1, 3), (3, 5)], 1):
