@@ -21,9 +21,11 @@ RoBERTa.
 """
 
 import argparse
+import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,6 @@ from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 if TYPE_CHECKING:
     from fairseq_diverse.preparation import DataConfig
     from fairseq_diverse.preparation.encoding import Encoding
-    from fairseq_diverse.preparation.own_files import OwnFiles
 
 EXAMPLE = """fairseq-diverse prepare multi30k_en_de --raw multi30k --out data/multi30k_en_de
   fairseq-diverse prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --bpe-size 8000 \\
@@ -88,11 +89,13 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
     if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
         raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
-    own = _own_files(args)
-    if own is None and not args.configs:
+    if given := [f"--{name.replace('_', '-')}" for name in OWN if getattr(args, name) is not None]:
+        _check_own(args, given[0])
+        return _prepare_own(args)
+    if not args.configs:
         raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
     configs = {name: _config(name, args) for name in args.configs}
-    if configs and not (args.raw or args.archives):
+    if not (args.raw or args.archives):
         raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
     if args.out and len(args.configs) > 1:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
@@ -100,8 +103,6 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
     if args.archives:
         _refuse_missing([config for config in configs.values() if config], args)
-    if own:
-        _prepare_own(own, args)
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
@@ -112,6 +113,7 @@ def main(args: argparse.Namespace) -> None:
             _prepare(config, args.raw, out, args)
         else:
             _prepare_from_archives(config, out, args)
+    return None
 
 
 def _config(name: str, args: argparse.Namespace) -> "DataConfig | None":
@@ -162,49 +164,69 @@ def _with_gpt2(config: "DataConfig", args: argparse.Namespace) -> "DataConfig":
     return replace(config, sides={"source": side}, bpe=encoding.bpe)
 
 
-def _own_files(args: argparse.Namespace) -> "OwnFiles | None":
-    """The files that flags name; None where NAME does.
-
-    Raises:
-        ValueError: a flag is missing, or does not go with them.
-    """
-    given = [name for name in OWN if getattr(args, name) is not None]
-    if not given:
-        return None
+def _check_own(args: argparse.Namespace, first: str) -> None:
+    """Refuse flags that do not go with files of the user's own; ``first`` is a flag that names them."""
     if args.configs:
-        raise ValueError(f"{_flag(given[0])}: not with the name {args.configs[0]}; {BOTH_WAYS}")
+        raise ValueError(f"{first}: not with the name {args.configs[0]}; {BOTH_WAYS}")
     if args.raw or args.archives:
         raise ValueError("--raw and --archives go with NAME; --train, --valid and --test are whole paths")
     if args.monolingual is not None:
         raise ValueError("--monolingual goes with NAME; leave it and --target out for one language")
     needed = ["source", "train", "valid", *(("test",) if args.target is not None else ()), "out"]
-    if missing := [name for name in needed if getattr(args, name) is None]:
-        raise ValueError(f"{', '.join(map(_flag, missing))}: missing, since {_flag(given[0])} is given; {BOTH_WAYS}")
+    if missing := [f"--{name}" for name in needed if getattr(args, name) is None]:
+        raise ValueError(f"{', '.join(missing)}: missing, since {first} is given; {BOTH_WAYS}")
     if args.bpe_size is not None and args.gpt2_bpe:
         raise ValueError(
             f"--bpe-size {args.bpe_size}: not with --gpt2-bpe, whose subwords are given; leave one of them out"
         )
     if args.test and args.target is None:
         raise ValueError("--test: text of one language has no test set; leave it out or add --target")
-    from fairseq_diverse.preparation.own_files import OwnFiles
-
-    prefixes = {"train": [args.train], "valid": [args.valid], **({"test": args.test} if args.test else {})}
-    languages = [args.source] if args.target is None else [args.source, args.target]
-    return OwnFiles.from_flags(args.out.resolve(), languages, prefixes, args.bpe_size)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    for split in ("train", "valid", "test"):
+        given = getattr(args, split) or []
+        for path in [given] if isinstance(given, str) else given:
+            if path.endswith((f".{args.source}", f".{args.target}")):
+                prefix = path.rpartition(".")[0]
+                raise ValueError(f"--{split} {path}: leave out the language: {prefix} means {prefix}.{args.source}")
 
 
-def _prepare_own(own: "OwnFiles", args: argparse.Namespace) -> None:
+def _prepare_own(args: argparse.Namespace) -> None:
+    """Prepare files of the user's own by a configuration that is written to OUT.yaml."""
+    import yaml
+
+    from fairseq_diverse.preparation import DataConfig
+    from fairseq_diverse.support.files import atomic_write
+    from fairseq_diverse.support.yaml_files import read_yaml
+
     out = args.out.resolve()
-    written = out.with_name(f"{out.name}.yaml")
-    if not args.overwrite:
-        own.refuse_other(written)
-    _prepare(_with_gpt2(own.config, args), own.raw, out, args)
-    own.write(written, out, args.gpt2_bpe)
+    given, raw = _own_configuration(args)
+    config, written = DataConfig.from_mapping(out.name, given), out.with_name(f"{out.name}.yaml")
+    if not args.overwrite and written.exists() and read_yaml(written) != given:
+        raise ValueError(
+            f"{written}: exists and says otherwise than the flags; `fairseq-diverse prepare {written} --raw {raw}` "
+            "follows it, and --overwrite replaces it"
+        )
+    _prepare(_with_gpt2(config, args), raw, out, args)
+    command = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out)]
+    again = shlex.join([*command, *(["--gpt2-bpe", str(args.gpt2_bpe.resolve())] if args.gpt2_bpe else [])])
+    with atomic_write(written) as file:
+        file.write(f"# after a change: {' '.join(again.splitlines())} --overwrite\n")
+        yaml.safe_dump(given, file, sort_keys=False, allow_unicode=True)
     print(f"configuration: {written}")
+
+
+def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Path]:
+    """The configuration that the flags mean, as YAML has it, and the folder that its files are in."""
+    prefixes = {"train": [args.train], "valid": [args.valid], **({"test": args.test} if args.test else {})}
+    absolute = {split: [Path(path).resolve() for path in paths] for split, paths in prefixes.items()}
+    raw = Path(commonpath([path.parent for paths in absolute.values() for path in paths]))
+    files = {split: [str(path.relative_to(raw)) for path in paths] for split, paths in absolute.items()}
+    given = {
+        "source": args.source,
+        **({"target": args.target} if args.target is not None else {}),
+        "files": {split: names[0] if len(names) == 1 else names for split, names in files.items()},
+        **({"bpe": {"size": args.bpe_size}} if args.bpe_size is not None else {}),
+    }
+    return given, raw
 
 
 def _encoding(name: str, args: argparse.Namespace) -> "Encoding | None":
@@ -219,12 +241,19 @@ def _encoding(name: str, args: argparse.Namespace) -> "Encoding | None":
     return of_data(by_name if by_name.is_dir() else Path(name))
 
 
+def _report(made: bool, out: Path) -> None:
+    if not made:
+        print(f"already prepared: {out}")
+
+
+def _flags(args: argparse.Namespace) -> dict[str, Any]:
+    return {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+
+
 def _prepare_glue(task: glue.GlueTask, encoding: str, out: Path, args: argparse.Namespace) -> None:
     from fairseq_diverse.preparation.prepare_glue import prepare_glue
 
-    given = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-    if not prepare_glue(task, args.raw, out, _encoding(encoding, args), **given):
-        print(f"already prepared: {out}")
+    _report(prepare_glue(task, args.raw, out, _encoding(encoding, args), **_flags(args)), out)
 
 
 def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -> None:
@@ -258,10 +287,8 @@ def _copy(name: str, out: Path, args: argparse.Namespace) -> None:
 def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespace, **options: Any) -> None:
     from fairseq_diverse.preparation import prepare
 
-    given = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-    given |= {"encoding": _encoding("", args)} if not config.translates else {}
-    if not prepare(config, raw, out, **given, **options):
-        print(f"already prepared: {out}")
+    encoding = None if config.translates else _encoding("", args)
+    _report(prepare(config, raw, out, encoding=encoding, **_flags(args), **options), out)
 
 
 def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Namespace) -> None:

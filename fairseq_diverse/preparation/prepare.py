@@ -6,9 +6,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -68,60 +68,36 @@ def prepare(
         ValueError: raw files are missing, of unequal length, not UTF-8 or (strict) unclean; ``out`` has other contents
             or is a mount point.
     """
-    temporary = temporary_path(out)
-    names = {
+    sides = {
         split: [f"{prefix}.{language}" for language in config.languages]
         for split, prefix in config.splits.items()
         if not (hold_out and split == "valid")
     }
-    raw_hashes = {name: _file_hash(raw / name) for pair in names.values() for name in pair}
-    labels = [f"{split}.label" for split in names if config.glue and not split.startswith("test")]
-    raw_hashes |= {name: _file_hash(raw / name) for name in labels}
-    wanted: dict[str, Any] = {"config": config.as_dict(), "raw": raw_hashes}
-    wanted |= {"encoding": {path.name: _file_hash(path) for path in encoding.files}} if encoding else {}
-    wanted |= {"hold-out": hold_out} if hold_out else {}
-    if any(side["truecase"] for side in config.sides.values()) and (encoding is None or encoding.moses):
-        wanted[TRUECASING] = MOSES
+    labels = [f"{split}.label" for split in sides if config.glue and not split.startswith("test")]
+    wanted = _wanted(config, raw, [*chain(*sides.values()), *labels], encoding, hold_out)
     if _existing(out, wanted, strict, overwrite):
         return False
     if os.path.ismount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
-    pairs = {split: tuple(raw / name for name in of_split) for split, of_split in names.items()}
     tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
-    totals = {split: _equal_lengths(*paths) for split, paths in pairs.items()}
+    paths = {split: tuple(raw / name for name in names) for split, names in sides.items()}
+    totals = {split: _equal_lengths(*pair) for split, pair in paths.items()}
     versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
-    keep, work = work is not None, work or temporary
+    keep, work = work is not None, work or temporary_path(out)
     try:
         steps = Steps(work, [wanted, versions, strict])
         text = work / "text"
         text.mkdir(exist_ok=True)
         counts: dict[str, dict[str, int]] = {}
-        for split, paths in pairs.items():
-            arguments = (config, tokens, split, paths, totals[split], text, strict, workers, hold_out)
+        for split, pair in paths.items():
+            arguments = (config, tokens, split, pair, totals[split], text, strict, workers, hold_out)
             counts |= steps(f"tokenize {split}", tokenize, *arguments)
         for path in [raw / name for name in labels] + (encoding.files if encoding else []):
             shutil.copyfile(path, text / path.name)
-        truecaser = truecase(config, work, workers, steps, encoding)
-        bpe = segment(config, work, workers, steps, encoding)
+        made = {"truecaser": truecase(config, work, workers, steps, encoding)}
+        made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
         binarize(config, work, workers, encoding)
-        of_tests = [_texts(text, config, split) for split in config.splits if split not in ("train", "valid")]
-        shared = set(text.iterdir())
-        if config.translates:  # a further test set leaves runs what they are
-            shared = shared.difference(*of_tests[1:])
-        record: dict[str, Any] = {
-            "format": FORMAT,
-            "schema": SCHEMA,
-            "name": os.fsencode(config.name).decode(errors="replace"),  # a file name, in any locale
-            "source": next(iter(config.sides.values()))["language"],
-            "target": config.languages[1] if config.translates else "",
-            **wanted,
-            "truecaser": truecaser,
-            "bpe": bpe,
-            "splits": counts,
-            "hash": _text_hash(shared),
-            **({"tests": dict(zip(config.tests, map(_text_hash, of_tests), strict=True))} if config.named else {}),
-            "versions": versions,
-        }
+        record = _record(config, text, wanted | made, versions)
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         steps.path.unlink(missing_ok=True)
         put_in_place(work, out, kept=TREES)
@@ -130,13 +106,43 @@ def prepare(
     finally:
         if not keep:
             shutil.rmtree(work, ignore_errors=True)
-    called = {f"test{number or ''}": f" ({name})" for number, name in enumerate(config.tests) if config.named}
-    for split, count in counts.items():
-        say(_summary(config, split, count, called.get(split, "")))
+    for line in _summary(config, counts):
+        say(line)
     sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
     _warn_of_ceiling(config, tokens[-1], out)
     return True
+
+
+def _wanted(
+    config: DataConfig, raw: Path, names: Sequence[str], encoding: Encoding | None, hold_out: int
+) -> dict[str, Any]:
+    """What decides the result: settings, and the hashes of the files that are read."""
+    wanted: dict[str, Any] = {"config": config.as_dict(), "raw": {name: _file_hash(raw / name) for name in names}}
+    wanted |= {"encoding": {path.name: _file_hash(path) for path in encoding.files}} if encoding else {}
+    wanted |= {"hold-out": hold_out} if hold_out else {}
+    if any(side["truecase"] for side in config.sides.values()) and (encoding is None or encoding.moses):
+        wanted[TRUECASING] = MOSES
+    return wanted
+
+
+def _record(config: DataConfig, text: Path, made: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+    """The contents of ``preprocess.json``."""
+    tests = [_texts(text, config, split) for split in config.splits if split not in ("train", "valid")]
+    shared = set(text.iterdir())
+    if config.translates:  # a further test set leaves runs what they are
+        shared = shared.difference(*tests[1:])
+    return {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "name": os.fsencode(config.name).decode(errors="replace"),  # a file name, in any locale
+        "source": next(iter(config.sides.values()))["language"],
+        "target": config.languages[1] if config.translates else "",
+        **made,
+        "hash": _text_hash(shared),
+        **({"tests": dict(zip(config.tests, map(_text_hash, tests), strict=True))} if config.named else {}),
+        "versions": versions,
+    }
 
 
 def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
@@ -211,14 +217,16 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _summary(config: DataConfig, split: str, counts: dict[str, int], called: str) -> str:
-    dropped = "dropped" if split == "train" and config.translates else "kept"
-    parts = [
-        f"{split}{called}: {counts['kept']:,} of {counts['read']:,} {config.unit} kept",
-        f"{counts['empty']:,} empty {dropped}",
-    ]
-    parts += [f"{counts['filtered']:,} dropped by length"] if split == "train" and not config.glue else []
-    return ", ".join([*parts, f"line separators or NUL replaced in {counts['replaced']:,} lines"])
+def _summary(config: DataConfig, counts: dict[str, dict[str, int]]) -> Iterator[str]:
+    named = {f"test{number or ''}": f" ({name})" for number, name in enumerate(config.tests) if config.named}
+    for split, count in counts.items():
+        dropped = "dropped" if split == "train" and config.translates else "kept"
+        parts = [
+            f"{split}{named.get(split, '')}: {count['kept']:,} of {count['read']:,} {config.unit} kept",
+            f"{count['empty']:,} empty {dropped}",
+        ]
+        parts += [f"{count['filtered']:,} dropped by length"] if split == "train" and not config.glue else []
+        yield ", ".join([*parts, f"line separators or NUL replaced in {count['replaced']:,} lines"])
 
 
 def _equal_lengths(*paths: Path) -> int:

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.preparation import Preprocessing
-from fairseq_diverse.preparation import glue as preparation
+from fairseq_diverse.preparation import prepare_glue as preparation
 from tests.integration.commands import cli
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_prepare import edit, lines_of, write_raw
