@@ -25,11 +25,7 @@ def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 
 
 
 def short_enough(choose: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any) -> Any:
-    """As ``FairseqTask.filter_indices_by_size``.
-
-    Raises:
-        UserError: no sentence is short enough.
-    """
+    """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough."""
     chosen = choose(self, indices, dataset, max_positions, *args)
     if not len(chosen):
         raise UserError(
@@ -42,11 +38,7 @@ def short_enough(choose: Any, self: Any, indices: Any, dataset: Any, max_positio
 def learned_positions(
     forward: Any, self: Any, input: Tensor, incremental_state: Any = None, positions: Any = None
 ) -> Any:
-    """As ``LearnedPositionalEmbedding.forward``.
-
-    Raises:
-        UserError: a sentence is longer than the positions; names the flags.
-    """
+    """As ``LearnedPositionalEmbedding.forward``; ``UserError`` if a sentence is longer than the positions."""
     if positions is None and input.size(1) > self.max_positions:
         step = incremental_state is not None  # its position is the width, padding included
         longest = input.size(1) if step else int(input.ne(self.padding_idx).sum(1).max())

@@ -174,13 +174,6 @@ CHANGES = (
         "test_no_ngram_is_repeated_after_a_prefix",
         5206,
     ),
-    Change(
-        "fairseq.sequence_generator.SequenceGenerator.__init__",
-        decoding.sequence_generator,
-        "scores of a language model with another dictionary are added to those of other words",
-        "`--lm-path`",
-        "test_language_models_of_other_words_are_refused",
-    ),
 )
 
 

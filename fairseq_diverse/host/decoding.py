@@ -1,11 +1,9 @@
-"""Searches that would not do what their flags say."""
+"""Blocking repeated n-grams, without fairseq's CUDA extension."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from fairseq_diverse.support.errors import UserError
 
 
 def block_repeated(_: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
@@ -27,20 +25,3 @@ def block_repeated(_: Any, self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, 
     repeated = torch.zeros_like(lprobs).scatter_add(1, ngrams[:, :, -1], begun.to(lprobs)) > 0
     blocked = lprobs.masked_fill(repeated, float("-inf"))
     return blocked.where(blocked.isfinite().any(1, keepdim=True), lprobs)
-
-
-def sequence_generator(
-    init: Any, self: Any, models: Any, tgt_dict: Any, *args: Any, lm_model: Any = None, **flags: Any
-) -> None:
-    """As ``SequenceGenerator.__init__``.
-
-    Raises:
-        UserError: the language model numbers words otherwise than the targets.
-    """
-    words = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)
-    if words.symbols != tgt_dict.symbols:
-        raise UserError(
-            "--lm-path: dict.txt in the data folder has other words than the target dictionary, or in another order; "
-            "the language model must be trained with the target dictionary (fairseq-preprocess --srcdict)"
-        )
-    init(self, models, tgt_dict, *args, lm_model=lm_model, **flags)

@@ -158,11 +158,7 @@ def _changed_mechanism(message: str) -> str | None:
 
 
 def parse_args(parse: Any, *args: Any, **flags: Any) -> Any:
-    """As fairseq's ``parse_args_and_arch``.
-
-    Raises:
-        UserError: a flag that fairseq evaluates is not a literal.
-    """
+    """As fairseq's ``parse_args_and_arch``; ``UserError`` if a flag that fairseq evaluates is not a literal."""
     parsed = parse(*args, **flags)
     namespace: Namespace = parsed[0] if isinstance(parsed, tuple) else parsed
     for name, value in vars(namespace).items():

@@ -14,17 +14,7 @@ from fairseq_diverse.support.errors import UserError
 
 
 def make_trainer(init: Any, self: Any, cfg: Any, *args: Any, **flags: Any) -> None:
-    """As ``Trainer.__init__``.
-
-    Raises:
-        UserError: see ``check_training``.
-    """
-    check_training(cfg)
-    init(self, cfg, *args, **flags)
-
-
-def check_training(cfg: Any) -> None:
-    """Raise ``UserError`` for flags of fairseq-train with which the wrong model is kept or none is trained."""
+    """As ``Trainer.__init__``; ``UserError`` for flags with which the wrong model is kept or none is trained."""
     metric, maximized = cfg.checkpoint.best_checkpoint_metric, cfg.checkpoint.maximize_best_checkpoint_metric
     if not maximized and HIGHER_IS_BETTER.fullmatch(metric):
         raise UserError(f"--best-checkpoint-metric {metric}: higher is better; add --maximize-best-checkpoint-metric")
@@ -36,6 +26,7 @@ def check_training(cfg: Any) -> None:
         raise UserError("--warmup-updates 0: --lr-scheduler inverse_sqrt needs at least 1")
     if cfg.ema.store_ema and (cfg.common.fp16 or cfg.common.bf16) and not cfg.ema.ema_fp32:
         raise UserError("--store-ema: half types lose such small steps; add --ema-fp32")
+    init(self, cfg, *args, **flags)
 
 
 def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any) -> Any:

@@ -8,9 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq import options
-from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 import fairseq_diverse
@@ -18,6 +15,8 @@ from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import PADDING
 from fairseq_diverse.attention.request import TERMS
+from fairseq_diverse.host.data import numbered_words
+from fairseq_diverse.host.programs import architectures, fill_architecture, parser
 from fairseq_diverse.support.errors import UserError
 
 fairseq_diverse.register()
@@ -103,9 +102,9 @@ def cases(
     return found
 
 
-def dictionary(words: int = 30) -> Dictionary:
+def dictionary(words: int = 30) -> Any:
     """A dictionary of ``words`` words and fairseq's four symbols."""
-    made = Dictionary()
+    made = numbered_words(4)
     for word in range(words):
         made.add_symbol(f"w{word}")
     return made
@@ -125,11 +124,11 @@ def settings_attributes() -> set[str]:
 @cache
 def _attributes() -> set[str]:
     """The other attributes of parsed arguments of all models of this package."""
-    parsers = [options.get_training_parser()]
+    parsers = [parser("train")]
     for arch in ("diverse_transformer", "diverse_roberta"):
         parsers.append(ArgumentParser())
-        ARCH_MODEL_REGISTRY[arch].add_args(parsers[-1])
-    found = {action.dest for parser in parsers for action in parser._actions} | {*TINY, *NO_FLAGS}
+        architectures()[arch].add_args(parsers[-1])
+    found = {action.dest for one in parsers for action in one._actions} | {*TINY, *NO_FLAGS}
     return found - settings_attributes()  # which a notebook may change
 
 
@@ -143,8 +142,8 @@ def build_model(flags: Flags | None = None, arch: str = "diverse_transformer", s
     args = Namespace(**{**TINY, "arch": arch, **(flags or {})})
     if unknown := set(flags or ()) - settings_attributes() - _attributes():
         raise UserError(f"{min(unknown)!r}: not a flag; write it with _, as in parsed arguments")
-    ARCH_CONFIG_REGISTRY[args.arch](args)
-    return ARCH_MODEL_REGISTRY[args.arch].build_model(args, task())
+    fill_architecture(args)
+    return architectures()[args.arch].build_model(args, task())
 
 
 def trees(subwords: int, generator: torch.Generator) -> Tensor:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.nn.functional import pad as pad_tokens
@@ -26,6 +25,7 @@ from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import PADDING, Relations, relate
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.checkpoints.loading import not_finite
+from fairseq_diverse.host.programs import parser
 from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import (
@@ -151,7 +151,7 @@ def declared(name: str) -> None:
     for zero in mechanism.neutral_zeros:
         require(zero in own, f"neutral_zeros: {zero!r} is not a parameter")
     required = ["DATA", "--arch", "diverse_transformer_tiny", "--optimizer", "adam", "--criterion", "cross_entropy"]
-    options.parse_args_and_arch(options.get_training_parser(), required)
+    parser("train", required)
 
 
 def shapes(flags: Flags) -> None:
@@ -699,9 +699,11 @@ def warm_start(flags: Flags) -> None:
 
 RELOAD = """
 import sys, torch
-from argparse import Namespace
-from fairseq import utils
-utils.import_user_module(Namespace(user_dir=sys.argv[1]))
+import fairseq_diverse
+from fairseq_diverse.host.programs import import_user_dir
+fairseq_diverse.register()
+if sys.argv[1]:
+    import_user_dir(sys.argv[1])
 from fairseq_diverse.testing.models import batch, build_model
 for flags, state, expected in torch.load(sys.argv[2], weights_only=True):
     model = build_model(flags, seed=9)
@@ -713,7 +715,6 @@ for flags, state, expected in torch.load(sys.argv[2], weights_only=True):
 
 def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
     """The largest difference between outputs before and after a new process reloads the model, one number per case."""
-    package = Path(__file__).resolve().parents[1]
     models = [trained_model(flags).eval() for flags in cases]
     for key, value in (found for model in models if (found := not_finite(model.state_dict()))):
         raise PropertyFailed(
@@ -724,7 +725,7 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
         file = Path(folder, "models.pt")
         kept = zip(cases, models, strict=True)
         torch.save([(flags, model.state_dict(), model(**batch())[0]) for flags, model in kept], file)
-        command = [sys.executable, "-c", RELOAD, user_dir or str(package), str(file)]
+        command = [sys.executable, "-c", RELOAD, user_dir or "", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PropertyFailed(f"cannot be loaded: {done.stderr.strip().splitlines()[-1]}")

@@ -1,17 +1,15 @@
 """What fairseq does wrong without an error is corrected."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.optim import AMPOptimizer
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 from fairseq_diverse import register
-from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import batch, build_model, dictionary
 
 register()  # where this file runs alone
@@ -56,16 +54,3 @@ def test_only_words_that_repeat_an_ngram_are_blocked(size):
             written = tokens[row, 1 : step + 1].tolist()
             ngrams = {tuple(written[at : at + size]) for at in range(step - size + 1)}
             assert blocked[row].tolist() == [(*written[step + 1 - size :], word) in ngrams for word in range(10)]
-
-
-@pytest.mark.parametrize("other", ["order", "size"])
-def test_language_models_of_other_words_are_refused(other):
-    words, model, theirs = dictionary(), build_model(), dictionary(31)
-    if other == "order":
-        theirs = dictionary()
-        theirs.symbols[5:7] = theirs.symbols[6:4:-1]
-    language_model = SimpleNamespace(decoder=SimpleNamespace(dictionary=theirs), eval=lambda: None)
-    with pytest.raises(UserError, match=r"^--lm-path: .* in the data folder has other words than the target"):
-        SequenceGeneratorWithAlignment([model], words, lm_model=language_model)
-    language_model.decoder.dictionary = dictionary()
-    SequenceGeneratorWithAlignment([model], words, lm_model=language_model)
