@@ -11,11 +11,11 @@ from typing import Any
 from fairseq_diverse.preparation import subwords
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
-from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.progress import bar
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.files import iterate_lines, write_lines
+from fairseq_diverse.support.parallel import parallel_map
 
 
 def truecase(

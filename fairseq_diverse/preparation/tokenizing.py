@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.config import DataConfig
-from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.progress import bar
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.files import iterate_lines
+from fairseq_diverse.support.parallel import parallel_map
 
 RESERVED = ("<s>", "<pad>", "</s>")  # <unk> in a text means the same
 Made = tuple[list[bool], list[str], list[str]]  # for both sides: changed by cleaning, cleaned, tokenized

@@ -6,10 +6,7 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.util import Finalize
@@ -20,7 +17,8 @@ from tqdm import tqdm
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, iterate_lines
-from fairseq_diverse.support.processes import die_with_parent, locked
+from fairseq_diverse.support.parallel import parallel_map
+from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parsers
 from fairseq_diverse.syntax.escapes import without_moses
 from fairseq_diverse.syntax.makers import versions
@@ -190,11 +188,15 @@ def _parse(lines: list[str], out: Path, parts: Path, job: Job, workers: int, gpu
     with tqdm(
         total=sum(words.values()), initial=done, desc=out.name, unit=" words", unit_scale=True, disable=None
     ) as bar:
-        settings = job.kind, job.parser, job.model, job.language
-        for start, results in _results(left, settings, workers, gpus):
-            with atomic_write(paths[start]) as file:
-                json.dump(results, file)
-            bar.update(words[start])
+        places: SimpleQueue[str] = multiprocessing.get_context("spawn").SimpleQueue()
+        for number in range(workers):
+            places.put(gpus[number % len(gpus)] if gpus else "")
+        # a fork would inherit torch's threads
+        with parallel_map(Parsing(job, places), left.values(), workers, renewed=CHUNKS_A_PROCESS) as parsed:
+            for start, results in zip(left, parsed, strict=True):
+                with atomic_write(paths[start]) as file:
+                    json.dump(results, file)
+                bar.update(words[start])
     return paths
 
 
@@ -237,63 +239,26 @@ def _take_over(parts: Path, job: Job) -> None:
         json.dump(asdict(job), file)
 
 
-def _results(
-    chunks: dict[int, list[str]], settings: tuple[str, str, str, str], workers: int, gpus: Sequence[str] = ()
-) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """The trees of each chunk, as they become ready."""
-    todo = iter(chunks.items())
-    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
-    places: SimpleQueue[str] = context.SimpleQueue()  # the GPUs of workers that are to start; "" for none
-    for number in range(workers):
-        places.put(gpus[number % len(gpus)] if gpus else "")
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    pool = ProcessPoolExecutor(
-        min(workers, len(chunks)) or 1, context, _start, (settings, places), max_tasks_per_child=CHUNKS_A_PROCESS
-    )
-    try:
-        waiting: dict[Any, int] = {
-            pool.submit(_work, lines): start for start, lines in itertools.islice(todo, workers + 1)
-        }
-        while waiting:
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                yield waiting.pop(future), future.result()
-                for start, lines in itertools.islice(todo, 1):
-                    waiting[pool.submit(_work, lines)] = start
-    except BrokenProcessPool:
-        raise UserError(
-            "a parser's process died, out of memory?; what is done is kept: start again with fewer --workers"
-        ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
+class Parsing:
+    """Parses lines in a process of its own, which loads the parser when the first lines come.
 
+    Args:
+        gpus: names for ``CUDA_VISIBLE_DEVICES`` of the processes that are to start; "" for a CPU.
+    """
 
-# ---- in a worker ----
-_settings: tuple[str, str, str, str]
-_gpu = ""
-_parser: parsers.Parser | None = None
+    parser: parsers.Parser | None = None
 
+    def __init__(self, job: Job, gpus: "SimpleQueue[str]") -> None:
+        self.job, self.gpus = job, gpus
 
-def _start(settings: tuple[str, str, str, str], places: "SimpleQueue[str]") -> None:
-    global _settings, _gpu
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    _settings = settings
-    os.environ["CUDA_VISIBLE_DEVICES"] = _gpu = places.get()
-    Finalize(None, places.put, (_gpu,), exitpriority=0)  # for the process that replaces this one
-
-
-def _work(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """The text of each line's tree, and the reason if it has none."""
-    global _parser
-    kind, name, model, language = _settings
-    if _parser is None:
-        _parser = parsers.load_parser(kind, name, model, language, gpu=bool(_gpu))
-    return parse_lines(_parser, kind, lines)
+    def __call__(self, lines: Sequence[str]) -> list[tuple[str, str]]:
+        job = self.job
+        if self.parser is None:
+            os.environ["OMP_NUM_THREADS"] = "1"
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu = self.gpus.get()
+            Finalize(None, self.gpus.put, (gpu,), exitpriority=0)  # for the process that replaces this one
+            self.parser = parsers.load_parser(job.kind, job.parser, job.model, job.language, gpu=bool(gpu))
+        return parse_lines(self.parser, job.kind, lines)
 
 
 def parse_lines(parser: parsers.Parser, kind: str, lines: Sequence[str]) -> list[tuple[str, str]]:

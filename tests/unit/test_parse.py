@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import signal
@@ -18,6 +19,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.cli import parse as cli_parse
 from fairseq_diverse.support import slurm
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.parallel import parallel_map
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parse, parsers
 from fairseq_diverse.syntax.parse import EMPTY, Job, parse_lines
@@ -164,15 +166,15 @@ def parse_command(tmp_path, *flags):
     return main(["parse", "--kind", "constituency", *paths, *flags])
 
 
-def parsed_backwards(chunks, settings, *how):
-    """The last chunk is ready first."""
-    for start, lines in reversed(chunks.items()):
-        yield start, parse_lines(Fake(settings[0]), settings[0], lines)
+@contextlib.contextmanager
+def here(parsing, chunks, *how, **more):
+    """In place of ``parallel_map``."""
+    yield (parse_lines(Fake(parsing.job.kind), parsing.job.kind, lines) for lines in chunks)
 
 
 def test_the_only_shard_is_joined_like_several(tmp_path, monkeypatch):
     """As of ``--slurm`` without ``--shards``."""
-    monkeypatch.setattr(parse, "_results", parsed_backwards)
+    monkeypatch.setattr(parse, "parallel_map", here)
     (tmp_path / "text").write_text("a\n\nb c\n")
     files = []
     for flags in (["--shard", "1/1", "--join"], []):
@@ -183,7 +185,7 @@ def test_the_only_shard_is_joined_like_several(tmp_path, monkeypatch):
 
 
 def test_trees_of_parts_and_shards_are_in_the_order_of_the_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(parse, "_results", parsed_backwards)
+    monkeypatch.setattr(parse, "parallel_map", here)
     monkeypatch.setattr(parse, "CHUNK", 2)
     (tmp_path / "text").write_text("\n".join([*LINES, "last"]))
     results = parse_lines(Fake("constituency"), "constituency", [*LINES, "last"])
@@ -197,7 +199,7 @@ def test_trees_of_parts_and_shards_are_in_the_order_of_the_lines(tmp_path, monke
 
 
 def test_finished_shards_are_not_taken_for_trees_of_another_text(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(parse, "_results", parsed_backwards)
+    monkeypatch.setattr(parse, "parallel_map", here)
     for text, flags in (("a\nb\n", []), ("c\nd\n", ["--shard", "1/2"]), ("c\nd\n", ["--shard", "2/2"])):
         (tmp_path / "text").write_text(text)
         assert parse_command(tmp_path, *flags) == 0
@@ -269,14 +271,20 @@ def test_a_job_is_not_queued_again_by_itself(flags, monkeypatch):
     assert queued[2:] == [[*command, "--shard", "1/1", "--join"]]
 
 
-def test_a_worker_that_replaces_another_takes_its_gpu(monkeypatch):
+def test_a_worker_that_replaces_another_takes_its_gpu():
     """Workers that end after every chunk."""
-    monkeypatch.setattr(parse, "CHUNKS_A_PROCESS", 1)
-    monkeypatch.setattr(parse, "_work", os.getenv)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    for gpus, expected in ((["MIG-1"], "MIG-1"), ([], "")):
-        results = parse._results(dict.fromkeys(range(2), "CUDA_VISIBLE_DEVICES"), ("", "", "", ""), 1, gpus)
-        assert dict(results) == dict.fromkeys(range(2), expected)
+    gpus = multiprocessing.get_context("spawn").SimpleQueue()
+    gpus.put("MIG-1")
+    job = Job("constituency", "nosuch", "m", "en", "", 0, 2)
+    with parallel_map(SeenGpu(job, gpus), [[], []], 1, renewed=1) as seen:
+        assert list(seen) == ["MIG-1"] * 2
+
+
+class SeenGpu(parse.Parsing):
+    def __call__(self, lines):
+        with contextlib.suppress(UserError):  # there is no such model
+            super().__call__(lines)
+        return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 @pytest.mark.parametrize(
@@ -320,10 +328,11 @@ def test_the_gpus_and_workers_asked_for_parse(tmp_path, monkeypatch):
 def test_a_worker_with_a_place_on_a_gpu_uses_it(name, parser, gpu, monkeypatch):
     given = []
     monkeypatch.setattr(parsers, parser, lambda *arguments: given.append(arguments) or Fake("dependency"))
-    monkeypatch.setattr(parse, "_settings", ("dependency", name, "m", "en"), raising=False)
-    monkeypatch.setattr(parse, "_gpu", gpu)
-    monkeypatch.setattr(parse, "_parser", None)
-    parse._work(["a b"])
+    monkeypatch.setattr(parse, "Finalize", lambda *arguments, **more: None)
+    for name_of_variable in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name_of_variable, "1")
+    parsing = parse.Parsing(Job("dependency", name, "m", "en", "", 0, 1), SimpleNamespace(get=lambda: gpu, put=None))
+    assert parsing(["a b"]) == parsing(["a b"])
     ((*_, used),) = given
     assert used == bool(gpu)
 
@@ -475,9 +484,7 @@ def test_a_record_names_parsers_by_name_or_absolute_path(found, message):
 @pytest.mark.parametrize("step", ["out.unparsed", "out.json", "out"])
 def test_interrupted_at_any_file_the_trees_appear_last(step, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("a\n\n")
-    monkeypatch.setattr(
-        parse, "_results", lambda chunks, *how: [(0, parse_lines(Fake("constituency"), "constituency", ["a", ""]))]
-    )
+    monkeypatch.setattr(parse, "parallel_map", here)
     job = (tmp_path / "text", tmp_path / "out", "constituency", "benepar", "m", "en", 1, (1, 1))
     real = parse.atomic_write
 
@@ -519,21 +526,19 @@ def test_joined_trees_appear_last_and_shards_stay_until_then(step, tmp_path, mon
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out.json", "out.unparsed"}
 
 
-def test_a_parser_that_dies_is_one_line(monkeypatch):
-    monkeypatch.setattr(parse, "_work", signal.raise_signal)
-    with pytest.raises(
-        UserError, match=r"^a parser's process died, out of memory\?; what is done is kept: start again"
-    ):
-        list(parse._results({0: signal.SIGKILL}, ("dependency", "spacy", "m", "en"), 1))
+def test_a_process_that_dies_is_one_line():
+    killed = parallel_map(signal.raise_signal, [signal.SIGKILL], 1, renewed=5)
+    with pytest.raises(UserError, match=r"^a process died, out of memory\?; start again"), killed as results:
+        list(results)
 
 
 def test_a_job_that_parsed_nothing_leaves_nothing(monkeypatch, tmp_path):
     """As with a model that is not installed."""
 
-    def refused(*_):
+    def refused(*_, **more):
         raise UserError("no such model")
 
-    monkeypatch.setattr(parse, "_results", refused)
+    monkeypatch.setattr(parse, "parallel_map", refused)
     (tmp_path / "text").write_text("a\n")
     with pytest.raises(UserError, match="no such model"):
         parse.parse_file(tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1, (1, 1))

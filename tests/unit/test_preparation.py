@@ -15,7 +15,6 @@ import sacremoses
 
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
-from fairseq_diverse.preparation.parallel import parallel_map
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
 from fairseq_diverse.preparation.segmenting import _learn, _train_truecaser
 from fairseq_diverse.preparation.steps import Steps
@@ -24,6 +23,7 @@ from fairseq_diverse.preparation.subwords import learn as learn_from
 from fairseq_diverse.preparation.tokenizing import _within, tokenize
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.parallel import parallel_map
 from fairseq_diverse.support.paths import config_names, config_path
 
 MINIMAL = {"source": "en", "target": "de"}

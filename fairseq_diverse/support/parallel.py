@@ -1,4 +1,4 @@
-"""Apply a function to many lines, in one or several processes."""
+"""Apply a function to many items, in one or several processes."""
 
 import collections
 import itertools
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.context import ForkContext, ForkProcess
+from multiprocessing.context import ForkContext, ForkProcess, SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
 from fairseq_diverse.support.errors import UserError
@@ -21,39 +21,53 @@ CHUNK = 200  # items
 SIGNALS = (signal.SIGINT, *STOPS)  # ignored by workers, which end with the parent
 
 
-class _Worker(ForkProcess):
+class _Forked(ForkProcess):
     """Of a broken pool, Python 3.12 and newer terminate the other workers and wait for them; these ignore that."""
 
-    def terminate(self) -> None:
-        self.kill()
+    terminate = ForkProcess.kill
+
+
+class _Spawned(SpawnProcess):
+    terminate = SpawnProcess.kill
 
 
 class _Fork(ForkContext):
-    Process = _Worker
+    Process = _Forked
+
+
+class _Spawn(SpawnContext):
+    Process = _Spawned
 
 
 @contextmanager
-def parallel_map(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[Iterator[R]]:
+def parallel_map(
+    function: Callable[[T], R], items: Iterable[T], workers: int, renewed: int | None = None
+) -> Iterator[Iterator[R]]:
     """``map(function, items)``, in order, with ``workers`` processes, which end with the block.
+
+    Args:
+        renewed: a new Python process for each worker, also for one, and another after so many items; by default the
+            workers are forks of this process.
 
     Raises:
         UserError: a process was killed.
     """
-    if workers == 1:
+    if workers == 1 and not renewed:
         yield map(function, items)
         return
-    pool = ProcessPoolExecutor(workers, _Fork(), _start_worker, (function,))
+    how = {"mp_context": _Spawn() if renewed else _Fork(), "max_tasks_per_child": renewed}
+    pool = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(function,), **how)  # type: ignore[arg-type]
     try:
-        yield _results(pool, iter(items), workers)
+        yield _results(pool, iter(items), workers, 1 if renewed else CHUNK)
     finally:
         with signals_deferred():
             pool.shutdown(cancel_futures=True)
 
 
-def _results(pool: ProcessPoolExecutor, items: Iterator[Any], workers: int) -> Iterator[Any]:
+def _results(pool: ProcessPoolExecutor, items: Iterator[Any], workers: int, size: int) -> Iterator[Any]:
     waiting: collections.deque[Future[list[Any]]] = collections.deque()
     try:
-        while chunk := [*itertools.islice(items, CHUNK)]:
+        while chunk := [*itertools.islice(items, size)]:
             with signals_deferred():  # the first call starts the processes
                 waiting.append(pool.submit(_work, chunk))
             if len(waiting) > 2 * workers:
