@@ -5,28 +5,8 @@ from bisect import bisect
 from collections.abc import Sequence
 from typing import TypeVar
 
+from fairseq_diverse.toy import abstract_syntax as ast
 from fairseq_diverse.toy import lexicon
-from fairseq_diverse.toy.abstract_syntax import (
-    Ago,
-    Argument,
-    Clause,
-    Common,
-    Coordination,
-    Duration,
-    Gap,
-    Name,
-    NounPhrase,
-    Predicate,
-    Prepositional,
-    Pronoun,
-    Question,
-    Relative,
-    Sentence,
-    Statement,
-    Time,
-    Vehicle,
-    Year,
-)
 from fairseq_diverse.toy.lexicon import ANY, MODALS, PORTABLE, WORDS, Adjective, Modal, Verb, Weighted, split
 
 T = TypeVar("T")
@@ -84,14 +64,14 @@ class Derivation:
 
     # -- sentences -----------------------------------------------------------------------------------------------------
 
-    def sentence(self) -> Sentence:
+    def sentence(self) -> ast.Sentence:
         draw = self.random()
         if draw < 0.1:
             return self.question()
         first = self.existential() if draw < 0.15 else self.clause(2)
         if not first.complement and draw > 0.86:
             conjunction = self.zipf((("and", "und"), ("but", "aber"), ("or", "oder")), 1)
-            return Statement(first, conjunction, self.clause(1, it=it_of(first), past=first.past))
+            return ast.Statement(first, conjunction, self.clause(1, it=it_of(first), past=first.past))
         if not first.complement and draw > 0.64:
             english, german = self.zipf(SUBORDINATORS)
             front = self.chance(0.35)
@@ -102,9 +82,9 @@ class Derivation:
         if first.verb and not any(front for *_, front in first.adjuncts):
             first.time_first = first.time is not None and self.chance(0.4)
             first.place_first = bool(first.place and not first.time_first and not first.frame and self.chance(0.2))
-        return Statement(first)
+        return ast.Statement(first)
 
-    def second_predicate(self, first: Clause) -> Clause | None:
+    def second_predicate(self, first: ast.Clause) -> ast.Clause | None:
         """A second verb phrase of the same subject in the same tense; None if it would be ambiguous."""
         plain = first.tense in ("present", "past") and not first.modal and not first.passive and first.closed
         if not plain or not first.verb or first.verb.subject_case != "nom":
@@ -116,27 +96,27 @@ class Derivation:
         self.avoid_ambiguous_tense(other)
         return other if other.tense == first.tense and first.frame != "weather" else None  # "it" rains, but sings not
 
-    def existential(self) -> Clause:
+    def existential(self) -> ast.Clause:
         subject = self.common(ANY, 1, closed=True)
         mass = subject.plural or subject.noun.kind in "DY"
         subject.determiner = "" if mass else self.zipf(("a", "no"), 1)
-        clause = Clause(subject, None, existential=True, tense=self.zipf(("present", "past"), 2))
+        clause = ast.Clause(subject, None, existential=True, tense=self.zipf(("present", "past"), 2))
         clause.place = self.where(PLACES["anywhere"])
         clause.negated = subject.plural and subject.negatable and self.chance(0.2)
         return clause
 
-    def question(self) -> Question:
+    def question(self) -> ast.Question:
         kind = self.zipf(("yes", "adverb", "who", "object"), 2)
         if kind == "who":
-            who = Pronoun("who")
-            return Question(self.clause(1, who, "P"), who)
+            who = ast.Pronoun("who")
+            return ast.Question(self.clause(1, who, "P"), who)
         if kind == "object":
             return self.object_question()
         clause = self.clause(1)
         if clause.complement or clause.frame == "weather":
             return self.question()
         if kind == "yes":
-            return Question(clause)
+            return ast.Question(clause)
         word, translation = self.zipf((("why", "warum"), ("when", "wann"), ("where", "wo"), ("how", "wie")), 1)
         if word == "where" and clause.frame == "go":
             translation, clause.place = "wohin", None
@@ -144,27 +124,27 @@ class Derivation:
             word, translation = "why", "warum"
         clause.time = None if word == "when" else clause.time
         clause.manner = None if word == "how" else clause.manner
-        return Question(clause, (word, translation))
+        return ast.Question(clause, (word, translation))
 
-    def object_question(self) -> Question:
+    def object_question(self) -> ast.Question:
         """A question with "whom" or "what"; the German verb governs the case of the pronoun."""
         verb = self.weighted(*lexicon.verbs_to_ask())
         slot = verb.objects[0]
         thing = "P" not in slot.kinds or (slot.case == "acc" and slot.kinds != "P" and self.chance(0.3))
-        clause = self.finish(Clause(self.noun_phrase(verb.subject, subject=True), verb, [Gap()]), 0)
-        return Question(clause, Pronoun("what" if thing else "who"))
+        clause = self.finish(ast.Clause(self.noun_phrase(verb.subject, subject=True), verb, [ast.Gap()]), 0)
+        return ast.Question(clause, ast.Pronoun("what" if thing else "who"))
 
     # -- clauses -------------------------------------------------------------------------------------------------------
 
     def clause(
         self,
         depth: int,
-        subject: Argument | None = None,
+        subject: ast.Argument | None = None,
         kind: str = "",
-        it: Common | None = None,
+        it: ast.Common | None = None,
         barred: str = "",
         past: bool | None = None,
-    ) -> Clause:
+    ) -> ast.Clause:
         """A declarative clause; with a ``subject`` of ``kind``, its verb fits the subject."""
         table = DEEP_FRAMES if depth and not subject else FRAMES
         frame, objects, _ = self.weighted(table, SHARES[table])
@@ -175,47 +155,47 @@ class Derivation:
         if verb is None:  # the frame has no verb for this subject: draw another
             return self.clause(depth, subject, kind, it, barred, past)
         if frame == "weather":
-            return self.finish(Clause(Pronoun("it", "n"), verb), depth, past)
+            return self.finish(ast.Clause(ast.Pronoun("it", "n"), verb), depth, past)
         kinds = verb.objects[0].kinds if frame == "passive" else verb.subject
         agent = subject or self.noun_phrase(kinds, depth, it, subject=True)
-        clause = Clause(agent, verb, passive=frame == "passive")
+        clause = ast.Clause(agent, verb, passive=frame == "passive")
         if clause.passive and self.chance(0.5):
-            clause.means.append(Prepositional("by", "von", "dat", self.located("P")))
+            clause.means.append(ast.Prepositional("by", "von", "dat", self.located("P")))
         elif not clause.passive:
             self.add_objects(clause, depth, None if is_it(agent) else it, barred)
         return self.finish(clause, depth, past)
 
-    def add_objects(self, clause: Clause, depth: int, it: Common | None, barred: str) -> None:
+    def add_objects(self, clause: ast.Clause, depth: int, it: ast.Common | None, barred: str) -> None:
         verb = clause.verb
         assert verb
         for position, slot in enumerate(verb.objects):
             closed = not depth or position < len(verb.objects) - 1 or bool(verb.frame) or self.chance(0.4)
             chosen = self.noun_phrase(slot.kinds, 0 if closed else depth, it, barred + verb.tool, closed=closed)
-            if isinstance(chosen, Pronoun) and (chosen == clause.subject or chosen in clause.objects):
+            if isinstance(chosen, ast.Pronoun) and (chosen == clause.subject or chosen in clause.objects):
                 chosen = self.common(slot.kinds)
             it = None if is_it(chosen) else it
             clause.objects.append(chosen)
         if len(verb.objects) == 2:
             clause.receiver_last = "to" in verb.flags or clause.objects[1].pronoun or self.chance(0.4)
 
-    def copula(self, depth: int, subject: Argument | None, kind: str, it: Common | None) -> Clause:
+    def copula(self, depth: int, subject: ast.Argument | None, kind: str, it: ast.Common | None) -> ast.Clause:
         subject = subject or self.noun_phrase(ANY + "IE", depth, it, subject=True)
         kind = kind or kind_of(subject, it)
-        clause = Clause(subject, None)
+        clause = ast.Clause(subject, None)
         if kind == "P" and not subject.plural and self.chance(0.15):
             noun = self.common("P")
             noun.determiner, noun.plural, noun.count = "a", False, 0
-            clause.predicate = Predicate(noun=noun)
+            clause.predicate = ast.Predicate(noun=noun)
         elif kind == "P" and self.chance(0.2):
             english, translation, before, german_before, case = self.zipf(PREDICATES)
-            complement = Prepositional(before, german_before, case, self.noun_phrase("PAIEBT"))
-            clause.predicate = Predicate(Adjective(english, translation, "P", 1.0), complement=complement)
+            complement = ast.Prepositional(before, german_before, case, self.noun_phrase("PAIEBT"))
+            clause.predicate = ast.Predicate(Adjective(english, translation, "P", 1.0), complement=complement)
         else:
             degree = self.zipf(DEGREES) if self.chance(0.3) else ("", "")
-            clause.predicate = Predicate(self.weighted(*lexicon.adjectives(kind)), degree)
+            clause.predicate = ast.Predicate(self.weighted(*lexicon.adjectives(kind)), degree)
         return clause
 
-    def finish(self, clause: Clause, depth: int, past: bool | None = None) -> Clause:
+    def finish(self, clause: ast.Clause, depth: int, past: bool | None = None) -> ast.Clause:
         """Tense, negation, adverbials and the verb's complement; ``past`` fixes the tense if it is not None."""
         frame = clause.frame
         self.set_tense(clause, self.chance(0.5) if past is None else past)
@@ -239,7 +219,7 @@ class Derivation:
             clause.complement = self.complement(clause, depth - 1)
         return clause
 
-    def set_tense(self, clause: Clause, past: bool) -> None:
+    def set_tense(self, clause: ast.Clause, past: bool) -> None:
         verb = clause.verb
         stative = verb is None or "stative" in verb.flags or clause.passive
         draw = self.random()
@@ -253,37 +233,37 @@ class Derivation:
         elif draw < 0.36 and not past and not stative:
             clause.tense = "progressive"
 
-    def avoid_ambiguous_tense(self, clause: Clause) -> None:
+    def avoid_ambiguous_tense(self, clause: ast.Clause) -> None:
         """Use the present where an English form is ambiguous: "they put" is always translated as the present."""
         verb, agent = clause.verb, clause.subject
         unclear = verb and verb.english in lexicon.SAME_PAST and (agent.plural or agent.person != 3)
         if unclear and clause.tense == "past" and not (clause.passive or clause.modal or clause.negated):
             clause.tense, clause.time = "present", None
 
-    def places(self, clause: Clause) -> Places:
+    def places(self, clause: ast.Clause) -> Places:
         """The table of places for the located thing or person."""
         kind = kind_of(clause.objects[0] if clause.objects else clause.subject)
         if kind == "H":
             return PLACES["on-walls"]
         return PLACES["of-things" if kind in PORTABLE + "F" else "anywhere"]
 
-    def add_adverbials(self, clause: Clause, verb: Verb) -> None:
+    def add_adverbials(self, clause: ast.Clause, verb: Verb) -> None:
         """Means, company, manner and place, if they cannot belong to an earlier phrase."""
         by_vehicle = verb.english in ("go", "travel") and clause.place and clause.place.word in ("to", "from")
         if by_vehicle and self.chance(0.3):
-            clause.means.append(Prepositional("by", "mit", "dat", Vehicle(self.weighted(*lexicon.nouns("V")))))
+            clause.means.append(ast.Prepositional("by", "mit", "dat", ast.Vehicle(self.weighted(*lexicon.nouns("V")))))
             if verb.english == "go":  # on wheels: fahren
                 clause.verb = verb._replace(german=lexicon.GERMAN["fahren"])
         elif verb.tool and self.chance(0.35):
-            clause.means.append(Prepositional("with", "mithilfe", "gen", self.common(verb.tool)))
+            clause.means.append(ast.Prepositional("with", "mithilfe", "gen", self.common(verb.tool)))
         elif "P" in verb.subject and not clause.passive and self.chance(0.06):
-            clause.means.append(Prepositional("with", "zusammen mit", "dat", self.noun_phrase("P")))
+            clause.means.append(ast.Prepositional("with", "zusammen mit", "dat", self.noun_phrase("P")))
         if "stative" not in verb.flags and "P" in verb.subject and self.chance(0.14):
             clause.manner = self.zipf(MANNERS)
         if "stative" not in verb.flags and not verb.frame and self.chance(0.16):
             clause.place = self.where(PLACES["anywhere"])
 
-    def complement(self, clause: Clause, depth: int) -> tuple[str, str, Clause]:
+    def complement(self, clause: ast.Clause, depth: int) -> tuple[str, str, ast.Clause]:
         if clause.frame == "inf":
             return "to", "zu", self.infinitive(clause.controller)
         inner = self.clause(depth)
@@ -293,62 +273,62 @@ class Derivation:
         answered = inner.time if word == "when" else inner.place or not inner.verb if word == "where" else None
         return ("whether", "ob", inner) if answered else (word, translation, inner)
 
-    def infinitive(self, controller: Argument) -> Clause:
+    def infinitive(self, controller: ast.Argument) -> ast.Clause:
         """The infinitive clause after "try" or "ask": only its verb, objects and place."""
         frame, objects = self.zipf((("", 1), ("", 0), ("go", 0), ("put", 1), ("", 2)), 2)
         verb = self.any_of(lexicon.verbs(frame, objects, kind_of(controller)))
         if verb is None or verb.subject_case != "nom" or "stative" in verb.flags:
             return self.infinitive(controller)
-        clause = Clause(controller, verb)
+        clause = ast.Clause(controller, verb)
         self.add_objects(clause, 0, None, "")
         self.finish(clause, 0)
         clause.tense, clause.modal, clause.negated, clause.often, clause.time = "present", None, False, None, None
         return clause
 
-    def relative(self, head: Common, depth: int, barred: str) -> Relative | None:
+    def relative(self, head: ast.Common, depth: int, barred: str) -> ast.Relative | None:
         kind = head.noun.kind
-        gap = Gap(head.plural)
+        gap = ast.Gap(head.plural)
         if self.chance(0.55):
-            return Relative(self.clause(depth, gap, kind, barred=barred), False, kind == "P")
+            return ast.Relative(self.clause(depth, gap, kind, barred=barred), False, kind == "P")
         verb = self.any_of(lexicon.verbs_with_object(kind))
         if verb is None:
             return None
-        clause = Clause(self.noun_phrase(verb.subject, subject=True), verb, [gap])
-        return Relative(self.finish(clause, depth), True, kind == "P")
+        clause = ast.Clause(self.noun_phrase(verb.subject, subject=True), verb, [gap])
+        return ast.Relative(self.finish(clause, depth), True, kind == "P")
 
     # -- phrases -------------------------------------------------------------------------------------------------------
 
-    def person(self) -> Name:
+    def person(self) -> ast.Name:
         first = "".join(map(self.zipf, SYLLABLES)) if self.chance(0.25) else self.zipf(FIRST_NAMES)
         last = self.zipf(STEMS) + self.zipf(FAMILY_ENDINGS) if self.chance(0.5) else self.zipf(LAST_NAMES)
         form = self.random()
         if form < 0.75:
             name = [first] if form < 0.55 else [first, last]
-            return Name(name, name)
+            return ast.Name(name, name)
         title, translation = self.zipf(TITLES)
-        return Name([title, last], [translation, last])
+        return ast.Name([title, last], [translation, last])
 
-    def city(self) -> Name:
+    def city(self) -> ast.Name:
         made = [self.zipf(STEMS) + self.zipf(CITY_ENDINGS)]
         native, *english = made if self.chance(0.4) else self.zipf(CITIES)
-        return Name(english or [native], [native])
+        return ast.Name(english or [native], [native])
 
     def noun_phrase(
         self,
         kinds: str,
         depth: int = 0,
-        it: Common | None = None,
+        it: ast.Common | None = None,
         barred: str = "",
         subject: bool = False,
         closed: bool = False,
-    ) -> NounPhrase:
+    ) -> ast.NounPhrase:
         """A phrase of one of the kinds; ``it``: the possible antecedent of "it"."""
         if it and it.noun.kind in kinds and self.chance(0.6):
-            return Pronoun("it", it.noun.gender, it.noun.kind != "A")
+            return ast.Pronoun("it", it.noun.gender, it.noun.kind != "A")
         if "P" in kinds:
             draw = self.random() * (1 if kinds == "P" else 1.5)
             if draw < (0.3 if subject else 0.14):
-                return Pronoun(self.zipf(PRONOUNS if subject else PRONOUNS[:7], 2))
+                return ast.Pronoun(self.zipf(PRONOUNS if subject else PRONOUNS[:7], 2))
             if draw < (0.48 if subject else 0.34):
                 return self.person()
         first = self.common(kinds, depth, barred, subject, closed)
@@ -361,17 +341,17 @@ class Derivation:
         ):
             second = self.common(first.noun.kind)
             if second.determiner and second.noun is not first.noun:
-                return Coordination(first, second)
+                return ast.Coordination(first, second)
         return first
 
     def common(
         self, kinds: str, depth: int = 0, barred: str = "", subject: bool = False, closed: bool = False
-    ) -> Common:
+    ) -> ast.Common:
         noun = self.weighted(*lexicon.nouns(kinds))
         mass = noun.kind in "DY"
         plural = not mass and self.chance(0.28)
         determiners = ["", "the"] if mass else PLURAL if plural else [*SINGULAR, "no"] if subject else SINGULAR
-        result = Common(noun, self.zipf(determiners, 1), plural)
+        result = ast.Common(noun, self.zipf(determiners, 1), plural)
         if plural and result.determiner in ("the", "", "my", "his", "her") and self.chance(0.2):
             small = 2 + self.zipf(range(98), 1)
             result.count = small if self.chance(0.9) else 100 + int(self.random() * 900)
@@ -389,7 +369,7 @@ class Derivation:
             self.attach(result, depth - 1, barred, subject, closed)
         return result
 
-    def attach(self, head: Common, depth: int, barred: str, subject: bool, closed: bool) -> None:
+    def attach(self, head: ast.Common, depth: int, barred: str, subject: bool, closed: bool) -> None:
         """Attach a prepositional phrase or a relative clause to the noun, or nothing."""
         draw = self.random()
         if draw < 0.16:
@@ -398,34 +378,34 @@ class Derivation:
                 return
             _, word, translation, case, kinds = self.zipf(fitting, 2)
             if kinds == "city":
-                inner: NounPhrase = self.city()
+                inner: ast.NounPhrase = self.city()
             elif kinds == "Y":
-                inner = Common(self.weighted(*lexicon.nouns("Y")), "")
+                inner = ast.Common(self.weighted(*lexicon.nouns("Y")), "")
             else:
                 kinds = "".join(kind for kind in kinds if word != "with" or kind not in barred)
                 inner = self.noun_phrase(kinds, depth, None, barred, closed=closed)
             if not inner.pronoun:
-                head.attachments.append(Prepositional(word, translation, case, inner))
+                head.attachments.append(ast.Prepositional(word, translation, case, inner))
         elif draw < 0.28 and not closed:
             head.relative = self.relative(head, depth, barred)
 
-    def where(self, table: Places) -> Prepositional:
+    def where(self, table: Places) -> ast.Prepositional:
         """A preposition from a table of places, and a place."""
         word, translation, case, kinds = self.zipf(table, 2)
-        return Prepositional(word, translation, case, self.city() if kinds == "city" else self.located(kinds))
+        return ast.Prepositional(word, translation, case, self.city() if kinds == "city" else self.located(kinds))
 
-    def located(self, kinds: str) -> NounPhrase:
+    def located(self, kinds: str) -> ast.NounPhrase:
         return self.person() if kinds == "P" and self.chance(0.3) else self.common(kinds)
 
-    def time(self, past: bool) -> Time:
+    def time(self, past: bool) -> ast.Time:
         draw = self.random()
         count = 2 + self.zipf(range(60), 1)
         if draw < 0.12 and past:
-            return Ago(count, self.zipf(lexicon.TIME_UNITS))
+            return ast.Ago(count, self.zipf(lexicon.TIME_UNITS))
         if draw < 0.2:
-            return Duration(count, self.zipf(lexicon.TIME_UNITS))
+            return ast.Duration(count, self.zipf(lexicon.TIME_UNITS))
         if draw < 0.25 and past:
-            return Year(1700 + int(self.random() * 320))
+            return ast.Year(1700 + int(self.random() * 320))
         return self.zipf([time for time in lexicon.TIMES if time.tense in ("bc" if past else "ac")])
 
 
@@ -434,26 +414,26 @@ def modal_fits(modal: Modal, past: bool, willing: bool) -> bool:
     return (willing or modal.english == "have to") if " to" in modal.english else modal.past == past
 
 
-def is_it(item: Argument) -> bool:
-    return isinstance(item, Pronoun) and item.word == "it"
+def is_it(item: ast.Argument) -> bool:
+    return isinstance(item, ast.Pronoun) and item.word == "it"
 
 
-def denies(item: Argument) -> bool:
+def denies(item: ast.Argument) -> bool:
     """Whether the phrase is a negation."""
     return getattr(item, "determiner", "") == "no" or getattr(item, "word", "") == "nobody"
 
 
-def kind_of(item: Argument, it: Common | None = None) -> str:
+def kind_of(item: ast.Argument, it: ast.Common | None = None) -> str:
     """The kind of the phrase's noun or, for "it", of the antecedent ``it``."""
     if is_it(item) and it:
         return it.noun.kind
-    if isinstance(item, Coordination):
+    if isinstance(item, ast.Coordination):
         return item.first.noun.kind
-    return item.noun.kind if isinstance(item, Common) else "P"
+    return item.noun.kind if isinstance(item, ast.Common) else "P"
 
 
-def it_of(clause: Clause) -> Common | None:
+def it_of(clause: ast.Clause) -> ast.Common | None:
     """The antecedent of "it" in the next clause: the only thing or animal among subject and objects, or None."""
-    nouns = [item for item in [clause.subject, *clause.objects] if isinstance(item, Common)]
+    nouns = [item for item in [clause.subject, *clause.objects] if isinstance(item, ast.Common)]
     found = [item for item in nouns if not item.plural and item.noun.kind != "P"]
     return found[0] if len(found) == 1 else None

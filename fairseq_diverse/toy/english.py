@@ -2,25 +2,7 @@
 
 from functools import cache
 
-from fairseq_diverse.toy.abstract_syntax import (
-    Ago,
-    Clause,
-    Common,
-    Coordination,
-    Duration,
-    Gap,
-    Name,
-    NounPhrase,
-    Predicate,
-    Prepositional,
-    Pronoun,
-    Question,
-    Relative,
-    Sentence,
-    Time,
-    Vehicle,
-    Year,
-)
+from fairseq_diverse.toy import abstract_syntax as ast
 from fairseq_diverse.toy.lexicon import ENGLISH, VOWELS, WORDS, FixedTime, Noun
 from fairseq_diverse.toy.trees import Tree, leaf, phrase
 
@@ -80,27 +62,27 @@ def present_participle(base: str) -> str:
 # -- noun phrases, prepositional phrases, times ----------------------------------------------------------------------
 
 
-def noun_phrase(item: NounPhrase, subject: bool = False) -> Tree:
+def noun_phrase(item: ast.NounPhrase, subject: bool = False) -> Tree:
     """The tree; ``subject`` chooses a pronoun's form."""
     match item:
-        case Pronoun(word):
+        case ast.Pronoun(word):
             form = word if subject else OBJECT_FORMS.get(word, word)
             if word in ("who", "what"):
                 return phrase("WHNP", ("head", leaf("WP", form, word)))
             tag = "NN" if word in ("someone", "nobody", "everyone") else "PRP"
             return phrase("NP", ("head", leaf(tag, form, word, "PRON")))
-        case Name(words):
+        case ast.Name(words):
             *first, last = words
             return phrase("NP", *(("compound", leaf("NNP", word)) for word in first), ("head", leaf("NNP", last)))
-        case Vehicle(noun):
-            return common(Common(noun, ""))
-        case Common():
+        case ast.Vehicle(noun):
+            return common(ast.Common(noun, ""))
+        case ast.Common():
             return common(item)
-        case Coordination(one, other):
+        case ast.Coordination(one, other):
             return phrase("NP", ("head", common(one)), ("cc", leaf("CC", "and")), ("conj", common(other)))
 
 
-def common(item: Common) -> Tree:
+def common(item: ast.Common) -> Tree:
     parts: list[Part] = []
     if item.count:
         parts.append(("nummod", leaf("CD", number(item.count))))
@@ -117,7 +99,7 @@ def common(item: Common) -> Tree:
         parts.insert(0, determiner(item.determiner, next(parts[0][1].leaves()).word))
     after: list[Part] = []
     if item.content:
-        after.append(("nmod", preposition("of", common(Common(item.content, "")))))
+        after.append(("nmod", preposition("of", common(ast.Common(item.content, "")))))
     after += [("nmod", prepositional(part)) for part in item.attachments]
     if item.relative:
         after.append(("acl:relcl", relative(item.relative)))
@@ -134,7 +116,7 @@ def determiner(word: str, following: str) -> Part:
     return "det", leaf("DT", "an" if word == "a" and vowel else word, word)
 
 
-def relative(item: Relative) -> Tree:
+def relative(item: ast.Relative) -> Tree:
     slot = item.clause.verb.objects[0] if item.of_object and item.clause.verb else None
     if item.person:
         word = leaf("WP", "whom" if slot else "who", "who")
@@ -147,7 +129,7 @@ def relative(item: Relative) -> Tree:
     return phrase("SBAR", (relation, pronoun), ("head", clause(item.clause)))
 
 
-def prepositional(item: Prepositional) -> Tree:
+def prepositional(item: ast.Prepositional) -> Tree:
     return preposition(item.word, noun_phrase(item.phrase))
 
 
@@ -156,7 +138,7 @@ def preposition(word: str, after: Tree, label: str = "PP") -> Tree:
     return phrase(label, ("case", leaf("TO" if word == "to" else "IN", word)), ("head", after))
 
 
-def time(item: Time) -> Part:
+def time(item: ast.Time) -> Part:
     """A phrase of time, with its relation to the verb."""
     match item:
         case FixedTime(label=label, english=english):
@@ -167,11 +149,11 @@ def time(item: Time) -> Part:
             if before:
                 return "obl", preposition(before, tree)
             return "advmod" if label == "ADVP" else "obl:tmod", tree
-        case Ago(count, unit):
+        case ast.Ago(count, unit):
             return "advmod", phrase("ADVP", ("obl:npmod", span(count, unit)), ("head", leaf("RB", "ago")))
-        case Duration(count, unit):
+        case ast.Duration(count, unit):
             return "obl", preposition("for", span(count, unit))
-        case Year(n):
+        case ast.Year(n):
             return "obl", preposition("in", phrase("NP", ("head", leaf("CD", str(n)))))
 
 
@@ -182,16 +164,16 @@ def span(count: int, unit: Noun) -> Tree:
 # -- clauses ---------------------------------------------------------------------------------------------------------
 
 
-def sentence(item: Sentence) -> Tree:
+def sentence(item: ast.Sentence) -> Tree:
     """The tree with its final punctuation mark."""
     c = item.clause
-    if isinstance(item, Question):
+    if isinstance(item, ast.Question):
         if item.asked is None:
             return phrase("SQ", *question(c).children, QUESTION_MARK)
         if item.asked is c.subject:
             inner = phrase("SQ", ("head", verb_phrase(c)))
             return phrase("SBARQ", *subject(c), ("head", inner), QUESTION_MARK)
-        if isinstance(item.asked, Pronoun):
+        if isinstance(item.asked, ast.Pronoun):
             front = ("obj", noun_phrase(item.asked))
         else:
             front = ("advmod", phrase("WHADVP", ("head", leaf("WRB", item.asked[0]))))
@@ -202,12 +184,12 @@ def sentence(item: Sentence) -> Tree:
     return phrase("S", ("head", clause(c)), COMMA, conjunction, ("conj", clause(item.second)), FULL_STOP)
 
 
-def clause(c: Clause) -> Tree:
+def clause(c: ast.Clause) -> Tree:
     """The declarative (S ...), without a full stop; for a clause with a Gap, the rest of it."""
     return phrase("S", *clause_parts(c))
 
 
-def clause_parts(c: Clause) -> list[Part]:
+def clause_parts(c: ast.Clause) -> list[Part]:
     head = verb_phrase(c)
     if c.also:
         head = phrase("VP", ("head", head), ("cc", leaf("CC", "and")), ("conj", verb_phrase(c.also)))
@@ -216,17 +198,17 @@ def clause_parts(c: Clause) -> list[Part]:
     return [*fronted(c), *subject(c), ("head", head)]
 
 
-def subject(c: Clause) -> list[Part]:
+def subject(c: ast.Clause) -> list[Part]:
     """Empty if the subject is a Gap."""
-    return [] if isinstance(c.subject, Gap) else [(subject_relation(c), noun_phrase(c.subject, True))]
+    return [] if isinstance(c.subject, ast.Gap) else [(subject_relation(c), noun_phrase(c.subject, True))]
 
 
-def subject_relation(c: Clause) -> str:
+def subject_relation(c: ast.Clause) -> str:
     active = c.modal and " to" in c.modal.english  # "it had to be painted": the subject of had
     return "nsubj:pass" if c.passive and not active else "nsubj"
 
 
-def fronted(c: Clause) -> list[Part]:
+def fronted(c: ast.Clause) -> list[Part]:
     parts = [("advcl", subordinate(inner, word)) for word, _, inner, first in c.adjuncts if first]
     if c.time and c.time_first:
         parts.append(time(c.time))
@@ -235,7 +217,7 @@ def fronted(c: Clause) -> list[Part]:
     return [*parts, COMMA] if parts else []
 
 
-def subordinate(c: Clause, words: str) -> Tree:
+def subordinate(c: ast.Clause, words: str) -> Tree:
     """(SBAR ...) with its subordinator of one, two ("so that") or no words."""
     marks: list[Part] = []
     for word in words.split():
@@ -251,7 +233,7 @@ def infinitive(verb: Tree) -> Tree:
     return phrase("S", ("head", phrase("VP", ("mark", leaf("TO", "to", universal="PART")), ("head", verb))))
 
 
-def question(c: Clause) -> Tree:
+def question(c: ast.Clause) -> Tree:
     """The (SQ ...) of a yes-no question, or the part after a question word."""
     (kind, finite), *rest = verb_leaves(c, question=True)
     middle = [*subject(c), *adverbs(c)]
@@ -260,11 +242,11 @@ def question(c: Clause) -> Tree:
     return phrase("SQ", (auxiliary_relation(kind), finite), *middle, ("head", nest(c, rest, [])))
 
 
-def verb_phrase(c: Clause, finite: bool = True) -> Tree:
+def verb_phrase(c: ast.Clause, finite: bool = True) -> Tree:
     return nest(c, verb_leaves(c, finite), adverbs(c) if finite else [])
 
 
-def verb_leaves(c: Clause, finite: bool = True, question: bool = False) -> list[tuple[str, Tree]]:
+def verb_leaves(c: ast.Clause, finite: bool = True, question: bool = False) -> list[tuple[str, Tree]]:
     """The verbs from the finite verb to the main verb, each with its kind."""
     chain = [("main", c.verb.english) if c.verb and not c.copular else ("copula", "be")]
     if c.passive:
@@ -283,7 +265,7 @@ def verb_leaves(c: Clause, finite: bool = True, question: bool = False) -> list[
     ]
 
 
-def verb_leaf(c: Clause, kind: str, lemma: str, governor: str) -> Tree:
+def verb_leaf(c: ast.Clause, kind: str, lemma: str, governor: str) -> Tree:
     """A verb in the form that the verb before it (``governor``) requires."""
     _, past, participle = principal_parts(lemma)
     universal = "VERB" if kind in LEXICAL else "AUX"
@@ -304,12 +286,12 @@ def verb_leaf(c: Clause, kind: str, lemma: str, governor: str) -> Tree:
     return leaf("VB", lemma, lemma, universal)
 
 
-def adverbs(c: Clause) -> list[Part]:
+def adverbs(c: ast.Clause) -> list[Part]:
     parts: list[Part] = [("advmod", leaf("RB", "not", universal="PART"))] if c.negated else []
     return parts + ([("advmod", phrase("ADVP", ("head", leaf("RB", c.often[0]))))] if c.often else [])
 
 
-def nest(c: Clause, verbs: list[tuple[str, Tree]], adverbs: list[Part]) -> Tree:
+def nest(c: ast.Clause, verbs: list[tuple[str, Tree]], adverbs: list[Part]) -> Tree:
     """One VP for every verb; the adverbs come before a lexical verb and after any other."""
     (kind, word), *rest = verbs
     before, after = (adverbs, []) if kind in LEXICAL else ([], adverbs)
@@ -331,7 +313,7 @@ def headed(label: str, verb: Tree, after: list[Part], before: list[Part] | None 
     return phrase(label, *(before or []), (relation, verb), *after)
 
 
-def after_verb(c: Clause) -> list[Part]:
+def after_verb(c: ast.Clause) -> list[Part]:
     """Predicate, particle, objects, bound place, manner, means, free place, time, clauses."""
     parts: list[Part] = []
     if c.predicate:
@@ -360,7 +342,7 @@ def after_verb(c: Clause) -> list[Part]:
     return parts + [("advcl", subordinate(inner, word)) for word, _, inner, first in c.adjuncts if not first]
 
 
-def predicate(item: Predicate) -> Tree:
+def predicate(item: ast.Predicate) -> Tree:
     if not item.adjective:
         assert item.noun
         return noun_phrase(item.noun)
@@ -369,10 +351,10 @@ def predicate(item: Predicate) -> Tree:
     return phrase("ADJP", *degree, ("head", leaf("JJ", item.adjective.english)), *complement)
 
 
-def object_parts(c: Clause) -> list[Part]:
+def object_parts(c: ast.Clause) -> list[Part]:
     parts: list[Part] = []
     for slot, item in zip(c.verb.objects if c.verb else (), c.objects, strict=False):
-        if isinstance(item, Gap):
+        if isinstance(item, ast.Gap):
             continue
         receiver = len(c.objects) == 2 and not parts
         word = slot.english or ("to" if receiver and c.receiver_last else "")

@@ -2,25 +2,7 @@
 
 from collections.abc import Iterable
 
-from fairseq_diverse.toy.abstract_syntax import (
-    Ago,
-    Argument,
-    Clause,
-    Common,
-    Coordination,
-    Duration,
-    Gap,
-    Name,
-    NounPhrase,
-    Predicate,
-    Prepositional,
-    Pronoun,
-    Question,
-    Relative,
-    Sentence,
-    Time,
-    Year,
-)
+from fairseq_diverse.toy import abstract_syntax as ast
 from fairseq_diverse.toy.lexicon import MUST_NOT, VOWELS, WORDS, Adjective, FixedTime, Noun
 
 CASES = ("nom", "acc", "dat", "gen")
@@ -150,22 +132,22 @@ def second_ending(before: str) -> str:
 # -- noun phrases, prepositional phrases, times ----------------------------------------------------------------------
 
 
-def noun_phrase(item: Argument, case: str, negative: bool = False) -> list[str]:
+def noun_phrase(item: ast.Argument, case: str, negative: bool = False) -> list[str]:
     """The words in a case; ``negative`` turns "ein" or no article into "kein"."""
     match item:
-        case Gap():
+        case ast.Gap():
             return []
-        case Pronoun(word, gender):
+        case ast.Pronoun(word, gender):
             return [PRONOUNS[f"{word} {gender}".strip()][CASES.index(case)]]
-        case Name(translation=words):  # the title is the only part that inflects
+        case ast.Name(translation=words):  # the title is the only part that inflects
             return ["Herrn" if word == "Herr" and case != "nom" else word for word in words]
-        case Common():
+        case ast.Common():
             return common(item, case, negative)
-        case Coordination(one, other):
+        case ast.Coordination(one, other):
             return [*common(one, case), "und", *common(other, case)]
 
 
-def common(item: Common, case: str, negative: bool = False) -> list[str]:
+def common(item: ast.Common, case: str, negative: bool = False) -> list[str]:
     gender = "p" if item.plural else item.noun.gender
     article = "no" if negative and item.negatable else item.determiner
     words = determiner(article, gender, case)
@@ -180,14 +162,14 @@ def common(item: Common, case: str, negative: bool = False) -> list[str]:
     return words + (relative(item.relative, gender) if item.relative else [])
 
 
-def genitive(item: NounPhrase) -> list[str]:
+def genitive(item: ast.NounPhrase) -> list[str]:
     """German for "of" this: the genitive if an article shows it, else von."""
-    if isinstance(item, Common) and item.determiner:
+    if isinstance(item, ast.Common) and item.determiner:
         return common(item, "gen")
     return ["von", *noun_phrase(item, "dat")]
 
 
-def prepositional(item: Prepositional) -> list[str]:
+def prepositional(item: ast.Prepositional) -> list[str]:
     """A preposition and the "it" of a thing merge into one word (darauf).
 
     Some prepositions merge with the definite article (im), unless a relative clause follows.
@@ -196,16 +178,16 @@ def prepositional(item: Prepositional) -> list[str]:
     if item.case == "gen":
         return words + genitive(item.phrase)
     *before, last = words
-    if isinstance(item.phrase, Pronoun) and item.phrase.thing:
+    if isinstance(item.phrase, ast.Pronoun) and item.phrase.thing:
         return [*before, f"da{'r' if last[0] in VOWELS else ''}{last}"]
     first, *rest = noun_phrase(item.phrase, item.case)
     joined = CONTRACTIONS.get((last, first))
-    if joined and isinstance(item.phrase, Common) and item.phrase.determiner == "the" and not item.phrase.relative:
+    if joined and isinstance(item.phrase, ast.Common) and item.phrase.determiner == "the" and not item.phrase.relative:
         return [*before, joined, *rest]
     return [*words, first, *rest]
 
 
-def relative(item: Relative, gender: str) -> list[str]:
+def relative(item: ast.Relative, gender: str) -> list[str]:
     """The pronoun takes its gender (p: plural) from the antecedent and its case from the verb."""
     verb = item.clause.verb
     case, before = verb.subject_case if verb else "nom", ""
@@ -215,28 +197,28 @@ def relative(item: Relative, gender: str) -> list[str]:
     return [",", *before.split(), pronoun, *subordinate(item.clause, ""), ","]
 
 
-def time(item: Time) -> list[str]:
+def time(item: ast.Time) -> list[str]:
     match item:
         case FixedTime(german=words):
             return words.split()
-        case Ago(count, unit):
+        case ast.Ago(count, unit):
             return ["vor", number(count), inflect(unit, "dat", True)]
-        case Duration(count, unit):
+        case ast.Duration(count, unit):
             return [number(count), unit.german_plural, "lang"]
-        case Year(n):
+        case ast.Year(n):
             return ["im", "Jahr", str(n)]
 
 
 # -- clauses ---------------------------------------------------------------------------------------------------------
 
 
-def sentence(item: Sentence) -> str:
+def sentence(item: ast.Sentence) -> str:
     """The text, with its final punctuation mark."""
     c = item.clause
-    if isinstance(item, Question):
+    if isinstance(item, ast.Question):
         if item.asked is None or item.asked is c.subject:
             words = question(c, []) if item.asked is None else main(c)
-        elif isinstance(item.asked, Pronoun):
+        elif isinstance(item.asked, ast.Pronoun):
             assert c.verb
             words = question(c, noun_phrase(item.asked, c.verb.objects[0].case))
         else:
@@ -249,7 +231,7 @@ def sentence(item: Sentence) -> str:
     return spell([*main(c), *between, *main(item.second), "."])
 
 
-def main(c: Clause, elided: bool = False) -> list[str]:
+def main(c: ast.Clause, elided: bool = False) -> list[str]:
     """Verb second, after the subject or the fronted phrases; ``elided``: without the subject."""
     finite, rest = verbs(c)
     first = [
@@ -266,7 +248,7 @@ def main(c: Clause, elided: bool = False) -> list[str]:
     return [*start, *before, *middle(c), *rest, *last(c), *(["und", *main(c.also, elided=True)] if c.also else [])]
 
 
-def subordinate(c: Clause, subordinator: str, elided: bool = False) -> list[str]:
+def subordinate(c: ast.Clause, subordinator: str, elided: bool = False) -> list[str]:
     """Verb last, joined with its separable prefix."""
     finite, rest = verbs(c)
     if c.verb and rest == [c.verb.prefix]:
@@ -275,13 +257,13 @@ def subordinate(c: Clause, subordinator: str, elided: bool = False) -> list[str]
     return words + (["und", *subordinate(c.also, "", elided=True)] if c.also else [])
 
 
-def question(c: Clause, asked: list[str]) -> list[str]:
+def question(c: ast.Clause, asked: list[str]) -> list[str]:
     """Verb first, or second after the words ``asked``."""
     finite, rest = verbs(c)
     return [*asked, finite, *inner_subject(c), *middle(c), *rest, *last(c)]
 
 
-def infinitive(c: Clause, controller: Argument) -> list[str]:
+def infinitive(c: ast.Clause, controller: ast.Argument) -> list[str]:
     """Infinitive with zu, which comes between a separable prefix and its verb."""
     assert c.verb
     bare = c.verb.german[0]
@@ -289,29 +271,29 @@ def infinitive(c: Clause, controller: Argument) -> list[str]:
     return [*middle(c, controller), *verb, *last(c)]
 
 
-def subject(c: Clause) -> list[str]:
+def subject(c: ast.Clause) -> list[str]:
     return ["es"] if c.existential else noun_phrase(c.subject, c.verb.subject_case if c.verb else "nom")
 
 
-def inner_subject(c: Clause) -> list[str]:
+def inner_subject(c: ast.Clause) -> list[str]:
     """The subject after the finite verb or a subordinator, after a nominative pronoun: "weil ihr Peter fehlt"."""
     return [*nominative_pronoun(c), *subject(c)]
 
 
-def nominative(c: Clause) -> Argument:
+def nominative(c: ast.Clause) -> ast.Argument:
     """The phrase that the verb agrees with: the object of verbs such as "miss" (fehlen), else the subject."""
     slots = zip(c.verb.objects if c.verb else (), c.objects, strict=False)
     return next((item for slot, item in slots if slot.case == "nom"), c.subject)
 
 
-def nominative_pronoun(c: Clause) -> list[str]:
+def nominative_pronoun(c: ast.Clause) -> list[str]:
     """The personal pronoun that the verb agrees with, if it is not the subject."""
     item = nominative(c)
-    personal = isinstance(item, Pronoun) and item.word not in INDEFINITE
+    personal = isinstance(item, ast.Pronoun) and item.word not in INDEFINITE
     return noun_phrase(item, "nom") if item is not c.subject and personal else []
 
 
-def verbs(c: Clause) -> tuple[str, list[str]]:
+def verbs(c: ast.Clause) -> tuple[str, list[str]]:
     """The finite verb, and the words of the right bracket, which precede it in a subordinate clause."""
     agent = nominative(c)
     person, plural = (3, False) if c.existential else (agent.person, agent.plural)
@@ -331,7 +313,7 @@ def verbs(c: Clause) -> tuple[str, list[str]]:
     return conjugate(parts, c.past, person, plural), [prefix] if prefix else []
 
 
-def middle(c: Clause, controller: Argument | None = None) -> list[str]:
+def middle(c: ast.Clause, controller: ast.Argument | None = None) -> list[str]:
     """Between subject and right bracket: pronouns, time, dative, accusative, nicht, manner, means, place, predicate.
 
     An indefinite accusative or predicate noun is negated by kein instead of nicht.
@@ -341,8 +323,8 @@ def middle(c: Clause, controller: Argument | None = None) -> list[str]:
     governed: list[str] = []
     negated = c.negated
     for slot, item in zip(c.verb.objects if c.verb else (), c.objects, strict=False):
-        if slot.german and not isinstance(item, Gap):
-            governed += prepositional(Prepositional("", slot.german, slot.case, item))
+        if slot.german and not isinstance(item, ast.Gap):
+            governed += prepositional(ast.Prepositional("", slot.german, slot.case, item))
             continue
         kein = negated and item.negatable and slot.case == "acc"
         negated = negated and not kein
@@ -366,7 +348,7 @@ def middle(c: Clause, controller: Argument | None = None) -> list[str]:
     return words + (predicate(c.predicate, kein) if c.predicate else [])
 
 
-def predicate(item: Predicate, negative: bool) -> list[str]:
+def predicate(item: ast.Predicate, negative: bool) -> list[str]:
     if not item.adjective:
         assert item.noun
         return noun_phrase(item.noun, "nom", negative)
@@ -374,13 +356,13 @@ def predicate(item: Predicate, negative: bool) -> list[str]:
     return [*complement, *item.degree[1].split(), item.adjective.german]
 
 
-def reflexive(controller: Argument, dative: bool) -> str:
+def reflexive(controller: ast.Argument, dative: bool) -> str:
     """Dative beside an accusative object: "ich sehe mir einen Film an"."""
-    known = REFLEXIVE.get(controller.word) if isinstance(controller, Pronoun) else None
+    known = REFLEXIVE.get(controller.word) if isinstance(controller, ast.Pronoun) else None
     return known[dative] if known else "sich"
 
 
-def last(c: Clause) -> list[str]:
+def last(c: ast.Clause) -> list[str]:
     """The clauses after the right bracket."""
     words: list[str] = []
     if c.complement:
