@@ -94,7 +94,7 @@ def prepare(
             counts |= steps(f"tokenize {split}", tokenize, *arguments)
         for path in [raw / name for name in labels] + (encoding.files if encoding else []):
             shutil.copyfile(path, text / path.name)
-        made = {"truecaser": truecase(config, work, workers, steps, encoding)}
+        made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
         made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
         binarize(config, work, workers, encoding)
         record = _record(config, text, wanted | made, versions)
