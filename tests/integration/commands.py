@@ -21,6 +21,7 @@ from typing import IO, Any, NoReturn
 
 import pytest
 import torch
+import torch._dynamo  # a second of each training, unless this process has it when it forks
 
 import fairseq_diverse
 import fairseq_diverse.cli

@@ -17,10 +17,10 @@ from stanza.models.constituency import parser_training
 from fairseq_diverse.toy.corpus import write_corpus
 
 SMALL = "--no_pretrain --no_char --hidden_dim 64 --num_layers 1 --word_emb_dim 32 --tag_emb_dim 16"
-TAGGER = f"{SMALL} --deep_biaff_hidden_dim 64 --batch_size 100 --batch_maximum_tokens 1000 --max_steps 100"
+TAGGER = f"{SMALL} --deep_biaff_hidden_dim 64 --batch_size 100 --batch_maximum_tokens 1000 --max_steps 20"
 PARSER = f"{SMALL} --deep_biaff_hidden_dim 64 --deep_biaff_output_dim 32 --batch_size 500 --max_steps 100"
 CONSTITUENCY = (
-    "--epochs 1 --epoch_size 100 --no_retag --no_multistage --no_checkpoint --hidden_size 64 --num_lstm_layers 1 "
+    "--epochs 1 --epoch_size 40 --no_retag --no_multistage --no_checkpoint --hidden_size 64 --num_lstm_layers 1 "
     "--transition_hidden_size 20 --transition_embedding_dim 16 --tag_embedding_dim 16 --delta_embedding_dim 32 "
     "--transition_stack LSTM --constituent_stack LSTM --pattn_num_layers 0 --lattn_d_proj 0"
 )
@@ -70,7 +70,7 @@ def train(folder: Path) -> None:
         return [*map(str, files + saved), *flags.split()]
 
     output = f"--output_file {raw}/out"
-    tagger.main(arguments("pos", "en.conllu", f"{TAGGER} {output} --eval_interval 100 --lang en"))
+    tagger.main(arguments("pos", "en.conllu", f"{TAGGER} {output} --eval_interval 20 --lang en"))
     lemmatizer.main(arguments("lemma", "en.conllu", f"--dict_only {output}"))
     flags = f"{PARSER} {output} --eval_interval 100 --no_second_optim --no_checkpoint --lang en"
     parser.main(arguments("depparse", "en.conllu", flags))

@@ -8,7 +8,7 @@ import pytest
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.probing import SURFACE, TASKS
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import TINY, run, train_in_two_processes
+from tests.integration.commands import TINY, cli, run, train_in_two_processes
 from tests.integration.test_plot import data, train  # noqa: F401  (the fixture of a prepared data set)
 
 SMALL = (
@@ -84,8 +84,7 @@ def test_a_table_of_probes_of_a_trained_encoder(data, tmp_path, capsys, monkeypa
     (tmp_path / "size.yaml").write_text(SIZE.format(checkpoint=trained, data=data))
     (tmp_path / "table.yaml").write_text(TABLE.format(folder=tmp_path))
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert main(["run", str(tmp_path / "table.yaml"), "--jobs", "2"]) == 0
+    assert cli("run", tmp_path / "table.yaml", "--jobs", 2).returncode == 0
     assert main(["report", str(tmp_path / "table.yaml")]) == 0
     shown = [re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines()]
     figures = {cells[0]: float(cells[-1]) for cells in shown if cells[0] in (*SURFACE, "Surface")}

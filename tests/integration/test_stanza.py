@@ -34,7 +34,7 @@ def test_the_models_are_trained(models, tmp_path):
     assert main([*parse("dependency", models, models / "raw/test.en", tmp_path / "out")]) == 0
     found, gold = (list(read_conllu(path)) for path in (tmp_path / "out", models / "raw/test.en.conllu"))
     same = [a == b for one, other in zip(found, gold, strict=True) for a, b in zip(one.heads, other.heads, strict=True)]
-    assert sum(same) > 0.25 * len(same)  # any word: about 0.07
+    assert sum(same) > 0.15 * len(same)  # any word: about 0.07
 
 
 def parse(kind, model, text, out):
