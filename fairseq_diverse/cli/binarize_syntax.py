@@ -30,25 +30,16 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="binarized data")
-    parser.add_argument("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for each of --splits")
-    parser.add_argument("--constituency", metavar="FILES", help="PTB files, one tree a line; {split} likewise")
-    parser.add_argument(
-        "--parser",
-        metavar="NAME",
-        help="parser of trees that `parse` did not make, such as stanza; or KIND=NAME,KIND=NAME",
-    )
-    parser.add_argument(
-        "--text", metavar="FILES", help="the binarized source text, in subwords (default: DIR/text/bpe.{split}.SOURCE)"
-    )
-    parser.add_argument("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
-    parser.add_argument("--source-lang", help="source language (default: that of DIR/preprocess.json)")
-    parser.add_argument("--target-lang", help="target language (default: that of DIR/preprocess.json)")
-    parser.add_argument(
-        "--subwords",
-        choices=(*SEGMENTERS, "none"),
-        help="kind of subwords, to join them to words (default: that of DIR/preprocess.json)",
-    )
+    add = parser.add_argument
+    add("--data", required=True, type=Path, metavar="DIR", help="binarized data")
+    add("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for each of --splits")
+    add("--constituency", metavar="FILES", help="PTB files, one tree a line; {split} likewise")
+    add("--parser", metavar="NAME", help="who made trees that `parse` did not make: NAME, or KIND=NAME,KIND=NAME")
+    add("--text", metavar="FILES", help="the source text in subwords (default: DIR/text/bpe.{split}.SOURCE)")
+    add("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
+    add("--source-lang", help="source language (default: that of DIR/preprocess.json)")
+    add("--target-lang", help="target language (default: that of DIR/preprocess.json)")
+    add("--subwords", choices=(*SEGMENTERS, "none"), help="kind of subwords (default: that of DIR/preprocess.json)")
 
 
 def main(args: argparse.Namespace) -> None:

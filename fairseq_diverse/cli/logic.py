@@ -13,12 +13,11 @@ EXAMPLE = "fairseq-diverse logic --out logic-data --pairs 20000 --seed 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
-    parser.add_argument(
-        "--pairs", type=int, default=20_000, metavar="N", help="pairs for each length (default: 20,000)"
-    )
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="random seed (default: 1)")
-    parser.add_argument("--balance", action="store_true", help="equal numbers of each relation, if there are enough")
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+    add("--pairs", type=int, default=20_000, metavar="N", help="pairs for each length (default: 20,000)")
+    add("--seed", type=int, default=1, metavar="S", help="random seed (default: 1)")
+    add("--balance", action="store_true", help="equal numbers of each relation, if there are enough")
 
 
 def main(args: argparse.Namespace) -> None:

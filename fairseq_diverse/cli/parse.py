@@ -22,27 +22,18 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=("dependency", "constituency"), required=True, help="kind of trees")
-    parser.add_argument(
-        "--parser",
-        choices=("spacy", "benepar", "stanza"),
-        help="default: stanza for a --model folder of stanza, else spacy (dependency) or benepar (constituency)",
-    )
-    parser.add_argument("--model", help="name or folder (default: the parser's default model for the language)")
-    parser.add_argument("--language", default="en", help="language of the text (default: en)")
-    parser.add_argument(
-        "--input", required=True, metavar="FILES", help="tokenized text; {split} stands for each of --splits"
-    )
-    parser.add_argument("--out", required=True, metavar="FILES", help="files to write, with {split} if --input has it")
-    parser.add_argument("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
-    parser.add_argument(
-        "--workers", type=int, help="single-threaded processes (default: one per core, or per GPU with --device cuda)"
-    )
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: all GPUs that torch sees (default: cpu)"
-    )
-    parser.add_argument("--shard", metavar="I/N", help="parse only the I-th of N equal parts, into OUT.I-of-N")
-    parser.add_argument("--join", action="store_true", help="with --shard: join all shards if none is missing")
+    add = parser.add_argument
+    add("--kind", choices=("dependency", "constituency"), required=True, help="kind of trees")
+    add("--parser", choices=("spacy", "benepar", "stanza"), help="default: by --kind, or stanza for its folder")
+    add("--model", help="name or folder (default: the parser's default model for the language)")
+    add("--language", default="en", help="language of the text (default: en)")
+    add("--input", required=True, metavar="FILES", help="tokenized text; {split} stands for each of --splits")
+    add("--out", required=True, metavar="FILES", help="files to write, with {split} if --input has it")
+    add("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
+    add("--workers", type=int, help="processes (default: one per core, or per GPU with --device cuda)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: all GPUs that torch sees (default: cpu)")
+    add("--shard", metavar="I/N", help="parse only the I-th of N equal parts, into OUT.I-of-N")
+    add("--join", action="store_true", help="with --shard: join all shards if none is missing")
     _add_slurm(parser)
 
 

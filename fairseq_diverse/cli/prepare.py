@@ -50,7 +50,8 @@ OWN = ("source", "target", "train", "valid", "test", "bpe_size")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join((*config_names("data"), *PLAIN_DATA, *glue.NAMES))
-    parser.add_argument("configs", nargs="*", metavar="NAME", help=f"{names}, or a YAML file")
+    add = parser.add_argument
+    add("configs", nargs="*", metavar="NAME", help=f"{names}, or a YAML file")
     given = parser.add_mutually_exclusive_group()
     given.add_argument("--raw", metavar="DIR", type=Path, help="folder of the raw files")
     given.add_argument("--archives", metavar="DIR", type=Path, help="folder of the archives with the raw files")
@@ -61,27 +62,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--valid", metavar="PREFIX", help="validation text")
     own.add_argument("--test", metavar="PREFIX", nargs="+", help="test text, one or several test sets")
     own.add_argument("--bpe-size", metavar="N", type=int, help="number of BPE merges (default: 32000)")
-    parser.add_argument("--no-download", action="store_true", help="list missing archives, download none")
+    add("--no-download", action="store_true", help="list missing archives, download none")
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument(
-        "--strict-counts", action="store_true", help="stop if numbers of lines or pairs differ from the configuration's"
+        "--strict-counts", action="store_true", help="stop if numbers of lines or pairs differ from those known"
     )
     counts.add_argument("--accept-counts", action="store_true", help="only warn if they differ (the default)")
-    parser.add_argument("--out", type=Path, help="folder to create (default: data/NAME in the folder of runs)")
-    parser.add_argument(
-        "--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)"
-    )
-    parser.add_argument(
-        "--gpt2-bpe",
-        metavar="DIR",
-        type=Path,
-        help="use GPT-2's subwords; DIR has encoder.json, vocab.bpe and dict.txt",
-    )
-    parser.add_argument("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace a data set that was prepared from other files or settings"
-    )
-    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: 1)")
+    add("--out", type=Path, help="folder to create (default: data/NAME in the folder of runs)")
+    add("--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)")
+    add("--gpt2-bpe", metavar="DIR", type=Path, help="use the subwords of encoder.json, vocab.bpe and dict.txt in DIR")
+    add("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
+    add("--overwrite", action="store_true", help="replace a data set made of other files or settings")
+    add("--workers", type=int, default=1, help="number of processes (default: 1)")
 
 
 def main(args: argparse.Namespace) -> None:

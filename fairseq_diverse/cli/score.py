@@ -55,34 +55,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     systems.add_argument(
         "--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, one file per seed"
     )
-    parser.add_argument("--ref", type=Path, required=True, metavar="FILE", help="references, raw text")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--ref", type=Path, required=True, metavar="FILE", help="references, raw text")
+    add(
         "--baseline",
         metavar="FILE|NAME",
-        help="file (with --hyp) or name (with --system; default: the first) to compare with",
+        help="file of --hyp or name of --system to compare with (default: the first --system)",
     )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokenization")
-    parser.add_argument("--language", help="language of the translations (default: the target of --data)")
-    parser.add_argument(
-        "--lowercase", action="store_true", help="compare in lower case (default: only if the target of --data is)"
-    )
-    parser.add_argument(
-        "--metrics", default="bleu,chrf,ter", metavar="LIST", help="comma-separated, or all (default: %(default)s)"
-    )
-    parser.add_argument(
+    add("--data", type=Path, metavar="DIR", help="prepared data set, to undo subwords and tokenization")
+    add("--language", help="language of the translations (default: the target of --data)")
+    add("--lowercase", action="store_true", help="compare in lower case (default: only if the target of --data is)")
+    add("--metrics", default="bleu,chrf,ter", metavar="LIST", help="comma-separated, or all (default: %(default)s)")
+    add(
         "--test",
         choices=("bootstrap", "randomization"),
         default="bootstrap",
-        help="significance test for one file per system (default: bootstrap)",
+        help="test for one file per system (default: bootstrap)",
     )
-    parser.add_argument(
-        "--test-metric", metavar="METRIC", help="metric of the test (default: bleu, else the first possible one)"
-    )
-    parser.add_argument("--source", type=Path, metavar="FILE", help="source text, raw, for comet")
-    parser.add_argument("--yisi-model", type=Path, metavar="DIR", help="folder of the embedding model for yisi-1")
-    parser.add_argument("--yisi-layer", type=int, default=-1, metavar="N", help="layer of it (default: the last)")
-    parser.add_argument("--comet-model", metavar="MODEL", help="for comet-score --model")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores to FILE")
+    add("--test-metric", metavar="METRIC", help="metric of the test (default: bleu, else the first possible)")
+    add("--source", type=Path, metavar="FILE", help="source text, raw, for comet")
+    add("--yisi-model", type=Path, metavar="DIR", help="folder of the embedding model for yisi-1")
+    add("--yisi-layer", type=int, default=-1, metavar="N", help="layer of it (default: the last)")
+    add("--comet-model", metavar="MODEL", help="for comet-score --model")
+    add("--json", type=Path, metavar="FILE", help="also write the scores to FILE")
 
 
 def main(args: argparse.Namespace) -> int:

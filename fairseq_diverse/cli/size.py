@@ -28,16 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     register()
     parser.usage = "fairseq-diverse size --arch ARCH [any model flag] [--source-length N] [--target-length N] ..."
     parser.allow_abbrev = False
-    parser.add_argument("--arch", required=True, help="diverse_transformer, diverse_transformer_lite, ...")
-    parser.add_argument("--source-length", type=int, default=30, metavar="N", help="source tokens (default: 30)")
-    parser.add_argument("--target-length", type=int, metavar="N", help="target tokens (default: 30)")
-    parser.add_argument(
-        "--vocabulary", type=int, metavar="N", help="size of each vocabulary (default: those of --data, or 32000)"
-    )
-    parser.add_argument("--data", metavar="DATA_BIN", help="also measure the training sentences of this data set")
-    parser.add_argument("--source-lang", metavar="SOURCE", help="source language of --data (default: by file names)")
-    parser.add_argument("--target-lang", metavar="TARGET", help="target language of --data, with --source-lang")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add = parser.add_argument
+    add("--arch", required=True, help="diverse_transformer, diverse_transformer_lite, ...")
+    add("--source-length", type=int, default=30, metavar="N", help="source tokens (default: 30)")
+    add("--target-length", type=int, metavar="N", help="target tokens (default: 30)")
+    add("--vocabulary", type=int, metavar="N", help="size of each vocabulary (default: those of --data, or 32000)")
+    add("--data", metavar="DATA_BIN", help="also measure the training sentences of this data set")
+    add("--source-lang", metavar="SOURCE", help="source language of --data (default: by file names)")
+    add("--target-lang", metavar="TARGET", help="target language of --data, with --source-lang")
+    add("--json", action="store_true", help="print JSON")
     flags: Any = parser.add_argument_group(
         "model flags", argument_default=argparse.SUPPRESS, conflict_handler="resolve"
     )

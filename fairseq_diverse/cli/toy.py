@@ -13,25 +13,20 @@ EXAMPLE = "fairseq-diverse toy --out toy --sentences 20000 --seed 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder for the files; created if missing")
-    parser.add_argument(
-        "--sentences", type=int, default=20000, help="number of training sentences (default: %(default)s)"
-    )
-    parser.add_argument("--valid", type=int, default=500, help="number of validation sentences (default: %(default)s)")
-    parser.add_argument("--test", type=int, default=500, help="number of test sentences (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="random seed, 0 or more (default: %(default)s)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for the files; created if missing")
+    add("--sentences", type=int, default=20000, help="number of training sentences (default: %(default)s)")
+    add("--valid", type=int, default=500, help="number of validation sentences (default: %(default)s)")
+    add("--test", type=int, default=500, help="number of test sentences (default: %(default)s)")
+    add("--seed", type=int, default=1, help="random seed, 0 or more (default: %(default)s)")
+    add(
         "--probing",
         type=int,
         default=0,
         metavar="N",
-        help="also write OUT/probing: ten probing tasks in the format of SentEval, N sentences each",
+        help="also write OUT/probing: SentEval's ten tasks, N sentences each",
     )
-    parser.add_argument(
-        "--word-by-word",
-        action="store_true",
-        help="also score a word-by-word translation of the test split, with a lexicon learned from the training split",
-    )
+    add("--word-by-word", action="store_true", help="also score a word-by-word translation of the test split")
 
 
 def main(args: argparse.Namespace) -> None:

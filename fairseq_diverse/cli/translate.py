@@ -27,34 +27,29 @@ CHARACTERS = 20  # per subword; longer lines are not segmented, since the time i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", required=True, metavar="FILES", help="one checkpoint, or several for an ensemble: A:B"
-    )
-    parser.add_argument("--data", required=True, help="prepared data set that it was trained on")
-    parser.add_argument("--input", metavar="FILE", help="raw text; - is stdin (default: stdin)")
-    parser.add_argument("--out", metavar="FILE", help="file for the translations (default: stdout)")
-    parser.add_argument("--beam", type=int, default=5, help="beam size (default: 5)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="FILES", help="one checkpoint, or several for an ensemble: A:B")
+    add("--data", required=True, help="prepared data set that it was trained on")
+    add("--input", metavar="FILE", help="raw text; - is stdin (default: stdin)")
+    add("--out", metavar="FILE", help="file for the translations (default: stdout)")
+    add("--beam", type=int, default=5, help="beam size (default: 5)")
+    add(
         "--max-len-a",
         type=float,
         default=0.0,
-        help="output length in subwords: at most A times that of the longest source in the batch plus B (default: 0)",
+        help="at most A times as many subwords as the longest source, plus B (default: 0)",
     )
-    parser.add_argument("--max-len-b", type=int, default=200, help="see --max-len-a (default: %(default)s)")
-    parser.add_argument(
-        "--lenpen", type=float, default=1.0, help="length penalty; higher = longer translations (default: 1)"
-    )
-    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="hypotheses per sentence (default: 1)")
-    parser.add_argument("--scores", action="store_true", help="print sentence number and score, also with --nbest 1")
-    parser.add_argument("--batch-size", type=int, default=64, help="sentences per batch (default: %(default)s)")
-    parser.add_argument(
-        "--buffer-size", type=int, help="lines read at a time (default: 1024; 1 if you type into a terminal)"
-    )
-    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--fp16", action="store_true", help="half precision")
+    add("--max-len-b", type=int, default=200, help="see --max-len-a (default: %(default)s)")
+    add("--lenpen", type=float, default=1.0, help="length penalty; higher = longer translations (default: 1)")
+    add("--nbest", type=int, default=1, metavar="N", help="hypotheses per sentence (default: 1)")
+    add("--scores", action="store_true", help="print sentence number and score, also with --nbest 1")
+    add("--batch-size", type=int, default=64, help="sentences per batch (default: %(default)s)")
+    add("--buffer-size", type=int, help="lines read at a time (default: 1024; 1 if you type into a terminal)")
+    add("--cpu", action="store_true", help="do not use a GPU")
+    add("--fp16", action="store_true", help="half precision")
     for kind, files in (("dependency", "CoNLL-U"), ("constituency", "PTB")):
-        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"{kind} trees of the input ({files})")
-        parser.add_argument(f"--{kind}-model", metavar="MODEL", help="parser model (default: that of the data's trees)")
+        add(f"--{kind}", type=Path, metavar="FILE", help=f"{kind} trees of the input ({files})")
+        add(f"--{kind}-model", metavar="MODEL", help="parser model (default: that of the data's trees)")
 
 
 def main(args: argparse.Namespace) -> None:
