@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import iterate_lines
+from fairseq_diverse.support.installed import install
 
 if TYPE_CHECKING:
     from nltk import Tree
@@ -127,9 +129,13 @@ def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["T
         lines: its lines, if they were already read.
 
     Raises:
-        ValueError: a line is not one bracketed tree; names file and line.
+        ValueError: a line is not one bracketed tree, or NLTK is not installed; names the file.
     """
-    from nltk import Tree
+
+    try:
+        from nltk import Tree
+    except ImportError:
+        raise UserError(f"{path}: nltk reads brackets; install it: {install('syntax')}") from None
 
     for number, line in enumerate(iterate_lines(path) if lines is None else lines, 1):
         try:

@@ -1,11 +1,13 @@
 """Readers of trees, and local phrases compared with a recursive version of the rule."""
 
 import random
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.syntax.trees import local_phrases, merged, read_brackets, read_conllu, usable_heads
 
 Tree = pytest.importorskip("nltk", reason="needs nltk (extra syntax)").Tree
@@ -168,3 +170,9 @@ def test_text_is_not_a_tree(tmp_path):
     (tmp_path / "x.ptb").write_text("a dog runs\n")
     with pytest.raises(ValueError, match=r"x.ptb:1: not one bracketed tree: 'a' stands outside the brackets"):
         next(read_brackets(tmp_path / "x.ptb"))
+
+
+def test_without_nltk_brackets_are_refused_in_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(UserError, match=r"^x\.ptb: nltk reads brackets; install it: pip install .*\[syntax\]"):
+        list(read_brackets(Path("x.ptb"), ["(S x)"]))
