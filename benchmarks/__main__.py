@@ -22,6 +22,7 @@ from benchmarks import parsing, sides
 from benchmarks.harness import LEVEL, Sample, alternate, clock, median_interval
 from benchmarks.sides import DROPOUT
 from fairseq_diverse.cli.user_dir import register_with
+from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import ALLOCATION
 from fairseq_diverse.experiments.tables.load import Table, load_table
@@ -160,7 +161,7 @@ def rows_of(table: Table) -> list[Row]:
     """Training, memory and generation of every row against its baseline; the sides are the table's from now on."""
     for folder in {row.user_dir for row in table.rows.values() if row.user_dir}:
         register_with(folder)
-    if other := [name for name, row in table.rows.items() if row.kind != "translation"]:
+    if other := [name for name, row in table.rows.items() if kind_of(row).name != "translation"]:
         raise ValueError(f"row {other[0]} does not translate")
     if not (compared := [row for row in table.rows.values() if row.baseline != row.name]):
         raise ValueError("no row but baselines, so that there is nothing to compare")

@@ -29,8 +29,8 @@ from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement i
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
-from fairseq_diverse.experiments.tables.load import to_arguments
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.flags import to_arguments
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.testing.models import dictionary
 

@@ -232,6 +232,7 @@ def plot_curves(args: argparse.Namespace) -> None:
 
 
 def plot_rows(args: argparse.Namespace) -> None:
+    from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.experiments.tables.load import select_rows
 
     metrics = args.metrics.split(",")
@@ -239,7 +240,7 @@ def plot_rows(args: argparse.Namespace) -> None:
         raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
     table = read_table(args)
     rows = select_rows(table, args.rows)
-    if other := next((row for row in rows if row.kind != "translation"), None):
+    if other := next((row for row in rows if kind_of(row).name != "translation"), None):
         raise UserError(f"plot rows: draws rows that translate; row {other.name} does not; choose others with --rows")
     if args.by and args.verdict:
         raise UserError("--by and --verdict: one of them")

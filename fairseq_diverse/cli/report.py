@@ -26,9 +26,9 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, rewrite_blocks
 
 if TYPE_CHECKING:
-    from fairseq_diverse.experiments.runs.saved import Summary
+    from fairseq_diverse.experiments.kinds.kind import Summary
+    from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.tables.load import Table
-    from fairseq_diverse.experiments.tables.rows import Row
     from fairseq_diverse.reports.side_by_side import Sentence
 
 EXAMPLE = "fairseq-diverse report multi30k --format markdown --save results/multi30k"
@@ -204,6 +204,7 @@ def _of_grid(row: "Row", points: "Sequence[Row]") -> str:
 
 def show(args: argparse.Namespace) -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
+    from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.experiments.runs import saved
     from fairseq_diverse.reports import formats
 
@@ -211,7 +212,7 @@ def show(args: argparse.Namespace) -> str:
     table, rows, summaries = asked.table, asked.rows, asked.summaries
     if len(given := [f"--{flag}" for flag in ("verdict", "by", "heads") if getattr(args, flag)]) > 1:
         raise UserError(f"{' and '.join(given)}: one of them")
-    kinds = {row.kind for row in rows}
+    kinds = {kind_of(row).name for row in rows}
     if len({"glue" if kind == "pretraining" else kind for kind in kinds}) > 1:
         raise ValueError(f"{table.name}: rows that translate and rows that classify; choose some with --rows")
     if "translation" not in kinds:

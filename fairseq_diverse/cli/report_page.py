@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairseq_diverse.cli.report_views import Asked, folder_of_runs
-from fairseq_diverse.experiments.runs.run import Run
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.runs.folder import folders_by_seed
 from fairseq_diverse.experiments.runs.saved import runs_of
 from fairseq_diverse.reports.accuracy_report import draw_lengths
 from fairseq_diverse.reports.formats import Block
@@ -33,7 +35,7 @@ def page(asked: Asked, blocks: list[Block], content: dict[str, Any], count: int)
     rows, args = asked.rows, asked.args
     done = [] if args.results else [row for row in rows if asked.summaries[row.name]]
     runs = runs_of(done, folder_of_runs(args))
-    folders = {run.row.name: run.of_seeds() for run in runs}
+    folders = {run.row.name: folders_by_seed(run) for run in runs}
     beside = args.out.resolve().parent if args.out else Path.cwd()
     links = {
         name: {f"seed {seed}": quote(os.path.relpath(folder, beside)) for seed, folder in of_row.items()}
@@ -75,9 +77,9 @@ def _figures(asked: Asked, lines: Sequence[dict], folders: dict[str, dict[int, P
     figures: dict[str, Figure] = {}
     if "probe" in rows[0].train:
         return {}
-    if rows[0].kind in ("glue", "pretraining"):
-        rows = [row for row in rows if row.kind == "pretraining"]
-    elif rows[0].kind == "classification":
+    if kind_of(rows[0]).name in ("glue", "pretraining"):
+        rows = [row for row in rows if kind_of(row).name == "pretraining"]
+    elif kind_of(rows[0]).name == "classification":
         figures["Accuracy by number of operators"] = draw_lengths(rows, summaries)
     else:
         rows, summaries = of_test(rows, summaries, asked.args.test or test_names(rows, summaries)[0])

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fairseq_diverse.support.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_diverse.experiments.runs.saved import Summary
+    from fairseq_diverse.experiments.kinds.kind import Summary
+    from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.tables.load import Table
-    from fairseq_diverse.experiments.tables.rows import Row
     from fairseq_diverse.reports.comparison import Others
     from fairseq_diverse.reports.formats import Block
 
@@ -56,12 +56,13 @@ def classification_view(asked: Asked) -> "View":
 
 def glue_view(asked: Asked) -> "View":
     """The tables of a report of GLUE, that of pre-training last, and what JSON has of it."""
+    from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.reports import glue_report, report
 
     summaries, table = asked.summaries, asked.table
-    own = [table.rows[row.baseline].kind == row.kind for row in asked.rows]
+    own = [kind_of(table.rows[row.baseline]) is kind_of(row) for row in asked.rows]
     rows = [r if same else dataclasses.replace(r, baseline=r.name) for r, same in zip(asked.rows, own, strict=True)]
-    tuned, pretrained = ([row for row in rows if row.kind == kind] for kind in ("glue", "pretraining"))
+    tuned, pretrained = ([row for row in rows if kind_of(row).name == kind] for kind in ("glue", "pretraining"))
     of_tuned, of_text = (
         {name: summaries[name] for row in of_kind for name in (row.name, row.baseline)}
         for of_kind in (tuned, pretrained)

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING
 from fairseq_diverse.support.installed import install
 
 if TYPE_CHECKING:
+    from fairseq_diverse.experiments.run import Run, Tracking
     from fairseq_diverse.experiments.runs.copies import Copies
-    from fairseq_diverse.experiments.runs.run import Run, Tracking
     from fairseq_diverse.experiments.tables.load import Table
 
 NUMBER = "slurm-job.txt"  # of the job that a run was queued as, in its folder
@@ -132,7 +133,7 @@ def _tracking(args: argparse.Namespace) -> "Tracking":
     Raises:
         ValueError: the package that it needs is missing; fairseq only warns.
     """
-    from fairseq_diverse.experiments.runs.run import Tracking
+    from fairseq_diverse.experiments.run import Tracking
 
     for flag, given, packages in (
         ("--tensorboard", args.tensorboard, ("tensorboardX", "tensorboard")),
@@ -152,10 +153,13 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse.experiments.kinds.kind import kind_of
+    from fairseq_diverse.experiments.runs.check import lacking_trees, refuse_unknown_flags
     from fairseq_diverse.experiments.runs.copies import Copies
     from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children, of_job
-    from fairseq_diverse.experiments.runs.flags import lacking_trees, refuse_unknown
-    from fairseq_diverse.experiments.runs.run import find_runs
+    from fairseq_diverse.experiments.runs.find import find_runs
+    from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage
+    from fairseq_diverse.experiments.runs.plan import lines_of
     from fairseq_diverse.experiments.tables.load import select_rows
 
     if args.jobs < 1:
@@ -172,15 +176,15 @@ def main(args: argparse.Namespace) -> int:
     tracking = _tracking(args)
     rows = select_rows(table, args.rows)
     if args.heads:
-        if others := [row.name for row in rows if row.kind != "translation"]:
+        if others := [row.name for row in rows if "heads" not in kind_of(row).keys]:
             raise ValueError(f"--heads: row {others[0]} does not translate; choose others with --rows")
         rows = [replace(row, heads=True) for row in rows]
     found = find_runs(rows, parse_seeds(args.seeds), args.dry_run)
     found = [each for run in found for each in (run.first, run) if each]
     copies = Copies(args.save, found) if args.save else None
     runs = _left(found, tracking, copies)
-    refuse_unknown(runs, args.table)
-    for line in lacking_trees(run for run in runs if not run.finished):
+    refuse_unknown_flags(runs, args.table)
+    for line in lacking_trees(run for run in runs if not is_finished(run)):
         if not args.dry_run:
             raise ValueError(line)
         print(f"warning: {line}", file=sys.stderr)
@@ -197,9 +201,9 @@ def main(args: argparse.Namespace) -> int:
             print(f"warning: {line}", file=sys.stderr)
     if args.dry_run:
         for number, run in enumerate(runs):
-            print(f"# {run.name}: {run.stage}, {run.directory}")
-            variables = environment | of_job(shares, number, run.row.gpus)
-            print("\n".join(run.shell_lines(variables)), end="\n\n")
+            print(f"# {run.name}: {stage(run)}, {run.directory}")
+            lines = lines_of(run, read_state(run), environment | of_job(shares, number, run.row.gpus))
+            print("\n".join(lines.values()), end="\n\n")
         return 0
     gpus = _gpus(args.slurm, args.jobs)
     if gpus and (args.slurm is not None or not cpu):
@@ -209,16 +213,33 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from fairseq_diverse.experiments.runs.schedule import run_all
 
-    ended = copies.add if copies else lambda run: None
+    def ended(run: "Run") -> None:
+        if copies:
+            copies.add(run)
+            _copy_sentences(copies.folder, run)
+
     if run_all(runs, args.jobs, environment, ended, shares):
         return 1
     print(f"the results: {_report(args)}", file=sys.stderr)
     return 0
 
 
+def _copy_sentences(folder: Path, run: "Run") -> None:
+    """Copy what is known of its test sentences, for ``report --by``."""
+    from fairseq_diverse.experiments.kinds.kind import kind_of
+    from fairseq_diverse.experiments.runs.folder import summary_of
+    from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
+
+    if kind_of(run.row).name == "translation" and not record_path(folder, run.row.data).exists():
+        with suppress(ValueError):  # what is missing, `report --by` says
+            save_records(folder, find_records([run.row], {run.row.name: [summary_of(run) or {}]}))
+
+
 def _warn_of_batches(runs: "list[Run]", gpus: int, of_paper: bool) -> None:
     """Say where a run has another number of GPUs than its batch is for: fewer without --gpus-of-paper, or more."""
-    for of in sorted({run.row.gpus for run in runs if not run.finished and run.row.gpus not in (0, gpus)}):
+    from fairseq_diverse.experiments.runs.folder import is_finished
+
+    for of in sorted({run.row.gpus for run in runs if not is_finished(run) and run.row.gpus not in (0, gpus)}):
         batches = f"warning: batches are for {of} GPU{'s' * (of > 1)}, and runs have {gpus}"
         if of < gpus:
             print(f"{batches}: a run uses {of}; share them with --jobs, or ask SLURM for {of}", file=sys.stderr)
@@ -254,6 +275,7 @@ def _left(found: "list[Run]", tracking: "Tracking", copies: "Copies | None") -> 
 def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
     """Queue what is not finished on SLURM, but for runs that wait for their pre-training."""
     from fairseq_diverse.experiments.runs.environment import AVX2
+    from fairseq_diverse.experiments.runs.folder import is_finished
     from fairseq_diverse.experiments.runs.schedule import other_arithmetic
     from fairseq_diverse.experiments.runs.slurm import Job
     from fairseq_diverse.support.files import atomic_write
@@ -264,7 +286,7 @@ def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
     for run in runs:
         if args.same_arithmetic and (why := other_arithmetic(run, AVX2)):
             print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
-    unfinished = [run for run in runs if not run.finished]
+    unfinished = [run for run in runs if not is_finished(run)]
     for run in (busy := [run for run in unfinished if is_locked(run.directory)]):
         print(f"{run.name}: a process is working on {run.directory}", file=sys.stderr)
     unfinished = [run for run in unfinished if run not in busy]
@@ -272,7 +294,7 @@ def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
     for run in (queued := [run for run in unfinished if numbers[run.name] in there]):
         print(f"{run.name}: is queued as job {numbers[run.name]}", file=sys.stderr)
     unfinished = [run for run in unfinished if run not in queued]
-    waiting = [run for run in unfinished if run.first and not run.first.finished]
+    waiting = [run for run in unfinished if run.first and not is_finished(run.first)]
     ready = [run for run in unfinished if run not in waiting]
     folder = runs_dir() / "slurm"
     jobs = [Job(run, args.same_arithmetic) for run in ready]

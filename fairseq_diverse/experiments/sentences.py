@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.datasets import DataSet, find_data
-from fairseq_diverse.experiments.runs.records import is_count, read_json, write_copy
-from fairseq_diverse.experiments.runs.saved import Summary, figures_by_test
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.kinds.kind import Summary
+from fairseq_diverse.experiments.records import is_count, read_json, write_copy
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs.find import find_data
+from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import iterate_lines, read_lines
 from fairseq_diverse.syntax.attachment import attachments, kept_trees, subordinate

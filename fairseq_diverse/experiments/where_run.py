@@ -3,11 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
-from fairseq_diverse.experiments.runs.records import MACHINE_KEYS
-from fairseq_diverse.experiments.runs.saved import Summary
-
-UNKNOWN = "unknown machine"
+from fairseq_diverse.experiments.kinds.kind import Summary
+from fairseq_diverse.experiments.runs.provenance import MACHINE_KEYS, UNKNOWN, commits_of, machine, starts_of
 
 
 def ran(summaries: Sequence[Summary]) -> dict[str, Any]:
@@ -15,50 +12,10 @@ def ran(summaries: Sequence[Summary]) -> dict[str, Any]:
     return {"machines": machines(summaries), "versions": versions(summaries), "commits": commits_of(summaries)}
 
 
-def commits_of(summaries: Sequence[Summary]) -> list[str]:
-    """The commits that the runs were made with, of all their starts, a + behind those with changed files."""
-    starts = [start for summary in summaries for start in starts_of(summary)]
-    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in starts})
-
-
-def starts_of(summary: Summary) -> Sequence[Mapping[str, Any]]:
-    """Commit, versions and machine of every start of a run that differed; a run that was not resumed, or is of before
-    these were kept, has one, in the summary itself."""
-    return summary.get("starts") or [summary]
-
-
 def commits_note(lines: Sequence[Mapping[str, Any]]) -> str:
     """The commits of all lines that have any."""
     commits = sorted({commit for line in lines for commit in line.get("commits", ())})
     return f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)
-
-
-def machine(start: Mapping[str, Any]) -> str:
-    """The machine that a run was started on and its settings of threads, memory and arithmetic, in words: equal for
-    runs with the same."""
-    found = start.get("machine")
-    if not found:
-        return UNKNOWN
-    cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE_KEYS)
-    counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
-    settings = _settings(found)
-    return ", ".join(
-        map(str, [cpu, *counts, capability, *([device] * (device != "cpu")), *([settings] * bool(settings))])
-    )
-
-
-def _settings(found: Mapping[str, Any]) -> str:
-    """The variables that change speed or results, in words; not those that repeat another entry of the machine."""
-    given = dict(found.get("variables", {}))
-    words = []
-    for text, variables in (("keeps freed memory", ALLOCATION), ("--same-arithmetic", AVX2)):
-        if variables.items() <= given.items():
-            words.append(text)
-            given = {name: value for name, value in given.items() if name not in variables}
-    known = {"ATEN_CPU_CAPABILITY": found["capability"].lower()}
-    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(found["threads"]))
-    others = (f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name))
-    return ", ".join([*words, *others])
 
 
 def machines(summaries: Sequence[Summary]) -> dict[str, list[int]]:

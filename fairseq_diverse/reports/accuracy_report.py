@@ -7,8 +7,8 @@ import numpy as np
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.probing import GROUPS, group_means
-from fairseq_diverse.experiments.runs.saved import Summary
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.kinds.kind import Summary
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.where_run import ran
 from fairseq_diverse.logic.corpus import MOST_OPERATORS
 from fairseq_diverse.reports.comparison import (

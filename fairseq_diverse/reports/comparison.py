@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs.saved import Summary
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.kinds.kind import Summary, kind_of
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.where_run import commits_note, machines_note, versions_note
 
 Others = tuple[Sequence[Row], Mapping[str, list[Summary]]]  # rows of a table that are not shown, and their runs
@@ -97,12 +97,12 @@ def with_others(
     to be shown changes no p. Left out are rows that are not of the shown ones' kind, or were run on other data than
     their baseline: they cannot be compared with it."""
     every = {**others[1], **summaries}
-    kinds = {row.kind for row in rows}
+    kinds = {kind_of(row).name for row in rows}
     found = list(rows)
     for row in others[0]:
         runs = [*every[row.name], *every.get(row.baseline, ())]
         same = len({(s.get("data_hash"), _examples(s)) for s in runs}) == 1 and row.baseline in every
-        found += [row] if same and row.kind in kinds else []
+        found += [row] if same and kind_of(row).name in kinds else []
     return found, {name: every.get(name, []) for row in found for name in (row.name, row.baseline)}
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs.saved import Summary
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.kinds.glue import main_score
+from fairseq_diverse.experiments.kinds.kind import Summary
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.where_run import ran
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.preparation.glue import TASKS, split_name
@@ -113,11 +114,6 @@ def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
     """The system of each row: what it is called in all tasks."""
     one_point = _one_point(rows, tasks)
     return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
-
-
-def main_score(summary: Summary) -> float:
-    """The figure of a run that counts in GLUE's average: the first metric of the first dev set."""
-    return next(iter(next(iter(summary["glue"].values()))["metrics"].values()))
 
 
 def glue_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:

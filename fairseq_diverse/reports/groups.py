@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs.saved import Summary
+from fairseq_diverse.experiments.kinds.kind import Summary
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.sentences import BY, Record, group
-from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.experiments.where_run import commits_note, machines_note, ran
 from fairseq_diverse.reports.comparison import (
     NO_OTHERS,

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs.saved import Summary
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.kinds.kind import Summary
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.reports.comparison import deviation, spread
 
 COMPONENTS = ("encoder", "decoder", "cross")

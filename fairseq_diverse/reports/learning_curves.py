@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs.logs import statistics
+from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_diverse import __version__
-from fairseq_diverse.experiments.tables.load import to_arguments
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.flags import to_arguments
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.reports.formats import Block, Cells, one_line
 from fairseq_diverse.reports.side_by_side import Sentence, SideBySide
 from fairseq_diverse.reports.word_differences import Part, compare

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs.records import bleu_statistics
-from fairseq_diverse.experiments.runs.saved import Summary, figures_by_test
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.kinds.kind import Summary, kind_of
+from fairseq_diverse.experiments.records import bleu_statistics
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.experiments.where_run import (
     commits_note,
     machines_note,
@@ -57,13 +58,10 @@ def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -
     ended, of GLUE with the highest score on the dev set, the mean over its seeds; of a grid without a finished run, the
     first. Baselines are the best of theirs.
     """
-    from fairseq_diverse.reports.glue_report import main_score
 
     def loss(row: Row) -> float:
-        if row.kind == "glue":
-            return -_mean(map(main_score, summaries[row.name])) if summaries[row.name] else np.inf
-        found = [s["valid_nll"]["last"] for s in summaries[row.name] if s.get("valid_nll")]
-        return _mean(found) if found else np.inf
+        losses = [found for s in summaries[row.name] if (found := kind_of(row).loss(s)) is not None]
+        return _mean(losses) if losses else np.inf
 
     families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:

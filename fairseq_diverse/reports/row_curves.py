@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.runs.records import bleu_statistics
+from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.where_run import no_speed
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, new_figure
@@ -15,7 +15,7 @@ from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, ne
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fairseq_diverse.experiments.tables.rows import Row
+    from fairseq_diverse.experiments.rows import Row
 
 METRICS = {
     "bleu": "BLEU",

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_diverse.experiments.runs.run import Run
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.runs.folder import folders_by_seed
 from fairseq_diverse.support.files import read_lines
 
 
@@ -64,4 +65,4 @@ def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideByS
 
 
 def _translated(run: Run, name: str) -> dict[int, Path]:
-    return {seed: folder / name for seed, folder in run.of_seeds().items() if (folder / name).is_file()}
+    return {seed: folder / name for seed, folder in folders_by_seed(run).items() if (folder / name).is_file()}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.tables.rows import Row
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.where_run import no_speed_note
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.reports.comparison import (
@@ -23,7 +23,7 @@ from fairseq_diverse.support.pictures import STYLES, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fairseq_diverse.experiments.runs.saved import Summary
+    from fairseq_diverse.experiments.kinds.kind import Summary
 
 BETTER, WORSE, OPEN = STYLES[2], STYLES[1], ("gray", "o")  # of differences in a picture
 OUTCOMES = {

@@ -14,10 +14,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_diverse import register
 from fairseq_diverse.cli import main
 from fairseq_diverse.data.plain import PLAIN_DATA
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import AVX2
-from fairseq_diverse.experiments.runs.run import DataSet, Run
-from fairseq_diverse.experiments.tables.load import Row, load_table
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation.glue import split_name
 from fairseq_diverse.support.paths import config_names
 
@@ -46,7 +49,7 @@ def rows_with_every_flag() -> list[str]:
     for name in sorted(RUNS.values()):
         row = ROWS[name]
         choice = tuple(row.train.get(flag) for flag in DECIDING)
-        flags[name] = {(choice, flag) for flag in row.train} | {(row.kind, flag) for flag in row.generate}
+        flags[name] = {(choice, flag) for flag in row.train} | {(kind_of(row).name, flag) for flag in row.generate}
     return covering(flags)
 
 
@@ -91,11 +94,11 @@ def list_of(value) -> list | None:
 @pytest.mark.parametrize("name", rows_with_every_flag())
 def test_each_flag_of_a_row_reaches_its_field(name, data):
     row = ROWS[name]
-    commands = Run(row, 1, data, cpu=True, directory=data.path / "run").commands()
+    commands = steps_of(Run(row, 1, data, cpu=True, directory=data.path / "run"), {})
     config = configuration(tuple(commands["train"][3:]), training=True)
     assert not [flag for flag, value in row.train.items() if not reached(config, flag, value)]
     assert config.common.seed == 1 and config.checkpoint.save_interval_updates > 0
-    for step in () if row.kind != "translation" else ("generate", "reference"):
+    for step in () if kind_of(row).name != "translation" else ("generate", "reference"):
         config = configuration(tuple(commands[step][3:]), training=False)
         assert config.generation.score_reference == (step == "reference")
         assert config.dataset.required_batch_size_multiple == 1
@@ -143,7 +146,7 @@ def test_flags_unknown_to_fairseq_are_found_before_anything_starts(capsys, tmp_p
     monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
     monkeypatch.setattr("fairseq_diverse.experiments.runs.schedule.run_all", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(
-        "fairseq_diverse.experiments.runs.run.find_data",
+        "fairseq_diverse.experiments.runs.find.find_data",
         lambda name, dry, root: DataSet(name, tmp_path / "d", "en", "de", "h"),
     )
     assert main(["run", "toy", "--rows", "aggregation,baseline", "--set", setting]) == 2

@@ -7,9 +7,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_diverse.experiments.runs.flags import common, machinery, translation
-from fairseq_diverse.experiments.runs.records import read_summary
-from fairseq_diverse.experiments.runs.run import DataSet, Run, find_runs
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.flags import common, machinery
+from fairseq_diverse.experiments.kinds.translation import generation
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.plan import steps_of
+from fairseq_diverse.experiments.runs.summary import read_summary
 from fairseq_diverse.experiments.tables.keys import PUBLISHED_KEYS
 from fairseq_diverse.experiments.tables.load import ROW_KEYS, SIZE_KEYS, TABLE_KEYS, load_table
 from fairseq_diverse.reports import formats, report
@@ -65,9 +69,9 @@ def check(path, settings=()) -> None:
         run = Run(row, 7, DataSet("d", runs / "data/d", "en", "de", "h"), True, runs / "a" / "seed7")
         for step, own in (
             ("train", machinery(row, 7, run.checkpoints)),
-            ("generate", translation(row, run.checkpoint)),
+            ("generate", generation(row, run.checkpoint, "test", False)),
         ):
-            words = run.commands().get(step, [])
+            words = steps_of(run, {}).get(step, [])
             for flag, value in (own | common("en", "de", True)).items() if words else ():
                 given = [index for index, word in enumerate(words) if word == f"--{flag}"]
                 assert len(given) == (value is not False)

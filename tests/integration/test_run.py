@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from fairseq_diverse.experiments.runs.logs import statistics
+from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.metrics.scores import read_translations, score
 from fairseq_diverse.preparation import DataConfig, prepare
 from fairseq_diverse.reports import side_by_side

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fairseq_diverse.cli import build_parser
-from fairseq_diverse.experiments.runs.run import find_runs
+from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.toy.probing import write_probing
 from tests.integration.commands import PROGRAMS, TINY, cli, programs_as_forks, run

@@ -17,6 +17,19 @@ rows:
   second: {dropout: 0.3, fp16: true, share-all-embeddings: false, published: {bleu: 27.3}}
 """
 
+ROW = {  # the settings of the first row of the table
+    "train": {"task": "translation", "arch": "transformer", "max-update": "30", "lr": "0.005", "dropout": "0.2"},
+    "average": {},
+    "generate": {"beam": "5"},
+    "lenpen": [],
+    "split": "test",
+}
+
+
+def trained_with(**flags):
+    """The settings of a row with other flags of training."""
+    return ROW | {"train": ROW["train"] | flags}
+
 
 @pytest.fixture
 def table(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from fairseq_diverse.cli import main
 from fairseq_diverse.data import plain
 from fairseq_diverse.data.plain import PLAIN_DATA, PlainData, download_plain
-from fairseq_diverse.experiments.runs.run import find_data
+from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.preparation import DataConfig, extraction
 from fairseq_diverse.preparation.download import fetch
 from fairseq_diverse.preparation.extraction import extract, is_extracted, wrong_lines

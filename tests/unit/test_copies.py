@@ -1,21 +1,25 @@
 """`run --save`: which copies count as finished runs, which are refused, and what is said of others."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments.runs import logs, provenance, summary
+from fairseq_diverse.experiments import logs
+from fairseq_diverse.experiments.inputs import read_by, trees_read_by
+from fairseq_diverse.experiments.runs import copies
 from fairseq_diverse.experiments.runs.copies import Copies
 from fairseq_diverse.experiments.runs.environment import AVX2
-from fairseq_diverse.experiments.runs.inputs import read_by
-from fairseq_diverse.experiments.runs.run import find_runs
+from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.runs.saved import from_results, refuse_replacing, save
+from fairseq_diverse.experiments.runs.summary import summarize
 from fairseq_diverse.experiments.sentences import record_path, save_records
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import scores
+from fairseq_diverse.preparation import pipeline
 from fairseq_diverse.reports.side_by_side import side_by_side
+from tests.unit.conftest import ROW, trained_with
 from tests.unit.test_records import SUMMARY
 
 TREES = ("  second:", "  trees: {task: translation_with_syntax}\n  second:")
@@ -26,16 +30,15 @@ HERE = {"commit": "c" * 40, "dirty": False, "versions": {"torch": "2.7"}, "machi
 @pytest.fixture
 def data(prepared, monkeypatch):
     """A prepared data set with trees, as it is known to runs."""
-    monkeypatch.setattr(provenance, "collect", lambda environment: HERE)
+    monkeypatch.setattr(copies, "collect", lambda environment: HERE)
     (prepared / "train.en-de.en.syntax.json").write_text('{"digest": "1"}')
     return prepared
 
 
-def copied(folder, row="first", more="--dropout 0.2", **changed):
+def copied(folder, name="first", row=ROW, **changed):
     """Write the copy of a row's first run."""
-    command = f"fairseq-train d --arch transformer --max-update 30 --lr 0.005 {more}"
-    content = SUMMARY | {"data": "multi30k_en_de", "commands": [command], **HERE, "starts": [], **changed}
-    save(folder, {row: [content]})
+    content = SUMMARY | {"data": "multi30k_en_de", "row": row, **HERE, "starts": [], **changed}
+    save(folder, {name: [content]})
 
 
 def test_copies_of_other_data_or_trees_are_refused_whatever_their_row(data, table, tmp_path):
@@ -44,15 +47,15 @@ def test_copies_of_other_data_or_trees_are_refused_whatever_their_row(data, tabl
     copied(tmp_path / "a", data_hash="of other text")
     with pytest.raises(ValueError, match=r"a: the copy of first seed 1 is of other data than .*multi30k_en_de;"):
         Copies(tmp_path / "a", runs["second"])
-    flags = "--dropout 0.2 --task translation_with_syntax"
+    flags = trained_with(task="translation_with_syntax")
     copied(tmp_path / "b", "trees", flags, trees="of another parser")
     with pytest.raises(ValueError, match=r"b: the copy of trees seed 1 is of other trees than "):
         Copies(tmp_path / "b", runs["trees"])
     assert Copies(tmp_path / "b", runs["second"]).finished == set()  # which reads none
-    copied(tmp_path / "b", "trees", flags, trees=runs["trees"][0].trees)
+    copied(tmp_path / "b", "trees", flags, trees=trees_read_by(rows["trees"], runs["trees"][0].data))
     (first,) = find_runs([rows["trees"]], [1], cpu=True)
     assert Copies(tmp_path / "b", [first, *runs["trees"]]).finished == {first.directory}
-    assert not runs["second"][0].trees
+    assert not trees_read_by(rows["second"], runs["second"][0].data)
 
 
 def test_copies_of_runs_with_another_file_are_refused(data, table, tmp_path):
@@ -61,9 +64,9 @@ def test_copies_of_runs_with_another_file_are_refused(data, table, tmp_path):
     words.write_text("first")
     row = load_table(table(), settings=[f"encoder-embed-path={words}"]).rows["first"]
     (run,) = find_runs([row], [1], cpu=True)
-    more = "--dropout 0.2 --encoder-embed-path words.txt"
-    copied(tmp_path / "a", more=more, read=run.read)
-    copied(tmp_path / "older", more=more)
+    settings = trained_with(**{"encoder-embed-path": "words.txt"})
+    copied(tmp_path / "a", row=settings, read=run.read)
+    copied(tmp_path / "older", row=settings)
     for folder in ("a", "older"):
         assert Copies(tmp_path / folder, [run]).finished == {run.directory}
     words.write_text("second")
@@ -151,33 +154,30 @@ def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
     row, tested = load_table(table(("rows:", "split: valid\nrows:"))).rows["first"], load_table(table()).rows["first"]
     run, other = find_runs([row, tested], [1], cpu=True)
     assert run.directory != other.directory
-    assert list(run.commands()) == list(other.commands()) == ["train", "generate", "reference"]
+    assert list(steps_of(run, {})) == list(steps_of(other, {})) == ["train", "generate", "reference"]
     for step in ("generate", "reference"):
-        command = run.commands()[step]
+        command = steps_of(run, {})[step]
         assert command[command.index("--gen-subset") + 1] == "valid"
     (data / "text").mkdir()
     for language in ("en", "de"):  # there is no text/test.de
         (data / f"text/valid.{language}").write_text(f"{language} hat einen Satz .\n")
     monkeypatch.setattr(scores, "read_translations", lambda log, folder: ["de hat einen Satz ."])
     monkeypatch.setattr(logs, "reference_nll", lambda log: [1.5])
-    monkeypatch.setattr(summary, "lowercased", lambda folder: False)
-    run.directory.mkdir(parents=True)
+    monkeypatch.setattr(pipeline, "lowercased", lambda folder: False)
     state = {
         "train": dict.fromkeys(("peak_memory", "parameters", "valid_nll", "gb_free")),
         "generate": {"peak_memory": 1},
     }
-    (run.directory / "state.json").write_text(json.dumps(state | {"starts": [HERE]}))
-    found = summary.summarize(run)
+    run.directory.mkdir(parents=True)
+    found = summarize(run, state | {"starts": [HERE]})
     assert (found["test"], found["test_nll"], found["metrics"]["bleu"]) == ("valid", [1.5], pytest.approx(100))
     (run.directory / "summary.json").touch()
     assert side_by_side([run], 1).sentences[0].reference == "de hat einen Satz ."
-    translated = "fairseq-generate d --gen-subset {} --beam 5"
-    commands = ["fairseq-train d --arch transformer --max-update 30 --lr 0.005 --dropout 0.2"]
-    copied(tmp_path / "a", commands=[*commands, translated.format("valid")], test="valid")
+    copied(tmp_path / "a", row=ROW | {"split": "valid"}, test="valid")
     assert len(from_results(tmp_path / "a", [row])["first"]) == 1
     with pytest.raises(ValueError, match="it was evaluated on valid, not on test"):
         from_results(tmp_path / "a", [tested])
-    copied(tmp_path / "a", commands=[*commands, translated.format("test"), translated.format("valid")])
+    copied(tmp_path / "a")
     with pytest.raises(ValueError, match="it was evaluated on test, not on valid"):
         from_results(tmp_path / "a", [row])
 
@@ -187,7 +187,7 @@ def test_the_validation_split_alone(data, table, tmp_path, monkeypatch):
     [
         ("split: train", "split: train: test or valid expected"),
         ("split: valid\ntests: [test]", "tests: test: not with split: valid, which reads no test set"),
-        ("split: valid\nflags: {task: logical_inference}", "split: is of models that translate"),
+        ("split: valid\nflags: {task: logical_inference}", "split: not for rows of kind classification"),
     ],
 )
 def test_splits_that_cannot_be(lines, problem, table):

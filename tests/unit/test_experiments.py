@@ -16,18 +16,26 @@ import yaml
 from fairseq_diverse import register
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.run import parse_seeds
-from fairseq_diverse.experiments.runs import environment, execution, logs, provenance, saved, schedule, slurm
-from fairseq_diverse.experiments.runs import run as runs
+from fairseq_diverse.experiments import logs
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.flags import to_arguments
+from fairseq_diverse.experiments.inputs import GENERATE, TRAIN, parsers_of_trees, read_by
+from fairseq_diverse.experiments.kinds.translation import chosen_penalty, is_of_test
+from fairseq_diverse.experiments.kinds.translation import test_digests as digests_of
+from fairseq_diverse.experiments.run import Run, Tracking
+from fairseq_diverse.experiments.runs import environment, execution, provenance, saved, schedule, slurm
+from fairseq_diverse.experiments.runs.check import lacking_trees
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, repair_last_checkpoint
-from fairseq_diverse.experiments.runs.flags import lacking_trees
-from fairseq_diverse.experiments.runs.inputs import GENERATE, TRAIN, read_by
-from fairseq_diverse.experiments.runs.run import DataSet, Run, find_data, find_runs
-from fairseq_diverse.experiments.tables.load import load_table, select_rows, to_arguments
+from fairseq_diverse.experiments.runs.find import find_data, find_runs
+from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of, valid_state
+from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
+from fairseq_diverse.experiments.tables.load import load_table, select_rows
 from fairseq_diverse.reports import report
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy
 from fairseq_diverse.support.slurm import _minutes, _value
 from tests.unit.conftest import RECORD, SIZE
+from tests.unit.test_records import SUMMARY
 
 SPAWN = execution._spawn  # before a fixture replaces it
 
@@ -123,24 +131,24 @@ def test_a_list_of_length_penalties_is_tried_on_the_validation_split(table, tmp_
     assert row.key("h") != load_table(table()).rows["first"].key("h")
     assert load_table(table(several), settings=["generate.lenpen=2"]).rows["first"].lenpen == ()
     run = Run(row, 1, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
-    assert run.chosen is None and run.shell_lines({})[-2].endswith('highest BLEU above}"')
+    assert chosen_penalty(row, {}) is None and lines_of(run, {}, {})["generate"].endswith('highest BLEU above}"')
     steps = {"lenpen-0.6": {"bleu": 30.0}, "lenpen-1": {"bleu": 31.0}}
     for last, chosen in ((30.9, "1.0"), (31.0, "1.0"), (31.1, "1.4")):
-        (tmp_path / "state.json").write_text(json.dumps(steps | {"lenpen-1.4": {"bleu": last}}))
-        assert run.chosen == {"lenpen": float(chosen), "valid_bleu": {"0.6": 30, "1": 31, "1.4": last}}
-        commands = run.commands()
+        state = steps | {"lenpen-1.4": {"bleu": last}}
+        assert chosen_penalty(row, state) == {"lenpen": float(chosen), "valid_bleu": {"0.6": 30, "1": 31, "1.4": last}}
+        commands = steps_of(run, state)
         assert commands["lenpen-0.6"][-2:] == ["--lenpen", "0.6"] and "valid" in commands["lenpen-0.6"]
         assert commands["generate"][-2:] == ["--lenpen", chosen] and "--lenpen" not in commands["reference"]
-        assert "LENPEN" not in "".join(run.shell_lines({}))
+        assert "LENPEN" not in "".join(lines_of(run, state, {}).values())
     (tmp_path / "state.json").write_text(json.dumps(steps | {"lenpen-1": {}}))
     with pytest.raises(ValueError, match=r"state.json: damaged \(lenpen-1\)"):
-        _ = run.chosen
+        read_state(run)
 
 
 def test_references_are_scored_by_the_model_that_translates(table, tmp_path):
     overrides = "{'decoder_layers_to_keep': '0', 'encoder_layers_to_keep': '0,2'}"
     row = load_table(table(), settings=[f'generate.model-overrides="{overrides}"', "generate.beam=4"]).rows["second"]
-    commands = Run(row, 1, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path).commands()
+    commands = steps_of(Run(row, 1, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path), {})
     for step in ("generate", "reference"):
         assert commands[step][commands[step].index("--model-overrides") + 1] == overrides
     assert "--beam" not in commands["reference"]
@@ -154,33 +162,29 @@ def test_further_test_sets(table, prepared, capsys):
     first, second = load_table(name).rows.values()
     assert second.key("h") == without.key("h")
     plain, several = find_runs([first, second], [1])
-    assert list(plain.commands()) == ["train", "generate", "reference"]
+    assert list(steps_of(plain, {})) == ["train", "generate", "reference"]
     assert several.further == {"valid": "valid", "two": "test1"}
-    commands = several.commands()
+    commands = steps_of(several, {})
     assert list(commands)[3:] == ["generate-valid", "reference-valid", "generate-two", "reference-two"]
     assert commands["generate-two"] == [word if word != "test" else "test1" for word in commands["generate"]]
-    summary = {"system": "s", "data": "d", "seed": 1, "commands": ["c"], "words_per_second": {}, "data_hash": "h"}
-    summary |= {"parameters": 1, "commit": None, "dirty": None, "language": "de", "test_nll": [1.0]}
-    summary |= {"metrics": {"bleu": 1, "chrf": 1, "ter": 1, "length_ratio": 1, "signatures": {"bleu": ""}}}
-    summary |= {"bleu_counts": [[1] * 6]}
     several.directory.mkdir(parents=True)
     for tests, finished in (
         ({}, False),
         ({"valid": {}, "two": {"data_hash": "2"}}, True),
         ({"valid": {}, "two": {"data_hash": "of another text"}}, False),
     ):
-        tests = {name: summary | {"data_hash": None} | part for name, part in tests.items()}
-        (several.directory / "summary.json").write_text(json.dumps(summary | {"tests": tests}))
-        assert several.finished == finished
+        tests = {name: SUMMARY | {"data_hash": None} | part for name, part in tests.items()}
+        (several.directory / "summary.json").write_text(json.dumps(SUMMARY | {"tests": tests}))
+        assert is_finished(several) == finished
     state = {"generate-valid": {}, "generate-two": {"data_hash": "2"}, "reference-two": {"data_hash": "3"}}
     (several.directory / "state.json").write_text(json.dumps(state))
-    assert list(several.done) == ["generate-valid", "generate-two"]
+    assert list(valid_state(several)) == ["generate-valid", "generate-two"]
     trees = replace(several, row=replace(second, train={**second.train, "task": "translation_with_syntax"}))
-    for content, made in (("a", ""), ("b", trees.digests("two")["trees"])):  # older runs kept no digest of trees
+    for content, made in (("a", ""), ("b", digests_of(trees, "two")["trees"])):  # older runs kept no digest of trees
         (prepared / "test1.en-de.en.syntax.json").write_text(content)
-        now = trees.digests("two")
-        assert now["trees"] != made and now["data_hash"] == "2" and trees.is_of("two", now)
-        assert trees.is_of("two", {"data_hash": "2"}) and not trees.is_of("two", now | {"trees": made})
+        now = digests_of(trees, "two")
+        assert now["trees"] != made and now["data_hash"] == "2" and is_of_test(trees, "two", now)
+        assert is_of_test(trees, "two", {"data_hash": "2"}) and not is_of_test(trees, "two", now | {"trees": made})
     path.write_text(json.dumps(RECORD))
     with pytest.raises(
         ValueError, match=r"row second: tests: data set multi30k_en_de has no one, two; known: valid, test"
@@ -191,9 +195,8 @@ def test_further_test_sets(table, prepared, capsys):
     asked = ["run", name, "--rows", "second", "--data", str(prepared), "--dry-run"]
     assert main(asked) == 0
     assert capsys.readouterr().err == "tests: data set multi30k_en_de has no one, two: left out\n"
-    classifier = replace(second, train={**second.train, "task": "logical_inference"})
-    with pytest.raises(ValueError, match="row second: tests: it classifies, and its data have one test set"):
-        find_runs([classifier], [1])
+    with pytest.raises(ValueError, match="row first: tests: not for rows of kind classification"):
+        load_table(name, settings=["task=logical_inference"])
     path.write_text(json.dumps(RECORD | {"tests": {"../x": ""}}))
     with pytest.raises(ValueError, match=r"preprocess.json: damaged \(tests\)"):
         find_runs([second], [1])
@@ -281,7 +284,7 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
     with pytest.raises(ValueError, match=f"^row second: {re.escape(says)}$"):
         key(pcfg)
     (run,) = find_runs([row(pcfg)], [1], dry=True)
-    assert run.stage == f"refused: {says}" and run.parsers == neural
+    assert stage(run) == f"refused: {says}" and parsers_of_trees(run.row, run.data) == neural
     run.directory.mkdir(parents=True)
     (run.directory / "summary.json").touch()
     assert saved.from_runs([run.row]) == {"second": []}  # of a run of before
@@ -350,7 +353,10 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("data: multi30k_en_de", f"data: {'d' * 400}"), "table.yaml: data: d+...: longer than a file's name can be"),
         (("rows:", f"grid: {{lr: {list(range(101))}, dropout: {list(range(100))}}}\nrows:"), "makes 20,200 rows"),
         (("rows:", "grid: {metrics: [wer, ter]}\nrows:"), "grid: metrics: not a flag of a program; write rows for it"),
-        (("fp16: true", "task: sentence_probing, metrics: wer"), "row second: metrics: wer: are of translations"),
+        (
+            ("fp16: true", "task: sentence_probing, metrics: wer"),
+            "row second: metrics: not for rows of kind classification",
+        ),
         (("rows:", "grid: {from-checkpoint: [a/b, a_b]}\nrows:"), "two rows would be called first-from-checkpoint=a_b"),
     ],
 )
@@ -410,7 +416,8 @@ def test_a_row_cannot_set_flags_that_run_sets(table, tmp_path):
     run = Run(row, 7, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
     given = {f"--{flag}" for flag in (*row.train, *row.generate, "task", "num-workers", "batch-size")}
     own = {
-        step: set(filter(lambda word: word.startswith("--"), run.commands()[step])) - given for step in run.commands()
+        step: set(filter(lambda word: word.startswith("--"), command)) - given
+        for step, command in steps_of(run, {}).items()
     }
     assert {"--seed", "--save-dir", "--user-dir", "--source-lang", "--log-format"} <= own["train"]
     assert {"--path", "--gen-subset", "--score-reference"} <= own["reference"]
@@ -505,7 +512,7 @@ def test_averages_of_the_best(table):
     assert row.average == {"best": 3, "every": 5, "by": "loss"} and row.key("h") != load_table(table()).rows[
         "first"
     ].key("h")
-    flags = execution.Run(row, 1, DataSet("d", Path("d"), "en", "de", "h"), True, Path("r")).commands()
+    flags = steps_of(Run(row, 1, DataSet("d", Path("d"), "en", "de", "h"), True, Path("r")), {})
     shown = " ".join(flags["train"])
     assert "--save-interval-updates 5 --keep-interval-updates -1 --best-checkpoint-metric loss" in shown
     assert " ".join(flags["average"]).endswith(
@@ -524,7 +531,9 @@ def test_averages_of_the_best(table):
     with pytest.raises(ValueError, match="average: the best 7 checkpoints of every 5 updates, but only 30 updates"):
         load_table(table(("fp16: true", "average: {best: 7, every: 5, by: loss}")))
     classifier = ("fp16: true", "task: sentence_probing, average: {best: 2, every: 5, by: nll_loss}")
-    with pytest.raises(ValueError, match="row second: average: by: nll_loss: classifiers have loss only"):
+    with pytest.raises(
+        ValueError, match="row second: average: by: nll_loss: rows of kind classification have loss only"
+    ):
         load_table(table(classifier))
     with pytest.raises(ValueError, match="row first: best-checkpoint-metric: `fairseq-diverse run` sets this flag"):
         load_table(table(), settings=[*by_loss, "best-checkpoint-metric=ppl"])
@@ -743,15 +752,15 @@ def test_training_that_ends_early_without_a_flag_fails(training):
     run = training()
     with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
         list(execution._train(run, [], {}, 0))
-    assert "train" not in run.state
+    assert "train" not in read_state(run)
 
 
 @pytest.mark.parametrize("setting", ["max-epoch=1", "patience=2", "stop-min-lr=0.1", "stop-time-hours=1"])
 def test_training_that_a_flag_ends_early_is_recorded(training, setting, capsys):
     run = training(setting)
     list(execution._train(run, [], {}, 0))
-    assert run.state["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
-    command = run.commands()["train"]
+    assert read_state(run)["train"]["updates"] == 13 and (run.checkpoints / "checkpoint_0_13.pt").is_file()
+    command = steps_of(run, {})["train"]
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
 
 
@@ -773,19 +782,21 @@ def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_ru
 
 def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, tmp_path):
     plain = training()
-    tracked = replace(plain, tracking=runs.Tracking(tmp_path / "board", "project"))
-    command = shlex.join(tracked.commands()["train"])
+    tracked = replace(plain, tracking=Tracking(tmp_path / "board", "project"))
+    command = shlex.join(steps_of(tracked, {})["train"])
     folder = tmp_path / "board" / plain.directory.parent.name / plain.directory.name
-    assert command == f"{shlex.join(plain.commands()['train'])} --tensorboard-logdir {folder} --wandb-project project"
-    assert tracked.directory == plain.directory and tracked.commands()["generate"] == plain.commands()["generate"]
+    assert (
+        command == f"{shlex.join(steps_of(plain, {})['train'])} --tensorboard-logdir {folder} --wandb-project project"
+    )
+    assert tracked.directory == plain.directory and steps_of(tracked, {})["generate"] == steps_of(plain, {})["generate"]
     key = plain.directory.parent.name.rpartition("-")[2]
-    assert tracked.variables("train") == {
+    assert variables(tracked, "train") == {
         **{"WANDB_NAME": plain.name, "WANDB_RUN_ID": f"{key}-seed1"},
         "WANDB_RESUME": "allow",  # the same id begins a training and resumes it
     }
-    assert not tracked.variables("generate")
-    assert not plain.variables("train") and "WANDB" not in "".join(plain.shell_lines({}))
-    assert any("WANDB_RUN_ID=" in line for line in tracked.shell_lines({}))
+    assert not variables(tracked, "generate")
+    assert not variables(plain, "train") and "WANDB" not in "".join(lines_of(plain, {}, {}).values())
+    assert any("WANDB_RUN_ID=" in line for line in lines_of(tracked, {}, {}).values())
 
 
 @pytest.mark.parametrize("flag", ["--tensorboard", "--wandb"])
@@ -805,8 +816,8 @@ def test_a_damaged_file_of_a_run_is_named(training, name, text):
     with pytest.raises(
         ValueError, match=rf"{name}: (damaged|not a summary).*; delete this file and start the run again"
     ):
-        _ = run.summary if name == "summary.json" else run.state
-    assert name in run.stage
+        (summary_of if name == "summary.json" else read_state)(run)
+    assert name in stage(run)
     assert schedule.run_all([run], jobs=10**9, environment={}) == 1
 
 
@@ -828,14 +839,9 @@ class FakeRun(SimpleNamespace):
     working = most = 0
 
     def __init__(self, name, folder, error=None):
-        row = SimpleNamespace(max_update=10, gpus=0)
-        kind = {"kind": "translation", "first": None, "stage": "new"}
-        super().__init__(name=name, directory=folder, row=row, error=error, summary=None, **kind)
+        row = SimpleNamespace(max_update=10, gpus=0, train={})
+        super().__init__(name=name, directory=folder, row=row, error=error, summary=None, first=None)
         self.closed = False
-
-    @property
-    def finished(self):
-        return self.summary is not None
 
     def execute(self, environment):
         FakeRun.working += 1
@@ -851,9 +857,18 @@ class FakeRun(SimpleNamespace):
             self.closed = True
 
 
-def test_a_failing_run_is_shown_and_the_others_continue(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
+@pytest.fixture
+def fake_runs(monkeypatch):
+    """What the schedule reads of folders, for `FakeRun`."""
+    monkeypatch.setattr(schedule, "is_finished", lambda run: run.summary is not None)
+    monkeypatch.setattr(schedule, "summary_of", lambda run: run.summary)
+    monkeypatch.setattr(schedule, "stage", lambda run: "new")
     monkeypatch.setattr(schedule, "execute", FakeRun.execute)
+    monkeypatch.setattr(schedule.time, "sleep", lambda seconds: None)
+
+
+@pytest.mark.usefixtures("fake_runs")
+def test_a_failing_run_is_shown_and_the_others_continue(tmp_path, capsys):
     FakeRun.most = 0
     errors = [None, RunFailed("train ended"), ValueError("a user's"), ZeroDivisionError("a bug's"), Busy("held"), None]
     runs = [FakeRun(f"run {number}", tmp_path, error) for number, error in enumerate(errors)]
@@ -865,6 +880,7 @@ def test_a_failing_run_is_shown_and_the_others_continue(tmp_path, capsys, monkey
     assert FakeRun.most == 2 and FakeRun.working == 0
 
 
+@pytest.mark.usefixtures("fake_runs")
 @pytest.mark.parametrize(("updates", "ending"), [(7, "ratio 1.000; ended after 7 of 10 updates"), (10, "ratio 1.000")])
 def test_the_outcome_of_a_run_says_whether_it_ended_early(updates, ending, tmp_path):
     run = FakeRun("run", tmp_path)
@@ -873,6 +889,7 @@ def test_the_outcome_of_a_run_says_whether_it_ended_early(updates, ending, tmp_p
     assert schedule.outcome(run).endswith(ending)
 
 
+@pytest.mark.usefixtures("fake_runs")
 def test_the_time_left_is_that_of_all_runs(tmp_path, monkeypatch):
     clock = iter([0.0, 100.0, 200.0])
     monkeypatch.setattr(schedule.time, "monotonic", lambda: next(clock))
@@ -889,12 +906,12 @@ def test_the_time_left_is_that_of_all_runs(tmp_path, monkeypatch):
     assert pace.left(runs[1:2], [], 2) == ""  # nothing is left to train
 
 
+@pytest.mark.usefixtures("fake_runs")
 def test_an_interruption_ends_every_run(tmp_path, monkeypatch):
     def interrupt(seconds):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schedule.time, "sleep", interrupt)
-    monkeypatch.setattr(schedule, "execute", FakeRun.execute)
     runs = [FakeRun(f"run {number}", tmp_path) for number in range(3)]
     with pytest.raises(KeyboardInterrupt):
         schedule.run_all(runs, jobs=2, environment={})
@@ -927,8 +944,8 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
     row = load_table(table(("rows:", "user-dir: own_mechanisms\nrows:"))).rows["first"]
     assert row.user_dir == str(folder) and load_table(table()).rows["first"].user_dir == ""
     assert load_table(table(), user_dir=str(folder)).rows["first"].user_dir == str(folder)
-    run = runs.Run(row, 1, runs.DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
-    for step, command in run.commands().items():
+    run = Run(row, 1, DataSet("d", tmp_path, "en", "de", "h"), True, tmp_path)
+    for step, command in steps_of(run, {}).items():
         if step != "average":
             assert command[command.index("--user-dir") + 1] == str(folder), step
     before = read_by([row])

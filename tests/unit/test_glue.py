@@ -12,11 +12,13 @@ from scipy.stats import dunnett
 from fairseq_diverse.analysis.glue import scores, write_predictions
 from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _warn_of_other_task
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import copies, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
-from fairseq_diverse.experiments.runs.run import DataSet, Run
+from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.experiments.tables.rows import Row
 from fairseq_diverse.metrics.glue import glue_scores
 from fairseq_diverse.preparation.glue import TASKS, read_examples, split_name
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
@@ -82,7 +84,7 @@ def test_broken_lines_of_qqp_are_skipped_unless_strict(tmp_path, monkeypatch):
     found = list(read_examples(path, TASKS["QQP"], labelled=True))
     assert found.count(None) == 2 and len(found) == 5
     said = []
-    monkeypatch.setattr("fairseq_diverse.preparation.glue.prepare", lambda *given, **named: True)
+    monkeypatch.setattr("fairseq_diverse.preparation.prepare_glue.prepare", lambda *given, **named: True)
     assert prepare_glue(TASKS["QQP"], tmp_path, tmp_path / "out", say=said.append)
     assert said == ["train: 2 lines with a wrong number of columns left out, as in fairseq's recipe"]
     with pytest.raises(ValueError, match="line 5: 6 columns separated by tabs expected, got 4"):
@@ -98,7 +100,7 @@ def test_the_second_of_two_test_files_is_not_taken_for_the_first(tmp_path, monke
         prepare_glue(TASKS["MNLI"], tmp_path, tmp_path / "out")
     (tmp_path / "aside").rename(matched)
     mismatched.unlink()
-    monkeypatch.setattr("fairseq_diverse.preparation.glue.prepare", lambda config, *_, **__: [*config.splits])
+    monkeypatch.setattr("fairseq_diverse.preparation.prepare_glue.prepare", lambda config, *_, **__: [*config.splits])
     assert prepare_glue(TASKS["MNLI"], tmp_path, tmp_path / "out") == ["train", "valid", "valid1", "test"]
 
 
@@ -253,7 +255,7 @@ def test_rows_name_what_they_are_pretrained_by(table, tmp_path):
     on_one_gpu = table(old="rows:", new="gpus: 4\nrows:")["plain-data=glue-RTE"].with_batch_of_paper(1)
     assert on_one_gpu.train["update-freq"] == on_one_gpu.pretrained.train["update-freq"] == "4"
     for old, new, problem in (
-        ("{size:", "{pretrained: plain, size:", "row first: pretrained: its task is not sentence_prediction"),
+        ("{size:", "{pretrained: plain, size:", "row first: pretrained: not for rows of kind pretraining"),
         (
             "pretrained: first, baseline: plain}",
             "pretrained: more-data=glue-RTE-dropout=0.1}",
@@ -268,10 +270,10 @@ def test_rows_name_what_they_are_pretrained_by(table, tmp_path):
 def test_commands_of_a_task_know_its_classes_and_checkpoint(table, tmp_path):
     rows = table()
     first = Run(rows["first"], 1, DataSet("text", tmp_path, "en", "", "h"), True, tmp_path / "first")
-    assert list(first.commands()) == ["train"]
+    assert list(steps_of(first, {})) == ["train"]
     for task, classes in {"RTE": 2, "MNLI": 3, "STS-B": 1}.items():
         data = DataSet(task, tmp_path, "en", "", "h", glue=task)
-        commands = Run(rows["plain-data=glue-RTE"], 1, data, True, tmp_path / "run", first).commands()
+        commands = steps_of(Run(rows["plain-data=glue-RTE"], 1, data, True, tmp_path / "run", first), {})
         line = " ".join(commands["train"])
         assert f"--num-classes {classes} " in line and ("--regression-target" in line) == (task == "STS-B")
         assert f"--finetune-from-model {tmp_path}/first/checkpoints/checkpoint_last.pt" in line
@@ -324,7 +326,8 @@ def test_saved_pretraining_is_repeated_where_others_start_from_it(table, tmp_pat
     monkeypatch.setattr(
         copies, "from_results", lambda folder, rows: {n: [{"seed": 1, "data_hash": None}] for n in names}
     )
-    (tmp_path / "any.json").write_text('{"data": "other"}')
+    (tmp_path / "any.json").touch()
+    monkeypatch.setattr(copies, "read_summary", lambda path, hint: {"data": "other"})
     assert copies.Copies(tmp_path, [first, later]).finished == set()
     assert copies.Copies(tmp_path, [first]).finished == {first.directory}
     names.append(later.row.name)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import dunnett
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments.runs.run import find_runs
+from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.sentences import BY, TREES, group
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.reports.groups import compare_groups, draw_groups, group_cells, group_notes
@@ -26,6 +26,7 @@ from fairseq_diverse.toy.derivation import Derivation
 from fairseq_diverse.toy.lexicon import FixedTime
 from fairseq_diverse.toy.trees import conllu
 from tests.reference import groups as reference
+from tests.unit.conftest import ROW, trained_with
 from tests.unit.test_records import SUMMARY
 
 COUNT = 24
@@ -81,8 +82,7 @@ def run(row, seed, nll, words, **more):
         "system": row,
         "seed": seed,
         "data": "multi30k_en_de",
-        "commands": ["fairseq-train d --arch transformer --max-update 30 --lr 0.005 "
-                     + {"first": "--dropout 0.2", "second": "--dropout 0.3 --fp16"}.get(row, "--dropout 0.4")],
+        "row": {"first": ROW, "second": trained_with(dropout="0.3", fp16=True)}.get(row, trained_with(dropout="0.4")),
         "starts": [],
         "test_nll": nll,
         "bleu_counts": [[3, count, 2, 1, 0, 0] for count in words],

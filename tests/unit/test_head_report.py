@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments.runs.run import find_runs
+from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.folder import is_finished, stage
+from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.reports.head_report import compare_heads, head_cells, head_notes
+from tests.unit.conftest import trained_with
 from tests.unit.test_records import SUMMARY
 
 
@@ -56,23 +59,23 @@ def runs(table, prepared):
 def test_a_finished_run_without_figures_of_heads_is_asked_for_these_alone(runs):
     first, second = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
     assert not first.row.heads and second.row.heads and first.row.with_scores_of(second.row).heads
-    assert "heads" not in first.commands() and list(second.commands())[-1] == "heads"
+    assert "heads" not in steps_of(first, {}) and list(steps_of(second, {}))[-1] == "heads"
     assert second.row.key("h") == replace(second.row, heads=False).key("h")
     trained = dict.fromkeys(("peak_memory", "parameters", "valid_nll", "gb_free"))
     for run in (first, second):
         run.directory.mkdir(parents=True)
         (run.directory / "summary.json").write_text(json.dumps(SUMMARY))
         (run.directory / "state.json").write_text(json.dumps({"train": trained, "generate": {}, "reference": {}}))
-    assert first.finished and not second.finished and second.stage == "resumes with heads"
+    assert is_finished(first) and not is_finished(second) and stage(second) == "resumes with heads"
     (second.directory / "summary.json").write_text(json.dumps(SUMMARY | {"heads": HEADS[0]}))
-    assert second.finished and second.stage == "done"
+    assert is_finished(second) and stage(second) == "done"
 
 
 def test_a_view_of_runs_and_of_their_saved_copies(runs, tmp_path, capsys):
     (_, second) = find_runs(list(load_table(runs).rows.values()), [1], cpu=True)
     second.directory.mkdir(parents=True)
-    command = "fairseq-train d --arch transformer --max-update 30 --lr 0.005 --dropout 0.3 --fp16"
-    summary = SUMMARY | {"data": "multi30k_en_de", "heads": HEADS[0], "commands": [command]}
+    row = trained_with(dropout="0.3", fp16=True)
+    summary = SUMMARY | {"data": "multi30k_en_de", "heads": HEADS[0], "row": row}
     (second.directory / "summary.json").write_text(json.dumps(summary))
     for flags in ([], ["--format", "json"], ["--columns", "row,encoder: cosine"]):
         assert main(["report", runs, "--heads", *flags, "--save", str(tmp_path / "saved")]) == 0
@@ -85,7 +88,7 @@ def test_a_view_of_runs_and_of_their_saved_copies(runs, tmp_path, capsys):
     ("replaced", "words"),
     [
         (("rows:", "heads: many\nrows:"), "heads: many: true or false expected"),
-        (("first:", "first: {task: masked_lm, heads: true}"), "heads: are of models that translate"),
+        (("first:", "first: {task: masked_lm, heads: true}"), "heads: not for rows of kind pretraining"),
     ],
 )
 def test_a_table_that_asks_wrongly_is_refused(replaced, words, table):

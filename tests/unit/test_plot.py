@@ -1,7 +1,6 @@
 """Attention maps of a tiny untrained model, and their plots."""
 
 import json
-import shlex
 import sys
 from dataclasses import replace
 
@@ -29,9 +28,10 @@ from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot import parse_heads
-from fairseq_diverse.experiments.runs.records import bleu_statistics
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs.saved import from_results
-from fairseq_diverse.experiments.tables.load import load_table, to_arguments
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.significance import bootstrap_scores, interval
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training, smoothed
 from fairseq_diverse.reports.row_curves import curves, draw_curves
@@ -240,7 +240,8 @@ def table(tmp_path):
                 "system": row,
                 "seed": seed,
                 "data": "toy",
-                "commands": [shlex.join(["fairseq-train", "toy", *to_arguments(rows[row].train)])],
+                **{"schema": 2, "kind": "translation", "row": kind_of(rows[row]).settings(rows[row])},
+                "commands": ["fairseq-train toy"],
                 "metrics": {"bleu": 30 + number + seed, "chrf": 50, "ter": 60, "length_ratio": 1.0},
                 "test_nll": [number, 2.0],
                 "words_per_second": {"train": 100.0},
@@ -334,7 +335,7 @@ def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
     for number, placement in ((2, "encoder:2"), (8, "encoder:1"), (4, "encoder")):
         text = text.replace(f"phrase, phrase-limit: {number}}}", f"phrase, syntax-on: {placement}}}")
         for path in table.parent.glob("results/*.json"):
-            path.write_text(path.read_text().replace(f"--phrase-limit {number}", f"--syntax-on {placement}"))
+            path.write_text(path.read_text().replace(f'"phrase-limit": "{number}"', f'"syntax-on": "{placement}"'))
     table.write_text(text)
     rows = list(load_table(str(table)).rows.values())
     figure = draw_curves(

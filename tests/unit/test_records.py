@@ -11,15 +11,15 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.experiments import where_run
 from fairseq_diverse.experiments.runs import schedule
 from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
-from fairseq_diverse.experiments.runs.records import read_summary
-from fairseq_diverse.experiments.runs.run import find_runs
+from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.saved import from_runs
-from fairseq_diverse.experiments.runs.summary import starts
+from fairseq_diverse.experiments.runs.summary import read_summary, starts
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
 from fairseq_diverse.reports import comparison
+from tests.unit.conftest import ROW, trained_with
 
 SIDE = SIDE_DEFAULTS | {"normalize": False}
 RECORD = {
@@ -133,6 +133,9 @@ NAN, INFINITY = float("nan"), float("inf")
 START = {"commit": "c", "dirty": False, "machine": {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2"}}
 START["machine"] |= {"device": "cpu", "variables": {"OMP_NUM_THREADS": "1"}}
 SUMMARY = {
+    "schema": 2,
+    "kind": "translation",
+    "row": ROW,
     "system": "first",
     "data": "d",
     "seed": 1,
@@ -153,29 +156,32 @@ SUMMARY = {
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
-        (("metrics", "bleu"), NAN, "bleu: nan"),
-        (("metrics", "chrf"), INFINITY, "chrf: inf"),
-        (("metrics", "length_ratio"), True, "length_ratio: True"),
-        (("metrics", "ter"), 10**400, "int too large to convert to float"),
-        (("test_nll",), [1.0, NAN], "test_nll: nan"),
-        (("test_nll",), [1.0, -INFINITY], "test_nll: -inf"),
+        (("metrics", "bleu"), NAN, "metrics: bleu: a number or a list of `key: value` expected, not NaN"),
+        (("metrics", "chrf"), INFINITY, "chrf: a number"),
+        (("metrics", "length_ratio"), True, "length_ratio: a number or a list of `key: value` expected, not True"),
+        (("metrics", "ter"), 10**400, "metrics: ter: Number out of range"),
+        (("test_nll",), [1.0, NAN], "test_nll: 1: a number expected, not NaN"),
+        (("test_nll",), [1.0, -INFINITY], "test_nll: 1: a number expected, not -Infinity"),
         (("test_nll",), [1.0], "bleu_counts"),
-        (("valid_nll", "last"), NAN, "valid_nll: nan"),
-        (("words_per_second", "train"), NAN, "words_per_second: nan"),
-        (("bleu_counts", 0, 2), -5, "bleu_counts"),
-        (("bleu_counts", 0, 2), 1.5, "bleu_counts"),
+        (("valid_nll", "last"), NAN, "valid_nll: last: a number"),
+        (("words_per_second", "train"), NAN, "words_per_second: train: a number"),
+        (("bleu_counts", 0, 2), -5, "bleu_counts: 0: 2: "),
+        (("bleu_counts", 0, 2), 1.5, "bleu_counts: 0: 2: a whole number expected, not 1.5"),
         (("bleu_counts", 0, 2), True, "bleu_counts"),
         (("seed",), True, "seed"),
-        (("dirty",), 1, "commit"),
+        (("dirty",), 1, "dirty: true or false or nothing expected, not 1"),
         (("machine", "cpu"), ["a"], "machine: cpu"),
         (("machine", "cores"), None, "machine: cores"),
         (("machine", "threads"), True, "machine: threads"),
         (("machine", "variables"), ["OMP_NUM_THREADS"], "machine: variables"),
-        (("machine", "variables", "OMP_NUM_THREADS"), 1, "machine: variables"),
-        (("starts", 1, "machine", "cpu"), 3, "machine: cpu"),
-        (("starts", 0), {}, "commit"),
-        (("starts",), [3], "int"),
-        (("tests",), {"valid": SUMMARY | {"test_nll": [NAN, 1.0]}}, "valid: test_nll: nan"),
+        (("machine", "variables", "OMP_NUM_THREADS"), 1, "machine: variables: OMP_NUM_THREADS: text expected, not 1"),
+        (("starts", 1, "machine", "cpu"), 3, "starts: 1: machine: cpu: text expected, not 3"),
+        (("starts", 0), {}, "starts: 0: no `commit`"),
+        (("starts",), [3], "starts: 0: a list of `key: value` expected, not 3"),
+        (("row", "train"), ["lr"], "row: train: a list of `key: value` expected"),
+        (("kind",), "pictures", "kind pictures; known: "),
+        (("schema",), 3, "schema 3, and this version reads up to 2"),
+        (("tests",), {"valid": SUMMARY | {"test_nll": [NAN, 1.0]}}, "tests: valid: test_nll: 0: a number"),
     ],
 )
 def test_a_damaged_summary_names_the_file_and_the_figure(keys, value, words, tmp_path):
@@ -206,6 +212,7 @@ def test_a_damaged_summary_names_the_file_and_the_figure(keys, value, words, tmp
 def test_a_summary_of_glue_has_the_figures_of_its_task(glue, tmp_path):
     path = tmp_path / "first-seed1.json"
     shared = {key: value for key, value in SUMMARY.items() if key not in ("metrics", "test_nll", "bleu_counts")}
+    shared["kind"] = "glue"
     path.write_text(json.dumps(shared | {"glue": {"RTE": {"metrics": {"accuracy": 60.0}, "examples": 5}}}))
     assert read_summary(path, "")["glue"]
     path.write_text(json.dumps(shared | {"glue": glue}))
@@ -341,11 +348,12 @@ def test_settings_are_shown_in_words():
 def test_runs_of_other_arithmetic_are_named(found, warned, monkeypatch):
     monkeypatch.setattr(schedule, "outcome", lambda run: "BLEU 1")
     monkeypatch.setattr(schedule, "execute", lambda run, environment: iter(()))
-    done = SimpleNamespace(name="first", directory="a", finished=True, summary=found[-1] | {"starts": found})
-    open_ = SimpleNamespace(
-        name="first", directory="a", finished=False, stage="new", summary=None, state={"starts": found}
-    )
-    for run, words in ((done, "NOT with --same-arithmetic"), (open_, "training began without --same-arithmetic")):
+    monkeypatch.setattr(schedule, "stage", lambda run: "new")
+    monkeypatch.setattr(schedule, "summary_of", lambda run: found[-1] | {"starts": found})
+    monkeypatch.setattr(schedule, "read_state", lambda run: {"starts": found})
+    run = SimpleNamespace(name="first", directory="a")
+    for finished, words in ((True, "NOT with --same-arithmetic"), (False, "training began without --same-arithmetic")):
+        monkeypatch.setattr(schedule, "is_finished", lambda run, finished=finished: finished)
         for environment, expected in ((AVX2, warned), ({}, False)):
             said = []
             list(schedule.start(run, environment, said.append))
@@ -355,11 +363,11 @@ def test_runs_of_other_arithmetic_are_named(found, warned, monkeypatch):
 def results(folder, table_name, scores):
     """Saved summaries of rows by name, one NLL a seed."""
     folder.mkdir()
-    flags = {"first": "--dropout 0.2", "second": "--dropout 0.3 --fp16"}
+    rows = {"first": ROW, "second": trained_with(dropout="0.3", fp16=True)}
     for name, values in scores.items():
-        command = "fairseq-train d --arch transformer --max-update 30 --lr 0.005 " + flags.get(name, "--dropout 0.4")
+        row = rows.get(name, trained_with(dropout="0.4"))
         for seed, nll in enumerate(values, 1):
-            content = SUMMARY | {"system": name, "data": "multi30k_en_de", "seed": seed, "commands": [command]}
+            content = SUMMARY | {"system": name, "data": "multi30k_en_de", "seed": seed, "row": row}
             content |= {"starts": [], "test_nll": [nll, nll + 1]}
             (folder / f"{name}-seed{seed}.json").write_text(json.dumps(content))
     return ["report", table_name, "--results", str(folder), "--format", "json"]
@@ -391,7 +399,7 @@ def test_rows_that_are_not_shown_are_tested_together_with_those_that_are(flags, 
     assert alone["second"]["nll_seed_p"] != found["second"]["nll_seed_p"]
 
 
-@pytest.mark.parametrize("change", [{"data_hash": "x"}, {"commands": ["fairseq-train d --lr 7"]}], ids=str)
+@pytest.mark.parametrize("change", [{"data_hash": "x"}, {"row": trained_with(lr="7")}], ids=str)
 def test_rows_that_are_not_shown_and_cannot_be_compared_are_left_out(change, table, tmp_path, capsys):
     asked = results(tmp_path / "results", table(THIRD), NLL)
     for path in (tmp_path / "results").glob("third*"):
@@ -415,7 +423,7 @@ def test_copies_of_other_settings_or_data_are_not_replaced(table, tmp_path, caps
     before = {path.name: path.read_text() for path in (tmp_path / "copies").iterdir()}
     path = tmp_path / "copies/second-seed1.json"
     for change, problem in (
-        ({"commands": ["fairseq-train d --lr 7"]}, "second-seed1.json: it was trained with no --arch, not "),
+        ({"row": trained_with(lr="7")}, "second-seed1.json: it was trained with --lr 7, not --lr 0.005"),
         ({"data_hash": "x"}, "second-seed1.json: its data are others of this name; "),
     ):
         path.write_text(json.dumps(json.loads(before[path.name]) | change))

@@ -29,7 +29,7 @@ from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.registry import add_flags, read_settings
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments.runs import flags
+from fairseq_diverse.experiments.runs import check
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at
@@ -458,7 +458,7 @@ def test_what_replaces_the_attention_skips_no_normalize():
 
 
 def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(table, monkeypatch, capsys):
-    monkeypatch.setattr(flags, "PARSERS", {})
+    monkeypatch.setattr(check, "PARSERS", {})
     register_mechanism("own")(Sparsemax)
     name = table(("fp16: true", 'arch: diverse_transformer, own-on: "encoder:2", differential-on: encoder'))
     assert main(["run", name, "--dry-run", "--data", "toy"]) == 2
@@ -468,7 +468,7 @@ def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(t
 
 
 def test_rows_that_have_each_flag_alone_do_not_hide_one_that_has_both(table, monkeypatch, capsys):
-    monkeypatch.setattr(flags, "PARSERS", {})
+    monkeypatch.setattr(check, "PARSERS", {})
     register_mechanism("own")(Sparsemax)
     arch, own, differential = "arch: diverse_transformer", "own-on: encoder", "differential-on: encoder"
     rows = (("one", own), ("other", differential), ("both", f"{own}, {differential}"))
@@ -479,7 +479,7 @@ def test_rows_that_have_each_flag_alone_do_not_hide_one_that_has_both(table, mon
 
 
 def test_a_row_whose_mechanism_cannot_be_made_is_one_line_with_its_place(table, monkeypatch, capsys):
-    monkeypatch.setattr(flags, "PARSERS", {})
+    monkeypatch.setattr(check, "PARSERS", {})
     register_mechanism("own")(mechanism(__init__=lambda self, settings, where: settings.rate))
     assert (
         main(["run", table(("fp16: true", "arch: diverse_transformer, own-on: cross")), "--dry-run", "--data", "toy"])

@@ -13,8 +13,8 @@ from scipy.stats import dunnett, ttest_ind
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments import where_run
+from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs import saved
-from fairseq_diverse.experiments.runs.records import bleu_statistics
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.scores import score
 from fairseq_diverse.metrics.significance import bootstrap_interval
@@ -28,6 +28,7 @@ from fairseq_diverse.reports.accuracy_report import (
 )
 from fairseq_diverse.reports.row_dots import draw_rows
 from fairseq_diverse.reports.verdict import BETTER, OPEN, WORSE, draw_verdict, verdict
+from tests.unit.conftest import ROW, trained_with
 
 MACHINE = {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu", "variables": {}}
 REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
@@ -38,6 +39,9 @@ def summary(seed, wrong, nll, words=100.0, machine=MACHINE):
     hypotheses = ["Das war ganz anders ."] * wrong + REFERENCES[wrong:]
     scores = score(hypotheses, REFERENCES, "de")
     return {
+        "schema": 2,
+        "kind": "translation",
+        "row": ROW,
         "system": "x",
         "seed": seed,
         "language": "de",
@@ -52,10 +56,7 @@ def summary(seed, wrong, nll, words=100.0, machine=MACHINE):
         "dirty": True,
         "test_nll": [nll * (1 + 0.1 * (-1) ** n) for n in range(30)],
         "bleu_counts": scores.statistics["bleu"][:, :6].astype(int).tolist(),
-        "commands": [
-            "OMP_NUM_THREADS=1 /usr/bin/python -m fairseq_cli.train /home/me/data --save-dir /a/b/checkpoints "
-            "--arch transformer --max-update 30 --lr 0.005 --dropout 0.2"
-        ],
+        "commands": ["fairseq-train data --save-dir RUN/checkpoints"],
         "data": "multi30k_en_de",
     }
 
@@ -87,13 +88,17 @@ def test_report_compares_means_over_seeds(table):
 
 
 THIRD = ("  second:", "  third: {dropout: 0.4}\n  fourth: {dropout: 0.5}\n  second:")
-COMMAND = "python -m fairseq_cli.train data --arch transformer --max-update 30 --lr 0.005 --dropout "
-OWN = {"first": "0.2", "third": "0.4", "fourth": "0.5", "second": "0.3 --fp16"}
+SETTINGS = {
+    "first": ROW,
+    "third": trained_with(dropout="0.4"),
+    "fourth": trained_with(dropout="0.5"),
+    "second": trained_with(dropout="0.3", fp16=True),
+}
 
 
-def with_commands(runs, own=OWN):
+def with_settings(runs, settings=SETTINGS):
     """Those of the rows in the table."""
-    return {row: [run | {"commands": [COMMAND + own[row]]} for run in of_row] for row, of_row in runs.items()}
+    return {row: [run | {"row": settings[row]} for run in of_row] for row, of_row in runs.items()}
 
 
 def test_differences_over_seeds_are_dunnetts(table):
@@ -195,7 +200,7 @@ def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_
     name = table(THIRD)
     nll = {"first": [5.0, 5.1, 5.2], "third": [4.0, 6.0], "fourth": [5.1, 5.0, 5.2], "second": [4.5, 4.6, 4.4]}
     runs = {row: [summary(seed, 9, x) for seed, x in enumerate(values)] for row, values in nll.items()}
-    saved.save(tmp_path / "results", with_commands(runs))
+    saved.save(tmp_path / "results", with_settings(runs))
     asked = ["report", name, "--results", str(tmp_path / "results")]
     assert not main([*asked, "--format", "json"])
     lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
@@ -328,13 +333,11 @@ def test_rows_that_were_not_run_are_marked(table):
 def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(table, tmp_path):
     rows = list(load_table(table()).rows.values())
     second = summary(1, 3, 4.0)
-    second["commands"] = [second["commands"][0].replace("--dropout 0.2", "--dropout 0.3 --fp16")]
+    second["row"] = SETTINGS["second"]
     summaries = {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)], "second": [second]}
     paths = saved.save(tmp_path / "results", summaries)
     assert sorted(path.name for path in paths) == ["first-seed1.json", "first-seed2.json", "second-seed1.json"]
-    first = json.loads(paths[0].read_text())
-    assert first["commands"][0].startswith("fairseq-train data --save-dir RUN/checkpoints --arch transformer --max-up")
-    assert first["system"] == "first"
+    assert json.loads(paths[0].read_text())["system"] == "first"
     read = saved.from_results(tmp_path / "results", rows)
     assert report.compare(rows, read) == report.compare(rows, summaries)
     again = saved.save(tmp_path / "again", read)  # a copy of the copy
@@ -382,7 +385,6 @@ def test_results_that_are_not_summaries_or_repeat_a_seed_are_refused(table, tmp_
         {"test_nll": [1.0]},
         {"words_per_second": 3},
         {"commands": []},
-        {"commands": ["train 'x"]},
         {"commands": [None]},
         {"seed": "1"},
         {"language": None},
@@ -393,8 +395,8 @@ def test_results_that_are_not_summaries_or_repeat_a_seed_are_refused(table, tmp_
         {"updates_per_second": {"train": "x"}},
         {"test": 3},
         {"tests": {"newstest": {"metrics": {}}}},
-        {"accuracy": {"all": {"classes": [1], "hits": ""}}},
-        {"accuracy": {"all": {"classes": [1, 1], "hits": "1"}}},
+        {"kind": "classification", "accuracy": {"all": {"classes": [1], "hits": ""}}},
+        {"kind": "classification", "accuracy": {"all": {"classes": [1, 1], "hits": "1"}}},
     ],
     ids=str,
 )
@@ -454,10 +456,9 @@ def test_long_headers_have_several_lines():
 
 def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
     name = table(("rows:", "grid: {dropout: [0.2, 0.4]}\nrows:"), ("dropout: 0.3, fp16", "fp16"))
-    command = "fairseq-train d --arch transformer --max-update 30 --lr 0.005 --dropout "
     runs = {
-        f"{family}-dropout={rate}": [summary(1, 20, nll) | {"commands": [f"{command}{rate}{more}"]}]
-        for family, more in (("first", ""), ("second", " --fp16"))
+        f"{family}-dropout={rate}": [summary(1, 20, nll) | {"row": trained_with(dropout=str(rate), **more)}]
+        for family, more in (("first", {}), ("second", {"fp16": True}))
         for rate, nll in ((0.2, 5.0), (0.4, 6.0))
     }
     saved.save(tmp_path / "results", runs)
@@ -477,7 +478,7 @@ def test_a_grid_as_baseline_is_compared_point_by_point(table, tmp_path, capsys):
 
 def test_another_baseline_is_compared_with_nothing(table, tmp_path, capsys):
     name = table()
-    saved.save(tmp_path / "results", with_commands({"first": [summary(1, 20, 5.0)], "second": [summary(1, 3, 4.0)]}))
+    saved.save(tmp_path / "results", with_settings({"first": [summary(1, 20, 5.0)], "second": [summary(1, 3, 4.0)]}))
     asked = ["report", name, "--results", str(tmp_path / "results"), "--baseline", "second", "--format", "json"]
     for rows in ([], ["--rows", "first"]):
         assert not main([*asked, *rows])
@@ -575,6 +576,11 @@ def test_the_plot_of_lengths_has_one_curve_per_row_and_the_majority_class():
     assert [6.5, 6.5] in [list(line.get_xdata()) for line in axis.get_lines()]
 
 
+def earlier(summary):
+    """Of a version before summaries had a schema: only the commands say what the row was."""
+    return {key: value for key, value in summary.items() if key not in ("schema", "kind", "row")}
+
+
 def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table, tmp_path):
     train = "python -m fairseq_cli.train d --arch transformer --max-update 30 --lr 0.005 --dropout 0.2"
     average = "python -m fairseq_diverse.cli average --checkpoints c --updates --last 2 --out c/a.pt"
@@ -610,19 +616,14 @@ def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table,
         ([train, valid, chosen], several, ["generate.lenpen=1.4"], "penalty was chosen from 1, 1.4, not from none"),
         ([train, chosen], {}, [], "it was translated with --lenpen 1.4, not no --lenpen"),
     ):
-        saved.save(tmp_path / "results", {"first": [summary(1, 20, 5.0) | {"commands": commands} | more]})
+        lines = [*commands, *([translate.format("test")] if "generate" not in commands[-1] else [])]
+        saved.save(tmp_path / "results", {"first": [earlier(summary(1, 20, 5.0)) | {"commands": lines} | more]})
         rows = list(load_table(table(), settings=settings).rows.values())
         if problem:
             with pytest.raises(ValueError, match=f"first-seed1.json: not row first .*: .*{re.escape(problem)}"):
                 saved.from_results(tmp_path / "results", rows)
         else:
             assert len(saved.from_results(tmp_path / "results", rows)["first"]) == 1
-
-
-def test_paths_of_this_machine_are_left_out_of_commands():
-    line = "/x/python -m fairseq_diverse.cli accuracy model=/y/runs/a/seed1/checkpoints/checkpoint_last.pt --data /y/d"
-    expected = "fairseq-diverse accuracy model=RUN/checkpoints/checkpoint_last.pt --data d"
-    assert saved._portable(line) == expected
 
 
 def test_stars_and_p_values():
@@ -725,7 +726,7 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
     }
     assert second["nll_delta"] == pytest.approx(-1) and len(second["nll_seed_interval"]) == 2
 
-    saved.save(tmp_path / "results", with_commands(runs, OWN | {"second": "0.2"}))
+    saved.save(tmp_path / "results", with_settings(runs, SETTINGS | {"second": ROW}))
     asked = ["report", name, "--results", str(tmp_path / "results")]
     for form, sign in (
         ("text", "\n\n"),
@@ -759,7 +760,7 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
         "fourth": [summary(4, 7, 4.0)],
         "second": [summary(1, 3, 5.03), summary(2, 4, 5.0, machine=None), summary(3, 4, 5.01)],
     }
-    runs = with_commands(runs)
+    runs = with_settings(runs)
     for row, parameters in (("third", 1234), ("fourth", 1234), ("second", 1000)):
         runs[row] = [run | {"parameters": parameters} for run in runs[row]]
     saved.save(tmp_path / "results", runs)
@@ -830,7 +831,7 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
     assert figure.get_supxlabel().endswith(
         "better (p < 0.05), square: worse (p < 0.05), disc: not resolved or not tested"
     )
-    saved.save(tmp_path / "results", with_commands(runs))
+    saved.save(tmp_path / "results", with_settings(runs))
     asked = [name, "--results", str(tmp_path / "results"), "--verdict"]
     assert not main(["plot", "rows", *asked, "--rows", "third", "--out", str(tmp_path / "v.png")])
     assert (tmp_path / "v.png").read_bytes().startswith(b"\x89PNG")

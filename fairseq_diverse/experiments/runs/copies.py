@@ -1,17 +1,17 @@
 """Copies of summaries outside the folder of runs, by which a table is trained over several machines."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments.runs import provenance
-from fairseq_diverse.experiments.runs.inputs import differing
-from fairseq_diverse.experiments.runs.records import read_json
-from fairseq_diverse.experiments.runs.run import Run
+from fairseq_diverse.experiments.inputs import differing, trees_read_by
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.records import AGAIN
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.runs.folder import summary_of
+from fairseq_diverse.experiments.runs.provenance import collect, commits_of, machine, starts_of
 from fairseq_diverse.experiments.runs.saved import copy_path, from_results, save
-from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
-from fairseq_diverse.experiments.where_run import commits_of, machine, starts_of
+from fairseq_diverse.experiments.runs.summary import read_summary
 
 
 class Copies:
@@ -33,24 +33,27 @@ class Copies:
             if (path := copy_path(folder, run.row.name, run.seed)).is_symlink():
                 raise ValueError(f"{path}: a link; delete it, or give another --save")
         paths = sorted(folder.glob("*.json"))
-        found = from_results(folder, [run.row for run in runs]) if paths else {}
-        self.summaries = [read_json(path) or {} for path in paths]  # of every row: all are to be compared
-        seeds = {(name, copy["seed"]): copy for name, of_row in found.items() for copy in of_row}
+        copies = from_results(folder, [run.row for run in runs]) if paths else {}
+        self.summaries = [read_summary(path, AGAIN) for path in paths]  # of every row: all are to be compared
+        by_seed = {(name, copy["seed"]): copy for name, of_row in copies.items() for copy in of_row}
         self.finished: set[Path] = set()
         self.lacking: set[Path] = set()
         for run in {run.data.path: run for run in runs if run.data.hash}.values():
             self._refuse_other(run, "data_hash", run.data.hash, "data")
-        for run in {run.data.path: run for run in runs if run.trees}.values():
-            self._refuse_other(run, "trees", run.trees, "trees")
+        trees = {run.data.path: (run, digest) for run in runs if (digest := trees_read_by(run.row, run.data))}
+        for run, digest in trees.values():
+            self._refuse_other(run, "trees", digest, "trees")
         for run in runs:
             self.names.setdefault(run.directory, set()).add(run.row.name)
-            if copy := seeds.get((run.row.name, run.seed)):
+            if copy := by_seed.get((run.row.name, run.seed)):
                 if other := differing(run.read, copy.get("read", {})):
                     raise ValueError(
                         f"{folder}: the copy of {run.name} is of another {other} than there is here; bring it from "
                         "where it was trained, or give another --save"
                     )
-                complete = run.is_complete(copy, tried=not run.checkpoint.is_file())  # else it is scored again
+                complete = kind_of(run.row).is_complete(
+                    run, copy, tried=not run.checkpoint.is_file()
+                )  # else it is scored again
                 (self.finished if complete else self.lacking).add(run.directory)
         needed = {run.first.directory for run in runs if run.first and run.directory not in self.finished}
         self.finished -= needed  # checkpoints are not copied: what others are to start from is trained again
@@ -67,25 +70,20 @@ class Copies:
         """In what the copies are not of the commit, versions and machine that runs with this environment have."""
         if not self.summaries:
             return []
-        kinds: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        aspects: dict[str, Callable[[Mapping[str, Any]], str]] = {
             "another commit": lambda start: commits_of([dict(start)])[0],
             "other versions": lambda start: ", ".join(f"{name} {v}" for name, v in start.get("versions", {}).items()),
             "another machine": machine,
         }
-        here = provenance.collect(environment)
+        here = collect(environment)
         there = [start for summary in self.summaries for start in starts_of(summary)]
-        found = []
-        for what, of in kinds.items():
-            if others := dict.fromkeys(of(start) for start in there if of(start) != of(here)):
-                found.append(f"{self.folder} has runs of {what}: {'; '.join(others)}; here: {of(here)}")
-        return found
+        lines = []
+        for name, aspect in aspects.items():
+            if others := dict.fromkeys(aspect(start) for start in there if aspect(start) != aspect(here)):
+                lines.append(f"{self.folder} has runs of {name}: {'; '.join(others)}; here: {aspect(here)}")
+        return lines
 
     def add(self, run: Run) -> None:
-        """Copy the summary of a finished run, for each row that it is the run of, and what is known of its test
-        sentences."""
-        if run.summary:
-            for name in self.names[run.directory]:
-                save(self.folder, {name: [run.summary]})
-            if run.kind == "translation" and not record_path(self.folder, run.row.data).exists():
-                with suppress(ValueError):  # what is missing, `report --by` says
-                    save_records(self.folder, find_records([run.row], {run.row.name: [run.summary]}))
+        """Copy the summary of a finished run, for each row that it is the run of."""
+        if summary := summary_of(run):
+            save(self.folder, {name: [summary] for name in self.names[run.directory]})

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
-from typing import Any
 
 from fairseq_diverse.checkpoints.averaging import drop_worse
-from fairseq_diverse.experiments.runs import logs, provenance
+from fairseq_diverse.experiments import logs
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.records import write_json
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import of_one_node
-from fairseq_diverse.experiments.runs.records import write_json
-from fairseq_diverse.experiments.runs.run import Run
-from fairseq_diverse.experiments.runs.summary import complete, summarize, validation_bleu
+from fairseq_diverse.experiments.runs.folder import is_finished, read_state, summary_of, valid_state, write_state
+from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
+from fairseq_diverse.experiments.runs.summary import complete, summarize
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.processes import die_with_parent, locked
 
@@ -46,35 +49,30 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
         Busy: another process holds this run.
     """
     with locked(run.directory) as lock:
-        if run.finished:
+        if is_finished(run):
             return
-        if run.first and not (run.first.finished and run.first.checkpoint.is_file()):
-            why = f"its checkpoint {run.first.checkpoint} is missing" if run.first.finished else "it is not finished"
+        if run.first and not (is_finished(run.first) and run.first.checkpoint.is_file()):
+            why = (
+                f"its checkpoint {run.first.checkpoint} is missing" if is_finished(run.first) else "it is not finished"
+            )
             raise RunFailed(f"pre-training, {run.first.name}: {why}")
         with atomic_write(run.directory / "environment.txt") as f:
             f.write(provenance.environment(environment))
-        for step in run.commands():
-            if step in run.done:
+        for step in steps_of(run, {}):
+            if step in (state := valid_state(run)):
                 continue
-            command = run.commands()[step]  # a length penalty that the steps before chose is in it
             with atomic_write(run.directory / "commands.sh") as f:
-                f.writelines(line + "\n" for line in run.shell_lines(environment))
+                f.writelines(line + "\n" for line in lines_of(run, state, environment).values())
             yield Progress(step)
+            command = steps_of(run, state)[step]
             if step == "train":
                 yield from _train(run, command, environment, lock)
             else:
-                _record_start(run, environment)
-                peak = yield from _spawn(run, step, command, environment, lock)
-                log = run.directory / f"{step}.log"
-                measured = logs.measure(step, log) | {"peak_memory": peak}
-                if step.startswith("lenpen-"):
-                    measured["bleu"] = validation_bleu(run, log)
-                elif (test := step.partition("-")[2]) in run.further:
-                    measured |= run.digests(test)
-                _finish(run, step, measured)
+                yield from _evaluate(run, step, command, environment, lock)
         yield Progress("score")
+        state = read_state(run)
         # a run that another table finished has what all tables share
-        write_json(run.directory / "summary.json", complete(run, run.summary or summarize(run)))
+        write_json(run.directory / "summary.json", complete(run, state, summary_of(run) or summarize(run, state)))
         for path in (*run.checkpoints.glob("*.pt"), run.directory / "error.log"):
             if path != run.checkpoint:
                 path.unlink(missing_ok=True)
@@ -92,18 +90,22 @@ def _train(run: Run, command: list[str], environment: dict[str, str], lock: int)
     if not any(run.checkpoints.glob(f"checkpoint_*_{updates}.pt")):
         final = run.checkpoints / f"checkpoint_0_{updates}.pt"
         os.link(run.checkpoints / "checkpoint_last.pt", final)  # fairseq leaves it out at the end of an epoch
-    _finish(run, "train", logs.measure("train", log) | {"peak_memory": peak, "updates": updates})
+    measured = logs.measure("train", log) | {"peak_memory": peak, "updates": updates}
+    write_state(run, read_state(run) | {"train": measured})
+
+
+def _evaluate(run: Run, step: str, command: list[str], environment: dict[str, str], lock: int) -> Iterator[Progress]:
+    _record_start(run, environment)
+    peak = yield from _spawn(run, step, command, environment, lock)
+    measured = logs.measure(step, run.directory / f"{step}.log") | {"peak_memory": peak}
+    write_state(run, read_state(run) | {step: measured | kind_of(run.row).measure(run, step)})
 
 
 def _record_start(run: Run, environment: dict[str, str]) -> None:
     """Keep on which machine and with which code a step starts, where that is not as it was at the last."""
-    starts, start = run.state.get("starts", []), provenance.collect(environment)
-    if starts[-1:] != [start]:
-        write_json(run.directory / "state.json", run.state | {"starts": [*starts, start]})
-
-
-def _finish(run: Run, step: str, measures: dict[str, Any]) -> None:
-    write_json(run.directory / "state.json", run.state | {step: measures})
+    state, start = read_state(run), provenance.collect(environment)
+    if state.get("starts", [])[-1:] != [start]:
+        write_state(run, state | {"starts": [*state.get("starts", []), start]})
 
 
 def _spawn(
@@ -118,7 +120,7 @@ def _spawn(
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
-            env=of_one_node(os.environ) | environment | run.variables(step) | {"PYTHONUNBUFFERED": "1"},
+            env=of_one_node(os.environ) | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"},
             pass_fds=[lock],  # while any part of a run lives, the run stays locked
             preexec_fn=partial(die_with_parent, os.getpid()),
         )

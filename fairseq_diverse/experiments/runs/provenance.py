@@ -5,15 +5,43 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
 from fairseq_diverse.support.paths import PACKAGE
 
 # that change the last bits of results and the speed on a CPU, and all that change a run
 MACHINE = ("ATEN_", "DNNL_", "FAIRSEQ_DIVERSE_KERNELS", "GLIBC_TUNABLES", "MALLOC_", "MKL_", "OMP_", "ONEDNN_")
 VARIABLES = (*MACHINE, "CUDA_", "FAIRSEQ_", "KMP_", "NCCL_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
 DISTRIBUTIONS = ("fairseq-diverse", "fairseq-fixed", "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
+UNKNOWN = "unknown machine"
+
+
+class Machine(msgspec.Struct):
+    """What `collect` writes of a machine; two are equal in the first five."""
+
+    cpu: str
+    cores: int
+    threads: int
+    capability: str
+    device: str
+    variables: dict[str, str] = {}
+
+
+class Start(msgspec.Struct, kw_only=True):
+    """What `collect` writes; earlier versions kept no machine."""
+
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str] = {}
+    machine: Machine | None = None
+
+
+MACHINE_KEYS = ("cpu", "cores", "threads", "capability", "device")
 
 
 def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
@@ -51,6 +79,46 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
             "variables": {name: value for name, value in sorted(variables.items()) if name.startswith(MACHINE)},
         },
     }
+
+
+def starts_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Commit, versions and machine of every start of a run that differed; a run that was not resumed, or is of before
+    these were kept, has one, in the summary itself."""
+    return summary.get("starts") or [summary]
+
+
+def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The commits that the runs were made with, of all their starts, a + behind those with changed files."""
+    starts = [start for summary in summaries for start in starts_of(summary)]
+    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in starts})
+
+
+def machine(start: Mapping[str, Any]) -> str:
+    """The machine that a run was started on and its settings of threads, memory and arithmetic, in words: equal for
+    runs with the same."""
+    found = start.get("machine")
+    if not found:
+        return UNKNOWN
+    cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE_KEYS)
+    counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
+    settings = _settings(found)
+    return ", ".join(
+        map(str, [cpu, *counts, capability, *([device] * (device != "cpu")), *([settings] * bool(settings))])
+    )
+
+
+def _settings(found: Mapping[str, Any]) -> str:
+    """The variables that change speed or results, in words; not those that repeat another entry of the machine."""
+    given = dict(found.get("variables", {}))
+    words = []
+    for text, variables in (("keeps freed memory", ALLOCATION), ("--same-arithmetic", AVX2)):
+        if variables.items() <= given.items():
+            words.append(text)
+            given = {name: value for name, value in given.items() if name not in variables}
+    known = {"ATEN_CPU_CAPABILITY": found["capability"].lower()}
+    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(found["threads"]))
+    others = (f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name))
+    return ", ".join([*words, *others])
 
 
 def processor() -> str:

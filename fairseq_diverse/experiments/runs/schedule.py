@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.environment import AVX2, of_job, of_same_arithmetic
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
-from fairseq_diverse.experiments.runs.run import Run
-from fairseq_diverse.experiments.where_run import starts_of
+from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of
+from fairseq_diverse.experiments.runs.provenance import starts_of
 from fairseq_diverse.support.processes import Busy
 
 REPORT_SECONDS = 30
@@ -97,11 +99,11 @@ def _ready(waiting: Sequence[Run], working: Sequence[Run]) -> Run | None:
 def start(run: Run, environment: dict[str, str], say: Callable[[str], None]) -> Iterator[Progress]:
     """Work on one run where it is not finished, and say how it ended."""
     why = other_arithmetic(run, environment)
-    if run.finished:
+    if is_finished(run):
         say(f"{run.name}: {outcome(run)} (done before, {run.directory}{why})")
         return
-    stage = run.stage
-    say(f"{run.name}: {run.directory}{f', {stage}' * stage.startswith('resumes')}{why}")
+    where = stage(run)
+    say(f"{run.name}: {run.directory}{f', {where}' * where.startswith('resumes')}{why}")
     yield from execute(run, environment)
     say(f"{run.name}: {outcome(run)}")
 
@@ -110,41 +112,18 @@ def other_arithmetic(run: Run, environment: dict[str, str]) -> str:
     """What to say of a run where ``environment`` is that of --same-arithmetic and a start of its training was not."""
     if not AVX2.items() <= environment.items():
         return ""
-    before = starts_of(run.summary or {}) if run.finished else run.state.get("starts", [])
+    finished = is_finished(run)
+    before = starts_of(summary_of(run) or {}) if finished else read_state(run).get("starts", [])
     if all(map(of_same_arithmetic, before)):
         return ""
-    if run.finished:
+    if finished:
         return "; NOT with --same-arithmetic, by its summary: remove that folder to train it again"
     return " (training began without --same-arithmetic and resumes with it: remove that folder to start anew)"
 
 
 def outcome(run: Run) -> str:
     """The figures of a finished run in one line."""
-    summary = run.summary or {}
-    if run.kind == "pretraining":
-        return f"validation NLL {summary['valid_nll']['last']:.4f} a masked token"
-    if run.kind == "glue":
-        from fairseq_diverse.metrics.glue import HEADINGS
-
-        figures = summary["glue"].items()
-        return "; ".join(
-            f"{name} {HEADINGS[metric]} {score:.2f}"
-            for name, part in figures
-            for metric, score in part["metrics"].items()
-        )
-    if run.kind == "classification":
-        from fairseq_diverse.analysis.accuracy import Accuracy, pooled
-
-        parts = summary["accuracy"].values()
-        return f"accuracy {pooled(Accuracy(part['classes'], part['hits']) for part in parts).share:.2f}"
-    metrics = summary["metrics"]
-    figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
-    updates = summary.get("updates", run.row.max_update)
-    tests = [f"{name} BLEU {part['metrics']['bleu']:.2f}" for name, part in summary.get("tests", {}).items()]
-    chosen = [f"length penalty {summary['chosen']['lenpen']:g}"] if "chosen" in summary else []
-    early = [f"ended after {updates} of {run.row.max_update} updates"] if updates < run.row.max_update else []
-    missing = [f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items()]
-    return "; ".join([figures, *tests, *chosen, *early, *missing])
+    return kind_of(run.row).outcome(run.row, summary_of(run) or {})
 
 
 class Pace:
@@ -156,7 +135,7 @@ class Pace:
         self.seconds: dict[Path, float] = {}  # an update
         for run in runs:
             with contextlib.suppress(ValueError):  # a damaged summary, which is reported in its turn
-                self.to_do[run.directory] = 0 if run.finished else run.row.max_update
+                self.to_do[run.directory] = 0 if is_finished(run) else run.row.max_update
 
     def follow(self, run: Run, progress: Progress) -> None:
         key, now = run.directory, time.monotonic()

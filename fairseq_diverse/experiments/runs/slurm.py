@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children
-from fairseq_diverse.experiments.runs.run import Run
 from fairseq_diverse.experiments.runs.schedule import outcome, run_all
 
 

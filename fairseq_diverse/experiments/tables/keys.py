@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_diverse.checkpoints.settings import unsafe_setting
 from fairseq_diverse.data.probing import TASKS
-from fairseq_diverse.experiments.tables.rows import ENCODER, TREES
+from fairseq_diverse.experiments.rows import ENCODER, TREES
 from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import config_names, runs_dir
 from fairseq_diverse.support.yaml_files import check_text, parse_value, read_yaml, shown

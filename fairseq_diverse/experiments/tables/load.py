@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.experiments.runs.flags import refuse_own
+from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of, kind_of_task
+from fairseq_diverse.experiments.names import NOT_IN_NAMES, refuse_name
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs.plan import refuse_own
 from fairseq_diverse.experiments.tables.keys import (
     Flags,
     check_average,
@@ -28,9 +31,7 @@ from fairseq_diverse.experiments.tables.keys import (
     test_sets,
     text_of,
 )
-from fairseq_diverse.experiments.tables.rows import KINDS, Row
-from fairseq_diverse.preparation import glue
-from fairseq_diverse.support.paths import config_path, runs_dir
+from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.yaml_files import shown
 
 TABLE_KEYS = (
@@ -44,8 +45,6 @@ ROW_KEYS = (
 )
 IN_GRIDS = ("data", "size", "parser", "pretrained")  # of these
 MOST_ROWS = 10_000  # that a grid may make
-NAME_BYTES = 200  # with a seed and a temporary file's marks, what a file system takes
-NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\xa0\u2028\u2029]")
 EPOCHS = re.compile(r"([1-9][0-9]{,3}) epochs?")
 PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
 
@@ -116,7 +115,8 @@ def load_table(
         of_name = chosen_data if chosen_data in of_data else Path(chosen_data).name
         train = train | entries(of_data, of_name, path) | flags | overrides["train"]
         gpus = gpus_of(base, size_path) if size else gpus_of(content, path) or gpus_of(base, size_path)
-        train = _in_updates(train, chosen_data, gpus, where)
+        kind = kind_of_task(train.get("task"))
+        train = _in_updates(train, kind.examples(chosen_data), chosen_data, gpus, where)
         generate: Flags = {}
         for source, source_path in ((base, size_path), (content, path), (row, path)):
             generate |= entries(source, "generate", source_path)
@@ -140,9 +140,7 @@ def load_table(
             tests=tests,
             gpus=gpus,
             parser=parsers_of(content if everywhere else keys, path, train.get("task")),
-            pretrained=(checkpoint or text_of(keys, "pretrained", path))
-            if KINDS.get(str(train.get("task"))) == "glue"
-            else "",
+            pretrained=(checkpoint or text_of(keys, "pretrained", path)) if "pretrained" in kind.keys else "",
             heads=measures_heads(keys, where),
             split=evaluated_split(content, tests, where),
         )
@@ -160,7 +158,7 @@ def load_table(
             )
     for name, resolved in rows.items():
         if isinstance(resolved.pretrained, str) and (first := rows.get(resolved.pretrained)):
-            if first.kind != "pretraining":
+            if kind_of(first) is not KINDS["pretraining"]:
                 raise ValueError(f"{path}: row {name}: pretrained: row {first.name} does not have the task masked_lm")
             rows[name] = replace(resolved, pretrained=first)
     if data:
@@ -186,15 +184,14 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
     return joined
 
 
-def _in_updates(train: Flags, data: str, gpus: int, where: str) -> Flags:
+def _in_updates(train: Flags, examples: int | None, data: str, gpus: int, where: str) -> Flags:
     """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` (of
     max-update) as numbers of updates.
 
-    An epoch of a task of GLUE has as many updates as its training examples have batches, of ``gpus`` together where
-    their number is given.
+    An epoch has as many updates as training has batches, of ``gpus`` together where their number is given.
     """
     if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
-        examples, batch = _examples(data), [train.get("batch-size"), train.get("update-freq", 1)]
+        batch = [train.get("batch-size"), train.get("update-freq", 1)]
         if not examples:
             raise ValueError(f"{where}: max-update: {epochs[0]}: data set {data} is no task of GLUE; give updates")
         if not all(type(number) is int and number > 0 for number in batch):
@@ -211,17 +208,6 @@ def _in_updates(train: Flags, data: str, gpus: int, where: str) -> Flags:
     return train
 
 
-def _examples(data: str) -> int | None:
-    """Training examples of a task of GLUE: of the prepared data, else as GLUE has them; None of other data."""
-    from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, read_record
-
-    for folder in (runs_dir() / "data" / data, Path(data)):
-        if (folder / FILE).is_file() and glue_task(record := read_record(folder)):
-            return int(entry(folder, record, "splits", "train", "kept"))
-    found = glue.split_name(Path(data).name)
-    return found[0].examples if found else None
-
-
 def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
     """Raise ``ValueError`` where a row lacks a setting, or two do not go together.
 
@@ -235,23 +221,20 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
             raise ValueError(f"{where} and size {row.size} set no `{needed}`")
     if not re.fullmatch("[1-9][0-9]{,11}", str(row.train["max-update"])):
         raise ValueError(f"{where}: max-update: {shown(train['max-update'])} is not a number of updates above 0")
-    kind = "best" if "best" in row.average else "last"
-    if row.average and row.average[kind] * row.average["every"] > row.max_update:
+    which = "best" if "best" in row.average else "last"
+    if row.average and row.average[which] * row.average["every"] > row.max_update:
         raise ValueError(
-            f"{where}: average: the {kind} {row.average[kind]} checkpoints of every {row.average['every']} updates, "
+            f"{where}: average: the {which} {row.average[which]} checkpoints of every {row.average['every']} updates, "
             f"but only {row.max_update} updates; give others with --set average.every=N, or --set average.last=0 for "
             "none"
         )
-    if row.kind != "translation" and row.average.get("by") == "nll_loss":
-        raise ValueError(f"{where}: average: by: nll_loss: classifiers have loss only")
-    if row.kind != "translation" and row.metrics:
-        raise ValueError(f"{where}: metrics: {', '.join(row.metrics)}: are of translations; it has none")
-    if row.kind != "translation" and row.heads:
-        raise ValueError(f"{where}: heads: are of models that translate")
-    if row.kind != "translation" and row.split != "test":
-        raise ValueError(f"{where}: split: is of models that translate")
-    if "pretrained" in given and row.kind != "glue":
-        raise ValueError(f"{where}: pretrained: its task is not sentence_prediction")
+    kind = kind_of(row)
+    if (by := row.average.get("by", "loss")) not in kind.losses:
+        raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
+    values = {"metrics": row.metrics, "tests": row.tests, "heads": row.heads, "split": row.split != "test"}
+    values["pretrained"] = "pretrained" in given
+    for key in (key for key, value in values.items() if value and key not in kind.keys):
+        raise ValueError(f"{where}: {key}: not for rows of kind {kind.name} (task {train.get('task')})")
     if row.pretrained and "finetune-from-model" in row.train:
         raise ValueError(f"{where}: pretrained and finetune-from-model: one of them only")
     try:
@@ -272,16 +255,6 @@ def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[R
     return list({row.name: row for rows in found.values() for row in rows}.values())
 
 
-def to_arguments(flags: dict[str, str | bool]) -> list[str]:
-    """``{"arch": "transformer", "fp16": True}`` -> ``["--arch", "transformer", "--fp16"]``; without those off."""
-    return [
-        part
-        for flag, value in flags.items()
-        if value is not False
-        for part in ((f"--{flag}",) if value is True else (f"--{flag}", str(value)))
-    ]
-
-
 def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tuple[str, Flags]]:
     """The file's row that each row comes from, and its keys, ``baseline`` among them.
 
@@ -300,14 +273,14 @@ def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tupl
     points: dict[str, tuple[str, Flags]] = {}
     for name, row in rows.items():
         row, grid = row or {}, grids[str(name)]
-        _refuse_name(str(name), path)
+        refuse_name(str(name), path)
         if twice := [flag for flag in grid if flag in row]:
             raise ValueError(f"{path}: row {name}: {twice[0]}: the grid has it, too; give the row a grid of its own")
         baseline = text_of({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
         for values in itertools.product(*grid.values()):
             chosen = dict(zip(grid, values, strict=True))
             point = f"{name}{_suffix(chosen)}"
-            _refuse_name(point, path)
+            refuse_name(point, path)
             if point in points:
                 raise ValueError(f"{path}: two rows would be called {point}")
             shared = {flag: chosen[flag] for flag in grids.get(baseline, grid) if flag in chosen}
@@ -330,14 +303,3 @@ def _grid(content: Flags, path: Path) -> dict[str, list[Any]]:
         if any(isinstance(value, list | dict) for value in values):
             raise ValueError(f"{path}: grid: {shown(flag)}: its values are single ones; write lists as text: 'a,b'")
     return grid
-
-
-def _refuse_name(name: str, path: Path) -> None:
-    """Raise ``ValueError`` for a row's name that cannot be part of a file's name."""
-    if not name.strip() or name != name.strip() or name[0] == "." or NOT_IN_NAMES.search(name):
-        raise ValueError(
-            f"{path}: row '{shown(name)}': a row's name is part of names of files: one line of text without / and \\, "
-            "that neither starts with a dot nor starts or ends with a space"
-        )
-    if len(name.encode()) > NAME_BYTES:
-        raise ValueError(f"{path}: row {shown(name)}: a name of {len(name.encode())} bytes; at most {NAME_BYTES}")

@@ -1,4 +1,4 @@
-"""The flags of a run's programs: those that every run sets by itself, and whether fairseq takes those of a row."""
+"""Whether fairseq takes the flags of runs, and their data have the trees that their models read."""
 
 import argparse
 import contextlib
@@ -8,106 +8,22 @@ import itertools
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_diverse.experiments.tables.rows import TREES, Row
-from fairseq_diverse.preparation.glue import GlueTask
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.rows import TREES
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.support.errors import FORGOTTEN, with_place
 from fairseq_diverse.support.paths import PACKAGE
 
 if TYPE_CHECKING:
     from fairseq_diverse.attention.plan import AttentionPlan
-    from fairseq_diverse.experiments.runs.run import Run
 
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
-Flags = dict[str, str | bool]  # True: a flag without a value; False: left out, and no row may give it
 
 
-def common(source: str, target: str, cpu: bool, user_dir: str = "") -> Flags:
-    """The run's own flags of every fairseq program; a classifier has no languages."""
-    return {
-        "user-dir": user_dir or str(PACKAGE),
-        "cpu": cpu,
-        "source-lang": source or False,
-        "target-lang": target or False,
-    }
-
-
-def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
-    """The run's own flags of a row's training: seed, what is saved and logged, from where it is resumed."""
-    every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
-    # of the best, run deletes the others: fairseq's --keep-best-checkpoints may keep fewer or others
-    best = {"best-checkpoint-metric": row.average["by"]} if "by" in row.average else {}
-    return {
-        "seed": str(seed),
-        "save-dir": str(checkpoints),
-        "save-interval": "1" if row.ends_early else "1000000",  # else the end of the last epoch would not be saved
-        "save-interval-updates": str(every),
-        "keep-interval-updates": "-1" if best else str(row.average.get("last", 1)),
-        **best,
-        "validate-interval": "1000000",
-        "no-epoch-checkpoints": True,
-        "log-format": "json",
-        "log-interval": str(min(100, max(1, row.max_update // 100))),
-        **dict.fromkeys(("restore-file", "checkpoint-suffix", "reset-optimizer", "reset-lr-scheduler"), False),
-        **dict.fromkeys(("reset-meters", "reset-dataloader", "no-save", "no-save-optimizer-state"), False),
-        **dict.fromkeys(("no-last-checkpoints", "write-checkpoints-asynchronously", "continue-once"), False),
-    }
-
-
-def defaults(cpu: bool) -> Flags:
-    """Flags of training that a row may set otherwise."""
-    return {"task": "translation", **({"num-workers": "0"} if cpu else {})}
-
-
-def of_glue(task: GlueTask) -> Flags:
-    """Flags of fine-tuning that a task of GLUE decides on; <s> and </s> are where fairseq's RoBERTa has them."""
-    return {
-        "num-classes": str(len(task.labels) or 1),
-        "regression-target": task.regression,
-        "init-token": "0",
-        "separator-token": "2",
-    }
-
-
-def averaging(row: Row) -> Flags:
-    """Which of a row's checkpoints ``fairseq-diverse average`` takes; empty where it takes none."""
-    which = {flag: row.average.get(key) for flag, key in (("last", "last"), ("best", "best"), ("metric", "by"))}
-    return {"updates": True, **{flag: str(value) for flag, value in which.items() if value}} if row.average else {}
-
-
-def translation(row: Row, checkpoint: Path, score_reference: bool = False, subset: str = "test") -> Flags:
-    """The run's own flags of translating a split, or of scoring its references."""
-    return {
-        "task": row.train.get("task", "translation"),
-        "path": str(checkpoint),
-        "gen-subset": subset,
-        "log-format": "none",
-        # fairseq's default of 8 drops a last batch whose size is not a multiple of 8: up to seven sentences
-        "required-batch-size-multiple": "1",
-        "score-reference": score_reference,
-        **dict.fromkeys(("quiet", "results-path", "scoring", "num-shards", "shard-id"), False),
-    }
-
-
-def own_flags(row: Row, program: str) -> set[str]:
-    """The names of the flags that a run sets by itself, of fairseq-``program``."""
-    by_program = machinery(row, 0, Path()) if program == "train" else translation(row, Path())
-    return {"data", *common("", "", False), *by_program}
-
-
-def refuse_own(row: Row) -> None:
-    """Raise ``ValueError`` where a row sets a flag that is the run's own."""
-    for section, program, given in (("", "train", row.train), ("generate.", "generate", row.generate)):
-        if found := [flag for flag in given if flag in own_flags(row, program)]:
-            raise ValueError(
-                f"row {row.name}: {section}{found[0]}: `fairseq-diverse run` sets this flag by itself; leave it out "
-                "(seeds are given by --seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS)"
-            )
-
-
-def refuse_unknown(runs: "Iterable[Run]", table: str) -> None:
+def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
     """See that fairseq's own parsers take all flags, before anything starts.
 
     Raises:
@@ -119,9 +35,12 @@ def refuse_unknown(runs: "Iterable[Run]", table: str) -> None:
     register()
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
     of_rows = {run.row.name: run for run in runs}.values()  # whatever its seed
-    steps = ((run, *step) for run in of_rows for step in run.commands().items() if step[0] in ("train", "generate"))
+    own_flags = {run.row.name: kind_of(run.row).own_flags(run.row) for run in of_rows}
+    steps = (
+        (run, *step) for run in of_rows for step in steps_of(run, {}).items() if step[0] in own_flags[run.row.name]
+    )
     for run, program, command in steps:
-        row, arguments, own = f"{table}: row {run.row.name}", command[3:], own_flags(run.row, program)
+        row, arguments, own = f"{table}: row {run.row.name}", command[3:], own_flags[run.row.name][program]
         following = zip(arguments, [*arguments[1:], ""], strict=True)
         given = [pair for pair in following if pair[0].startswith("--") and pair[0][2:] not in own]
         pairs = {(program, _choices(arguments), *pair) for pair in given}
@@ -158,14 +77,14 @@ def refuse_unknown(runs: "Iterable[Run]", table: str) -> None:
                 raise ValueError(f"{where}: {word}: `fairseq-diverse run` sets this flag by itself, under another name")
 
 
-def lacking_trees(runs: "Iterable[Run]") -> Iterator[str]:
+def lacking_trees(runs: Iterable[Run]) -> Iterator[str]:
     """Which data lack trees that a row's model reads, in words; flags are known to be taken."""
     from fairseq_diverse.data.trees import available_trees
 
     for run in {run.row.name: run for run in runs}.values():  # whatever its seed
         if run.row.train.get("task") != TREES or not run.data.hash:
             continue
-        arguments = run.commands()["train"][3:]
+        arguments = steps_of(run, {})["train"][3:]
         plan = _plan(_parser("train", arguments).parse_known_args(list(arguments))[0])
         needed = plan.trees if plan else ()
         for split in dict.fromkeys(("train", "valid", run.row.split, *run.further.values())):

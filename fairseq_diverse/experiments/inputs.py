@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_diverse.experiments.datasets import DataSet
-from fairseq_diverse.experiments.runs.records import read_json
-from fairseq_diverse.experiments.tables.rows import ENCODER, TREES, Row
+from fairseq_diverse.experiments.records import read_json
+from fairseq_diverse.experiments.rows import ENCODER, TREES, Row
+from fairseq_diverse.syntax.makers import other_trees, recorded_makers
 
 TRAIN = ("finetune-from-model", "encoder-embed-path", "decoder-embed-path", "quantization-config-path")
 GENERATE = ("lm-path",)
@@ -45,7 +46,7 @@ def kept_digests(read: Mapping[str, str], root: Path, called: str) -> Iterator[d
                 yield {**read, **{name: kept[name] for name in missing}}
 
 
-def differing(own: dict[str, str], other: dict[str, str]) -> str:
+def differing(own: Mapping[str, str], other: Mapping[str, str]) -> str:
     """The first thing that both read and that is not the same; empty where there is none."""
     both = [name for name in own if DIGEST.fullmatch(own[name]) and DIGEST.fullmatch(other.get(name, ""))]
     return next((name for name in both if own[name] != other[name]), "")
@@ -57,6 +58,17 @@ def trees_read_by(row: Row, data: DataSet, splits: Sequence[str] = ("train", "va
         return ""
     records = sorted(path for split in splits for path in data.path.glob(f"{split}.*.{data.source}.syntax.json"))
     return hashlib.sha256(b"".join(path.name.encode() + _trees(path) for path in records)).hexdigest()
+
+
+def refused_trees(row: Row, data: DataSet) -> str:
+    """Why the data's trees are not by the parsers that a row names; empty where they are, or it names none."""
+    return other_trees(data.path, data.source, row.parser) if row.parser else ""
+
+
+def parsers_of_trees(row: Row, data: DataSet) -> dict[str, str]:
+    """By kind, the parser that made the trees of the test set that a row reads."""
+    paths = sorted(data.path.glob(f"test.*.{data.source}.syntax.json")) if row.train.get("task") == TREES else []
+    return next(map(recorded_makers, paths), {})
 
 
 def _trees(path: Path) -> bytes:

@@ -9,10 +9,6 @@ from fairseq_diverse.syntax.makers import other_makers
 
 ENCODER = ("from-checkpoint", "checkpoint-data")  # where an encoder lies that is probed
 TREES = "translation_with_syntax"  # the task of rows that read trees
-KINDS = {  # what a row does, by its task
-    **dict.fromkeys(("logical_inference", "sentence_probing"), "classification"),
-    **{"masked_lm": "pretraining", "sentence_prediction": "glue"},
-}
 EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which a row ends training before max-update
 
 
@@ -68,11 +64,6 @@ class Row:
     def ends_early(self) -> list[str]:
         """The flags by which training may end before ``max-update``."""
         return [flag for flag in EARLY if flag in self.train]
-
-    @property
-    def kind(self) -> str:
-        """``translation``, ``classification``, ``pretraining`` of a masked language model, or ``glue``."""
-        return KINDS.get(str(self.train.get("task")), "translation")
 
     def with_scores_of(self, other: "Row") -> "Row":
         """The row, also scored by the metrics and on the test sets of an equal one, and its heads measured as there."""

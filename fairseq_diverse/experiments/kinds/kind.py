@@ -1,0 +1,177 @@
+"""What a row of a table does: its kind, by its task. Each kind is one file (docs/adding-a-kind.md)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.flags import Flags, common, machinery, portable
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Run
+
+Summary = dict[str, Any]
+State = Mapping[str, Any]  # of a run: what each finished step measured, by step
+KINDS: dict[str, "Kind"] = {}  # by name, in the order of their registration
+DEFAULT_TASK = "translation"  # of fairseq-train
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """What a kind measures: its part of ``summary.json``."""
+
+
+class Kind:
+    """How rows of some tasks are checked, evaluated, summarized and shown.
+
+    Attributes:
+        name: as summaries have it.
+        tasks: fairseq's tasks (``--task``) of its rows; a task that no kind names is one of translation.
+        keys: keys of tables that a row of it may have, of those that not every kind knows (`LIMITED_KEYS`).
+        losses: what the best checkpoints may be chosen by (``average: {by: ...}``).
+        evaluation: the steps whose speed and memory its summaries have besides those of training.
+        Measured: its part of a summary, which is checked when one is read.
+    """
+
+    name: ClassVar[str] = ""
+    tasks: ClassVar[tuple[str, ...]] = ()
+    keys: ClassVar[frozenset[str]] = frozenset()
+    losses: ClassVar[tuple[str, ...]] = ("loss",)
+    evaluation: ClassVar[tuple[str, ...]] = ()
+    Measured: ClassVar[type[Measured]] = Measured
+
+    # its rows and data
+
+    def own_flags(self, row: Row) -> dict[str, set[str]]:
+        """The flags that a run sets by itself, by section of the table: ``train``, ``generate``."""
+        return {"train": {"data", *common("", "", False), *machinery(row, 0, Path())}}
+
+    def examples(self, data: str) -> int | None:
+        """The number of training examples of a data set, for ``max-update: 3 epochs``; None where it is not known."""
+        return None
+
+    def find_data(self, name: str, folders: Sequence[Path]) -> DataSet | None:
+        """A data set of this kind's own format, or one that has no configuration; None where it is neither.
+
+        Args:
+            name: as a table has it.
+            folders: where it may be, that in the folder of runs first; one that is not prepared goes there.
+        """
+        return None
+
+    def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
+        """Raise ``ValueError`` where a row cannot be run on its data.
+
+        Args:
+            first: the data of the row that it is pre-trained by, where both are prepared.
+        """
+
+    # its steps
+
+    def languages(self, data: DataSet) -> tuple[str, str]:
+        """``--source-lang`` and ``--target-lang``; empty where its task has none."""
+        return "", ""
+
+    def training(self, run: Run) -> Flags:
+        """Flags of training that the data decide on; a row may set them otherwise."""
+        return {}
+
+    def steps(self, run: Run, state: State) -> dict[str, list[str]]:
+        """The steps after training and averaging, in their order: words of a command of Python's, ``-m MODULE ...``.
+
+        Args:
+            state: what the finished steps measured; a step may depend on those before.
+        """
+        return {}
+
+    def shell_lines(self, run: Run, state: State, lines: dict[str, str]) -> dict[str, str]:
+        """The steps' lines for a shell, with what a run does between them."""
+        return lines
+
+    def needed(self, row: Row) -> dict[str, set[str]]:
+        """What `measure` keeps of a step, by step, without which its state is damaged."""
+        return {}
+
+    def measure(self, run: Run, step: str) -> dict[str, Any]:
+        """What a finished step leaves in the state besides what its log says of speed."""
+        return {}
+
+    def stale(self, run: Run, state: State) -> set[str]:
+        """Finished steps that are to be repeated, since their input was exchanged."""
+        return set()
+
+    # its results
+
+    def settings(self, row: Row) -> dict[str, Any]:
+        """What decides a row's results besides data and code, as its summaries have it: two rows with equal settings
+        are the same. Files are named without their folders."""
+        train = {"task": DEFAULT_TASK, **row.train}
+        train.pop("num-workers", None)
+        pretrained = {"pretrained": row.first.key("")} if row.first else {}
+        return {"train": without_folders(train), "average": row.average, **pretrained}
+
+    def summarize(self, run: Run, state: State) -> Summary:
+        """Its part of a finished run's summary.
+
+        Raises:
+            ValueError: what a step wrote is incomplete.
+        """
+        return {}
+
+    def complete(self, run: Run, summary: Summary) -> Summary:
+        """The summary with all that the run's row wants measured and that it lacks."""
+        return summary
+
+    def is_complete(self, run: Run, summary: Summary, tried: bool = False) -> bool:
+        """Whether a summary has all that the run's row wants measured.
+
+        Args:
+            tried: metrics that could not be computed where it was trained do not count as lacking.
+        """
+        return True
+
+    def outcome(self, row: Row, summary: Summary) -> str:
+        """The figures of a finished run in one line."""
+        return ""
+
+    def loss(self, summary: Summary) -> float | None:
+        """The figure by which the points of a grid are compared, lower is better; None where it has none."""
+        found = summary.get("valid_nll")
+        return found["last"] if found else None
+
+
+K = TypeVar("K", bound=type[Kind])
+
+
+def register_kind(kind: K) -> K:
+    """Add a kind; used as a decorator.
+
+    Raises:
+        ValueError: its name or one of its tasks is taken.
+    """
+    for other in KINDS.values():
+        if taken := {kind.name} & {other.name} or {*kind.tasks} & {*other.tasks}:
+            raise ValueError(f"{kind.__name__}: {', '.join(taken)}: kind {other.name} has this name or task")
+    KINDS[kind.name] = kind()
+    return kind
+
+
+def kind_of(row: Row) -> Kind:
+    """The kind of a row, by its task."""
+    return kind_of_task(row.train.get("task"))
+
+
+def kind_of_task(task: Any) -> Kind:
+    """The kind of rows with a task; None: fairseq's default."""
+    task = str(task or DEFAULT_TASK)
+    return next((kind for kind in KINDS.values() if task in kind.tasks), KINDS["translation"])
+
+
+def without_folders(flags: Mapping[str, str | bool]) -> dict[str, str | bool]:
+    return {flag: portable(value) if isinstance(value, str) else value for flag, value in flags.items()}
+
+
+def own_command(command: str, run: Run, *words: str) -> list[str]:
+    """A command of ``fairseq-diverse`` on the run's data, as words for Python."""
+    user_dir = ["--user-dir", run.row.user_dir] if run.row.user_dir else []
+    return ["-m", "fairseq_diverse.cli", command, *words, *user_dir]

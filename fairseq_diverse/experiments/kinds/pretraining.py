@@ -1,0 +1,36 @@
+"""Pre-training of masked language models: nothing is evaluated but the NLL on the validation split."""
+
+import msgspec
+
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.kinds.kind import Kind, Measured, Summary, register_kind
+from fairseq_diverse.experiments.rows import Row
+
+
+class Loss(msgspec.Struct):
+    last: float
+
+
+class Pretrained(Measured):
+    """``valid_nll`` is in nats a masked token."""
+
+    valid_nll: Loss
+
+
+@register_kind
+class Pretraining(Kind):
+    """Rows of fairseq's task ``masked_lm``, from which rows of GLUE start."""
+
+    name = "pretraining"
+    tasks = ("masked_lm",)
+    Measured = Pretrained
+
+    def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
+        if data.glue or (data.source and data.target):
+            raise ValueError(
+                f"row {row.name}: data set {row.data}: not text of one language (`fairseq-diverse prepare NAME "
+                "--monolingual`)"
+            )
+
+    def outcome(self, row: Row, summary: Summary) -> str:
+        return f"validation NLL {summary['valid_nll']['last']:.4f} a masked token"

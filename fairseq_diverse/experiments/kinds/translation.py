@@ -1,0 +1,322 @@
+"""Translation: every test set is translated and scored, and the NLL of its references measured."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from fairseq_diverse.experiments import logs
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.flags import Flags, common, to_arguments
+from fairseq_diverse.experiments.inputs import trees_read_by
+from fairseq_diverse.experiments.kinds.kind import (
+    DEFAULT_TASK,
+    Kind,
+    Measured,
+    State,
+    Summary,
+    own_command,
+    register_kind,
+    without_folders,
+)
+from fairseq_diverse.experiments.records import ORDERS, read_json
+from fairseq_diverse.experiments.rows import TREES, Row
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.support.files import atomic_write, read_lines
+
+ALWAYS = ("bleu", "chrf", "ter", "length_ratio")  # of the metrics
+
+
+class Scored(msgspec.Struct, kw_only=True):
+    """What is measured on a test set."""
+
+    language: str
+    metrics: dict[str, float | dict[str, str]]
+    test_nll: list[float]
+    bleu_counts: list[list[Annotated[int, msgspec.Meta(ge=0)]]]
+    missing: dict[str, str] = {}
+    data_hash: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.metrics.items():
+            if isinstance(value, dict) != (name == "signatures"):
+                raise ValueError(f"metrics: {name}")
+        if lacking := [name for name in (*ALWAYS, "signatures") if name not in self.metrics]:
+            raise ValueError(f"metrics: no {lacking[0]}")
+        if "bleu" not in self.metrics["signatures"]:  # type: ignore[operator]
+            raise ValueError("metrics: signatures: no bleu")
+        if len(self.bleu_counts) != len(self.test_nll) or any(len(counts) != 2 + ORDERS for counts in self.bleu_counts):
+            raise ValueError("bleu_counts")
+
+
+class Chosen(msgspec.Struct):
+    lenpen: float
+    valid_bleu: dict[str, float]
+
+
+class Translated(Scored, Measured):
+    """The first test set, the others, the length penalty that was chosen, and figures of heads."""
+
+    tests: dict[str, Scored] = {}
+    chosen: Chosen | None = None
+    heads: dict[str, dict[str, float | None]] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if lacking := [place for place, figures in self.heads.items() if figures.get("width") is None]:
+            raise ValueError(f"heads: {lacking[0]}: no width")
+
+
+@register_kind
+class Translation(Kind):
+    """Rows of fairseq's task of translation, of ``translation_with_syntax``, and of tasks that no kind names."""
+
+    name = "translation"
+    tasks = (DEFAULT_TASK, TREES)
+    keys = frozenset({"metrics", "tests", "heads", "split"})
+    losses = ("loss", "nll_loss")
+    evaluation = ("generate",)
+    Measured = Translated
+
+    def own_flags(self, row: Row) -> dict[str, set[str]]:
+        generate = {"data", *common("", "", False), *generation(row, Path(), "", False)}
+        return super().own_flags(row) | {"generate": generate}
+
+    def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
+        """Also where the data that a table names lack a test set; other data, given for them, may."""
+        if row.data == row.published_on and (unknown := [name for name in row.tests if name not in data.subsets]):
+            raise ValueError(
+                f"row {row.name}: tests: data set {data.name} has no {', '.join(unknown)}; known: "
+                f"{', '.join(data.subsets)}; if its configuration has more, prepare it again with --overwrite: runs "
+                "stay"
+            )
+        if data.source and not data.target:
+            raise ValueError(
+                f"row {row.name}: data set {row.data}: of one language; its row has no --task masked_lm or "
+                "sentence_prediction"
+            )
+
+    def languages(self, data: DataSet) -> tuple[str, str]:
+        return data.source, data.target
+
+    def steps(self, run: Run, state: State) -> dict[str, list[str]]:
+        row, chosen = run.row, chosen_penalty(run.row, state)
+        shared = common(*self.languages(run.data), run.cpu, row.user_dir)
+        batch: Flags = {} if {"batch-size", "max-tokens"} & set(row.generate) else {"batch-size": "64"}
+
+        def generate(settings: Flags, subset: str, references: bool = False) -> list[str]:
+            own = generation(row, run.checkpoint, subset, references)
+            return ["-m", "fairseq_cli.generate", str(run.data.path), *to_arguments(shared | own | batch | settings)]
+
+        steps = {
+            step: generate(row.generate | {"lenpen": value}, "valid") for value, step in _penalty_steps(row).items()
+        }
+        settings = row.generate | ({"lenpen": str(chosen["lenpen"])} if chosen else {})
+        model = {flag: value for flag, value in row.generate.items() if flag == "model-overrides"}
+        for subset, end in {row.split: "", **{split: f"-{name}" for name, split in run.further.items()}}.items():
+            steps[f"generate{end}"] = generate(settings, subset)
+            steps[f"reference{end}"] = generate(model, subset, references=True)
+        if row.heads:
+            files = ["--checkpoint", str(run.checkpoint), "--data", str(run.data.path)]
+            steps["heads"] = own_command("heads", run, *files, "--save", str(run.directory / "heads.json"))
+        return steps
+
+    def shell_lines(self, run: Run, state: State, lines: dict[str, str]) -> dict[str, str]:
+        """Where a length penalty is to be chosen, the user sets it as ``LENPEN``."""
+        if not (penalties := _penalty_steps(run.row)):
+            return lines
+        outputs = {step: str(run.directory / f"{step}.log") for step in penalties.values()}
+        lines = lines | {step: f"{lines[step]} > {shlex.quote(log)}" for step, log in outputs.items()}
+        text = str(run.data.path / f"text/valid.{run.data.target}")
+        score = ["score", "--hyp", *outputs.values(), "--ref", text, "--data", str(run.data.path), "--metrics", "bleu"]
+        lines["generate"] = f"{shlex.join([sys.executable, '-m', 'fairseq_diverse.cli', *score])}\n{lines['generate']}"
+        for step in () if chosen_penalty(run.row, state) else lines:
+            if step.startswith("generate"):
+                lines[step] += ' --lenpen "${LENPEN:?set it to the length penalty with the highest BLEU above}"'
+        return lines
+
+    def needed(self, row: Row) -> dict[str, set[str]]:
+        return {step: {"bleu"} for step in _penalty_steps(row).values()}
+
+    def measure(self, run: Run, step: str) -> dict[str, Any]:
+        if step in _penalty_steps(run.row).values():
+            return {"bleu": _validation_bleu(run, run.directory / f"{step}.log")}
+        test = step.partition("-")[2]
+        return test_digests(run, test) if test in run.further else {}
+
+    def stale(self, run: Run, state: State) -> set[str]:
+        """Those of a test set that was exchanged since."""
+        steps = {f"{step}-{name}": name for name in run.further for step in ("generate", "reference")}
+        return {step for step, name in steps.items() if not is_of_test(run, name, state.get(step, {}))}
+
+    def settings(self, row: Row) -> dict[str, Any]:
+        generate = {flag: value for flag, value in row.generate.items() if flag not in ("batch-size", "max-tokens")}
+        more = {"generate": without_folders(generate), "lenpen": sorted(row.lenpen), "split": row.split}
+        return super().settings(row) | more
+
+    def summarize(self, run: Run, state: State) -> Summary:
+        """Translations are also written to ``test.hyp``. Scores are detokenized, against the raw reference, and cased
+        unless the data's target is lower-cased.
+
+        ``test_nll`` is in nats, one value a sentence; ``bleu_counts`` holds for each sentence the lengths of hypothesis
+        and reference and the n-grams that match, n = 1 to 4. ``chosen``, where the run chose its length penalty, holds
+        it and BLEU on the validation split by length penalty.
+        """
+        first = next(iter(run.data.tests)) if run.row.split == "test" else run.row.split
+        chosen = chosen_penalty(run.row, state)
+        named = {"test": first} if first != "test" else {}
+        return named | ({"chosen": chosen} if chosen else {}) | _scored(run)
+
+    def complete(self, run: Run, summary: Summary) -> Summary:
+        """``tests`` holds of each further test set what the summary holds of the first. ``heads`` holds the figures of
+        each attention (`analysis.diversity`) on the validation split, by component:layer."""
+        tests = dict(summary.get("tests", {}))
+        for name in run.further:
+            if name not in tests or not is_of_test(run, name, tests[name]):
+                tests[name] = _scored(run, name) | test_digests(run, name)
+            tests[name] = _with_metrics(run, tests[name], name)
+        summary = _with_metrics(run, summary) | ({"tests": tests} if tests else {})
+        return summary | {"heads": _heads(run)} if run.row.heads else summary
+
+    def is_complete(self, run: Run, summary: Summary, tried: bool = False) -> bool:
+        """With every test set and metric, and the figures of heads, if the row wants them."""
+        tests = summary.get("tests", {})
+        current = (tests[name] for name in run.further if name in tests and is_of_test(run, name, tests[name]))
+        parts = [summary, *current]
+        had = [{*part.get("metrics", {}), *(part.get("missing", {}) if tried else ())} for part in parts]
+        complete = all(set(run.row.metrics) <= names for names in had)
+        return complete and len(parts) == 1 + len(run.further) and ("heads" in summary or not run.row.heads)
+
+    def outcome(self, row: Row, summary: Summary) -> str:
+        metrics = summary["metrics"]
+        figures = "BLEU {bleu:.2f}, chrF {chrf:.2f}, TER {ter:.2f}, length ratio {length_ratio:.3f}".format(**metrics)
+        updates = summary.get("updates", row.max_update)
+        tests = [f"{name} BLEU {part['metrics']['bleu']:.2f}" for name, part in summary.get("tests", {}).items()]
+        chosen = [f"length penalty {summary['chosen']['lenpen']:g}"] if "chosen" in summary else []
+        early = [f"ended after {updates} of {row.max_update} updates"] if updates < row.max_update else []
+        missing = [f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items()]
+        return "; ".join([figures, *tests, *chosen, *early, *missing])
+
+
+def generation(row: Row, checkpoint: Path, subset: str, references: bool) -> Flags:
+    """The run's own flags of translating a split, or of scoring its references."""
+    return {
+        "task": row.train.get("task", DEFAULT_TASK),
+        "path": str(checkpoint),
+        "gen-subset": subset,
+        "log-format": "none",
+        # fairseq's default of 8 drops a last batch whose size is not a multiple of 8: up to seven sentences
+        "required-batch-size-multiple": "1",
+        "score-reference": references,
+        **dict.fromkeys(("quiet", "results-path", "scoring", "num-shards", "shard-id"), False),
+    }
+
+
+def _penalty_steps(row: Row) -> dict[str, str]:
+    """The step of each length penalty that is tried on the validation split."""
+    return {value: f"lenpen-{value}" for value in row.lenpen}
+
+
+def chosen_penalty(row: Row, state: State) -> dict[str, Any] | None:
+    """The length penalty with the highest BLEU on the validation split, of equal ones the first, and each one's BLEU;
+    None before all were tried, or where the row gives one."""
+    steps = _penalty_steps(row)
+    if not steps or not set(steps.values()) <= set(state):
+        return None
+    bleu = {value: state[step]["bleu"] for value, step in steps.items()}
+    return {"lenpen": float(max(bleu, key=bleu.__getitem__)), "valid_bleu": bleu}
+
+
+def test_digests(run: Run, test: str) -> dict[str, str]:
+    """Of the text and the trees of one of ``run.further``, where they are known and read."""
+    trees = trees_read_by(run.row, run.data, [run.further[test]])
+    return {key: digest for key, digest in {"data_hash": run.data.tests.get(test), "trees": trees}.items() if digest}
+
+
+def is_of_test(run: Run, test: str, measured: dict[str, Any]) -> bool:
+    """Whether something was measured on one of ``run.further`` as it is now; of trees earlier versions kept nothing."""
+    now = test_digests(run, test)
+    trees = measured.get("trees", now.get("trees"))
+    return (measured.get("data_hash"), trees) == (now.get("data_hash"), now.get("trees"))
+
+
+def _validation_bleu(run: Run, log: Path) -> float:
+    """BLEU of a translation of the validation split, as that of the test set.
+
+    Raises:
+        ValueError: translations are missing.
+    """
+    from fairseq_diverse.metrics.scores import read_translations, sacrebleu_result
+    from fairseq_diverse.preparation.pipeline import lowercased
+
+    references = read_lines(run.data.path / "text" / f"valid.{run.data.target}")
+    hypotheses = read_translations(log, run.data.path)
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{log}: {len(hypotheses)} translations of the validation split's {len(references)} sentences")
+    return round(sacrebleu_result("bleu", hypotheses, references, run.data.target, lowercased(run.data.path)).score, 4)
+
+
+def _scored(run: Run, test: str = "") -> Summary:
+    """What is measured on the first test set, or on a further one."""
+    from fairseq_diverse.metrics.scores import read_translations, score
+    from fairseq_diverse.preparation.pipeline import lowercased
+
+    end = f"-{test}" if test else ""
+    references = read_lines(run.data.path / "text" / f"{run.split_of(test)}.{run.data.target}")
+    hypotheses = read_translations(run.directory / f"generate{end}.log", run.data.path)
+    nll = logs.reference_nll(run.directory / f"reference{end}.log")
+    if not len(hypotheses) == len(references) == len(nll):
+        raise ValueError(
+            f"{run.directory}: {test or 'test'}: {len(hypotheses)} translations and {len(nll)} scored references of "
+            f"{len(references)}"
+        )
+    with atomic_write(run.directory / f"{test or 'test'}.hyp") as f:
+        f.writelines(line + "\n" for line in hypotheses)
+    scores = score(hypotheses, references, run.data.target, lowercased(run.data.path))
+    return {
+        "language": run.data.target,
+        "metrics": scores.as_dict(),
+        "test_nll": [round(value, 3) for value in nll],
+        "bleu_counts": scores.statistics["bleu"][:, : 2 + ORDERS].astype(int).tolist(),
+    }
+
+
+def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
+    """The summary, or its part of a further test set, with the metrics that the run's row wants and it lacks.
+
+    A metric that cannot be computed here is in ``missing`` with the reason.
+    """
+    from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
+    from fairseq_diverse.preparation.pipeline import lowercased
+
+    wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
+    if not wanted:
+        return summary
+    source, target = (
+        read_lines(run.data.path / "text" / f"{run.split_of(test)}.{language}")
+        for language in (run.data.source, run.data.target)
+    )
+    hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
+    given = Texts(hypotheses, target, run.data.target, source, lowercase=lowercased(run.data.path))
+    metrics, signatures, missing = summary["metrics"], {}, {}
+    for name in wanted:
+        try:
+            result = CATALOGUE[name].compute(given)
+        except ValueError as error:
+            missing[name] = str(error).splitlines()[0]
+        else:
+            metrics = metrics | {name: round(result.score, 4)}
+            signatures[name] = result.signature
+    metrics = metrics | {"signatures": metrics["signatures"] | signatures}
+    before = {name: why for name, why in summary.get("missing", {}).items() if name not in metrics}
+    return summary | {"metrics": metrics, "missing": before | missing}
+
+
+def _heads(run: Run) -> dict[str, dict[str, Any]]:
+    attentions = (read_json(run.directory / "heads.json") or {})["attentions"]
+    return {
+        place: {name: value if value is None else round(value, 5) for name, value in figures.items()}
+        for place, figures in attentions.items()
+    }

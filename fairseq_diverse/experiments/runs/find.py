@@ -1,0 +1,112 @@
+"""The data sets and runs that the rows of a table mean."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.inputs import kept_digests, read_by, refused_trees, trees_read_by
+from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
+from fairseq_diverse.experiments.names import NAME_BYTES
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.preparation import glue
+from fairseq_diverse.support.paths import config_names, config_path, runs_dir
+
+UNPREPARED = "unprepared"  # in place of a key, which needs the data
+
+
+def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet:
+    """The data set that a name or a path means.
+
+    Raises:
+        ValueError: it is not prepared (unless ``dry``), or unknown; says what to do.
+    """
+    from fairseq_diverse.preparation import DataConfig
+    from fairseq_diverse.preparation.pipeline import FILE, entry, glue_task, languages, read_record, test_sets
+
+    folders = [(root or runs_dir()) / "data" / name, Path(name).resolve()]
+    for path in folders:
+        if (path / FILE).is_file():
+            record = read_record(path)
+            text_hash, task = entry(path, record, "hash"), glue_task(record) or ""
+            if task and task not in glue.TASKS:
+                raise ValueError(f"{path / FILE}: {task!r} is no task of GLUE that this version knows")
+            return DataSet(path.name, path, *languages(path, record), text_hash, test_sets(path, record), task)
+    data = next((data for kind in KINDS.values() if (data := kind.find_data(name, folders))), None)
+    if data is None:
+        if name not in config_names("data"):
+            raise ValueError(
+                f"data set {name}: neither a known name nor a folder made by `fairseq-diverse prepare`; "
+                f"known: {', '.join(config_names('data'))}"
+            )
+        config = DataConfig.load(config_path("data", name))
+        source, target = config.languages if config.translates else (config.languages[0], "")
+        how = f"--raw RAW_DIR --out {folders[0]}"
+        data = DataSet(name, folders[0], source, target, None, dict.fromkeys(config.tests), preparation=how)
+    if data.hash is None and not dry:
+        raise ValueError(f"data set {name} is not prepared; run: fairseq-diverse prepare {name} {data.preparation}")
+    return data
+
+
+def find_runs(
+    rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, root: Path | None = None, cpu: bool | None = None
+) -> list[Run]:
+    """The runs of rows and seeds, row by row; an equal earlier run's directory is used, whatever its row was called.
+
+    Args:
+        dry: accept data sets that are known but not prepared.
+        root: the folder of runs (default: ``runs_dir()``).
+        cpu: run without a GPU; by default where torch, which takes a second to import, finds none.
+    """
+    root = root or runs_dir()
+    every = [*rows, *(row.first for row in rows if row.first)]
+    by_name = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
+    for row in every:
+        first = by_name[row.first.data] if row.first and not dry else None
+        kind_of(row).check_data(row, by_name[row.data], first)
+        if isinstance(row.pretrained, str) and row.pretrained and not dry and not Path(row.pretrained).is_file():
+            raise ValueError(
+                f"row {row.name}: pretrained: {row.pretrained}: neither a row of this table nor a checkpoint; give one "
+                "with --set pretrained=FILE"
+            )
+    if cpu is None:
+        import torch
+
+        cpu = not torch.cuda.is_available()
+    read = read_by(every)
+
+    def runs_of(row: Row) -> list[Run]:
+        data, first = by_name[row.data], row.first
+        by_flag = read[row.name]
+        if first:
+            files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
+            by_flag = by_flag | {"pretrained": "".join([by_name[first.data].hash or "", *files])}
+        trees = trees_read_by(row, data)
+        called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
+        called = called.encode()[:NAME_BYTES].decode(errors="ignore")
+
+        def key_of(digests: Mapping[str, str]) -> str:
+            return row.key("".join([str(data.hash), trees, *digests.values()])) if data.hash else UNPREPARED
+
+        kept = map(key_of, kept_digests(by_flag, root, called))  # of files that are gone since
+        key = [key_of(by_flag), *(one for one in kept if any(root.glob(f"{called}-{one}")))][-1]
+        existing = sorted(root.glob(f"*-{key}")) if data.hash else []
+        new = root / f"{called}-{key}"
+        parent = parents.setdefault(key if data.hash else new.name, existing[0] if existing else new)
+        for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
+            if os.pathsep in str(path) or "${" in str(path):
+                raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
+        firsts = runs_of(first) if first else [None] * len(seeds)
+        folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
+        of_seeds = zip(seeds, folders, firsts, strict=True)
+        return [Run(row, s, data, cpu, folder / f"seed{s}", first, read=by_flag) for s, folder, first in of_seeds]
+
+    parents: dict[str, Path] = {}  # of equal rows one
+    runs: list[Run] = []
+    for row in rows:
+        runs += runs_of(row)
+        if not dry and (why := refused_trees(row, runs[-1].data)):
+            raise ValueError(f"row {row.name}: {why}")
+    return runs

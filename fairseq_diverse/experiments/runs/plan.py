@@ -1,0 +1,70 @@
+"""The steps of a run: a command line each, for Python and for a shell."""
+
+import shlex
+import sys
+from collections.abc import Mapping
+
+from fairseq_diverse.experiments.flags import averaging, common, defaults, machinery, portable, to_arguments
+from fairseq_diverse.experiments.kinds.kind import State, kind_of
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.run import Run
+
+
+def steps_of(run: Run, state: State) -> dict[str, list[str]]:
+    """The command line of every step, in their order: training, averaging, and those of the row's kind.
+
+    Args:
+        state: of the run's folder; a step may depend on what those before measured.
+    """
+    row, kind = run.row, kind_of(run.row)
+    flags = common(*kind.languages(run.data), run.cpu, row.user_dir) | machinery(row, run.seed, run.checkpoints)
+    flags |= defaults(run.cpu) | kind.training(run) | row.train
+    if run.pretrained:
+        flags["finetune-from-model"] = str(run.pretrained)
+    if run.tracking.tensorboard:
+        flags["tensorboard-logdir"] = str(run.tracking.tensorboard / run.directory.parent.name / run.directory.name)
+    if run.tracking.wandb:
+        flags["wandb-project"] = run.tracking.wandb
+    steps = {"train": ["-m", "fairseq_cli.train", str(run.data.path), *to_arguments(flags)]}
+    if row.average:
+        which = ["--checkpoints", str(run.checkpoints), *to_arguments(averaging(row)), "--strict"]
+        steps["average"] = ["-m", "fairseq_diverse.cli", "average", *which, "--out", str(run.checkpoint)]
+    steps |= kind.steps(run, state)
+    return {step: [sys.executable, *command] for step, command in steps.items()}
+
+
+def variables(run: Run, step: str) -> dict[str, str]:
+    """The variables of one step: a training's name in Weights & Biases, and its id, under which it resumes."""
+    if step != "train" or not run.tracking.wandb:
+        return {}
+    return {"WANDB_NAME": run.name, "WANDB_RUN_ID": f"{run.key}-seed{run.seed}", "WANDB_RESUME": "allow"}
+
+
+def lines_of(run: Run, state: State, environment: Mapping[str, str]) -> dict[str, str]:
+    """The command line for a shell by step; a line that no step runs is before that of the step that it is for."""
+    lines = {}
+    for step, command in steps_of(run, state).items():
+        settings = (f"{name}={shlex.quote(value)}" for name, value in {**environment, **variables(run, step)}.items())
+        lines[step] = f"{' '.join(settings)} {shlex.join(command)}"
+    return kind_of(run.row).shell_lines(run, state, lines)
+
+
+def readable_lines(run: Run, state: State) -> dict[str, str]:
+    """The command line of every step without the folders of this machine: ``fairseq-train DATA ...``."""
+    lines = {}
+    for step, (_, _, program, *words) in steps_of(run, state).items():
+        name = program.replace("fairseq_cli.", "fairseq-").replace("fairseq_diverse.cli", "fairseq-diverse")
+        lines[step] = shlex.join([name, *map(portable, words)])
+    return lines
+
+
+def refuse_own(row: Row) -> None:
+    """Raise ``ValueError`` where a row sets a flag that is the run's own."""
+    given = {"train": row.train, "generate": row.generate}
+    for section, own in kind_of(row).own_flags(row).items():
+        if taken := [flag for flag in given[section] if flag in own]:
+            name = taken[0] if section == "train" else f"{section}.{taken[0]}"
+            raise ValueError(
+                f"row {row.name}: {name}: `fairseq-diverse run` sets this flag by itself; leave it out (seeds are "
+                "given by --seeds, another data set by --data, the folder of runs by $FAIRSEQ_DIVERSE_RUNS)"
+            )
