@@ -20,6 +20,7 @@ from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import AVX2
+from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation.glue import split_name
 from fairseq_diverse.support.paths import config_names
