@@ -77,11 +77,6 @@ def relation(left: int, right: int) -> str:
     return "<" if left & right == left else ">" if left & right == right else "#"
 
 
-def operators(formula: Sequence[str]) -> int:
-    """The number of operators of a formula."""
-    return sum(symbol in OPERATORS for symbol in formula)
-
-
 def random_formula(count: int, variables: Sequence[str], rng: random.Random) -> list[str]:
     """The symbols of a random formula with ``count`` operators.
 

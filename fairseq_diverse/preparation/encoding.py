@@ -4,17 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.preparation import pipeline
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
-from fairseq_diverse.preparation.pipeline import (
-    AGAIN,
-    FILE,
-    MOSES,
-    TRUECASING,
-    glue_task,
-    inside,
-    languages,
-    read_record,
-)
 
 GPT2 = ("encoder.json", "vocab.bpe", "dict.txt")
 GPT2_ORIGIN = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
@@ -56,19 +47,19 @@ def of_data(folder: Path) -> Encoding:
     Raises:
         ValueError: it is not prepared, damaged, or of two languages.
     """
-    record = read_record(folder)
-    if languages(folder, record)[1]:
+    record = pipeline.read_record(folder)
+    if pipeline.languages(folder, record)[1]:
         raise ValueError(f"{folder}: of two languages; take one prepared with --monolingual")
     try:
         side = next(iter(record["config"]["sides"]))
         bpe, names = record["bpe"], (record["bpe"]["model"], record["bpe"]["vocabulary"], record["truecaser"])
-        model, vocabulary, truecaser = (of[side] and inside(folder, of[side]) for of in names)
+        model, vocabulary, truecaser = (of[side] and pipeline.inside(folder, of[side]) for of in names)
         given = record["config"]["sides"][side]
         steps = {key: given[key] for key in ("language", *SIDE_DEFAULTS)}
         steps |= {key: given[key] for key in ("rules",) if key in given}
         settings = {key: value for key, value in bpe.items() if key not in ("model", "vocabulary")}
-        dictionary = folder / (f"{side}/dict.txt" if glue_task(record) else "dict.txt")
-        moses = record.get(TRUECASING) == MOSES
+        dictionary = folder / (f"{side}/dict.txt" if pipeline.glue_task(record) else "dict.txt")
+        moses = record.get(pipeline.TRUECASING) == pipeline.MOSES
         return Encoding(steps, settings, dictionary, model, vocabulary, truecaser, moses)
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise ValueError(f"{folder / FILE}: incomplete ({error}); {AGAIN}") from None
+        raise ValueError(f"{folder / pipeline.FILE}: incomplete ({error}); {pipeline.AGAIN}") from None

@@ -27,14 +27,8 @@ STYLES = list(
 SENTENCES = ":"  # line of a bar that is over test sentences, not over seeds
 # the first installed one draws the characters that matplotlib's default font lacks
 EAST_ASIAN_FONTS = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Source Han Sans SC",
-    "WenQuanYi Zen Hei",
-    "PingFang SC",
-    "Hiragino Sans GB",
-    "Microsoft YaHei",
-    "SimHei",
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei"),
+    *("PingFang SC", "Hiragino Sans GB", "Microsoft YaHei", "SimHei"),
 )
 
 
