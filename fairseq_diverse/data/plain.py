@@ -48,13 +48,8 @@ PLAIN_DATA = {
 
 
 def download_plain(data: PlainData, folder: Path, download: bool = True) -> None:
-    """Bring the files into ``folder``; those that are there stay as they are.
-
-    Raises:
-        ValueError: files are missing and cannot be downloaded or must not be.
-    """
-    addresses = {name: f"{data.address}/{name}" for name in data.files}
-    fetch(Sources(addresses, {}, {}, {}, 0, {}), folder, download, "file")
+    """Bring the files into ``folder``; arguments and errors as of ``fetch``."""
+    fetch(Sources({name: f"{data.address}/{name}" for name in data.files}, {}, {}, {}, 0, {}), folder, download, "file")
 
 
 def put_plain(data: PlainData, raw: Path, out: Path, overwrite: bool = False) -> bool:

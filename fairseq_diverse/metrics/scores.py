@@ -87,11 +87,6 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     )
 
 
-def sentence_statistics(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str) -> np.ndarray:
-    """(sentences, n) counts; their sum over any sentences is what `corpus_score` takes."""
-    return result_by(sacrebleu_metric(name, language), hypotheses, references).statistics
-
-
 def corpus_score(name: str, statistics: np.ndarray, language: str) -> float:
     """The score that sacreBLEU computes from counts (n,) summed over a corpus."""
     return float(sacrebleu_metric(name, language)._compute_score_from_stats(list(statistics)).score)

@@ -5,50 +5,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from fairseq_diverse.metrics.scores import corpus_score, sentence_statistics
+from fairseq_diverse.metrics.scores import corpus_score
 
 RESAMPLES = 10_000
 TRIALS = 10_000  # of approximate randomization, as in sacreBLEU
 SEED = 12345  # sacreBLEU's
 CHUNK = 250  # resamples whose sentences are drawn at once
-
-
-def bootstrap_interval(
-    system: Sequence[str],
-    references: Sequence[str],
-    language: str = "",
-    metric: str = "bleu",
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
-) -> tuple[float, float]:
-    """95% bootstrap interval of the score of detokenized text, by resampling sentences.
-
-    Source: Koehn (2004); the resamples are those of sacreBLEU with the same seed.
-    """
-    statistics = sentence_statistics(metric, system, references, language)
-    return interval(bootstrap_scores(statistics, metric, language, resamples, seed))
-
-
-def paired_bootstrap(
-    baseline: Sequence[str],
-    system: Sequence[str],
-    references: Sequence[str],
-    language: str = "",
-    metric: str = "bleu",
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
-) -> tuple[float, float]:
-    """Difference of two systems' scores, system - baseline, and its two-sided p-value.
-
-        p = (1 + #{b : |d_b - mean(d)| >= |delta|}) / (resamples + 1),    d_b the difference in resample b
-
-    Source: Koehn (2004) for the paired resamples, Riezler and Maxwell (2005) for the shift by their mean. Unlike
-    ``sacrebleu --paired-bs``, which shifts |d_b|, it is two-sided throughout, and equal systems have p = 1.
-    """
-    statistics = [sentence_statistics(metric, side, references, language) for side in (baseline, system)]
-    before, after = (bootstrap_scores(one, metric, language, resamples, seed) for one in statistics)
-    delta = corpus_score(metric, statistics[1].sum(0), language) - corpus_score(metric, statistics[0].sum(0), language)
-    return delta, p_value(before, after, delta)
 
 
 def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, float, float]:
@@ -82,7 +44,7 @@ def bootstrap_scores(
     """(resamples,) corpus scores of as many sentences, drawn with replacement: the same ones for every system.
 
     Args:
-        statistics: (sentences, n) counts, `sentence_statistics`.
+        statistics: (sentences, n) counts, of a `Result`.
     """
     if metric == "bleu":
         return bleu_scores(resampled_sums(statistics, resamples, seed))
@@ -179,14 +141,20 @@ def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple
 
 
 def interval(scores: np.ndarray) -> tuple[float, float]:
-    """The range of the middle 95% of bootstrapped scores, as sacreBLEU cuts it."""
+    """The range of the middle 95% of bootstrapped scores, as sacreBLEU cuts it. Source: Koehn (2004)."""
     cut = len(scores) // 40
     ordered = np.sort(scores)
     return float(ordered[cut]), float(ordered[len(scores) - cut - 1])
 
 
 def p_value(baseline: np.ndarray, system: np.ndarray, delta: float) -> float:
-    """Two-sided p-value of a difference from both systems' scores in the same resamples; see `paired_bootstrap`."""
+    """Two-sided p-value of a difference from both systems' scores in the same resamples (paired bootstrap).
+
+        p = (1 + #{b : |d_b - mean(d)| >= |delta|}) / (resamples + 1),    d_b the difference in resample b
+
+    Source: Koehn (2004) for the paired resamples, Riezler and Maxwell (2005) for the shift by their mean. Unlike
+    ``sacrebleu --paired-bs``, which shifts |d_b|, it is two-sided throughout, and equal systems have p = 1.
+    """
     differences = system - baseline
     as_large = np.abs(differences - differences.mean()) >= abs(delta) - 1e-9  # equal systems: 0 >= 0
     return (1 + int(as_large.sum())) / (len(differences) + 1)

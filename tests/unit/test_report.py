@@ -16,8 +16,8 @@ from fairseq_diverse.experiments import where_run
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.metrics.scores import score
-from fairseq_diverse.metrics.significance import bootstrap_interval
+from fairseq_diverse.metrics.scores import sacrebleu_result, score
+from fairseq_diverse.metrics.significance import bootstrap_scores, interval
 from fairseq_diverse.reports import comparison, formats, report
 from fairseq_diverse.reports.accuracy_report import (
     accuracy_cells,
@@ -137,7 +137,8 @@ def test_differences_over_seeds_are_dunnetts(table):
             assert line[f"{prefix}seed_error"] == pytest.approx(error)
     assert lines["fourth"]["untested"] == "one seed" and "seed_p" not in lines["fourth"]
     assert lines["third"]["nll_seed_rows"] == 2  # tested together
-    low, high = bootstrap_interval(["Das war ganz anders ."] * 9 + REFERENCES[9:], REFERENCES, "de")
+    result = sacrebleu_result("bleu", ["Das war ganz anders ."] * 9 + REFERENCES[9:], REFERENCES, "de")
+    low, high = interval(bootstrap_scores(result.statistics, "bleu", "de"))
     assert lines["fourth"]["bleu_interval"] == pytest.approx((high - low) / 2)
     header, *shown = report.to_cells(list(lines.values()))
     cells = {row[0]: dict(zip(header, row, strict=True)) for row in shown}

@@ -14,14 +14,8 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.metrics.scores import corpus_score, read_translations, score, sentence_statistics
-from fairseq_diverse.metrics.significance import (
-    bootstrap_interval,
-    bootstrap_scores,
-    paired_bootstrap,
-    paired_difference,
-    resampled_sums,
-)
+from fairseq_diverse.metrics.scores import corpus_score, read_translations, sacrebleu_result, score
+from fairseq_diverse.metrics.significance import bootstrap_scores, interval, p_value, paired_difference, resampled_sums
 from fairseq_diverse.metrics.words import check_language, tokenizer_name
 from tests.unit.conftest import RECORD
 
@@ -85,9 +79,21 @@ def test_bad_hypotheses_score_without_errors():
         score([], [])
 
 
+def drawn(hypotheses, resamples=10_000):
+    """BLEU, and BLEU of resampled sentences."""
+    result = sacrebleu_result("bleu", hypotheses, REFERENCES, "")
+    return result.score, bootstrap_scores(result.statistics, "bleu", "", resamples)
+
+
+def paired_bootstrap(baseline, system, resamples=10_000):
+    """The difference in BLEU, and its p-value."""
+    (one, before), (other, after) = drawn(baseline, resamples), drawn(system, resamples)
+    return other - one, p_value(before, after, other - one)
+
+
 def test_interval_is_sacrebleus():
     expected = BLEU().corpus_score(FAIR, [REFERENCES], n_bootstrap=1000)
-    low, high = bootstrap_interval(FAIR, REFERENCES, resamples=1000)
+    low, high = interval(drawn(FAIR, 1000)[1])
     assert (high - low) / 2 == pytest.approx(expected._ci, abs=1e-4)
     assert low < score(FAIR, REFERENCES).bleu < high
 
@@ -99,7 +105,7 @@ def test_resamples_are_sums_of_the_drawn_sentences(resamples):
     cases = ((short, REFERENCES[:5]), (["x"] * 5, REFERENCES[:5]), (short[:2], short[:2]))  # the last: no 3-grams
     longer = [f"{line} {line}" for line in REFERENCES]
     for hypotheses, references in ((FAIR, REFERENCES), (longer, REFERENCES), *cases):
-        counts = sentence_statistics("bleu", hypotheses, references, "de")
+        counts = sacrebleu_result("bleu", hypotheses, references, "de").statistics
         drawn = np.random.default_rng(12345).choice(len(counts), size=(resamples, len(counts)), replace=True)
         expected = [counts[rows].sum(0) for rows in drawn]
         np.testing.assert_array_equal(resampled_sums(counts, resamples), expected)
@@ -113,16 +119,16 @@ def test_paired_bootstrap_agrees_with_approximate_randomization():
     for system in (GOOD, POOR, noisy(REFERENCES, 0.12, 5), noisy(REFERENCES, 0.13, 6)):
         test = PairedTest([("a", FAIR), ("b", system)], {"BLEU": BLEU()}, [REFERENCES], "ar", n_samples=2000)
         expected = test()[1]["BLEU"][1]
-        delta, p = paired_bootstrap(FAIR, system, REFERENCES)
+        delta, p = paired_bootstrap(FAIR, system)
         assert delta == pytest.approx(expected.score - score(FAIR, REFERENCES).bleu)
         assert p == pytest.approx(expected.p_value, abs=0.05)
 
 
 def test_paired_bootstrap_of_equal_and_of_different_systems():
-    assert paired_bootstrap(FAIR, FAIR, REFERENCES) == (0.0, 1.0)
-    delta, p = paired_bootstrap(FAIR, POOR, REFERENCES)
+    assert paired_bootstrap(FAIR, FAIR) == (0.0, 1.0)
+    delta, p = paired_bootstrap(FAIR, POOR)
     assert delta < 0 and p == pytest.approx(1 / 10_001)
-    assert paired_bootstrap(POOR, FAIR, REFERENCES) == (pytest.approx(-delta), pytest.approx(p))
+    assert paired_bootstrap(POOR, FAIR) == (pytest.approx(-delta), pytest.approx(p))
 
 
 def test_paired_bootstrap_keeps_its_level():
@@ -132,7 +138,7 @@ def test_paired_bootstrap_keeps_its_level():
     for seed in range(100):
         swap = np.random.default_rng(seed).random(len(one)) < 0.5
         pairs = [(b, a) if s else (a, b) for a, b, s in zip(one, two, swap, strict=True)]
-        values.append(paired_bootstrap(*map(list, zip(*pairs, strict=True)), REFERENCES, resamples=100)[1])
+        values.append(paired_bootstrap(*map(list, zip(*pairs, strict=True)), 100)[1])
     assert 0.03 <= np.mean(np.array(values) < 0.1) <= 0.2
     assert 0.35 <= np.mean(values) <= 0.65
 
@@ -264,7 +270,7 @@ def test_command_prints_and_writes_every_system(files, tmp_path, capsys):
     assert header.split() == ["system", "BLEU", "±", "chrF", "TER", "length", "Δ", "BLEU", "p"]
     baseline, system = json.loads(out.read_text())["systems"]
     assert first.split()[:2] == [files["fair"], f"{baseline['bleu']:.2f}"] and first.split()[-1] == "baseline"
-    delta, p = paired_bootstrap(FAIR, GOOD, REFERENCES)
+    delta, p = paired_bootstrap(FAIR, GOOD)
     assert second.split()[0] == files["good"] and second.split()[-2:] == [f"{delta:+.2f}", "<0.001"] and p < 0.001
     assert system["delta"] == pytest.approx(delta, abs=1e-4) and system["p"] == pytest.approx(p, abs=1e-4)
 
