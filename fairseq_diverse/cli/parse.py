@@ -45,7 +45,7 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.support.languages import base_language
-    from fairseq_diverse.support.processes import Busy
+    from fairseq_diverse.support.processes import Busy, cores
     from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, shard_path
     from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
 
@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> None:
     if args.slurm is not None:
         return _queue(args)
     gpus = _gpus() if args.device == "cuda" else []
-    workers = args.workers or len(gpus or os.sched_getaffinity(0))
+    workers = args.workers or len(gpus) or cores()
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
         whole, out = out, shard_path(out, *shard) if args.shard else out

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.processes import cores
 
 if TYPE_CHECKING:
     from fairseq_diverse.experiments.run import Run, Tracking
@@ -188,8 +189,7 @@ def main(args: argparse.Namespace) -> int:
         if not args.dry_run:
             raise ValueError(line)
         print(f"warning: {line}", file=sys.stderr)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = 1 if args.same_arithmetic else max(1, cores // args.jobs)
+    share = 1 if args.same_arithmetic else max(1, cores() // args.jobs)
     asked = os.environ.get("OMP_NUM_THREADS") or str(share)
     if not re.fullmatch("[1-9][0-9]{,5}", asked):
         raise ValueError(f"OMP_NUM_THREADS={asked}: a number of threads above 0 expected")

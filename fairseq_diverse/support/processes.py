@@ -77,6 +77,11 @@ def signals_deferred() -> Iterator[None]:
             signal.raise_signal(received)
 
 
+def cores() -> int:
+    """The number of cores that this process may use, or of the machine where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def alive(process: int) -> bool:
     """Whether a process of that number runs on this machine; zombies do not count."""
     import psutil  # here, since `doctor` runs without it
