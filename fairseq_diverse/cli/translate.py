@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -98,8 +98,6 @@ class Translator:
         from fairseq_diverse.host.programs import generation_settings
         from fairseq_diverse.models.loading import load_models, require_translation
         from fairseq_diverse.preparation import Preprocessing
-        from fairseq_diverse.preparation.pipeline import FILE
-        from fairseq_diverse.syntax.parsers import KINDS, located, parser_of, recorded_parsers
 
         self.args = args
         self.preprocessing = Preprocessing.load(args.data)
@@ -122,38 +120,40 @@ class Translator:
         needed = dict.fromkeys(
             kind for m in self.models for kind in getattr(getattr(m.encoder, "plan", None), "trees", ())
         )
-        for kind in KINDS:
-            for flag in (kind, f"{kind}_model"):
-                if (value := getattr(args, flag)) and kind not in needed:
-                    raise ValueError(
-                        f"--{flag.replace('_', '-')} {value}: this model uses no {kind} trees; leave it out"
-                    )
-            if getattr(args, kind) and getattr(args, f"{kind}_model"):
-                raise ValueError(f"--{kind} and --{kind}-model: give one, the trees or a parser")
+        files, parsers = self._given_trees(needed)
         self.trees = None
         if needed:
             from fairseq_diverse.data.live_trees import LiveTrees
 
-            files = {kind: path for kind in KINDS if (path := getattr(args, kind))}
-            where = f"{Path(args.data) / FILE}"
-            recorded = recorded_parsers(self.preprocessing.record, where)
-            if self.preprocessing.source != self.preprocessing.record["source"]:  # the parsers are of the other side
-                recorded = {}
-            parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
-            for kind in KINDS:
-                if model := getattr(args, f"{kind}_model"):
-                    how = {
-                        "parser": parser_of(kind, model),
-                        "model": located(model),
-                        "language": self.preprocessing.source,
-                    }
-                    parsers[kind] = how | {"given": f"--{kind}-model"}
             self.trees = LiveTrees(list(needed), parsers, files, self.preprocessing.record["bpe"]["kind"])
             for kind, parser in self.trees.parsers.items():
                 how = parsers[kind]
                 print(f"{kind} trees: {how['parser']} {parser.path} ({how['given']})", file=sys.stderr)
         self.count = 0
         self.noticed: dict[str, list[int]] = {"too long, not translated": [], "without a usable tree": []}
+
+    def _given_trees(self, needed: Collection[str]) -> tuple[dict[str, Path], dict[str, dict[str, str]]]:
+        """By kind, the files of trees and the parsers that the flags name, or the data's record."""
+        from fairseq_diverse.preparation.pipeline import FILE
+        from fairseq_diverse.syntax.parsers import KINDS, located, parser_of, recorded_parsers
+
+        files, parsers, source = {}, {}, self.preprocessing.source
+        if needed and source == self.preprocessing.record["source"]:  # else the recorded parsers are of the other side
+            where = f"{Path(self.args.data) / FILE}"
+            recorded = recorded_parsers(self.preprocessing.record, where)
+            parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
+        for kind in KINDS:
+            file, model = getattr(self.args, kind), getattr(self.args, f"{kind}_model")
+            if (file or model) and kind not in needed:
+                flag = f"--{kind} {file}" if file else f"--{kind}-model {model}"
+                raise ValueError(f"{flag}: this model uses no {kind} trees; leave it out")
+            if file and model:
+                raise ValueError(f"--{kind} and --{kind}-model: give one, the trees or a parser")
+            files |= {kind: file} if file else {}
+            if model:
+                how = {"parser": parser_of(kind, model), "model": located(model), "language": source}
+                parsers[kind] = how | {"given": f"--{kind}-model"}
+        return files, parsers
 
     def __call__(self, lines: Sequence[str]) -> list[list[tuple[float, str]]]:
         import torch
