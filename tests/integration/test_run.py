@@ -78,15 +78,9 @@ def call(runs: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return cli(*arguments, env=environment(runs))
 
 
-def call_anew(runs: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """In a new Python process, as a user runs it."""
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(runs), timeout=600)
-
-
 @pytest.fixture(scope="module")
 def finished(folder) -> subprocess.CompletedProcess[str]:
-    return call_anew(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline,wrong", "--jobs", 2)
+    return call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline,wrong", "--jobs", 2)
 
 
 def test_missing_trees_are_said_before_anything_is_trained(folder, tmp_path):
