@@ -19,7 +19,6 @@ fi
 archives=$1 out=$2
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-command=$here/../.venv/bin/fairseq-diverse
-[[ -x $command ]] || command=fairseq-diverse
-"$command" prepare "${data}_${pair/-/_}" --archives "$archives" --out "$out" "${@:3}"
+export PATH=$here/../.venv/bin:$PATH
+fairseq-diverse prepare "${data}_${pair/-/_}" --archives "$archives" --out "$out" "${@:3}"
 [[ -z ${TREES:-} ]] || "$here/add-trees.sh" "$out" "$TREES"

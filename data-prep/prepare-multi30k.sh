@@ -17,7 +17,6 @@ fi
 raw=$1 out=$2
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-command=$here/../.venv/bin/fairseq-diverse
-[[ -x $command ]] || command=fairseq-diverse
-"$command" prepare "multi30k_${pair/-/_}" --raw "$raw" --out "$out" "${@:3}"
+export PATH=$here/../.venv/bin:$PATH
+fairseq-diverse prepare "multi30k_${pair/-/_}" --raw "$raw" --out "$out" "${@:3}"
 [[ -z ${TREES:-} ]] || "$here/add-trees.sh" "$out" "$TREES"

@@ -35,6 +35,7 @@ print(",".join(row["row"] for row in sorted(found, key=lambda row: row["nll_delt
 fi
 [[ " $* " != *" --seeds"[\ =]* ]] || seeds=
 if [[ " $* " == *" --dry-run "* ]]; then
-    exec fairseq-diverse run "comparison-$corpus" "${rows[@]}" ${seeds:+--seeds $seeds} "$@"
+    fairseq-diverse run "comparison-$corpus" "${rows[@]}" ${seeds:+--seeds $seeds} "$@"
+    exit
 fi
 exec "$root/scripts/table.sh" comparison "$corpus" "${rows[@]}" ${seeds:+--seeds $seeds} "$@"

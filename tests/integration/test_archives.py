@@ -27,6 +27,8 @@ LEXICON = WORDS | {
 }
 Archives = dict[str, dict[str, bytes]]
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 
 def sentence(language: str, number: int) -> str:
     words = LEXICON[language]
@@ -253,11 +255,10 @@ SMALL = {
 
 
 def call(command: list[object], folder: Path, fails: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
     if command[0] == COMMAND:
         done = cli(*command[1:], cwd=folder)
     else:
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=folder, env=environment)
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=folder)
     assert done.returncode == fails, done.stderr
     return done
 

@@ -2,31 +2,30 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint, save_checkpoint
-from tests.integration.commands import TINY, make_data
+from tests.integration.commands import TINY, Fork, make_data, run
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "temperature"
 PACKAGE = FOLDER.parents[1] / "fairseq_diverse"
 
 
 def command(module, *args):
-    command = [sys.executable, "-m", module, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    """In a fork, which the folder's mechanism does not leave."""
+    return Fork([sys.executable, "-m", module, *map(str, args)]).wait()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
+    """In a new process, in which the folder registers the package with fairseq."""
     folder = tmp_path_factory.mktemp("own")
     data = make_data(folder)
     flags = [*TINY.split(), "--user-dir", FOLDER, "--temperature-on", "encoder,cross:1", "--temperature-initial", "2"]
-    done = command("fairseq_cli.train", data, *flags, "--max-update", 3, "--save-dir", folder / "checkpoints")
-    assert done.returncode == 0, done.stderr[-2000:]
+    run("train", data, *flags, "--max-update", 3, "--save-dir", folder / "checkpoints", user_dir=False)
     return data, folder / "checkpoints" / "checkpoint_last.pt"
 
 
