@@ -12,7 +12,7 @@ from fairseq_diverse.support.yaml_files import shown
 T = TypeVar("T")
 STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")  # of msgspec's paths: a field, a place in a list, any key
 NAMES = {
-    **{"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "nothing"},
+    **{"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"},
     **{"array": "a list", "object": "a list of `key: value`"},
 }
 
@@ -29,8 +29,13 @@ def typed(content: Any, kind: type[T], where: str) -> T:
         text, _, path = str(error).partition(" - at `")
         keys, value = _place(content, kind, path.strip("`"), str(error))
     if expected := re.match("Expected `(.*)`, got", text):
-        names = [NAMES.get(name, name) for name in expected[1].split(" | ")]
+        kinds = [kind for kind in expected[1].split(" | ") if kind != "null"]
+        if "str" in kinds:  # 4 is text, too
+            kinds = [kind for kind in kinds if kind not in ("int", "float")]
+        names = [NAMES.get(kind, kind) for kind in kinds]
         text = f"{' or '.join(names)} expected, not {shown(value)}"
+    elif bounded := re.match("Expected `(.*)` (.*)", text):
+        text = f"{NAMES.get(bounded[1], bounded[1])} {bounded[2]} expected, not {shown(value)}"
     elif missing := re.match("Object missing required field `(.*)`", text):
         text = f"no `{missing[1]}`"
     raise ValueError(": ".join([*([where] if where else []), *keys, text]))

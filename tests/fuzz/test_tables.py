@@ -14,8 +14,9 @@ from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.runs.summary import read_summary
-from fairseq_diverse.experiments.tables.keys import PUBLISHED_KEYS
-from fairseq_diverse.experiments.tables.load import ROW_KEYS, SIZE_KEYS, TABLE_KEYS, load_table
+from fairseq_diverse.experiments.tables.file import ROW_KEYS, TABLE_KEYS, SizeFile
+from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.experiments.tables.values import PUBLISHED_KEYS
 from fairseq_diverse.reports import formats, report
 from tests.fuzz.budget import budget
 from tests.unit.conftest import SIZE, TABLE
@@ -34,7 +35,9 @@ SCALARS = st.one_of(
         ["none", "1e9", "${oc.env:HOME}", "f(1)", "--seed=3", "a: &a [*a]", "../x", "multi30k_en_de", "\0", "2**9"]
     ),
 )
-KEYS = st.one_of(st.sampled_from([*TABLE_KEYS, *ROW_KEYS, *SIZE_KEYS, *FLAGS, *PUBLISHED_KEYS]), SCALARS)
+KEYS = st.one_of(
+    st.sampled_from([*TABLE_KEYS, *ROW_KEYS, *SizeFile.__struct_encode_fields__, *FLAGS, *PUBLISHED_KEYS]), SCALARS
+)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=5
 )

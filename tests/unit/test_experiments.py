@@ -52,7 +52,7 @@ def test_a_grid_makes_one_row_per_combination(table):
     with pytest.raises(ValueError, match="row second: dropout: the grid has it, too; give the row a grid of its own"):
         load_table(table(("rows:", "grid: {dropout: [0.1, 0.2]}\nrows:")))
     for wrong in ("lr: 0.1", "lr: []"):
-        with pytest.raises(ValueError, match="grid: lr: a list of values expected"):
+        with pytest.raises(ValueError, match=r"grid: lr: .*expected"):
             load_table(table(("rows:", f"grid: {{{wrong}}}\nrows:")))
 
 
@@ -306,11 +306,11 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
 @pytest.mark.parametrize(
     ("replacement", "problem"),
     [
-        (("flags:", "flag:"), "table.yaml: unknown key flag; known: title, note, data"),
+        (("flags:", "flag:"), "table.yaml: unknown key flag; known: flags, data, size"),
         (("fp16: true", "parser: a=b"), "table.yaml: parser: .a=b.: NAME or KIND=NAME expected"),
-        (("fp16: true", "parser: [a, b]"), "table.yaml: parser: text expected"),
-        (("{bleu: 27.3}", "{blue: 27.3}"), "row second: unknown key blue; known: bleu"),
-        (("first:", "first: 3"), "row first is not"),
+        (("fp16: true", "parser: [a, b]"), "row second: parser: text expected"),
+        (("{bleu: 27.3}", "{blue: 27.3}"), "row second: published: unknown key blue; known: bleu"),
+        (("first:", "first: 3"), "rows: first: a list of `key: value` expected, not 3"),
         (("data: multi30k_en_de", "title: x"), "row first has no `data`"),
         (("fp16: true", "fp16: [true]"), "fp16: one value expected"),
         (("fp16: true", "baseline: third"), "baseline third is not a row; rows: first, second"),
@@ -318,11 +318,14 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("fp16: true", "generate: {lenpen: [1, 1.0]}"), "row second: generate: lenpen: .1, 1.0.: a number or a list"),
         (("fp16: true", "generate: {lenpen: [a, 1]}"), "lenpen: .'a', 1.: a number or a list of different ones"),
         (("fp16: true", "generate: {beam: [1, 2]}"), "generate: beam: one value expected"),
-        (("fp16: true", "tests: valid"), "row second: tests: valid: a list of different names"),
-        (("fp16: true", "tests: [a, a]"), "row second: tests: .*: a list of different names"),
-        (("{bleu: 27.3}", "{other: {bleu: 27.3}}"), "row second: unknown key other; known: bleu"),
-        (("{bleu: 27.3}", "{test: {blue: 1}}, tests: [test]"), "row second: unknown key blue; known: bleu"),
-        (("{bleu: 27.3}", "{test: {bleu: true}}, tests: [test]"), "row second: published bleu: True is not a figure"),
+        (("fp16: true", "tests: valid"), "row second: tests: a list expected, not valid"),
+        (("fp16: true", "tests: [a, a]"), "row second: tests: a, a: one of them twice"),
+        (("{bleu: 27.3}", "{other: {bleu: 27.3}}"), "row second: published: unknown key other; known: ter, bleu"),
+        (("{bleu: 27.3}", "{test: {blue: 1}}, tests: [test]"), "row second: published: unknown key blue; known: bleu"),
+        (
+            ("{bleu: 27.3}", "{test: {bleu: true}}, tests: [test]"),
+            "row second: published: test: bleu: text expected, not True",
+        ),
         (("fp16: true", "average: 3"), "average: 3; allowed: none"),
         (("fp16: true", "max-update: many"), "max-update: many is not a number"),
         (("fp16: true", "fp16: '${nothing}'"), "table.yaml: .*nothing"),
@@ -345,7 +348,10 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
         (("fp16: true", "lr: !!bool x"), "table.yaml: not valid YAML .a value does not fit its tag"),
         (("fp16: true", "lr: !!python/object/apply:os.getcwd []"), "table.yaml, line 7: not valid YAML"),
         (("fp16: true", 'lr: "a\\0b"'), "table.yaml: rows: second: lr: a.x00b: has a control character"),
-        (("{bleu: 27.3}", "{bleu: true}"), "row second: published bleu: True is not a figure"),
+        (
+            ("{bleu: 27.3}", "{bleu: true}"),
+            "row second: published: bleu: text or a list of `key: value` expected, not True",
+        ),
         (("{bleu: 27.3}", '{bleu: "27%"}'), "row second: published bleu: 27%: write 27.3, 12.6M or 90.9/87.0"),
         (("fp16: true", "max-tokens: -1400"), "row second: max-tokens: -1400: a number above 0 expected"),
         (("fp16: true", "generate: {beam: 0}"), "row second: generate: beam: 0: a number above 0 expected"),
@@ -368,7 +374,7 @@ def test_a_wrong_table_is_refused_by_name(table, replacement, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("hello", "holds no `key: value` pairs; known keys: title"),
+        ("hello", "holds no `key: value` pairs; known keys: data"),
         ("3", "holds no `key: value` pairs"),
         ("a: " + "[" * 5000, "nested too deeply"),
         ("a: &a [*a]", "nested too deeply"),

@@ -216,7 +216,9 @@ def test_epochs_and_shares_are_numbers_of_updates(table):
     assert table(old="rows:", new="gpus: 4\nrows:")["plain-data=glue-RTE"].train["max-update"] == "117"  # 468 / 4
     assert table()["first"].train["warmup-updates"] == "2"
     assert table("max-update=5")["first"].max_update == 5
-    with pytest.raises(ValueError, match="row first: max-update: 3 epochs: data set text is no task of GLUE"):
+    with pytest.raises(
+        ValueError, match="row first: max-update: 3 epochs: of data whose training examples are not known"
+    ):
         table(old=", max-update: 20}", new="}")
     with pytest.raises(ValueError, match="max-update: 3 epochs: needs batch-size"):
         table("batch-size=null")
@@ -237,7 +239,7 @@ def test_data_sets_have_flags_of_their_own(table):
     assert found["plain-data=glue-RTE"] == "0.3"
     for wrong, problem in {
         "{glue-WNLI: {lr: 1}}": "glue-WNLI: no row's data; there are",
-        "{glue-RTE: 3}": "glue-RTE: is not",
+        "{glue-RTE: 3}": "glue-RTE: a list of `key: value` expected, not 3",
     }.items():
         with pytest.raises(ValueError, match=problem):
             dropouts(f"data-flags: {wrong}\nrows:")

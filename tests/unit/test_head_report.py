@@ -87,7 +87,7 @@ def test_a_view_of_runs_and_of_their_saved_copies(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("replaced", "words"),
     [
-        (("rows:", "heads: many\nrows:"), "heads: many: true or false expected"),
+        (("rows:", "heads: many\nrows:"), "heads: true or false expected, not many"),
         (("first:", "first: {task: masked_lm, heads: true}"), "heads: not for rows of kind pretraining"),
     ],
 )

@@ -169,7 +169,7 @@ SUMMARY = {
         (("bleu_counts", 0, 2), 1.5, "bleu_counts: 0: 2: a whole number expected, not 1.5"),
         (("bleu_counts", 0, 2), True, "bleu_counts"),
         (("seed",), True, "seed"),
-        (("dirty",), 1, "dirty: true or false or nothing expected, not 1"),
+        (("dirty",), 1, "dirty: true or false expected, not 1"),
         (("machine", "cpu"), ["a"], "machine: cpu"),
         (("machine", "cores"), None, "machine: cores"),
         (("machine", "threads"), True, "machine: threads"),

@@ -1,52 +1,39 @@
-"""Table and size files: from YAML to the flags of one run."""
+"""Tables: the rows of a file, with everything resolved."""
 
-import itertools
-import math
+import functools
 import os
 import re
-from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of, kind_of_task
-from fairseq_diverse.experiments.names import NOT_IN_NAMES, refuse_name
-from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.runs.plan import refuse_own
-from fairseq_diverse.experiments.tables.keys import (
+from fairseq_diverse.experiments.tables.file import (
+    ROW_KEYS,
+    TABLE_KEYS,
     Flags,
-    check_average,
+    RowKeys,
+    SizeFile,
+    TableFile,
+    Text,
+    points,
+    read_file,
+)
+from fairseq_diverse.experiments.tables.values import (
+    Settings,
+    averaged,
     command_line_values,
-    entries,
-    evaluated_split,
-    gpus_of,
+    in_updates,
     length_penalties,
-    measures_heads,
-    metrics_of,
     parse_settings,
-    parsers_of,
-    place_of,
     published_figures,
-    read_keys,
-    test_sets,
-    text_of,
 )
-from fairseq_diverse.support.paths import config_path
+from fairseq_diverse.support.paths import config_names, config_path, runs_dir
+from fairseq_diverse.support.typed import typed
 from fairseq_diverse.support.yaml_files import shown
-
-TABLE_KEYS = (
-    *("title", "note", "data", "size", "user-dir", "parser", "pretrained", "flags", "data-flags", "generate"),
-    *("average", "baseline", "grid", "metrics", "tests", "split", "heads", "gpus", "x", "rows"),
-)
-SIZE_KEYS = ("train", "generate", "average", "gpus")
-ROW_KEYS = (
-    *("data", "size", "parser", "pretrained", "generate", "average", "baseline", "grid", "metrics", "published"),
-    *("tests", "heads"),
-)
-IN_GRIDS = ("data", "size", "parser", "pretrained")  # of these
-MOST_ROWS = 10_000  # that a grid may make
-EPOCHS = re.compile(r"([1-9][0-9]{,3}) epochs?")
-PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
+from fairseq_diverse.syntax.makers import named_makers
 
 
 @dataclass(frozen=True)
@@ -60,6 +47,18 @@ class Table:
     x: tuple[str, ...]
     rows: dict[str, Row]
     changed: tuple[str, ...] = ()
+
+
+class _Given(NamedTuple):
+    """A file, and what the command line says in place of it."""
+
+    path: Path
+    content: Flags
+    table: TableFile
+    data: str
+    size: str
+    settings: Settings
+    user_dir: str
 
 
 def load_table(
@@ -84,90 +83,97 @@ def load_table(
         ValueError: names the file and the key that is wrong, and what is known.
     """
     path = config_path("tables", name)
-    content = read_keys(path, TABLE_KEYS)
-    overrides = parse_settings(settings or [])
-    fixed = {*overrides["train"], *(key for key, value in (("data", data), ("size", size)) if value)}
-    content |= {"parser": overrides["train"].pop("parser")} if (everywhere := "parser" in overrides["train"]) else {}
-    checkpoint = text_of(overrides["train"], "pretrained", path)
-    overrides["train"].pop("pretrained", None)
-    if user_dir is None and "user-dir" in content:
-        user_dir = str(path.parent / text_of(content, "user-dir", path))
+    content, table = read_file(path, TableFile, TABLE_KEYS)
+    replaced = parse_settings(settings or [])
+    if user_dir is None and table.user_dir:
+        user_dir = str(path.parent / str(table.user_dir))
         if not Path(user_dir, "__init__.py").is_file():
             raise ValueError(f"{path}: user-dir: {user_dir} is not a folder of a Python package")
-    user_dir = os.path.abspath(user_dir) if user_dir else ""
-    rows: dict[str, Row] = {}
-    sizes: dict[Path, Flags] = {}
-    of_data = {str(name): flags for name, flags in entries(content, "data-flags", path).items()}
-    for row_name, (family, row) in _points(content, path, fixed).items():
-        where = f"{path}: row {row_name}"
-        flags = {key: value for key, value in row.items() if key not in ROW_KEYS}
-        keys = {**content, **row}  # those of the row, where it has none those of all
-        own_data = place_of(keys, "data", path)
-        chosen_data, chosen_size = data or own_data, size or place_of(keys, "size", path)
-        if not chosen_data or not chosen_size:
-            raise ValueError(f"{where} has no `data` or no `size`")
-        try:
-            size_path = config_path("size", chosen_size)
-        except ValueError as error:
-            raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
-        base = sizes[size_path] if size_path in sizes else sizes.setdefault(size_path, read_keys(size_path, SIZE_KEYS))
-        train = entries(base, "train", size_path) | entries(content, "flags", path)
-        of_name = chosen_data if chosen_data in of_data else Path(chosen_data).name
-        train = train | entries(of_data, of_name, path) | flags | overrides["train"]
-        gpus = gpus_of(base, size_path) if size else gpus_of(content, path) or gpus_of(base, size_path)
-        kind = kind_of_task(train.get("task"))
-        train = _in_updates(train, kind.examples(chosen_data), chosen_data, gpus, where)
-        generate: Flags = {}
-        for source, source_path in ((base, size_path), (content, path), (row, path)):
-            generate |= entries(source, "generate", source_path)
-        generate |= overrides["generate"]
-        lenpen, tests = length_penalties(generate, where), test_sets(keys, where)
-        average = {**base, **keys}.get("average") or {}
-        rows[row_name] = Row(
-            name=row_name,
-            data=chosen_data,
-            size=size_path.stem,
-            train=command_line_values(train, where),
-            generate=command_line_values(generate, f"{where}: generate"),
-            average=check_average(average, overrides["average"], path),
-            baseline=str(row["baseline"]),
-            published=published_figures(row, path, row_name, tests),
-            published_on=own_data,
-            family=family,
-            metrics=metrics_of(keys, path),
-            user_dir=user_dir,
-            lenpen=lenpen,
-            tests=tests,
-            gpus=gpus,
-            parser=parsers_of(content if everywhere else keys, path, train.get("task")),
-            pretrained=(checkpoint or text_of(keys, "pretrained", path)) if "pretrained" in kind.keys else "",
-            heads=measures_heads(keys, where),
-            split=evaluated_split(content, tests, where),
-        )
-        _refuse_wrong(rows[row_name], row, train, path)
+    given = _Given(
+        path, content, table, data or "", size or "", replaced, os.path.abspath(user_dir) if user_dir else ""
+    )
+    fixed = {*replaced.train, *replaced.keys, *(key for key in ("data", "size") if getattr(given, key))}
+    rows = {point: _resolved(point, *of, given) for point, of in points(content, table, path, fixed).items()}
     if not rows:
         raise ValueError(f"{path}: no rows")
-    if not data and (unused := [name for name in of_data if name not in (known := {r.data for r in rows.values()})]):
+    known = {row.data for row in rows.values()}
+    if not data and (unused := [name for name in table.data_flags or {} if name not in known]):
         raise ValueError(
             f"{path}: data-flags: {', '.join(unused)}: no row's data; there are: {', '.join(sorted(known))}"
         )
-    for name, resolved in rows.items():
-        if resolved.baseline not in rows:
-            raise ValueError(
-                f"{path}: row {name}: baseline {shown(resolved.baseline)} is not a row; rows: {', '.join(rows)}"
-            )
-    for name, resolved in rows.items():
-        if isinstance(resolved.pretrained, str) and (first := rows.get(resolved.pretrained)):
-            if kind_of(first) is not KINDS["pretraining"]:
-                raise ValueError(f"{path}: row {name}: pretrained: row {first.name} does not have the task masked_lm")
-            rows[name] = replace(resolved, pretrained=first)
-    if data:
-        rows = _different(rows)
-    x = tuple(flag.strip() for flag in text_of(content, "x", path).split(",")) if "x" in content else ()
-    title, note = (" ".join(text_of(content, key, path).split()) for key in ("title", "note"))
+    rows = {name: _with_other_rows(row, rows, path) for name, row in rows.items()}
     changed = tuple(f"--{name} {value}" for name, value in (("data", data), ("size", size)) if value)
     changed += tuple(f"--set {setting}" for setting in settings or [])
-    return Table(path.stem, title or path.stem, note, x, rows, changed)
+    title, note, x = (" ".join(_text(value).split()) for value in (table.title, table.note, table.x))
+    axes = tuple(flag.strip() for flag in x.split(",")) if x else ()
+    return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed)
+
+
+def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
+    """One row with everything resolved but the other rows that it names."""
+    path, table, settings = given.path, given.table, given.settings
+    where = f"{path}: row {name}"
+    written = {key: value for key, value in {**given.content, **row, **settings.keys}.items() if key in ROW_KEYS}
+    keys = typed(written, RowKeys, where)
+    own_data = _place(keys.data, "data", path)
+    data, size_name = given.data or own_data, given.size or _place(keys.size, "size", path)
+    if not data or not size_name:
+        raise ValueError(f"{where} has no `data` or no `size`")
+    try:
+        size_path = config_path("size", size_name)
+    except ValueError as error:
+        raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
+    size = _read_size(size_path, size_path.stat().st_mtime_ns)
+    of_data = table.data_flags or {}
+    own = {flag: value for flag, value in row.items() if flag not in ROW_KEYS}
+    train = {**(size.train or {}), **(table.flags or {}), **(of_data.get(data, of_data.get(Path(data).name)) or {})}
+    train |= own | settings.train
+    gpus = size.gpus if given.size else table.gpus or size.gpus
+    kind = kind_of_task(train.get("task"))
+    train = in_updates(train, kind.examples(data), gpus, where)
+    generate = {**(size.generate or {}), **(table.generate or {}), **(row.get("generate") or {}), **settings.generate}
+    lenpen, tests = length_penalties(generate, where), tuple(keys.tests or ())
+    average = keys.average if "average" in written else size.average
+    parsers = _parsers(keys.parser, path)
+    resolved = Row(
+        name=name,
+        data=data,
+        size=size_path.stem,
+        train=command_line_values(train, where),
+        generate=command_line_values(generate, f"{where}: generate"),
+        average=averaged(average, settings.average, str(path)),
+        baseline=str(row["baseline"]),
+        published=published_figures(row.get("published") or {}, where, tests),
+        published_on=own_data,
+        family=family,
+        metrics=_metrics(keys.metrics, path),
+        user_dir=given.user_dir,
+        lenpen=lenpen,
+        tests=tests,
+        gpus=gpus,
+        parser=parsers if train.get("task") == TREES else {},
+        pretrained=_text(keys.pretrained) if "pretrained" in kind.keys else "",
+        heads=keys.heads,
+        split=table.split,
+    )
+    _refuse_wrong(resolved, row, train, path)
+    return resolved
+
+
+def _with_other_rows(row: Row, rows: dict[str, Row], path: Path) -> Row:
+    """The row with the row that it is pre-trained by.
+
+    Raises:
+        ValueError: a row that it names is none, or does not pre-train.
+    """
+    if row.baseline not in rows:
+        raise ValueError(
+            f"{path}: row {row.name}: baseline {shown(row.baseline)} is not a row; rows: {', '.join(rows)}"
+        )
+    first = rows.get(str(row.pretrained))
+    if first and kind_of(first) is not KINDS["pretraining"]:
+        raise ValueError(f"{path}: row {row.name}: pretrained: row {first.name} does not have the task masked_lm")
+    return replace(row, pretrained=first) if first else row
 
 
 def _different(rows: dict[str, Row]) -> dict[str, Row]:
@@ -182,30 +188,6 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
         kept = joined.get(same[name])
         joined[same[name]] = kept.with_scores_of(row) if kept else replace(row, baseline=same[row.baseline])
     return joined
-
-
-def _in_updates(train: Flags, examples: int | None, data: str, gpus: int, where: str) -> Flags:
-    """The flags with ``max-update: 3 epochs`` and ``warmup-updates: 6%`` or ``total-num-update: 100%`` (of
-    max-update) as numbers of updates.
-
-    An epoch has as many updates as training has batches, of ``gpus`` together where their number is given.
-    """
-    if epochs := EPOCHS.fullmatch(str(train.get("max-update"))):
-        batch = [train.get("batch-size"), train.get("update-freq", 1)]
-        if not examples:
-            raise ValueError(f"{where}: max-update: {epochs[0]}: data set {data} is no task of GLUE; give updates")
-        if not all(type(number) is int and number > 0 for number in batch):
-            raise ValueError(f"{where}: max-update: {epochs[0]}: needs batch-size, and update-freq as one number")
-        if other := next((flag for flag in ("max-sentences", "max-tokens") if flag in train), ""):
-            raise ValueError(f"{where}: max-update: {epochs[0]}: not with {other}; give batch-size alone, or updates")
-        sentences, batches = int(batch[0]), int(batch[1]) * max(1, gpus)
-        train = train | {"max-update": math.ceil(int(epochs[1]) * math.ceil(examples / sentences) / batches)}
-    for flag in ("warmup-updates", "total-num-update"):
-        if percent := PERCENT.fullmatch(str(train.get(flag))):
-            if not str(train.get("max-update")).isdecimal():
-                raise ValueError(f"{where}: {flag}: {percent[0]}: needs max-update")
-            train = train | {flag: round(float(percent[1]) / 100 * int(train["max-update"]))}
-    return train
 
 
 def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
@@ -233,6 +215,12 @@ def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
         raise ValueError(f"{where}: average: by: {by}: rows of kind {kind.name} have {', '.join(kind.losses)} only")
     values = {"metrics": row.metrics, "tests": row.tests, "heads": row.heads, "split": row.split != "test"}
     values["pretrained"] = "pretrained" in given
+    if row.split not in ("test", "valid"):
+        raise ValueError(f"{where}: split: {shown(row.split)}: test or valid expected")
+    if len(set(row.tests)) < len(row.tests):
+        raise ValueError(f"{where}: tests: {', '.join(row.tests)}: one of them twice")
+    if row.tests and row.split == "valid":
+        raise ValueError(f"{where}: tests: {', '.join(row.tests)}: not with split: valid, which reads no test set")
     for key in (key for key, value in values.items() if value and key not in kind.keys):
         raise ValueError(f"{where}: {key}: not for rows of kind {kind.name} (task {train.get('task')})")
     if row.pretrained and "finetune-from-model" in row.train:
@@ -255,51 +243,35 @@ def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[R
     return list({row.name: row for rows in found.values() for row in rows}.values())
 
 
-def _points(content: Flags, path: Path, fixed: Container[str]) -> dict[str, tuple[str, Flags]]:
-    """The file's row that each row comes from, and its keys, ``baseline`` among them.
-
-    Without a grid a row comes from itself; with one, the table's or its own, it becomes a row for each combination of
-    the grid's values, named ``row-flag=value-...`` and compared with its baseline at the same values of the flags that
-    the baseline's grid has, too. Grids have no flag that is ``fixed``.
-    """
-    rows, grids = entries(content, "rows", path), {}
-    for name, row in rows.items():
-        if not isinstance(row, dict | None):
-            raise ValueError(f"{path}: row {shown(name)} is not a list of `flag: value`")
-        grid = _grid(row if row and "grid" in row else content, path)
-        grids[str(name)] = {flag: values for flag, values in grid.items() if flag not in fixed}
-    if (count := sum(math.prod(map(len, grid.values())) for grid in grids.values())) > MOST_ROWS:
-        raise ValueError(f"{path}: grid: makes {count:,} rows; at most {MOST_ROWS:,}")
-    points: dict[str, tuple[str, Flags]] = {}
-    for name, row in rows.items():
-        row, grid = row or {}, grids[str(name)]
-        refuse_name(str(name), path)
-        if twice := [flag for flag in grid if flag in row]:
-            raise ValueError(f"{path}: row {name}: {twice[0]}: the grid has it, too; give the row a grid of its own")
-        baseline = text_of({"baseline": str(next(iter(rows))), **content, **row}, "baseline", path)
-        for values in itertools.product(*grid.values()):
-            chosen = dict(zip(grid, values, strict=True))
-            point = f"{name}{_suffix(chosen)}"
-            refuse_name(point, path)
-            if point in points:
-                raise ValueError(f"{path}: two rows would be called {point}")
-            shared = {flag: chosen[flag] for flag in grids.get(baseline, grid) if flag in chosen}
-            points[point] = str(name), {**row, **chosen, "baseline": f"{baseline}{_suffix(shared)}"}
-    return points
+@functools.cache
+def _read_size(path: Path, modified: int) -> SizeFile:
+    return read_file(path, SizeFile, SizeFile.__struct_encode_fields__)[1]
 
 
-def _suffix(values: Flags) -> str:
-    """What a grid's values add to the name of a row."""
-    return NOT_IN_NAMES.sub("_", "".join(f"-{flag}={value}" for flag, value in values.items()))
+def _text(value: Text) -> str:
+    return "" if value is None else str(value)
 
 
-def _grid(content: Flags, path: Path) -> dict[str, list[Any]]:
-    grid = entries(content, "grid", path)
-    for flag, values in grid.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"{path}: grid: {shown(flag)}: a list of values expected, such as [0.1, 0.2]")
-        if flag in ROW_KEYS and flag not in IN_GRIDS:
-            raise ValueError(f"{path}: grid: {flag}: not a flag of a program; write rows for it")
-        if any(isinstance(value, list | dict) for value in values):
-            raise ValueError(f"{path}: grid: {shown(flag)}: its values are single ones; write lists as text: 'a,b'")
-    return grid
+def _place(value: Text, key: str, path: Path) -> str:
+    """A row's data or size, a name or a path, from the current folder or the table's; empty where there is none."""
+    text = _text(value)
+    if len(text) > 1000 or any(len(part.encode()) > 255 for part in Path(text).parts):
+        raise ValueError(f"{path}: {key}: {shown(text)}: longer than a file's name can be")
+    beside = path.parent / text
+    here = Path(text).exists() or (runs_dir() / "data" / text).exists() or text in config_names(key)
+    return str(beside) if text and not here and beside.exists() else text
+
+
+def _metrics(text: Text, path: Path) -> tuple[str, ...]:
+    from fairseq_diverse.metrics.catalogue import chosen
+
+    try:
+        return () if text is None else tuple(chosen(str(text)))
+    except ValueError as error:
+        raise ValueError(f"{path}: {' '.join(str(error).removeprefix('--').split())}") from None
+
+
+def _parsers(text: Text, path: Path) -> dict[str, str]:
+    """The parsers that a row names, by kind of tree."""
+    names = _text(text).replace(" ", "")
+    return named_makers(f"{path}: parser:", names) if names else {}
