@@ -77,6 +77,15 @@ def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
     return named
 
 
+def distinct_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """As ``named_checkpoints``, for pictures where each name stands for one checkpoint."""
+    named = named_checkpoints(texts)
+    for number, (name, path) in enumerate(named):
+        if name in dict(named[:number]):
+            raise ValueError(f"{name}={path}: the name {name} comes twice")
+    return named
+
+
 def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParser:
     """The parser of all commands; only that of the first word of ``argv`` has its flags, or all of the ``whole``."""
     parser = argparse.ArgumentParser(

@@ -228,9 +228,9 @@ def _copy_sentences(folder: Path, run: "Run") -> None:
     """Copy what is known of its test sentences, for ``report --by``."""
     from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.experiments.runs.folder import summary_of
-    from fairseq_diverse.experiments.sentences import find_records, record_path, save_records
+    from fairseq_diverse.reports.sentences import find_records, record_path, save_records
 
-    if kind_of(run.row).name == "translation" and not record_path(folder, run.row.data).exists():
+    if "by" in kind_of(run.row).views and not record_path(folder, run.row.data).exists():
         with suppress(ValueError):  # what is missing, `report --by` says
             save_records(folder, find_records([run.row], {run.row.name: [summary_of(run) or {}]}))
 

@@ -1,14 +1,26 @@
-"""A table of text cells, its header first, and notes below it, as text, Markdown or LaTeX (HTML: page.py)."""
+"""A report as text, Markdown, LaTeX and CSV (HTML: page.py)."""
 
+import csv
+import io
 import re
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.tables import in_columns
 
-Cells = Sequence[Sequence[str]]
-Block = tuple[Cells, str, Sequence[str]]  # a table, its title, the notes below it
+Cells = Sequence[Sequence[str]]  # of a table, the header first
+
+
+class Block(NamedTuple):
+    """A table, its title, the notes below it."""
+
+    cells: Cells
+    title: str
+    notes: Sequence[str]
+
 
 GREEK = {chr(code): unicodedata.name(chr(code)).split()[-1].lower() for code in range(0x3B1, 0x3CA) if code != 0x3C2}
 # Characters that LaTeX reads as commands, and those that its default fonts lack
@@ -83,3 +95,50 @@ def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
             r"\end{table}",
         ]
     )
+
+
+NOT_IN_CSV = ("machines", "versions", "commits", "missing")
+
+
+def as_csv(content: Mapping[str, Any], names: str | None) -> str:
+    """The lines of a report as JSON has them, one a row; values in values have columns such as ``published.bleu``.
+
+    Args:
+        names: of the columns, joined by commas (default: all).
+
+    Raises:
+        UserError: there is no such column.
+    """
+    rows = [dict(_flat(line)) for line in _lines(content)]
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    chosen = [name.strip() for name in names.split(",")] if names is not None else header
+    if unknown := [name for name in chosen if name not in header]:
+        raise UserError(f"--columns: no column {', '.join(unknown)}; there are: {', '.join(header)}")
+    text = io.StringIO()
+    table = csv.DictWriter(text, chosen, extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue().rstrip("\n")
+
+
+def _lines(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """With the test set and the property of groups that a line is of, where there are several tables."""
+    for test, by_property in content.get("groups", {}).items():
+        for name, table in by_property.items():
+            yield from ({"test": test, "by": name, **line} for line in table["rows"])
+    for test, table in content.get("tests", {}).items():
+        yield from ({"test": test, **line} for line in table["rows"])
+    if "tests" not in content:
+        yield from content.get("rows", ())
+    yield from content.get("pretraining", ())
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The values inside a value, with their names joined by points; those of lists are counted from 1."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value, start=1)
+        for key, part in parts:
+            if name or key not in NOT_IN_CSV:
+                yield from _flat(part, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, one_line(value) if isinstance(value, str) else value

@@ -1,333 +1,212 @@
-"""Measured and published figures: means over seeds, differences to the baseline and their tests."""
+"""A report: tables with their notes, and what JSON has of them."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from fairseq_diverse.experiments.kinds.kind import Summary, kind_of
-from fairseq_diverse.experiments.records import bleu_statistics
-from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.runs.saved import figures_by_test
-from fairseq_diverse.experiments.where_run import (
-    commits_note,
-    machines_note,
-    no_speed,
-    no_speed_note,
-    ran,
-    versions_note,
+from fairseq_diverse.experiments.kinds.lines import Line
+from fairseq_diverse.reports import heads
+from fairseq_diverse.reports.columns import (
+    Cells,
+    cells_of,
+    row_columns,
+    task_cells,
+    verdict,
+    verdict_columns,
+    without_empty,
 )
-from fairseq_diverse.metrics.significance import RESAMPLES
-from fairseq_diverse.reports.comparison import (
-    ALONE,
-    NO_OTHERS,
-    Others,
-    compared,
-    compared_seeds,
-    deviation,
-    difference,
-    ended_early,
-    ended_early_note,
-    missing,
-    missing_note,
-    over_seeds,
-    p_number,
-    refuse_other_data,
-    seeds_notes,
-    seeds_that_differ_note,
-    spread,
-    with_others,
-    without_empty_columns,
-)
-
-SPEEDS = {  # entry of a line, and how it is shown
-    "words/s": ("words_per_second", ",.0f"),
-    "updates/s": ("updates_per_second", ".2f"),
-    "minutes an epoch": ("epoch_minutes", ".2f"),
-    "speed": ("speed", ".2f"),
-    "decoding words/s": ("decoding_words_per_second", ",.0f"),
-    "decoding": ("decoding_speed", ".2f"),
-}
-PUBLISHED_SPEEDS = {"updates/s": "speed", "minutes an epoch": "epoch-minutes", "speed": "relative-speed"}
-SCALES = {"": ("BLEU", 2), "nll_": ("NLL", 3)}  # what is compared and its digits, by prefix of a line's entries
+from fairseq_diverse.reports.formats import Block
+from fairseq_diverse.reports.groups import compare_groups, group_columns, group_entries, group_notes
+from fairseq_diverse.reports.lines import Runs, compare, entries, names_of_tests, of_test
+from fairseq_diverse.reports.notes import table_notes, verdict_notes
+from fairseq_diverse.reports.selection import Selection
+from fairseq_diverse.reports.sentences import find_records, known_property
+from fairseq_diverse.reports.side_by_side import Sentence
+from fairseq_diverse.support.errors import UserError
 
 
-def best_of_grids(rows: Sequence[Row], summaries: Mapping[str, list[Summary]]) -> list[Row]:
-    """Of the rows that a grid made of one row, for each data set that with the lowest validation NLL where training
-    ended, of GLUE with the highest score on the dev set, the mean over its seeds; of a grid without a finished run, the
-    first. Baselines are the best of theirs.
-    """
+@dataclass
+class Report:
+    """Tables, what JSON has of them, and the lines of the first one."""
 
-    def loss(row: Row) -> float:
-        losses = [found for s in summaries[row.name] if (found := kind_of(row).loss(s)) is not None]
-        return _mean(losses) if losses else np.inf
-
-    families: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        families.setdefault((row.family, row.data), []).append(row)
-    for members in families.values():
-        for row in members if len(members) > 1 else []:
-            if summaries[row.name] and not np.isfinite(loss(row)):
-                raise ValueError(f"--best: row {row.name} has no validation NLL to choose by; choose with --rows")
-    best = {family: min(members, key=loss) for family, members in families.items()}
-    of_name = {row.name: best[row.family, row.data].name for row in rows}
-    return [dataclasses.replace(row, baseline=of_name.get(row.baseline, row.baseline)) for row in best.values()]
+    blocks: list[Block]
+    content: dict[str, Any]
+    lines: Sequence[Line] = ()
 
 
-def test_names(rows: Sequence[Row], summaries: Mapping[str, Sequence[Summary]]) -> list[str]:
-    """The test sets on which runs were scored for these rows or that have published figures, the first ones first."""
-    found = [(row, summary) for row in rows for summary in summaries.get(row.name, ())]
-    names = [_first_test(summary) for _, summary in found] or ["test"]
-    names += [name for row, summary in found for name in summary.get("tests", {}) if name in row.tests]
-    return list(dict.fromkeys(names + [name for row in rows for name in _by_test(row) if name != "test"]))
+class Draft(NamedTuple):
+    """A table whose columns are not chosen yet; its notes depend on them."""
+
+    cells: Cells
+    title: str
+    notes: Callable[[Sequence[str]], list[str]]
 
 
-def of_test(
-    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], name: str
-) -> tuple[list[Row], dict[str, list[Summary]]]:
-    """Rows and summaries with the figures of one test set, measured and published.
+def build(
+    selection: Selection,
+    test: str | None = None,
+    judged: bool = False,
+    by: str | None = None,
+    with_heads: bool = False,
+    names: str | None = None,
+    with_rows: bool = False,
+) -> Report:
+    """The report of rows, of groups of sentences, or of heads.
 
-    Published figures that name no test are the first one's, which "test" is a name of, too. Rows that have nothing to
-    do with the test set are left out.
-    """
-    view, shown = {}, []
-    for row_name, of_row in summaries.items():
-        view[row_name] = [s | parts[name] for s in of_row if name in (parts := figures_by_test(s))]
-    for row in rows:
-        of_row, by_test = summaries[row.name], _by_test(row)
-        figures = dict(by_test.get(name, {}))
-        if name == (_first_test(of_row[0]) if of_row else test_names(rows, summaries)[0]):
-            plain = {key: value for key, value in row.published.items() if key not in by_test}
-            figures = plain | by_test.get("test", {}) | figures
-        if view[row.name] or figures or not of_row:
-            shown.append(dataclasses.replace(row, published=figures))
-    return shown, view
-
-
-def compare(
-    rows: Sequence[Row], summaries: Mapping[str, list[Summary]], others: Others = NO_OTHERS
-) -> list[dict[str, Any]]:
-    """One dictionary a row; rows without a finished run hold only ``row``, ``published`` and ``seeds`` (0).
-
-    ``bleu``, ``chrf``, ``ter``, ``length_ratio``, ``nll`` and ``metrics`` (of the table) are means over seeds;
-    ``missing`` has those metrics that could not be computed, with reasons and seeds;
-    ``bleu_deviation`` and ``nll_deviation`` the standard deviations (None for one seed), ``bleu_interval`` half the 95%
-    bootstrap interval of the mean. NLL is that of the test set, nats a sentence.
-
-    Differences to the baseline: ``delta`` and so on in BLEU, ``nll_delta`` and so on in NLL, are those of `over_seeds`,
-    tested together with ``others``, the table's other rows;
-    ``compared`` or ``other_seeds`` say where the seeds are not the same. ``p`` is about other test sentences: every
-    resample draws one set of them and averages each system's BLEU over its seeds. ``nll_p`` and the standard error
-    ``nll_error`` are those of a paired t-test of NLL, each sentence averaged over seeds first.
-
-    ``words_per_second``, ``updates_per_second``, ``epoch_minutes``, ``decoding_words_per_second``, and ``speed`` and
-    ``decoding_speed`` relative to the baseline are None where ``no_speed`` says why, or where a log has none.
+    Args:
+        test: this test set only.
+        judged: the verdict on each row, in place of its scores.
+        by: properties of sentences that make groups, joined by commas.
+        with_heads: how different heads are.
+        names: of the columns that are shown, joined by commas.
+        with_rows: with groups and heads, below the report of rows, whose columns are chosen.
 
     Raises:
-        ValueError: a row was run on other test data than the baseline.
+        ValueError: these rows have no such report.
     """
-    from fairseq_diverse.metrics.significance import interval, p_value, paired_difference
-
-    refuse_other_data(rows, summaries)
-    resamples = {row.name: _resampled(summaries[row.name]) for row in rows}
-    tested = with_others(rows, summaries, others)
-    judged = over_seeds(*tested, lambda summary: summary["metrics"]["bleu"])
-    judged_nll = over_seeds(*tested, lambda summary: float(np.mean(summary["test_nll"])), "nll_")
-    lines = []
-    for row in rows:
-        of_row, first = summaries[row.name], summaries[row.baseline]
-        line: dict[str, Any] = {"row": row.name, "published": row.published, "seeds": len(of_row)}
-        lines.append(line)
-        if not of_row:
-            continue
-        bleu, nll = [s["metrics"]["bleu"] for s in of_row], [float(np.mean(s["test_nll"])) for s in of_row]
-        low, high = interval(_over_seeds(resamples[row.name], of_row))
-        line |= {
-            "parameters": of_row[0]["parameters"],
-            "bleu": _mean(bleu),
-            "bleu_deviation": deviation(bleu),
-            "bleu_interval": (high - low) / 2,
-            **{key: _mean(s["metrics"][key] for s in of_row) for key in ("chrf", "ter", "length_ratio")},
-            "nll": _mean(nll),
-            "nll_deviation": deviation(nll),
-            "metrics": {
-                key: _mean(s["metrics"][key] for s in of_row)
-                for key in row.metrics
-                if all(key in s["metrics"] for s in of_row)
-            },
-            "missing": missing(row, of_row),
-            **_speeds(of_row, first or of_row),
-            **ran(of_row),
-            "signature": of_row[0]["metrics"]["signatures"]["bleu"],
-            "ended_early": ended_early(row, of_row),
-        }
-        if row.name == row.baseline or not first:
-            continue
-        line |= {"baseline": row.baseline, **compared_seeds(first, of_row), **judged[row.name], **judged_nll[row.name]}
-        before, after = compared(first, of_row)
-        drawn = _over_seeds(resamples[row.baseline], before), _over_seeds(resamples[row.name], after)
-        line["p"] = p_value(*drawn, line["delta"])
-        sentences = [np.mean([s["test_nll"] for s in group], axis=0) for group in (before, after)]
-        _, line["nll_error"], line["nll_p"] = paired_difference(*sentences)
-        for key, of_whole in (("speed", "words_per_second"), ("decoding_speed", "decoding_words_per_second")):
-            own, others = line[of_whole], _speeds(first, of_row)[of_whole]
-            line[key] = own / others if own and others else None
-    return lines
+    views = {"test": test, "verdict": judged, "by": by, "heads": with_heads}
+    chosen = [view for view in ("verdict", "by", "heads") if views[view]]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(f'--{view}' for view in chosen)}: one of them")
+    kind = selection.kinds[0]
+    if refused := [view for view, value in views.items() if value and view not in kind.views]:
+        raise UserError(f"--{refused[0]}: is for translations; {selection.table.name} classifies")
+    if not by and not with_heads:
+        return rows_report(selection, test, names, judged)
+    own = None if with_rows else names
+    report = groups_report(selection, by, test, own) if by else heads_report(selection, own)
+    if with_rows:
+        rows = rows_report(selection, test, names)
+        report = Report(rows.blocks + report.blocks, rows.content, rows.lines)
+    return report
 
 
-def to_cells(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A header and a row of text for each line. Columns that nobody fills are left out, and so are speeds that no row
-    has, except words/s and those with a published figure."""
-    from fairseq_diverse.metrics.catalogue import CATALOGUE
-
-    extra = list(dict.fromkeys(key for line in lines for key in line.get("metrics", ())))
-    published = {key: _heading(key) for line in lines for key in line["published"]}
-    shown = {
-        name
-        for name, (key, _) in SPEEDS.items()
-        if name == "words/s" or any(line.get(key) for line in lines) or PUBLISHED_SPEEDS.get(name) in published
-    }
-    columns = ["row", "parameters", *_with_published(("words/s", "updates/s", "minutes an epoch"), shown)]
-    columns += ["BLEU", "chrF", "TER", *(CATALOGUE[key].heading for key in extra), "length", "NLL"]
-    columns += ["Δ BLEU", "p over sentences: BLEU", "Δ NLL", "p over sentences: NLL"]
-    columns += [*_with_published(("speed", "decoding words/s", "decoding"), shown), "seeds"]
-    columns += [heading for heading in published.values() if heading not in columns]
-    rows = [columns]
-    for line in lines:
-        cells = {"row": line["row"], "parameters": "not run"}
-        if line["seeds"]:
-            cells |= _measured(line, _one_seed(lines))
-            cells |= {CATALOGUE[key].heading: f"{value:.2f}" for key, value in line["metrics"].items()}
-        cells |= {published[key]: _shown(figure) for key, figure in line["published"].items()}
-        rows.append([cells.get(column, "") for column in columns])
-    return without_empty_columns(rows)
+def completed(report: Report, selection: Selection, sentences: Sequence[Sentence], with_notes: bool) -> Report:
+    """The report with translations, and with the rows that are left out as not run; or without notes."""
+    blocks, content = report.blocks, report.content
+    if sentences:
+        content = content | {"translations": list(map(asdict, sentences))}
+    if not_run := selection.not_run:
+        share = f"{len(not_run)} of {len(selection.rows) + len(not_run)} rows"
+        notes = [*blocks[0].notes, f"not run ({share}): {', '.join(not_run)}"]
+        blocks, content = [blocks[0]._replace(notes=notes), *blocks[1:]], content | {"not_run": not_run}
+    return Report(blocks if with_notes else [block._replace(notes=[]) for block in blocks], content, report.lines)
 
 
-def notes(rows: Sequence[Row], lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
-    """What the figures of the columns that are shown mean, and what they were measured with."""
-    done = [line for line in lines if line["seeds"]]
-    text = seeds_notes(done, {key: scale for key, scale in SCALES.items() if f"Δ {scale[0]}" in columns})
-    of_columns = {
-        "p over sentences": "p over sentences (other test sentences, the same trainings): BLEU by paired bootstrap, "
-        f"{RESAMPLES:,} resamples; NLL by a paired t-test; each system averaged over its seeds",
-        "NLL": "NLL: nats a test sentence, lower is better",
-        "words/s": "words/s: target subwords in training",
-        "minutes an epoch": "minutes an epoch: training alone, without validation and saving",
-        "speed": "speed, decoding: words/s in training and in translation (of the first test set), divided by the "
-        f"baseline's; {ALONE}",
-    }
-    text += [
-        note
-        for name, note in of_columns.items()
-        if any(column.removeprefix("Δ ").startswith(name) for column in columns)
+def rows_report(selection: Selection, test: str | None, names: str | None, judged: bool = False) -> Report:
+    """A table for each test set, with what all their notes have in common below the last one, and one for each kind
+    that is shown beside.
+
+    Args:
+        test: this test set only.
+        names: of the columns that are shown, joined by commas.
+        judged: the verdict on each row, in place of its scores.
+    """
+    main, *beside = selection.kinds
+    runs, table = selection.of_kind(main), selection.table
+    every, chosen = tests_of(runs, test)
+    lines: list[Sequence[Line]] = []
+    drafts = []
+    for name in chosen if runs.rows else ():
+        draft, shown = table_of(of_test(runs, name), table.title + f": {name}" * (len(every) > 1), judged)
+        drafts.append(draft)
+        lines.append(shown)
+    content: dict[str, Any] = {"test": chosen[0]} if "test" in main.views else {}
+    further = {}
+    for kind in beside:
+        draft, shown = table_of(selection.of_kind(kind), kind.title, False)
+        drafts.append(draft)
+        further[kind.name] = list(map(entries, shown))
+    blocks = _with_columns(drafts, names)
+    of_main = blocks[: len(lines)]
+    tables = [
+        {"rows": list(map(entries, shown)), "notes": block.notes} for shown, block in zip(lines, of_main, strict=True)
     ]
-    if SPEEDS.keys() & set(columns):
-        text += no_speed_note(done)
-    if odd := [f"{line['row']} {line['length_ratio']:.2f}" for line in done if not 0.8 <= line["length_ratio"] <= 1.25]:
-        text.append(
-            "translations much shorter or longer than the references: hardly trained models, or wrong settings of "
-            f"translation (length, divided by the references'): {', '.join(odd)}"
-        )
-    for note in (missing_note, seeds_that_differ_note, ended_early_note, machines_note, versions_note):
-        text += note(done)
-    if done:
-        named = ", ".join(name for name in ("BLEU", "NLL") if name in columns) or "BLEU"
-        deviations = f"{named} ±: standard deviation over seeds"
-        text.append("BLEU ±: half the 95% bootstrap interval" if _one_seed(lines) else deviations)
-    text += [f"BLEU: sacreBLEU {signature}" for signature in sorted({line["signature"] for line in done})]
-    if done:
-        text.append(commits_note(done))
-    return text + published_note(rows)
+    content |= tables[0] if tables else {"rows": [], "notes": []}
+    content |= {"tests": dict(zip(chosen, tables, strict=True))} if len(tables) > 1 else {}
+    more = [Block(cells, title, []) for title, cells in (main.tables(lines[0]) if lines else [])]
+    return Report(
+        [*_share_notes(of_main, table.note), *blocks[len(lines) :], *more], content | further, lines[0] if lines else ()
+    )
 
 
-def published_note(rows: Sequence[Row]) -> list[str]:
-    """On which data the published figures were measured, one line; none where there are none."""
-    published = list(dict.fromkeys(row.published_on for row in rows if row.published))
-    return [f"published figures: measured on {', '.join(published)}"] if published else []
+def table_of(runs: Runs, title: str, judged: bool) -> tuple[Draft, Sequence[Line]]:
+    """The table of the rows of one kind, and its lines."""
+    kind, measures, compared = runs.kind, runs.kind.measures(runs.rows), compare(runs)
+    lines: Sequence[Line] = compared.lines
+    if tasks := kind.task_table(runs.rows):
+        lines = task_lines = kind.task_lines(compared)
+        cells = task_cells(tasks, task_lines)
+    elif judged:
+        judge = [measure for measure in measures if measure.compared][-1]
+        for line in lines:
+            line.facts["verdict"] = verdict(line, judge) if line.differences else None
+        cells = cells_of(verdict_columns(measures), [line for line in lines if line.name != line.row.baseline])
+        return Draft(cells, title, lambda headings: verdict_notes(lines, measures, headings)), lines
+    else:
+        cells = without_empty(cells_of(row_columns(kind, lines, measures), lines))
+    return Draft(cells, title, lambda headings: table_notes(kind, runs.rows, lines, headings)), lines
 
 
-def _measured(line: Mapping[str, Any], one_seed: bool) -> dict[str, str]:
-    """The cells of a finished row by column, without further metrics."""
-    cells = {
-        "parameters": _formatted(line["parameters"], ","),
-        "BLEU": spread(line["bleu"], line["bleu_interval" if one_seed else "bleu_deviation"]),
-        "chrF": f"{line['chrf']:.2f}",
-        "TER": f"{line['ter']:.2f}",
-        "length": f"{line['length_ratio']:.3f}",
-        "NLL": spread(line["nll"], line["nll_deviation"], 3),
-        "seeds": str(line["seeds"]),
-    }
-    for name, (key, form) in SPEEDS.items():
-        if key in line:
-            cells[name] = "-" if line["no_speed"] else _formatted(line[key], form)
-    if "delta" in line:
-        cells |= {f"Δ {scale}": difference(line, digits, prefix) for prefix, (scale, digits) in SCALES.items()}
-        cells |= {f"p over sentences: {name}": p_number(line[f"{key}p"]) for key, (name, _) in SCALES.items()}
-    return cells
+def _share_notes(blocks: Sequence[Block], note: str) -> list[Block]:
+    """The tables with the notes that all have in common below the last one alone, behind the table's note."""
+    if not blocks:
+        return []
+    common = [text for text in blocks[0].notes if all(text in block.notes for block in blocks)]
+    *shown, last = [block._replace(notes=[text for text in block.notes if text not in common]) for block in blocks]
+    return [*shown, last._replace(notes=[*last.notes, *filter(None, [note]), *common])]
 
 
-def _heading(key: str) -> str:
-    """The column of a published figure."""
-    from fairseq_diverse.metrics.catalogue import PUBLISHED
-
-    speeds = {published: name for name, published in PUBLISHED_SPEEDS.items()} | {"relative-speed": "relative speed"}
-    return f"published {(PUBLISHED | speeds).get(key, key)}"
-
-
-def _with_published(names: Sequence[str], shown: set[str]) -> list[str]:
-    """Columns of speeds, each followed by that of its published figures."""
-    columns = []
-    for name in names:
-        columns += [name] if name in shown else []
-        columns += [_heading(PUBLISHED_SPEEDS[name])] if name in PUBLISHED_SPEEDS else []
-    return columns
+def tests_of(runs: Runs, test: str | None) -> tuple[list[str], list[str]]:
+    """All test sets, and those that are shown."""
+    names = names_of_tests(runs)
+    if test and test not in names:
+        raise UserError(f"--test {test}: no run was scored on it; there are: {', '.join(names)}")
+    return names, [test] if test else names
 
 
-def _speeds(of_row: Sequence[Summary], first: Sequence[Summary]) -> dict[str, Any]:
-    """Means over the seeds whose speed is known, unless row and baseline cannot be compared."""
-    reason = no_speed([*of_row, *first])
-    found = {
-        "words_per_second": [s["words_per_second"].get("train") for s in of_row],
-        "updates_per_second": [s.get("updates_per_second", {}).get("train") for s in of_row],
-        "epoch_minutes": [s.get("epoch_minutes") for s in of_row],
-        "decoding_words_per_second": [s["words_per_second"].get("generate") for s in of_row],
-    }
-    known = {key: [value for value in values if value is not None] for key, values in found.items()}
-    return {key: _mean(known[key]) if known[key] and not reason else None for key in found} | {"no_speed": reason}
+def groups_report(selection: Selection, by: str, test: str | None, names: str | None) -> Report:
+    """A table for each property of sentences and each test set.
+
+    Args:
+        by: properties, joined by commas.
+        test, names: as of `rows_report`.
+    """
+    runs, source = selection.of_kind(selection.kinds[0]), selection.source
+    properties = [known_property(name.strip()) for name in by.split(",")]
+    records = find_records(runs.rows, runs.summaries, source.results, source.runs)
+    every, chosen = tests_of(runs, test)
+    content: dict[str, Any] = {}
+    drafts = []
+    for test_name in chosen:
+        shown = of_test(runs, test_name)
+        for name in properties if any(shown.summaries[row.name] for row in shown.rows) else ():
+            lines = compare_groups(shown, records, name, test_name)
+            notes = group_notes(lines, name, records)
+            content.setdefault(test_name, {})[name] = {"rows": list(map(group_entries, lines)), "notes": notes}
+            title = f"{selection.table.title}: by {name}" + f", {test_name}" * (len(every) > 1)
+            drafts.append(Draft(without_empty(cells_of(group_columns(), lines)), title, lambda _, notes=notes: notes))
+    return Report(_with_columns(drafts, names if drafts else None), {"groups": content})
 
 
-def _by_test(row: Row) -> dict[str, Any]:
-    """Published figures by the test set that they name."""
-    return {key: value for key, value in row.published.items() if isinstance(value, dict)}
+def heads_report(selection: Selection, names: str | None) -> Report:
+    """How different the heads of the rows are."""
+    lines = heads.compare_heads(selection.rows, selection.summaries)
+    notes = heads.head_notes(lines)
+    cells = cells_of(heads.head_columns(), lines)
+    blocks = _with_columns([Draft(cells, f"{selection.table.title}: heads", lambda _: notes)], names)
+    return Report(blocks, {"rows": list(map(heads.head_entries, lines)), "notes": notes})
 
 
-def _first_test(summary: Summary) -> str:
-    return summary.get("test", "test")
-
-
-def _one_seed(lines: Sequence[Mapping[str, Any]]) -> bool:
-    return max(line["seeds"] for line in lines) <= 1
-
-
-def _resampled(summaries: Sequence[Summary]) -> dict[int, np.ndarray]:
-    """BLEU of resampled test sentences, by seed."""
-    from fairseq_diverse.metrics.significance import bootstrap_scores
-
-    return {s["seed"]: bootstrap_scores(bleu_statistics(s["bleu_counts"]), "bleu", s["language"]) for s in summaries}
-
-
-def _over_seeds(resamples: Mapping[int, np.ndarray], summaries: Sequence[Summary]) -> np.ndarray:
-    return np.mean([resamples[s["seed"]] for s in summaries], axis=0)
-
-
-def _mean(values: Any) -> float:
-    return float(np.mean(list(values)))
-
-
-def _formatted(figure: float | None, form: str) -> str:
-    return "" if figure is None else format(figure, form)
-
-
-def _shown(figure: float | str) -> str:
-    return f"{figure:.2f}" if isinstance(figure, float) else str(figure)
+def _with_columns(drafts: Sequence[Draft], names: str | None) -> list[Block]:
+    """The tables with the chosen columns, of each those that it has."""
+    known = list(dict.fromkeys(heading for draft in drafts for heading in draft.cells[0]))
+    chosen = [name.strip() for name in names.split(",")] if names is not None else known
+    if unknown := [name for name in chosen if name not in known]:
+        raise UserError(f"--columns: no column {', '.join(unknown)}; there are: {', '.join(known)}")
+    blocks = []
+    for cells, title, notes in drafts:
+        places = [cells[0].index(name) for name in chosen if name in cells[0]]
+        shown = [[row[place] for place in places] for row in cells] if names is not None else cells
+        blocks.append(Block(shown, title, notes(shown[0])))
+    return blocks

@@ -2,13 +2,15 @@
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.records import bleu_statistics
-from fairseq_diverse.experiments.where_run import no_speed
+from fairseq_diverse.experiments.kinds.lines import Measure, Summaries, Summary
+from fairseq_diverse.metrics.seeds import Spread
+from fairseq_diverse.reports.comparable import no_speed
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, new_figure
 
@@ -17,13 +19,7 @@ if TYPE_CHECKING:
 
     from fairseq_diverse.experiments.rows import Row
 
-METRICS = {
-    "bleu": "BLEU",
-    "nll": "negative log-likelihood,\nnats a test sentence (lower is better)",
-    "speed": "target subwords a second in training",
-}
-
-
+METRICS = ("bleu", "nll", "speed")
 OVER_SEEDS, OVER_SENTENCES = "bar: standard deviation over seeds", "dotted: 95% bootstrap interval over test sentences"
 BARS = {OVER_SEEDS: "-", OVER_SENTENCES: SENTENCES}  # their lines
 
@@ -56,10 +52,39 @@ def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
     return [Curve(_label(list(points.values())), points) for points in groups.values()]
 
 
-def draw_curves(
-    found: Sequence[Curve], summaries: Mapping[str, list[dict[str, Any]]], flag: str, metrics: Sequence[str]
-) -> "Figure":
-    """One panel a metric: means over seeds; speeds only where all runs are of one known machine.
+class Panel(NamedTuple):
+    """What a panel shows of runs, and what half an interval of one run over test examples is, if it has any."""
+
+    label: str
+    figure: Callable[[Summary], float]
+    half: Callable[[Summary], float]
+
+
+def panels_of(measures: Sequence[Measure], names: Sequence[str]) -> dict[str, Panel]:
+    """By name: those of measures, by their keys, and of the speed of training."""
+    panels = {m.key: Panel(m.label(m.long or m.name, ",\n"), m.figure, partial(_half_interval, m)) for m in measures}
+    speed = Panel(
+        "target subwords a second in training", lambda run: run["words_per_second"]["train"] or np.nan, lambda run: 0.0
+    )
+    return {name: (panels | {"speed": speed})[name] for name in names}
+
+
+def _half_interval(measure: Measure, run: Summary) -> float:
+    """Half the 95% bootstrap interval of a run's figure; 0 where its examples are not known."""
+    from fairseq_diverse.metrics.significance import interval, resampled_sums
+
+    if measure.resampled:
+        low, high = interval(measure.resampled(run))
+    elif measure.examples:
+        values = np.array(measure.examples(run))
+        low, high = interval(resampled_sums(values[:, None])[:, 0] / len(values))
+    else:
+        return 0.0
+    return (high - low) / 2
+
+
+def draw_curves(grouped: Sequence[Curve], summaries: Summaries, flag: str, panels: Mapping[str, Panel]) -> "Figure":
+    """Means over seeds against a flag; speeds only where all runs are of one known machine.
 
     Bars are one standard deviation over seeds; of one seed they are dotted, the 95% bootstrap interval over test
     sentences. Below the panels is said which of both there are. A row that is a level has a pale band instead.
@@ -68,87 +93,75 @@ def draw_curves(
         UserError: matplotlib is not installed, or no row has a finished run.
     """
     drawn = [
-        (curve.label, {x: summaries[name] for x, name in curve.points.items() if summaries[name]}) for curve in found
+        (curve.label, {x: summaries[name] for x, name in curve.points.items() if summaries[name]}) for curve in grouped
     ]
     if not any(points for _, points in drawn):
         raise UserError("no row has a finished run")
-    figure = new_figure(4.2 * len(metrics), 3.8)
-    from matplotlib.transforms import offset_copy
-
-    axes = figure.subplots(1, len(metrics), squeeze=False)[0]
-    kinds: set[str] = set()
-    reason = no_speed([summary for _, points in drawn for of_row in points.values() for summary in of_row])
-    for axis, metric in zip(axes, metrics, strict=True):
-        axis.set_ylabel(METRICS[metric])
-        if metric == "speed" and reason:
+    figure = new_figure(4.2 * len(panels), 3.8)
+    reason = no_speed([run for _, points in drawn for runs in points.values() for run in runs])
+    bars: set[str] = set()
+    for axis, (name, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        axis.set_ylabel(panel.label)
+        if name == "speed" and reason:
             axis.text(0.5, 0.5, f"not shown: {reason}", ha="center", transform=axis.transAxes)
             continue
-        xs = list(dict.fromkeys(x for _, points in drawn for x in points if x is not None))
-        texts = [x for x in xs if isinstance(x, str)]  # in the rows' order
-        places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
-        for number, (label, points) in enumerate(drawn):
-            color, marker = STYLES[number % len(STYLES)]
-            figures = {x: _figures(of_row, metric) for x, of_row in points.items()}
-            kinds |= {found.kind for found in figures.values() if found.half}
-            if level := figures.pop(None, None):
-                axis.axhline(level.mean, color=color, linestyle="--", label=label)
-                axis.axhspan(level.mean - level.half, level.mean + level.half, color=color, alpha=0.1, linewidth=0)
-            at = sorted((x for x in figures if x is not None), key=places.__getitem__)
-            beside = offset_copy(axis.transData, figure, 4 * (number - (len(drawn) - 1) / 2), units="points")
-            shown = {"color": color, "transform": beside}  # so that bars of several curves do not hide each other
-            if at:
-                name = None if level else label
-                axis.plot([places[x] for x in at], [figures[x].mean for x in at], marker=marker, label=name, **shown)
-            for x in at:
-                mean, half, kind = figures[x]
-                axis.update_datalim([(places[x], mean - half), (places[x], mean + half)])  # the shifted ones do not
-                if half:
-                    axis.errorbar(places[x], mean, half, capsize=3, **shown)[2][0].set_linestyle(BARS[kind])
-        axis.autoscale_view()
-        if len(xs) > 1 and not texts and all(x > 0 and np.log2(x).is_integer() for x in places):
-            axis.set_xscale("log", base=2)
-        axis.set_xticks(list(places.values()), [x if texts else f"{x:g}" for x in places])
-        axis.minorticks_off()
+        bars |= _draw_panel(
+            figure, axis, [(name, {x: _point(runs, panel) for x, runs in by_x.items()}) for name, by_x in drawn]
+        )
         axis.set_xlabel(in_words(flag))
-        axis.grid(alpha=0.3)
-    figure.supxlabel("; ".join(kind for kind in BARS if kind in kinds), fontsize=8)
+    figure.supxlabel("; ".join(bar for bar in BARS if bar in bars), fontsize=8)
     legend_above(figure)
     return figure
 
 
-class _Figures(NamedTuple):
+class _Point(NamedTuple):
     mean: float
     half: float  # of the bar's length; 0: none
-    kind: str  # of bar
+    bar: str
 
 
-def _figures(of_row: Sequence[Mapping[str, Any]], metric: str) -> _Figures:
+Points = dict[float | str | None, _Point]
+
+
+def _draw_panel(figure: "Figure", axis: Any, drawn: Sequence[tuple[str, Points]]) -> set[str]:
+    """Draw curves of one figure; returns what their bars are."""
+    from matplotlib.transforms import offset_copy
+
+    xs = list(dict.fromkeys(x for _, points in drawn for x in points if x is not None))
+    texts = [x for x in xs if isinstance(x, str)]  # in the rows' order
+    places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
+    bars = {point.bar for _, points in drawn for point in points.values() if point.half}
+    for number, (label, points) in enumerate(drawn):
+        color, marker = STYLES[number % len(STYLES)]
+        if level := points.pop(None, None):
+            axis.axhline(level.mean, color=color, linestyle="--", label=label)
+            axis.axhspan(level.mean - level.half, level.mean + level.half, color=color, alpha=0.1, linewidth=0)
+        at = sorted((x for x in points if x is not None), key=places.__getitem__)
+        beside = offset_copy(axis.transData, figure, 4 * (number - (len(drawn) - 1) / 2), units="points")
+        shown = {"color": color, "transform": beside}  # so that bars of several curves do not hide each other
+        if at:
+            name = None if level else label
+            axis.plot([places[x] for x in at], [points[x].mean for x in at], marker=marker, label=name, **shown)
+        for x in at:
+            mean, half, bar = points[x]
+            axis.update_datalim([(places[x], mean - half), (places[x], mean + half)])  # the shifted ones do not
+            if half:
+                axis.errorbar(places[x], mean, half, capsize=3, **shown)[2][0].set_linestyle(BARS[bar])
+    axis.autoscale_view()
+    if len(xs) > 1 and not texts and all(x > 0 and np.log2(x).is_integer() for x in places):
+        axis.set_xscale("log", base=2)
+    axis.set_xticks(list(places.values()), [x if texts else f"{x:g}" for x in places])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    return bars
+
+
+def _point(runs: Sequence[Summary], panel: Panel) -> _Point:
     """The mean over a row's seeds and its bar."""
-    values = [_figure(summary, metric) for summary in of_row]
-    mean = float(np.mean(values))
-    if len(values) > 1:
-        return _Figures(mean, float(np.std(values, ddof=1)), OVER_SEEDS)
-    return _Figures(mean, _over_sentences(of_row[0], metric), OVER_SENTENCES)
-
-
-def _figure(summary: Mapping[str, Any], metric: str) -> float:
-    if metric == "bleu":
-        return summary["metrics"]["bleu"]
-    return float(np.mean(summary["test_nll"])) if metric == "nll" else summary["words_per_second"]["train"] or np.nan
-
-
-def _over_sentences(summary: Mapping[str, Any], metric: str) -> float:
-    """Half the 95% bootstrap interval of a run's figure; 0 of a speed."""
-    from fairseq_diverse.metrics.significance import bootstrap_scores, interval, resampled_sums
-
-    if metric == "speed":
-        return 0.0
-    if metric == "bleu":
-        low, high = interval(bootstrap_scores(bleu_statistics(summary["bleu_counts"]), "bleu", summary["language"]))
-    else:
-        nll = np.array(summary["test_nll"])
-        low, high = interval(resampled_sums(nll[:, None])[:, 0] / len(nll))
-    return (high - low) / 2
+    spread = Spread.over([panel.figure(run) for run in runs])
+    if spread.deviation is not None:
+        return _Point(spread.mean, spread.deviation, OVER_SEEDS)
+    return _Point(spread.mean, panel.half(runs[0]), OVER_SENTENCES)
 
 
 def in_words(flag: str) -> str:

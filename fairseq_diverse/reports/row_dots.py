@@ -1,73 +1,137 @@
-"""A table's figures row by row."""
+"""A table's figures row by row: scores with their seeds, differences with their intervals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from fairseq_diverse.experiments.kinds.lines import Line, Measure
+from fairseq_diverse.metrics.dunnett import LEVEL
+from fairseq_diverse.metrics.seeds import compared
 from fairseq_diverse.support.pictures import SENTENCES, STYLES, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-class Panel(NamedTuple):
-    """A figure of a row, and its bars: over seeds, and where one seed tells nothing of these, over test sentences."""
-
-    name: str
-    key: str
-    over_seeds: tuple[str, str]  # what the bar is, and its entry of a line
-    over_sentences: tuple[str, str]
+BETTER, WORSE, OPEN = STYLES[2], STYLES[1], ("gray", "o")  # of differences in a picture
+OUTCOMES = {
+    BETTER: "triangle: better (p < 0.05)",
+    WORSE: "square: worse (p < 0.05)",
+    OPEN: "disc: not resolved or not tested",
+}
 
 
-PANELS = (
-    Panel(
-        "BLEU", "bleu", ("standard deviation over seeds", "bleu_deviation"), ("95% bootstrap interval", "bleu_interval")
-    ),
-    Panel(
-        "negative log-likelihood minus the baseline's,\nnats a test sentence (lower is better)",
-        "nll_delta",
-        ("standard error over seeds", "nll_seed_error"),
-        ("standard error", "nll_error"),
-    ),
-)
+class _Bar(NamedTuple):
+    """What a bar is, half its length, and how its line is drawn: dotted where it is not over seeds."""
+
+    text: str
+    half: float
+    line: str = "-"
 
 
-def draw_rows(lines: Sequence[Mapping[str, Any]], summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
-    """BLEU of every finished row, mean over seeds, with a hollow dot a seed, and the difference in NLL to the baseline.
+def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) -> "Figure":
+    """The main score of every finished row, mean over seeds, with a hollow dot a seed, and the difference to the
+    baseline by the last measure that is compared.
 
-    Bars are over seeds: one standard deviation of BLEU, one standard error of the difference. Where seeds give none,
-    they are dotted and over test sentences, the same trainings: the 95% bootstrap interval of BLEU, the standard error
-    of the paired difference. The panel's axis says which of both it shows.
+    Bars are over seeds: one standard deviation of the score, one standard error of the difference. Where seeds give
+    none, they are dotted and over test examples, the same trainings: half the 95% bootstrap interval of the score, the
+    standard error of the paired difference. The panel's axis says which of both it shows.
 
     Args:
-        lines: of ``reports.report.compare``.
-        summaries: of the rows' runs.
+        items: what a test set has, such as sentences.
 
     Raises:
         UserError: matplotlib is not installed.
     """
-    done = [line for line in lines if line["seeds"]]
+    compared_measures = [measure for measure in measures if measure.compared]
+    main, last = compared_measures[0], compared_measures[-1]
+    done = [line for line in lines if line.seeds]
     figure = new_figure(9.6, 1.5 + 0.28 * len(done))
-    panels = figure.subplots(1, len(PANELS), sharey=True)
-    for axis, panel in zip(panels, PANELS, strict=True):
-        shown = set()
-        for place, line in enumerate(done):
-            color, marker = STYLES[int("delta" in line)]
-            if panel.key in line:
-                kind = panel.over_seeds if line.get(panel.over_seeds[1]) is not None else panel.over_sentences
-                drawn = axis.errorbar(
-                    line[panel.key], place, xerr=line.get(kind[1]), color=color, marker=marker, capsize=3
-                )
-                if kind[1] in line:
-                    shown.add(kind)
-                    drawn[2][0].set_linestyle("-" if kind is panel.over_seeds else SENTENCES)
-            if panel.key == "bleu":
-                seeds = [summary["metrics"]["bleu"] for summary in summaries[line["row"]]]
-                axis.plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
-        bars = [panel.over_seeds[0]] * (panel.over_seeds in shown)
-        bars += [f"{panel.over_sentences[0]} over test sentences (dotted)"] * (panel.over_sentences in shown)
-        axis.set_xlabel("\n".join([panel.name, *(f"bar: {bar}" for bar in bars)]))
+    panels = figure.subplots(1, 2, sharey=True)
+    labels = main.long or main.name, f"{last.long or last.name} minus the baseline's"
+    bars: tuple[list[_Bar], list[_Bar]] = [], []
+    for place, line in enumerate(done):
+        color, marker = STYLES[int(bool(line.differences))]
+        values = [(panels[0], line.scores[main.key].mean, _bar_of_score(line, main, items), bars[0])]
+        if difference := line.differences.get(last.key):
+            values.append((panels[1], difference.delta, _bar_of_difference(line, last, items), bars[1]))
+        for axis, value, bar, shown in values:
+            half = bar.half if bar else None
+            dot = axis.errorbar(value, place, xerr=half, color=color, marker=marker, capsize=3)
+            if bar:
+                dot[2][0].set_linestyle(bar.line)
+                shown.append(bar)
+        seeds = [main.figure(run) for run in line.runs]
+        panels[0].plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
+    for axis, label, measure, shown in zip(panels, labels, (main, last), bars, strict=True):
+        texts = sorted({f"bar: {bar.text}" for bar in shown}, key=lambda text: "(dotted)" in text)
+        axis.set_xlabel("\n".join([measure.label(label, ",\n"), *texts]))
         axis.grid(axis="x", alpha=0.3)
-    panels[0].set_yticks(range(len(done)), [line["row"] for line in done], parse_math=False)
-    panels[0].set_ylim(len(done) - 0.5, -0.5)
+    _name_rows(panels[0], done)
     panels[1].axvline(0, color="gray", linewidth=0.8)
     return figure
+
+
+def _bar_of_score(line: Line, measure: Measure, items: str) -> _Bar | None:
+    if (deviation := line.scores[measure.key].deviation) is not None:
+        return _Bar("standard deviation over seeds", deviation)
+    half = line.intervals.get(measure.key)
+    text = f"95% bootstrap interval over test {items} (dotted)"
+    return None if half is None else _Bar(text, half, SENTENCES)
+
+
+def _bar_of_difference(line: Line, measure: Measure, items: str) -> _Bar | None:
+    if test := line.differences[measure.key].test:
+        return _Bar("standard error over seeds", test.error)
+    over = line.over_examples.get(measure.key)
+    text = f"standard error over test {items} (dotted)"
+    return _Bar(text, over.error, SENTENCES) if over and over.error is not None else None
+
+
+def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str) -> "Figure":
+    """Differences to the baseline, one line a row, by the measure that decides first: the mean over seeds, its 95%
+    interval (Dunnett's, for all rows of a baseline at once; none where nothing can be tested) and a hollow dot a seed.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    *others, judge = [measure for measure in measures if measure.compared]
+    shown = [line for line in lines if line.differences]
+    figure = new_figure(9.6, 1.5 + 0.28 * len(shown))
+    panels = figure.subplots(1, 1 + len(others), sharey=True, squeeze=False)[0]
+    styles = set()
+    for axis, measure in zip(panels, (judge, *others), strict=True):
+        for place, line in enumerate(shown):
+            difference = line.differences[measure.key]
+            resolved = difference.p is not None and difference.p < LEVEL
+            style = (BETTER if (difference.delta < 0) == measure.lower else WORSE) if resolved else OPEN
+            styles.add(style)
+            color, marker = style
+            low, high = difference.interval or (difference.delta, difference.delta)
+            bar = [[difference.delta - low], [high - difference.delta]] if difference.interval else None
+            axis.errorbar(difference.delta, place, xerr=bar, color=color, marker=marker, capsize=3)
+            before, after = _compared_scores(line, measure)
+            seeds = [score - float(np.mean(before)) for score in after]
+            axis.plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
+        axis.set_xlabel(f"Δ {measure.label(measure.name)}")
+        axis.axvline(0, color="gray", linewidth=0.8)
+        axis.grid(axis="x", alpha=0.3)
+    _name_rows(panels[0], shown)
+    bars = "bar: 95% interval over seeds (Dunnett's); " * any(line.differences[judge.key].interval for line in shown)
+    outcomes = ", ".join(text for style, text in OUTCOMES.items() if style in styles)
+    baselines = {line.baseline for line in shown}
+    baseline = baselines.pop() if len(baselines) == 1 else "the baseline"
+    figure.supxlabel(f"minus {baseline}'s; {bars}hollow: a seed\n{outcomes}", fontsize=9)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _compared_scores(line: Line, measure: Measure) -> list[list[float]]:
+    """Of the seeds of the baseline and the row whose difference is shown."""
+    scores = [{run["seed"]: measure.figure(run) for run in side} for side in (line.baseline_runs, line.runs)]
+    return [[by_seed[seed] for seed in seeds] for by_seed, seeds in zip(scores, compared(*scores), strict=True)]
+
+
+def _name_rows(axis: Any, lines: Sequence[Line]) -> None:
+    axis.set_yticks(range(len(lines)), [line.name for line in lines], parse_math=False)
+    axis.set_ylim(len(lines) - 0.5, -0.5)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.folder import folders_by_seed
+from fairseq_diverse.experiments.runs.saved import runs_of
 from fairseq_diverse.support.files import read_lines
 
 
@@ -31,6 +33,11 @@ class SideBySide:
     sentences: list[Sentence]
     total: int
     seeds: dict[str, int]
+
+
+def sentences_of(rows: Sequence[Row], root: Path | None, count: int, test: str | None) -> list[Sentence]:
+    """Those of `side_by_side`, of the rows' runs in a folder of runs (None: the default)."""
+    return side_by_side(runs_of(rows, root), count, test or "test").sentences if count else []
 
 
 def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideBySide:

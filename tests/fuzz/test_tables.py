@@ -17,10 +17,11 @@ from fairseq_diverse.experiments.runs.summary import read_summary
 from fairseq_diverse.experiments.tables.file import ROW_KEYS, TABLE_KEYS, SizeFile
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.experiments.tables.values import PUBLISHED_KEYS
-from fairseq_diverse.reports import formats, report
+from fairseq_diverse.reports import formats
 from tests.fuzz.budget import budget
 from tests.unit.conftest import SIZE, TABLE
 from tests.unit.test_report import summary
+from tests.unit.views import view
 
 WHOLE = summary(1, 20, 5.0) | {"system": "first", "updates": 30, "valid_nll": {"last": 3.0, "best": 2.0}}
 FLAGS = ("lr", "dropout", "max-update", "seed", "save-dir", "fp16", "arch", "no-save", "beam")
@@ -141,5 +142,5 @@ def test_any_change_of_a_summary_is_reported_or_refused_by_name(folder, rows, ch
         assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
         return
     other = WHOLE | {"data_hash": content["data_hash"]}
-    lines = report.compare(rows, {"first": [content], "second": [other]})
-    assert formats.as_text(report.to_cells(lines), "", report.notes(rows, lines, []))
+    shown = view(rows, {"first": [content], "second": [other]})
+    assert formats.as_text(shown.cells, "", shown.notes)

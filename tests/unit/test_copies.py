@@ -14,10 +14,10 @@ from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.runs.saved import from_results, refuse_replacing, save
 from fairseq_diverse.experiments.runs.summary import summarize
-from fairseq_diverse.experiments.sentences import record_path, save_records
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import scores
 from fairseq_diverse.preparation import pipeline
+from fairseq_diverse.reports.sentences import record_path, save_records
 from fairseq_diverse.reports.side_by_side import side_by_side
 from tests.unit.conftest import ROW, trained_with
 from tests.unit.test_records import SUMMARY

@@ -30,7 +30,7 @@ from fairseq_diverse.experiments.runs.find import find_data, find_runs
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of, valid_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.tables.load import load_table, select_rows
-from fairseq_diverse.reports import report
+from fairseq_diverse.reports.selection import best_of_grids
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy
 from fairseq_diverse.support.slurm import _minutes, _value
@@ -107,9 +107,9 @@ def test_a_grid_shows_the_point_with_the_lowest_validation_loss(table):
     summaries = {
         row.name: [{"valid_nll": {"best": 1 / last, "last": last}} for last in losses.get(row.name, [])] for row in rows
     }
-    best = report.best_of_grids(rows, summaries)
+    best = best_of_grids(rows, summaries)
     assert [(row.name, row.baseline) for row in best] == [("first-lr=2", "first-lr=2"), ("second-lr=3", "first-lr=2")]
-    nothing = report.best_of_grids(rows, {row.name: [] for row in rows})
+    nothing = best_of_grids(rows, {row.name: [] for row in rows})
     assert [row.name for row in nothing] == ["first-lr=1", "second-lr=1"]
 
 

@@ -24,10 +24,11 @@ from fairseq_diverse.preparation.glue import TASKS, read_examples, split_name
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.preparation.prepare_glue import prepare_glue
 from fairseq_diverse.preparation.subwords import Subwords
-from fairseq_diverse.reports import glue_report, report
+from fairseq_diverse.reports.selection import best_of_grids
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.reference import glue as reference
 from tests.reference.groups import t_test
+from tests.unit.views import view
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -384,7 +385,8 @@ def tables():
 
 
 def test_a_report_tests_tasks_and_average_over_seeds(tables):
-    lines = glue_report.compare_glue(*tables)
+    shown = view(*tables)
+    lines = shown.values
     found = {(line["system"], line["figure"]): line for line in lines}
     p = {}
     for figure, values in {"CoLA Matthews": COLA, "MRPC F1": MRPC}.items():
@@ -403,19 +405,19 @@ def test_a_report_tests_tasks_and_average_over_seeds(tables):
     assert average["holm_p"] == pytest.approx(tested.pvalue[0], abs=2e-3)
     second = found["ours", "MRPC accuracy"]
     assert "seed_p" not in second and second["score"] == pytest.approx(80.67 - 5, abs=0.01)
-    cells = glue_report.glue_cells(lines)
+    cells = shown.cells
     assert cells[0] == ["dev set", "most frequent label", *(n + e for n in COLA for e in ("", ", published"))]
     assert cells[1][:4] == ["CoLA Matthews", "50.00", "51.17 ± 1.26", "56.3"] and cells[1][4].endswith("*")
     assert cells[3][3] == "85.6" and not cells[4][3]  # the published average is that of all tasks
-    assert any("Holm's correction over these 4 p-values" in note for note in glue_report.glue_notes(lines))
+    assert any("Holm's correction over these 4 p-values" in note for note in shown.notes)
 
 
 def test_systems_and_tasks_that_are_not_shown_are_tested_with_those_that_are(tables):
     rows, found = tables
-    every = {(line["row"], line["figure"]): line for line in glue_report.compare_glue(rows, found)}
+    every = {(line["row"], line["figure"]): line for line in view(rows, found).values}
     shown = [r for r in rows if r.family != "other"]
-    others, of_shown = [r for r in rows if r not in shown], {r.name: found[r.name] for r in shown}
-    lines = glue_report.compare_glue(shown, of_shown, (others, {r.name: found[r.name] for r in others}))
+    some = view(shown, found, [r for r in rows if r not in shown])
+    lines = some.values
     assert {line["system"] for line in lines} == {"plain", "ours"} and lines[-1]["figure"] == "average"
     tested = [line for line in lines if "holm_p" in line]
     for line in tested:
@@ -423,12 +425,12 @@ def test_systems_and_tasks_that_are_not_shown_are_tested_with_those_that_are(tab
         for key in ("seed_p", "holm_p", "seed_rows"):
             assert line[key] == pytest.approx(expected[key])
         assert line["seed_rows"] == 2
-    assert any("Holm's correction over 4 p-values, 2 of them shown" in note for note in glue_report.glue_notes(lines))
-    alone = glue_report.compare_glue(shown, of_shown)[-1]
+    assert any("Holm's correction over 4 p-values, 2 of them shown" in note for note in some.notes)
+    alone = view(shown, found).values[-1]
     assert alone["row"] == "ours" and alone["holm_p"] != pytest.approx(lines[-1]["holm_p"])
     one = [r for r in shown if r.data == "glue-CoLA"]
     rest = [r for r in rows if r not in one]
-    lines = glue_report.compare_glue(one, found, (rest, found))
+    lines = view(one, found, rest).values
     assert [line["figure"] for line in lines] == ["CoLA Matthews"] * 2 and lines[1]["holm_of"] == 4
 
 
@@ -438,34 +440,35 @@ def test_a_system_that_is_not_shown_may_have_another_point_of_its_grid_in_each_t
     names = {row.name: f"{row.name}-lr={n}" * (row.family == "other") or row.name for n, row in enumerate(rows)}
     rows, found = [replace(row, name=names[row.name]) for row in rows], {names[name]: of for name, of in found.items()}
     shown, others = ([row for row in rows if (row.family != "other") == kept] for kept in (True, False))
-    every = glue_report.compare_glue(rows, found)
+    every = view(rows, found).values
     of_average = next(line for line in every if (line["system"], line["figure"]) == ("ours", "average"))
-    lines = glue_report.compare_glue(shown, {r.name: found[r.name] for r in shown}, (others, found))
+    lines = view(shown, found, others).values
     assert lines[-1]["system"] == "ours" and lines[-1]["seed_p"] == pytest.approx(of_average["seed_p"])
 
 
 def test_nothing_is_tested_between_different_checkpoints(tables):
     rows, found = tables
     rows = [replace(r, pretrained="a.pt" if r.family != "ours" else "b.pt") for r in rows]
-    lines = glue_report.compare_glue(rows, found)
+    shown = view(rows, found)
+    lines = shown.values
     tested = {line["system"] for line in lines if "holm_p" in line}
     assert tested == {"other"} and all(
         line.get("other_start") for line in lines if line["system"] == "ours" and "delta" in line
     )
-    assert any(note.startswith("ours: starts from another checkpoint") for note in glue_report.glue_notes(lines))
+    assert any(note.startswith("ours: starts from another checkpoint") for note in shown.notes)
 
 
 def test_the_best_point_of_a_grid_is_chosen_by_the_dev_set_of_each_task(tables):
     rows, found = tables
     points = [replace(r, family="ours" if r.family == "other" else r.family) for r in rows]
-    best = report.best_of_grids(points, found)
+    best = best_of_grids(points, found)
     assert [r.name for r in best] == [f"{n}-data=glue-{t}" for t in ("CoLA", "MRPC") for n in ("plain", "ours")]
     found["other-data=glue-MRPC"] = [summary(0, MRPC={"f1": 90.0, "accuracy": 1.0})]
-    best = report.best_of_grids(points, found)
+    best = best_of_grids(points, found)
     assert [r.name for r in best][3] == "other-data=glue-MRPC" and best[3].baseline == "plain-data=glue-MRPC"
-    lines = glue_report.compare_glue(best, {r.name: found[r.name] for r in best})
-    assert {line["system"] for line in lines} == {"plain", "ours"}
-    assert "other-data=glue-MRPC" in next(note for note in glue_report.glue_notes(lines) if note.startswith("the best"))
+    shown = view(best, found)
+    assert {line["system"] for line in shown.values} == {"plain", "ours"}
+    assert "other-data=glue-MRPC" in next(note for note in shown.notes if note.startswith("the best"))
 
 
 def test_pretraining_is_compared_by_its_validation_loss():
@@ -475,11 +478,11 @@ def test_pretraining_is_compared_by_its_validation_loss():
         name: [{**summary(n), "valid_nll": {"last": value, "best": 0}, "updates": 9} for n, value in enumerate(values)]
         for name, values in {"plain": [3.0, 3.1], "ours": [2.5, 2.6]}.items()
     }
-    lines = glue_report.compare_pretraining(rows, found)
-    cells = glue_report.pretraining_cells(lines)
+    shown = view(rows, found)
+    cells = shown.cells
     assert cells[0] == ["row", "parameters", "updates", "validation NLL", "Δ NLL", "seeds"]
     assert cells[2][3] == "2.5500 ± 0.0707" and cells[2][4].startswith("-0.5000 ± 0.0707* (p = 0.0")
-    assert any("nats a masked token" in note for note in glue_report.pretraining_notes(lines))
+    assert any("nats a masked token" in note for note in shown.notes)
 
 
 def test_two_data_sets_of_one_task_are_not_shown_as_one(tables):
@@ -487,11 +490,11 @@ def test_two_data_sets_of_one_task_are_not_shown_as_one(tables):
     other = replace(rows[0], name="plain-data=glue-CoLA@other", data="glue-CoLA@other")
     found[other.name] = found[rows[0].name]
     with pytest.raises(ValueError, match=r"plain: two data sets of CoLA, .* and glue-CoLA@other; choose one with"):
-        glue_report.compare_glue([*rows, other], found)
+        view([*rows, other], found)
 
 
 def test_points_without_a_validation_loss_are_not_chosen(tables):
     rows, _ = tables
     points = [replace(row, train={**row.train, "task": "logical_inference"}, family="one", data="d") for row in rows]
     with pytest.raises(ValueError, match="--best: row plain-data=glue-CoLA has no validation NLL to choose by"):
-        report.best_of_grids(points, {row.name: [{"valid_nll": None}] for row in rows})
+        best_of_grids(points, {row.name: [{"valid_nll": None}] for row in rows})

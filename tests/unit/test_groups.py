@@ -15,9 +15,11 @@ from scipy.stats import dunnett
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.runs.find import find_runs
-from fairseq_diverse.experiments.sentences import BY, TREES, group
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.reports.groups import compare_groups, draw_groups, group_cells, group_notes
+from fairseq_diverse.reports import groups
+from fairseq_diverse.reports.columns import cells_of
+from fairseq_diverse.reports.groups import draw_groups, group_columns, group_entries, group_notes
+from fairseq_diverse.reports.sentences import BY, TREES, group
 from fairseq_diverse.syntax.attachment import attachments, subordinate
 from fairseq_diverse.syntax.trees import read_conllu
 from fairseq_diverse.toy import english, german
@@ -28,6 +30,7 @@ from fairseq_diverse.toy.trees import conllu
 from tests.reference import groups as reference
 from tests.unit.conftest import ROW, trained_with
 from tests.unit.test_records import SUMMARY
+from tests.unit.views import runs_of
 
 COUNT = 24
 THIRD = ("  second:", "  third: {dropout: 0.4}\n  second:")
@@ -105,11 +108,16 @@ def runs():
     }
 
 
+def compare_groups(rows, runs, records, by, hidden=()):
+    lines = groups.compare_groups(runs_of(rows, runs, hidden), records, by, "test")
+    return lines, list(map(group_entries, lines))
+
+
 @pytest.mark.parametrize("by", BY)
 def test_figures_are_those_of_loops(table, runs, by):
     rows = list(load_table(table(THIRD)).rows.values())
     found = record([1 + n % 9 for n in range(COUNT)])
-    lines = compare_groups(rows, runs, {"multi30k_en_de": (found, "here")}, by, "test")
+    shown, lines = compare_groups(rows, runs, {"multi30k_en_de": (found, "here")}, by)
     groups = group(found, "test", by, "here")
     assert [line["group"] for line in lines] == groups.names * 3 and {line["row"] for line in lines} == set(runs)
     p_values = {"nll_": {}, "rest_": {}}
@@ -152,12 +160,12 @@ def test_figures_are_those_of_loops(table, runs, by):
         for line in (line for line in lines if "baseline" in line):
             assert line[f"{prefix}holm_p"] == pytest.approx(corrected[line["row"], line["group"]])
             assert line[f"{prefix}holm_of"] == 2 * len(groups.names)
-    header, *cells = group_cells(lines)
+    header, *cells = cells_of(group_columns(), shown)
     assert len(cells) == len(lines) and header[:3] == ["row", "group", "sentences"]
-    notes = group_notes(lines, by, {"multi30k_en_de": (found, "here")})
+    notes = group_notes(shown, by, {"multi30k_en_de": (found, "here")})
     family = f"(2 rows), then Holm's correction over all groups and rows ({2 * len(groups.names)} p-values)"
     assert any(family in note for note in notes) and any(note.endswith(BY[by]) for note in notes)
-    panels = draw_groups(lines, "title").axes
+    panels = draw_groups(shown, "title").axes
     assert [axis.get_title().split("\n")[0] for axis in panels] == groups.names
     for axis, name in zip(panels, groups.names, strict=True):
         drawn = [container[2][0].get_segments()[0][:, 0] for container in axis.containers]
@@ -168,18 +176,18 @@ def test_figures_are_those_of_loops(table, runs, by):
 def test_rows_that_are_not_shown_are_tested_with_those_that_are_and_one_seed_is_not(table, runs):
     rows = list(load_table(table(THIRD)).rows.values())
     records = {"multi30k_en_de": (record([1 + n % 9 for n in range(COUNT)]), "here")}
-    every = compare_groups(rows, runs, records, "length", "test")
-    shown, others = ([row for row in rows if (row.name == "third") == own] for own in (False, True))
-    alone = {name: runs[name] for name in ("first", "second")}
-    found = compare_groups(shown, alone, records, "length", "test", (others, {"third": runs["third"]}))
-    assert found == [line for line in every if line["row"] != "third"]
-    assert any("(2 rows, 1 of them shown), then Holm" in note for note in group_notes(found, "length", records))
-    lines = compare_groups(rows, runs | {"third": runs["third"][:1], "second": []}, records, "length", "test")
-    assert [line for line in lines if line["row"] == "second"] == [{"row": "second", "seeds": 0}]
-    assert all(line["nll_untested"] == "one seed" and "nll_holm_p" not in line for line in lines if "baseline" in line)
+    _, every = compare_groups(rows, runs, records, "length")
+    chosen, hidden = ([row for row in rows if (row.name == "third") == third] for third in (False, True))
+    lines, values = compare_groups(chosen, runs, records, "length", hidden)
+    assert values == [line for line in every if line["row"] != "third"]
+    assert any("(2 rows, 1 of them shown), then Holm" in note for note in group_notes(lines, "length", records))
+    lines, values = compare_groups(rows, runs | {"third": runs["third"][:1], "second": []}, records, "length")
+    assert [line for line in values if line["row"] == "second"] == [{"row": "second", "seeds": 0}]
+    assert all(line["nll_untested"] == "one seed" and "nll_holm_p" not in line for line in values if "baseline" in line)
     assert any("nothing can be tested over seeds" in note for note in group_notes(lines, "length", records))
-    assert "(one seed)" in str(group_cells(lines)) and "not run" in str(group_cells(lines))
-    assert len(draw_groups(lines, "").axes) == len({line["group"] for line in lines if "group" in line})
+    cells = str(cells_of(group_columns(), lines))
+    assert "(one seed)" in cells and "not run" in cells
+    assert len(draw_groups(lines, "").axes) == len({line["group"] for line in values if "group" in line})
 
 
 # -- gold trees ------------------------------------------------------------------------------------------------------

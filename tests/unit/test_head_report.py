@@ -11,7 +11,8 @@ from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import is_finished, stage
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.reports.head_report import compare_heads, head_cells, head_notes
+from fairseq_diverse.reports.columns import cells_of
+from fairseq_diverse.reports.heads import compare_heads, head_columns, head_entries, head_notes
 from tests.unit.conftest import trained_with
 from tests.unit.test_records import SUMMARY
 
@@ -30,7 +31,8 @@ def test_figures_are_means_over_layers_and_seeds(table):
     rows = list(load_table(table()).rows.values())
     runs = {"first": [SUMMARY | {"seed": seed, "heads": heads} for seed, heads in enumerate(HEADS)]}
     runs["second"] = [SUMMARY, SUMMARY | {"heads": HEADS[0]}]
-    first, second = lines = compare_heads(rows, runs)
+    lines = compare_heads(rows, runs)
+    first, second = map(head_entries, lines)
     assert first["encoder"]["cosine"] == pytest.approx(0.15)
     for component, layers in (("encoder", ("encoder:1", "encoder:2")), ("cross", ("cross:1",))):
         for name in ("constant share", "effective rank"):
@@ -39,15 +41,15 @@ def test_figures_are_means_over_layers_and_seeds(table):
             assert first[component][f"{name} deviation"] == pytest.approx(np.std(of_seeds, ddof=1))
     assert "decoder" not in first and "cosine" not in first["cross"]
     assert (second["seeds"], second["finished"]) == (1, 2) and second["encoder"]["cosine deviation"] is None
-    header, *cells = head_cells(lines)
+    header, *cells = cells_of(head_columns(), lines)
     of_first = dict(zip(header, cells[0], strict=True))
     assert of_first["encoder: cosine"] == "0.150 ± 0.071" and of_first["cross: cosine"] == "-"
     assert of_first["cross: effective rank"] == "8.0 ± 1.4 of 128" and of_first["decoder: constant share"] == "-"
     assert "runs not measured: second; fairseq-diverse run TABLE --heads does it" in head_notes(lines)
     below = compare_heads(rows[:1], {"first": [SUMMARY | {"heads": {"encoder:1": place(-0.0004, 0.5, 9.0)}}]})
-    assert head_cells(below)[1][1] == "0.000"
+    assert cells_of(head_columns(), below)[1][1] == "0.000"
     lines = compare_heads(rows, {"first": [SUMMARY], "second": []})
-    assert [row[1] for row in head_cells(lines)[1:]] == ["not measured", "not run"]
+    assert [row[1] for row in cells_of(head_columns(), lines)[1:]] == ["not measured", "not run"]
 
 
 @pytest.fixture

@@ -27,14 +27,14 @@ from fairseq_diverse.analysis.sentence_lengths import draw_sentence_lengths
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
-from fairseq_diverse.cli.plot import parse_heads
-from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.cli.plot_attention import parse_heads
+from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs.saved import from_results
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.significance import bootstrap_scores, interval
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training, smoothed
-from fairseq_diverse.reports.row_curves import curves, draw_curves
+from fairseq_diverse.reports.row_curves import curves, draw_curves, panels_of
 from fairseq_diverse.support import pictures
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model
@@ -262,6 +262,10 @@ def test_curves_are_rows_that_differ_in_one_flag(table):
         curves(rows, ["phrase-limits"])
 
 
+def panels(names):
+    return panels_of(KINDS["translation"].measures([]), names)
+
+
 def test_rows_that_differ_in_more_than_the_flag_are_other_curves(table):
     levels = "  none: {syntax: phrase, phrase-limit: no-number}\n  other: {syntax: phrase, phrase-limit: another}\n"
     tried = "  k-8-lenpen: {syntax: phrase, phrase-limit: 8, generate: {lenpen: [1, 2]}}\n"
@@ -285,7 +289,7 @@ def test_one_seed_has_an_interval_over_test_sentences(table):
     counts = np.stack([lengths, lengths + 1, lengths - 1, lengths - 3, lengths - 4, lengths - 5 + (lengths == 5)], 1)
     one = {"bleu_counts": np.maximum(counts, 0).tolist(), "test_nll": [float(n) for n in range(40)]}
     summaries["k-4"] = [summaries["k-4"][0] | one]
-    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["bleu", "nll"])
+    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", panels(["bleu", "nll"]))
     bleu, nll = figure.axes
     low, high = interval(bootstrap_scores(bleu_statistics(one["bleu_counts"]), "bleu", "de"))
     ends = bar_ends(bleu)[1]
@@ -302,7 +306,7 @@ def test_one_seed_has_an_interval_over_test_sentences(table):
 def test_means_and_deviations_over_seeds_are_drawn(table):
     rows = list(load_table(str(table)).rows.values())
     summaries = from_results(table.parent / "results", rows)
-    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["bleu", "nll"])
+    figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", panels(["bleu", "nll"]))
     bleu, nll = figure.axes
     of_name = {line.get_label(): line for line in bleu.get_lines()}
     assert of_name["plain"].get_ydata()[0] == 31.5
@@ -315,17 +319,17 @@ def test_means_and_deviations_over_seeds_are_drawn(table):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "k"]
     assert bleu.get_xscale() == "log" and [x.get_text() for x in bleu.get_xticklabels()] == ["2", "4", "8"]
     with pytest.raises(UserError, match="no row has a finished run"):
-        draw_curves(curves(rows, ["phrase-limit"]), {row: [] for row in summaries}, "phrase-limit", ["bleu"])
+        draw_curves(curves(rows, ["phrase-limit"]), {row: [] for row in summaries}, "phrase-limit", panels(["bleu"]))
 
 
 def test_speeds_are_drawn_where_all_runs_are_of_one_known_machine(table):
     rows = list(load_table(str(table)).rows.values())
     summaries = from_results(table.parent / "results", rows)
-    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", ["speed"]).axes
+    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", panels(["speed"])).axes
     assert [text.get_text() for text in axis.texts] == ["not shown: unknown machine"] and not axis.get_lines()
     machine = {"cpu": "a", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu"}
     known = {row: [run | {"machine": machine} for run in of_row] for row, of_row in summaries.items()}
-    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), known, "phrase-limit", ["speed"]).axes
+    (axis,) = draw_curves(curves(rows, ["phrase-limit"]), known, "phrase-limit", panels(["speed"])).axes
     lines = {line.get_label(): line.get_xdata() for line in axis.get_lines()}
     assert not axis.texts and list(lines["k"]) == [2, 4, 8]
 
@@ -339,7 +343,7 @@ def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
     table.write_text(text)
     rows = list(load_table(str(table)).rows.values())
     figure = draw_curves(
-        curves(rows, ["syntax-on"]), from_results(table.parent / "results", rows), "syntax-on", ["bleu"]
+        curves(rows, ["syntax-on"]), from_results(table.parent / "results", rows), "syntax-on", panels(["bleu"])
     )
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_xticklabels()] == ["encoder:2", "encoder:1", "encoder"]

@@ -8,17 +8,20 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import where_run
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.kinds.lines import Line
 from fairseq_diverse.experiments.runs import schedule
 from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
 from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.provenance import commits_of, machine
 from fairseq_diverse.experiments.runs.saved import from_runs
 from fairseq_diverse.experiments.runs.summary import read_summary, starts
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
-from fairseq_diverse.reports import comparison
+from fairseq_diverse.reports.comparable import no_speed, refuse_other_data
+from fairseq_diverse.reports.notes import machines, machines_note
 from tests.unit.conftest import ROW, trained_with
 
 SIDE = SIDE_DEFAULTS | {"normalize": False}
@@ -277,10 +280,10 @@ def test_seeds_of_other_data_are_named(first, second, words, rows):
         for name, digests in (("first", first), ("second", second))
     }
     with pytest.raises(ValueError) as caught:
-        comparison.refuse_other_data(rows, runs)
+        refuse_other_data(rows, runs, kind_of(rows[0]).measures(rows))
     assert words in str(caught.value)
     same = {name: [run | {"data_hash": "h"} for run in of_row] for name, of_row in runs.items()}
-    comparison.refuse_other_data(rows, same)
+    refuse_other_data(rows, same, kind_of(rows[0]).measures(rows))
 
 
 def test_seeds_with_fewer_sentences_are_named(rows):
@@ -288,7 +291,8 @@ def test_seeds_with_fewer_sentences_are_named(rows):
     with pytest.raises(
         ValueError, match="test examples they have: second seed 1 2, second seed 2 1, first seed 1 2; run"
     ):
-        comparison.refuse_other_data(rows, {"first": [SUMMARY], "second": [SUMMARY, short]})
+        runs = {"first": [SUMMARY], "second": [SUMMARY, short]}
+        refuse_other_data(rows, runs, kind_of(rows[0]).measures(rows))
 
 
 def started(commit="c", **machine):
@@ -318,11 +322,11 @@ def test_speeds_of_other_settings_and_of_resumed_runs_are_not_compared(second, r
     starts_of_one = [started(), started("d" * 40, **second)]
     runs = [SUMMARY | start | {"seed": seed, "starts": []} for seed, start in enumerate(starts_of_one)]
     resumed = SUMMARY | starts({"starts": starts_of_one})
-    assert where_run.no_speed(runs) == where_run.no_speed([resumed]) == reason
-    places = where_run.machines([resumed])
-    assert list(places) == list(where_run.machines(runs)) and len(places) == (2 if reason else 1)
-    assert where_run.commits_of([resumed]) == where_run.commits_of(runs) == ["c", "d" * 10]
-    (note,) = where_run.machines_note([{"row": "first", "machines": places}])
+    assert no_speed(runs) == no_speed([resumed]) == reason
+    places = machines([resumed])
+    assert list(places) == list(machines(runs)) and len(places) == (2 if reason else 1)
+    assert commits_of([resumed]) == commits_of(runs) == ["c", "d" * 10]
+    (note,) = machines_note([Line(row=SimpleNamespace(name="first"), seeds=1, runs=[resumed])])
     assert note.startswith(
         "runs of different machines or settings" if reason else "ran on: EPYC, 2 cores, 1 thread, AVX2"
     )
@@ -331,8 +335,8 @@ def test_speeds_of_other_settings_and_of_resumed_runs_are_not_compared(second, r
 def test_settings_are_shown_in_words():
     variables = ALLOCATION | AVX2 | {"OMP_NUM_THREADS": "1", "OMP_PLACES": "cores"}
     expected = "EPYC, 2 cores, 1 thread, AVX2, keeps freed memory, --same-arithmetic, OMP_PLACES=cores"
-    assert where_run.machine(started(variables=variables)) == expected
-    assert where_run.machine(started()) == "EPYC, 2 cores, 1 thread, AVX2"
+    assert machine(started(variables=variables)) == expected
+    assert machine(started()) == "EPYC, 2 cores, 1 thread, AVX2"
 
 
 @pytest.mark.parametrize(

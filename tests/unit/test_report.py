@@ -1,6 +1,8 @@
 """Reports: comparison, formats, saved summaries, tables in texts."""
 
+import csv
 import dataclasses
+import io
 import json
 import re
 import statistics
@@ -12,23 +14,22 @@ from scipy.stats import dunnett, ttest_ind
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
-from fairseq_diverse.experiments import where_run
+from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of
+from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.metrics import seeds
+from fairseq_diverse.metrics.dunnett import SeedTest
 from fairseq_diverse.metrics.scores import sacrebleu_result, score
 from fairseq_diverse.metrics.significance import bootstrap_scores, interval
-from fairseq_diverse.reports import comparison, formats, report
-from fairseq_diverse.reports.accuracy_report import (
-    accuracy_cells,
-    accuracy_notes,
-    compare_accuracy,
-    length_cells,
-    probe_cells,
-)
-from fairseq_diverse.reports.row_dots import draw_rows
-from fairseq_diverse.reports.verdict import BETTER, OPEN, WORSE, draw_verdict, verdict
+from fairseq_diverse.reports import formats
+from fairseq_diverse.reports.columns import verdict
+from fairseq_diverse.reports.lines import names_of_tests, of_test
+from fairseq_diverse.reports.row_dots import BETTER, OPEN, WORSE, draw_rows, draw_verdict
+from fairseq_diverse.reports.selection import best_of_grids
 from tests.unit.conftest import ROW, trained_with
+from tests.unit.views import runs_of, view
 
 MACHINE = {"cpu": "EPYC", "cores": 2, "threads": 1, "capability": "AVX2", "device": "cpu", "variables": {}}
 REFERENCES = [f"Das ist der Satz Nummer {n} von allen , und er ist lang ." for n in range(30)]
@@ -73,7 +74,8 @@ def test_report_compares_means_over_seeds(table):
         "first": [summary(1, 20, 5.0), summary(2, 22, 5.2)],
         "second": [summary(1, 3, 4.0, words=80.0), summary(2, 1, 4.4, words=80.0)],
     }
-    first, second = report.compare(rows, summaries)
+    shown = view(rows, summaries)
+    first, second = shown.values
     bleu = {name: [s["metrics"]["bleu"] for s in of_row] for name, of_row in summaries.items()}
     assert second["bleu"] == pytest.approx(np.mean(bleu["second"]))
     assert second["bleu_deviation"] == pytest.approx(np.std(bleu["second"], ddof=1))
@@ -81,7 +83,7 @@ def test_report_compares_means_over_seeds(table):
     assert second["nll_delta"] == pytest.approx(-0.9) and second["nll_p"] < 0.001
     assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
     assert second["seeds"] == 2 and "delta" not in first and "compared" not in second
-    cells = report.to_cells([first, second])
+    cells = shown.cells
     assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
     assert {"words/s", "updates/s", "minutes an epoch", "decoding words/s"} <= set(cells[0])
     assert cells[2][cells[0].index("updates/s")] == "2.00" and cells[2][cells[0].index("minutes an epoch")] == "0.75"
@@ -107,9 +109,10 @@ def test_differences_over_seeds_are_dunnetts(table):
     nll = {"first": [5.0, 5.2, 5.3], "third": [4.0, 4.3], "fourth": [6.0], "second": [5.1, 5.0, 4.8, 5.2]}
     wrong = {"first": [20, 22, 21], "third": [3, 1], "fourth": [9], "second": [20, 18, 22, 19]}
     runs = {row: [summary(i, w, x) for i, (w, x) in enumerate(zip(wrong[row], nll[row], strict=True))] for row in nll}
-    lines = {line["row"]: line for line in report.compare(rows, runs)}
+    compared = view(rows, runs)
+    lines = {line["row"]: line for line in compared.values}
     bars = {name: line["nll_seed_error"] for name, line in lines.items() if "nll_seed_error" in line}
-    bleu, panel = draw_rows(list(lines.values()), runs).axes
+    bleu, panel = draw_rows(compared.lines, kind_of(rows[0]).measures(rows), "sentences").axes
     drawn = [container for container in panel.containers if container.has_xerr]
     ends = [container[2][0].get_segments()[0][:, 0] for container in drawn]
     sentences = lines["fourth"]["nll_error"]  # one seed: over test sentences, dotted
@@ -140,16 +143,15 @@ def test_differences_over_seeds_are_dunnetts(table):
     result = sacrebleu_result("bleu", ["Das war ganz anders ."] * 9 + REFERENCES[9:], REFERENCES, "de")
     low, high = interval(bootstrap_scores(result.statistics, "bleu", "de"))
     assert lines["fourth"]["bleu_interval"] == pytest.approx((high - low) / 2)
-    header, *shown = report.to_cells(list(lines.values()))
+    header, *shown = compared.cells
     cells = {row[0]: dict(zip(header, row, strict=True)) for row in shown}
     third = lines["third"]
-    shown = f"{third['nll_delta']:+.3f} ± {third['nll_seed_error']:.3f}** ({comparison.p_text(third['nll_seed_p'])})"
+    shown = f"{third['nll_delta']:+.3f} ± {third['nll_seed_error']:.3f}** ({seeds.p_text(third['nll_seed_p'])})"
     assert cells["third"]["Δ NLL"] == shown and cells["fourth"]["Δ NLL"] == "+1.000 (one seed)"
     assert "*" not in cells["second"]["Δ NLL"] + "".join(
         cells["third"][f"p over sentences: {x}"] for x in ("BLEU", "NLL")
     )
-    notes = report.notes(rows, list(lines.values()), header)
-    (design,) = (note for note in notes if note.startswith("with these seeds, a true difference"))
+    (design,) = (note for note in compared.notes if note.startswith("with these seeds, a true difference"))
     assert f"third: {third['smallest']:.2f} BLEU, {third['nll_smallest']:.3f} NLL (standard deviation" in design
     assert (
         f"second: {lines['second']['smallest']:.2f} BLEU" in design and third["nll_smallest"] > third["nll_seed_error"]
@@ -165,35 +167,41 @@ def test_every_baseline_has_a_family_of_its_own(table):
     runs = {
         row: [summary(1, 9, x), summary(2, 9, x + 0.1)] for row, x in (("first", 5.0), ("third", 4.0), ("second", 4.5))
     }
-    first, third, second = report.compare(rows, runs)
+    shown = view(rows, runs)
+    first, third, second = shown.values
     assert "delta" not in first and "delta" not in third and second["baseline"] == "third"
     expected = ttest_ind([4.5, 4.6], [4.0, 4.1]).pvalue  # a family of one row
     assert second["nll_seed_p"] == pytest.approx(expected) and second["untested"] == "no spread over seeds"
-    assert "(no spread over seeds)" in comparison.difference(second, 2)
+    assert any("(no spread over seeds)" in cell for cell in shown.cells[3])
     assert "seed_interval" not in second and "nll_seed_interval" in second
 
 
 def test_one_seed_is_compared_with_the_same_seed_and_not_tested(table):
     rows = list(load_table(table()).rows.values())
     first, second = [summary(1, 20, 5.0), summary(2, 3, 9.0)], [summary(1, 22, 4.0)]
-    _, line = lines = report.compare(rows, {"first": first, "second": second})
-    _, alone = report.compare(rows, {"first": first[:1], "second": second})
+    shown = view(rows, {"first": first, "second": second})
+    line, alone = shown.values[1], view(rows, {"first": first[:1], "second": second}).values[1]
     for key in ("delta", "p", "nll_delta", "nll_error", "nll_p", "untested"):
         assert line[key] == alone[key]
-    assert line["untested"] == "one seed" and "*" not in "".join(report.to_cells(lines)[2])
-    notes = report.notes(rows, lines, report.to_cells(lines)[0])
-    assert "one seed on a side: Δ and p are of the seed that row and baseline share: second 1" in notes
-    assert any(note.endswith("nothing is tested over seeds, nothing has a star") for note in notes)
-    _, line = report.compare(rows, {"first": second, "second": first})
+    assert line["untested"] == "one seed" and "*" not in "".join(shown.cells[2])
+    assert "one seed on a side: Δ and p are of the seed that row and baseline share: second 1" in shown.notes
+    assert any(note.endswith("nothing is tested over seeds, nothing has a star") for note in shown.notes)
+    _, line = view(rows, {"first": second, "second": first}).values
     assert line["untested"] == "baseline: one seed" and line["nll_delta"] == pytest.approx(1)
-    _, line = lines = report.compare(rows, {"first": first, "second": [summary(7, 22, 4.0)]})
-    assert line["nll_delta"] == pytest.approx(-3)  # against all seeds, as there is no shared one
-    assert "other seeds than the baseline's; all of both are used: second 7" in report.notes(rows, lines, [])
-    _, line = report.compare(rows, {"first": first, "second": [summary(1, 22, 4.0), summary(3, 1, 1.0)]})
+    shown = view(rows, {"first": first, "second": [summary(7, 22, 4.0)]})
+    assert shown.values[1]["nll_delta"] == pytest.approx(-3)  # against all seeds, as there is no shared one
+    assert "other seeds than the baseline's; all of both are used: second 7" in shown.notes
+    _, line = view(rows, {"first": first, "second": [summary(1, 22, 4.0), summary(3, 1, 1.0)]}).values
     assert line["nll_delta"] == pytest.approx(-4.5) and line["other_seeds"] == [1, 3]  # tested: unpaired
-    others = [{"row": row, "other_seeds": seeds} for row, seeds in (("a", [1, 2]), ("b", [1, 7]), ("c", [1, 2]))]
-    (note,) = comparison.seeds_that_differ_note(others)
-    assert note.endswith("; all of both are used: a, c 1, 2; b 1, 7")
+
+
+def test_rows_with_the_same_other_seeds_are_named_together(table):
+    rows = list(load_table(table(THIRD)).rows.values())
+    numbers = {"first": (1, 2), "third": (1, 3), "fourth": (1, 7), "second": (1, 3)}
+    runs = {row: [summary(number, 9, 5.0 + number) for number in of_row] for row, of_row in numbers.items()}
+    assert any(
+        note.endswith("; all of both are used: third, second 1, 3; fourth 1, 7") for note in view(rows, runs).notes
+    )
 
 
 def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_left_out(table, tmp_path, capsys):
@@ -236,20 +244,21 @@ def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_
 def test_a_baseline_whose_seeds_differ_much_more_than_the_rows_is_named(table):
     rows = list(load_table(table(("second: {", "third: {dropout: 0.4}\n  second: {"))).rows.values())
     nll = {"first": [3.0, 5.0, 7.5], "third": [5.0, 5.1, 5.2], "second": [4.5, 4.6, 4.4]}
-    lines = report.compare(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()})
+    shown = view(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()})
+    lines = shown.values
     assert [line.get("nll_deviation") for line in lines] == [
         pytest.approx(np.std(nll[row.name], ddof=1)) for row in rows
     ]
     pooled = (np.var(nll["third"], ddof=1) + np.var(nll["second"], ddof=1)) / 2
     assert lines[1]["nll_seed_baseline_ratio"] == pytest.approx(np.std(nll["first"], ddof=1) / pooled**0.5)
-    notes = report.notes(rows, lines, ["Δ NLL", "BLEU", "NLL"])
-    (note,) = [note for note in notes if "more than 3 times" in note]
+    (note,) = [note for note in shown.notes if "more than 3 times" in note]
     assert "have first (22.5 times): p of such a row, and of all rows if it is the baseline, is too small" in note
-    assert "BLEU, NLL ±: standard deviation over seeds" in notes and "5.167 ± 2.255" in report.to_cells(lines)[1]
+    assert "BLEU, NLL ±: standard deviation over seeds" in shown.notes and "5.167 ± 2.255" in shown.cells[1]
     for wide, noted in ((0.32, True), (0.28, False)):  # the rows' deviation is 0.1
         nll["first"] = [5.0 - wide, 5.0, 5.0 + wide]
-        lines = report.compare(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()})
-        said = " ".join(report.notes(rows, lines, ["Δ NLL", "BLEU", "NLL"]))
+        said = " ".join(
+            view(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()}).notes
+        )
         assert ("more than 3 times" in said) == noted and ("have first (3.2 times)" in said) == noted
 
 
@@ -257,15 +266,14 @@ def test_other_trees_and_files_are_refused_and_other_versions_named(table):
     rows = list(load_table(table()).rows.values())
     first, second = ([summary(seed, 9, 5.0 + seed) for seed in (1, 2)] for _ in range(2))
     second = [run | {"trees": "a", "versions": {"torch": version}} for run, version in zip(second, "12", strict=True)]
-    lines = report.compare(rows, {"first": first, "second": second})
     text = "runs with different versions, which alone may change a score: torch 1 (second); torch 2 (second)"
-    assert text in report.notes(rows, lines, [])
+    assert text in view(rows, {"first": first, "second": second}).notes
     second[1]["trees"] = "b"
     with pytest.raises(ValueError, match="row second: seed 1 and seed 2 were run with different trees"):
-        report.compare(rows, {"first": first, "second": second})
+        view(rows, {"first": first, "second": second})
     second = [run | {"trees": "a", "read": {"user-dir": code}} for run, code in zip(second, "cd", strict=True)]
     with pytest.raises(ValueError, match="row second: seed 1 and seed 2 were run with different user-dir"):
-        report.compare(rows, {"first": first, "second": second})
+        view(rows, {"first": first, "second": second})
 
 
 @pytest.mark.parametrize("other", [None, MACHINE | {"threads": 2}], ids=["unknown", "another"])
@@ -277,22 +285,21 @@ def test_speeds_are_those_of_one_machine(table, other):
     rows = list(load_table(text).rows.values())
     runs = {"first": [summary(1, 9, 5.0), summary(2, 8, 5.1)], "third": [summary(1, 9, 5.0, words=50.0)], "fourth": []}
     runs["second"] = [summary(1, 9, 5.0), summary(2, 8, 5.2, machine=other)]
-    lines = report.compare(rows, runs)
-    header, first, third, _, second = report.to_cells(lines)
+    shown = view(rows, runs)
+    header, first, third, _, second = shown.cells
     at = {
         name: header.index(name) for name in ("words/s", "updates/s", "speed", "minutes an epoch", "decoding words/s")
     }
     assert [second[i] for i in at.values()] == ["-"] * 5 and third[at["speed"]] == "0.50" and first[at["speed"]] == ""
     assert header[at["updates/s"] + 1] == "published updates/s" and second[at["updates/s"] + 1] == "1.21"
-    assert lines[3]["speed"] is lines[3]["epoch_minutes"] is None
-    notes = report.notes(rows, lines, header)
+    assert shown.values[3]["speed"] is shown.values[3]["epoch_minutes"] is None
+    notes = shown.notes
     why = "unknown machine" if other is None else "different machines"
     assert any(note.startswith("no speed (-)") and note.endswith(f"{why}: second") for note in notes)
     place = why if other is None else "EPYC, 2 cores, 2 threads, AVX2"
     where = f"EPYC, 2 cores, 1 thread, AVX2: first, third, second seed 1; {place}: second seed 2"
     assert any(note.endswith(where) for note in notes)
-    lines = report.compare(rows, runs | {"second": []})
-    assert "ran on: EPYC, 2 cores, 1 thread, AVX2" in report.notes(rows, lines, header)
+    assert "ran on: EPYC, 2 cores, 1 thread, AVX2" in view(rows, runs | {"second": []}).notes
 
 
 def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
@@ -301,33 +308,33 @@ def test_further_metrics_are_means_over_the_seeds_that_all_have_them(table):
     for one, value in zip(found, (40.0, 41.0), strict=True):
         one["metrics"]["yisi-0"] = value
     found[0]["metrics"]["meteor"] = 30.0
-    cells = report.to_cells(report.compare(rows, {"first": found, "second": []}))
+    cells = view(rows, {"first": found, "second": []}).cells
     at = cells[0].index("YiSi-0")
     assert cells[0][at - 1] == "TER" and cells[1][at] == "40.50" and "METEOR" not in cells[0]
 
 
 def test_a_published_figure_without_a_unit_says_so(table):
     rows = list(load_table(table(("published: {bleu", "published: {wer-li2022: 9.03, bleu"))).rows.values())
-    cells = report.to_cells(report.compare(rows, {row.name: [] for row in rows}))
+    cells = view(rows, {row.name: [] for row in rows}).cells
     assert "published WER (unit not stated)" in cells[0] and "published BLEU" in cells[0]
 
 
 def test_equal_systems_do_not_differ(table):
     rows = list(load_table(table()).rows.values())
-    _, second = report.compare(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 9, 5.0)]})
+    _, second = view(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 9, 5.0)]}).values
     assert second["delta"] == 0 and second["p"] == 1 and second["nll_delta"] == 0 and second["nll_p"] == 1
 
 
 def test_rows_that_were_not_run_are_marked(table):
     rows = list(load_table(table()).rows.values())
-    lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": []})
-    text = formats.as_text(report.to_cells(lines), "", [])
+    shown = view(rows, {"first": [summary(1, 20, 5.0)], "second": []})
+    text = formats.as_text(shown.cells, "", [])
     assert "second" in text and "not run" in text and "27.30" in text
-    markdown = formats.as_markdown(report.to_cells(lines), "title", ["a note"]).splitlines()
+    markdown = formats.as_markdown(shown.cells, "title", ["a note"]).splitlines()
     assert (markdown[0], markdown[-1]) == ("title", "- a note")
     markdown = markdown[2:-2]
     assert markdown[1].startswith("| --- | ---:") and len({line.count("|") for line in markdown}) == 1
-    notes = "\n".join(report.notes(rows, lines, ["BLEU"]))
+    notes = "\n".join(shown.notes)
     assert "bootstrap interval" in notes and "0123456789+" in notes and "measured on multi30k_en_de" in notes
 
 
@@ -340,7 +347,7 @@ def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(tabl
     assert sorted(path.name for path in paths) == ["first-seed1.json", "first-seed2.json", "second-seed1.json"]
     assert json.loads(paths[0].read_text())["system"] == "first"
     read = saved.from_results(tmp_path / "results", rows)
-    assert report.compare(rows, read) == report.compare(rows, summaries)
+    assert view(rows, read).values == view(rows, summaries).values
     again = saved.save(tmp_path / "again", read)  # a copy of the copy
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
     with pytest.raises(ValueError, match="no saved summaries"):
@@ -417,20 +424,20 @@ def test_unknown_speeds_and_sizes_are_left_empty(table):
     rows = list(load_table(table()).rows.values())
     unknown = {"words_per_second": {"train": None, "generate": 0.0}, "parameters": None}
     summaries = {"first": [summary(1, 20, 5.0) | unknown], "second": [summary(1, 9, 5.0)]}
-    first, second = report.compare(rows, summaries)
+    shown = view(rows, summaries)
+    first, second = shown.values
     assert first["words_per_second"] is None and second["speed"] is None and second["decoding_speed"] is None
-    cells = report.to_cells([first, second])
+    cells = shown.cells
     assert cells[1][cells[0].index("words/s")] == "" and "speed" not in cells[0]
-    assert where_run.no_speed_note([first, second]) == []
-    assert [row.name for row in report.best_of_grids(rows, summaries)] == ["first", "second"]
+    assert not any("no speed" in note for note in shown.notes)
+    assert [row.name for row in best_of_grids(rows, summaries)] == ["first", "second"]
 
 
 def test_rows_that_ended_early_are_named(table):
     rows = list(load_table(table(), settings=["patience=3"]).rows.values())
     short = [summary(1, 9, 5.0) | {"updates": 13}, summary(2, 9, 5.0) | {"updates": 30}]
-    lines = report.compare(rows, {"first": [summary(1, 20, 5.0)], "second": short})
-    assert "updates until training ended, by seed: second 13, 30 of 30 (--patience)" in report.notes(rows, lines, [])
-    assert not comparison.ended_early_note(lines[:1])
+    notes = view(rows, {"first": [summary(1, 20, 5.0)], "second": short}).notes
+    assert "updates until training ended, by seed: second 13, 30 of 30 (--patience)" in notes
 
 
 @pytest.mark.parametrize(("usual", "odd"), [(1.2, 1.97), (0.85, 0.5)])
@@ -439,10 +446,9 @@ def test_translations_of_odd_length_are_named(table, usual, odd):
     first, second = (
         [s | {"metrics": s["metrics"] | {"length_ratio": r}} for s in [summary(1, 9, 5.0)]] for r in (usual, odd)
     )
-    lines = report.compare(rows, {"first": first, "second": second})
-    (note,) = (note for note in report.notes(rows, lines, []) if "much shorter or longer" in note)
+    (note,) = (note for note in view(rows, {"first": first, "second": second}).notes if "much shorter" in note)
     assert note.endswith(f": second {odd:.2f}")
-    assert not any("much shorter" in note for note in report.notes(rows, lines[:1], []))
+    assert not any("much shorter" in note for note in view(rows, {"first": first, "second": []}).notes)
 
 
 def test_long_headers_have_several_lines():
@@ -509,63 +515,60 @@ def test_classifiers_are_compared_over_seeds_and_probes_averaged(tmp_path):
         shared = {"commit": "c", "dirty": False, "data_hash": "d", "parameters": 7, "seed": seed, "machine": MACHINE}
         return {**shared, "accuracy": {row.train["probe"]: part}}
 
-    lines = compare_accuracy(rows, {row.name: [summary(row, 1), summary(row, 2)] for row in rows})
+    runs = {row.name: [summary(row, 1), summary(row, 2)] for row in rows}
+    whole = view(rows, runs)
+    lines = whole.values
     assert [line["row"] for line in lines] == [*(row.name for row in rows), "baseline, Surface", "routed, Surface"]
     assert [line["all"] for line in lines] == [49.5, 49.5, 74, 73, 49.5, 73.5]
     p = [ttest_ind([75, 73], [50, 49]).pvalue, ttest_ind([77, 69], [50, 49]).pvalue]  # families of one row
     assert lines[2]["delta"] == 24.5 and lines[2]["p"] < 1e-6 and "delta" not in lines[0]
     assert [line["seed_p"] for line in lines[2:4]] == pytest.approx(p) and 0.001 < p[0] < p[1] < 0.05
     assert [line["holm_p"] for line in lines[2:4]] == pytest.approx([2 * p[0], p[1]])
-    runs = {row.name: [summary(row, 1), summary(row, 2)] for row in rows}
     shown = [row for row in rows if row.train["probe"] == "word_content"]
-    some = compare_accuracy(shown, runs, ([row for row in rows if row not in shown], runs))
-    assert some[1]["holm_p"] == pytest.approx(lines[3]["holm_p"]) and some[1]["holm_of"] == 2
-    assert any("Holm's correction over 2 p-values, 1 of them shown" in note for note in accuracy_notes(some))
-    assert length_cells(lines) == []
+    some = view(shown, runs, [row for row in rows if row not in shown])
+    assert some.values[1]["holm_p"] == pytest.approx(lines[3]["holm_p"]) and some.values[1]["holm_of"] == 2
+    assert any("Holm's correction over 2 p-values, 1 of them shown" in note for note in some.notes)
+    assert not kind_of(rows[0]).tables(whole.lines)
     assert lines[0]["largest"] == 60 and lines[4]["published"] == 85 and lines[5]["published"] is None
-    assert probe_cells(lines) == [
+    assert whole.cells == [
         ["probe", "largest class", "baseline", "baseline, published", "routed"],
         ["sentence_length", "60.00", "49.50 ± 0.71", "90.00", "74.00 ± 1.41**"],
         ["word_content", "60.00", "49.50 ± 0.71", "80.00", "73.00 ± 5.66*"],
         ["Surface", "", "49.50", "85.00", "73.50"],
     ]
-    notes = accuracy_notes(lines)
+    notes = whole.notes
     assert "seeds a row: 2" in notes and any(
         note.startswith("against baseline, over seeds: t-tests with") for note in notes
     )
     assert any(note.endswith("p < 0.05: sentence_length routed, word_content routed") for note in notes)
     assert not any("each encoder is one training" in note for note in notes)
-    trained = [dataclasses.replace(row, train=row.train | {"from-checkpoint": "model.pt"}) for row in rows]
-    lines = compare_accuracy(trained, {row.name: [summary(row, 1), summary(row, 2)] for row in rows})
-    assert not any("holm_p" in line for line in lines) and "*" not in str(probe_cells(lines))
-    assert any("each encoder is one training" in note for note in accuracy_notes(lines))
-    some = compare_accuracy(rows, {row.name: [summary(row, 1)] * (row.name == rows[0].name) for row in rows})
-    assert [cells[2::2] for cells in probe_cells(some)[1:3]] == [["50.00", "not run"], ["not run", "not run"]]
-    nothing = compare_accuracy(rows, {row.name: [] for row in rows})
-    assert {line["seeds"] for line in nothing} == {0} and "not run" in formats.as_text(probe_cells(nothing), "", [])
-    assert accuracy_notes(nothing) == []
-    one = compare_accuracy(rows, {row.name: [summary(row, 1)] for row in rows})
-    assert "*" not in "".join(map("".join, probe_cells(one))) and any(
-        "nothing has a star" in n for n in accuracy_notes(one)
-    )
+    trained = view([dataclasses.replace(row, train=row.train | {"from-checkpoint": "model.pt"}) for row in rows], runs)
+    assert not any("holm_p" in line for line in trained.values) and "*" not in str(trained.cells)
+    assert any("each encoder is one training" in note for note in trained.notes)
+    some = view(rows, {row.name: runs[row.name][:1] * (row.name == rows[0].name) for row in rows})
+    assert [cells[2::2] for cells in some.cells[1:3]] == [["50.00", "not run"], ["not run", "not run"]]
+    nothing = view(rows, {row.name: [] for row in rows})
+    assert {line["seeds"] for line in nothing.values} == {0}
+    assert "not run" in formats.as_text(nothing.cells, "", []) and len(nothing.notes) == 1  # on published figures
+    one = view(rows, {row.name: runs[row.name][:1] for row in rows})
+    assert "*" not in "".join(map("".join, one.cells)) and any("nothing has a star" in note for note in one.notes)
 
 
 def test_lengths_of_logic_are_those_of_training_and_longer_ones(tmp_path):
     (tmp_path / "table.yaml").write_text("data: propositional_logic\nsize: logic_small\nrows: {baseline: }\n")
     rows = list(load_table(str(tmp_path / "table.yaml")).rows.values())
     accuracy = {"6": {"classes": [2, 2], "hits": "1111"}, "7": {"classes": [1, 3], "hits": "1000"}}
-    (line,) = compare_accuracy(
-        rows, {"baseline": [{"seed": 1, "commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy}]}
-    )
+    run = {"seed": 1, "commit": "c", "dirty": True, "parameters": 7, "accuracy": accuracy, "row": {"train": {}}}
+    shown = view(rows, {"baseline": [run]})
+    (line,) = shown.values
     assert (line["seen"], line["longer"], line["all"], line["largest"]) == (100, 25, 62.5, 62.5)
-    assert accuracy_cells([line]) == [
+    assert shown.cells == [
         ["row", "parameters", "as in training", "longer", "all", "largest class", "seeds"],
         ["baseline", "7", "100.00", "25.00", "62.50", "62.50", "1"],
     ]
-    assert length_cells([line]) == [
-        ["operators", "largest class", "baseline"], ["6", "50.00", "100.00"], ["7", "75.00", "25.00"]
-    ]  # fmt: skip
-    assert line["parts"] == {"6": 100, "7": 25} and "c+" in accuracy_notes([line])[-1]
+    ((_, lengths),) = kind_of(rows[0]).tables(shown.lines)
+    assert lengths == [["operators", "largest class", "baseline"], ["6", "50.00", "100.00"], ["7", "75.00", "25.00"]]
+    assert line["parts"] == {"6": 100, "7": 25} and "c+" in shown.notes[-1]
 
 
 def test_the_plot_of_lengths_has_one_curve_per_row_and_the_majority_class():
@@ -628,9 +631,9 @@ def test_a_saved_run_is_shown_with_its_own_averaging_and_translation_only(table,
 
 
 def test_stars_and_p_values():
-    assert [comparison.mark(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
-    assert [comparison.p_text(p) for p in (0.0456, 0.0011, 0.0009)] == ["p = 0.046", "p = 0.001", "p < 0.001"]
-    assert [comparison.p_number(p) for p in (0.0456, 0.0011, 0.0009)] == ["0.046", "0.001", "< 0.001"]
+    assert [seeds.stars(p) for p in (0.05, 0.049, 0.01, 0.009)] == ["", "*", "*", "**"]
+    assert [seeds.p_text(p) for p in (0.0456, 0.0011, 0.0009)] == ["p = 0.046", "p = 0.001", "p < 0.001"]
+    assert [seeds.p_number(p) for p in (0.0456, 0.0011, 0.0009)] == ["0.046", "0.001", "< 0.001"]
 
 
 CELLS = [["row", "Δ BLEU"], ["a_b & 50%", "-1.00** (p < 0.001)"]]
@@ -697,6 +700,58 @@ def test_report_in_every_format(results, capsys, tmp_path):
     assert "--finished: no row of table has a finished run" in capsys.readouterr().err
 
 
+def test_csv_has_the_single_values_of_json(results, capsys):
+    shown = {}
+    for form in ("json", "csv"):
+        assert not main(["report", *results, "--format", form])
+        shown[form] = capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
+    for row, line in zip(rows, json.loads(shown["json"])["rows"], strict=True):
+        single = {key: value for key, value in line.items() if isinstance(value, int | float | str)}
+        assert {key: row[key] for key in single} == {key: str(value) for key, value in single.items()}
+    assert rows[1]["published.bleu"] == "27.3" and rows[0]["bleu_deviation"] and not rows[1]["bleu"]
+    assert not main(["report", *results, "--format", "csv", "--columns", "row,seeds"])
+    assert capsys.readouterr().out == "row,seeds\nfirst,2\nsecond,0\n"
+    assert main(["report", *results, "--format", "csv", "--columns", "row,BLEU"]) == 2
+    assert "--columns: no column BLEU; there are: row, seeds, " in capsys.readouterr().err
+
+
+class Copying(Kind):
+    """A kind that only says what it measures."""
+
+    name, tasks = "copying", ("copying",)
+
+    def measures(self, rows):
+        exact = "percent of sequences, end included"
+        return (Measure("exact", "exact match", lambda run: 100 * np.mean(run["copies"]), scale=exact,
+                        examples=lambda run: run["copies"]),)  # fmt: skip
+
+
+def test_a_kind_that_names_its_measure_has_a_report(table, monkeypatch):
+    monkeypatch.setitem(KINDS, "copying", Copying())
+    rows = list(load_table(table()).rows.values())
+    rows = [dataclasses.replace(row, train=row.train | {"task": "copying"}, published={"exact": 99}) for row in rows]
+    copies = {"first": ("11110000", "11110001", "11100000"), "second": ("11111111", "11111110", "11111110")}
+    runs = {
+        name: [{"seed": seed, "copies": list(map(int, text)), "parameters": 7, "commit": "c", "dirty": False}
+               for seed, text in enumerate(texts)]
+        for name, texts in copies.items()
+    }  # fmt: skip
+    shown = view(rows, runs)
+    assert shown.cells[0] == ["row", "parameters", "exact match", "Δ exact match", "p over examples", "seeds",
+                              "published exact"]  # fmt: skip
+    assert shown.cells[1][2] == "50.00 ± 12.50" and shown.cells[2][3].startswith("+41.67 ± 8.33** (p = 0.00")
+    line = shown.values[1]
+    assert line["exact"] == pytest.approx(91.67, abs=0.01) and line["seed_p"] < 0.01 < line["p"] < 0.05
+    assert any(
+        note.startswith("exact match: percent of sequences, end included, higher is better") for note in shown.notes
+    )
+    assert any("with these seeds, a true difference" in note for note in shown.notes)
+    assert "p over examples (other test examples, the same trainings): paired t-test" in shown.notes
+    scores, differences = draw_rows(shown.lines, Copying().measures(rows), "examples").axes
+    assert scores.get_xlabel().startswith("exact match") and "minus the baseline's" in differences.get_xlabel()
+
+
 def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, capsys):
     name = table(THIRD, ("dropout: 0.3, fp16: true, ", ""), ("rows:", "tests: [newstest2015]\nrows:"))
     rows = list(load_table(name).rows.values())
@@ -709,19 +764,19 @@ def test_every_test_set_has_a_table_with_its_published_figures(table, tmp_path, 
             part = {key: test[key] for key in ("metrics", "test_nll", "bleu_counts", "language")}
             part["test_nll"] = [value + 0.1 * run["seed"] for value in part["test_nll"]]
             run |= {"test": "newstest2014", "tests": {"newstest2015": part}}
-    assert report.test_names(rows, runs) == ["newstest2014", "test", "newstest2015"]
+    assert names_of_tests(runs_of(rows, runs)) == ["newstest2014", "test", "newstest2015"]
     without = [dataclasses.replace(row, tests=()) for row in rows]
-    assert report.test_names(without, runs) == ["newstest2014", "test"]  # another table asked for the other
+    assert names_of_tests(runs_of(without, runs)) == ["newstest2014", "test"]  # another table names the other
     runs["third"] = [run | {"test": "newstest2014"} for run in runs["third"]]
-    assert report.test_names(rows, runs) == ["newstest2014", "newstest2015"]
+    assert names_of_tests(runs_of(rows, runs)) == ["newstest2014", "newstest2015"]
     figures = {"bleu": 27.3, "speed": 1.2, "newstest2015": {"bleu": 24.1}}
     rows[-1] = dataclasses.replace(rows[-1], published=figures)
-    assert report.test_names(rows, {}) == ["test", "newstest2015"]
-    shown, _ = report.of_test(rows, runs, "newstest2014")
+    assert names_of_tests(runs_of(rows, {})) == ["test", "newstest2015"]
+    shown = of_test(runs_of(rows, runs), "newstest2014").rows
     assert shown[-1].published == {"bleu": 27.3, "speed": 1.2} and len(shown) == 4
-    shown, view = report.of_test(rows, runs, "newstest2015")
+    _, shown, _, scored = of_test(runs_of(rows, runs), "newstest2015")
     assert [row.name for row in shown] == ["first", "fourth", "second"]  # third was run, but not on this one
-    first, _, second = report.compare(shown, view)
+    first, _, second = view(shown, scored).values
     assert first["bleu"] == pytest.approx(further["first"][0]["metrics"]["bleu"]) and second["published"] == {
         "bleu": 24.1
     }
@@ -803,8 +858,10 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
 
 
 def test_a_verdict_needs_less_than_the_level():
-    at, below = ({"nll_delta": -0.1, "nll_seed_p": p} for p in (0.05, 0.0499))
-    assert (verdict(at), verdict(below)) == ("not resolved", "helps")
+    nll, row = Measure("nll", "NLL", float, lower=True), Mock()
+    tests = (SeedTest(-0.1, 0.1, p, p, (-1.0, 1.0), 1.0, 1.0) for p in (0.05, 0.0499))
+    at, below = (Line(row=row, seeds=2, differences={"nll": seeds.Difference(-0.1, test)}) for test in tests)
+    assert (verdict(at, nll), verdict(below, nll)) == ("not resolved", "helps")
 
 
 def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypatch, capsys):
@@ -814,18 +871,18 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
     nll = {"first": [5.0, 5.1], "third": [6.0, 6.1, 6.2], "fourth": [4.0], "second": [4.02, 4.13]}
     wrong = {"first": [20, 21], "third": [20, 19, 22], "fourth": [9], "second": [2, 3]}
     runs = {row: [summary(i, w, x) for i, (w, x) in enumerate(zip(wrong[row], nll[row], strict=True))] for row in nll}
-    lines = report.compare(rows, runs)
-    shown = [line for line in lines if line["row"] != "first"]
-    figure = draw_verdict(rows, runs, lines, "a $title$")
+    compared = view(rows, runs)
+    shown = [line for line in compared.values if line["row"] != "first"]
+    figure = draw_verdict(compared.lines, kind_of(rows[0]).measures(rows), "a $title$")
     for axis, prefix, styles in zip(
         figure.axes, ("nll_", ""), ((WORSE, OPEN, BETTER), (OPEN, OPEN, BETTER)), strict=True
     ):
         dots = [line for line in axis.lines if line.get_fillstyle() == "none"]
-        for line, container, seeds, style in zip(shown, axis.containers, dots, styles, strict=True):
+        for line, container, hollow, style in zip(shown, axis.containers, dots, styles, strict=True):
             mean = container[0]
             assert (mean.get_color(), mean.get_marker()) == style and list(mean.get_xdata()) == [line[f"{prefix}delta"]]
-            assert np.mean(seeds.get_xdata()) == pytest.approx(line[f"{prefix}delta"])
-            assert len(seeds.get_xdata()) == len(nll[line["row"]]) and seeds.get_fillstyle() == "none"
+            assert np.mean(hollow.get_xdata()) == pytest.approx(line[f"{prefix}delta"])
+            assert len(hollow.get_xdata()) == len(nll[line["row"]]) and hollow.get_fillstyle() == "none"
             ends = [list(bar[0][:, 0]) for bar in (bars.get_segments() for bars in container[2])]
             assert ends == ([pytest.approx(line[f"{prefix}seed_interval"])] if line["row"] != "fourth" else [])
     assert figure.get_supxlabel().startswith("minus first's; bar: 95% interval")
@@ -846,12 +903,12 @@ def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypa
     assert main(["plot", "rows", *asked[:-1], "--best", "--x", "lr", "--out", str(tmp_path / "v.png")]) == 2
     assert "--best: is for --verdict and --by" in capsys.readouterr().err
     drawn = Mock(return_value=figure)
-    monkeypatch.setattr("fairseq_diverse.reports.verdict.draw_verdict", drawn)
+    monkeypatch.setattr("fairseq_diverse.reports.row_dots.draw_verdict", drawn)
     flags = ["--baseline", "third", "--without", "first", "--rows", "second", "--out", str(tmp_path / "v.png")]
     assert not main(["plot", "rows", *asked, *flags])
-    rows, _, lines, title = drawn.call_args.args
-    assert [(row.name, row.baseline) for row in rows] == [("third", "third"), ("second", "third")]
-    assert lines[1]["nll_seed_rows"] == 1 and "--without first" in title
+    lines, _, title = drawn.call_args.args
+    assert [(line.name, line.row.baseline) for line in lines] == [("third", "third"), ("second", "third")]
+    assert lines[1].differences["nll"].systems == 1 and "--without first" in title
 
 
 def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):

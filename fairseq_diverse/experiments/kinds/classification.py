@@ -2,18 +2,36 @@
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.plain import PLAIN_DATA
+from fairseq_diverse.data.probing import GROUPS, group_means
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
+from fairseq_diverse.experiments.kinds.lines import (
+    SMALLEST,
+    Compared,
+    Line,
+    Measure,
+    TaskLine,
+    TaskTable,
+    corrected_p_values,
+)
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.logic.corpus import MOST_OPERATORS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fairseq_diverse.metrics.seeds import Difference
 
 FILE = "accuracy.json"
 
@@ -43,6 +61,8 @@ class Classification(Kind):
     tasks = ("logical_inference", "sentence_probing")
     evaluation = ("accuracy",)
     Measured = Classified
+    opening = "accuracy in percent; ±: standard deviation over seeds"
+    draws_rows = False
 
     def find_data(self, name: str, folders: Sequence[Path]) -> DataSet | None:
         for folder, plain in itertools.product(folders, PLAIN_DATA.values()):
@@ -67,7 +87,165 @@ class Classification(Kind):
         return {"accuracy": (read_json(run.directory / FILE) or {})["model"]}
 
     def outcome(self, row: Row, summary: Summary) -> str:
-        from fairseq_diverse.analysis.accuracy import Accuracy, pooled
+        return f"accuracy {_pooled(summary).share:.2f}"
 
-        parts = summary["accuracy"].values()
-        return f"accuracy {pooled(Accuracy(part['classes'], part['hits']) for part in parts).share:.2f}"
+    def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
+        """Accuracy with as many operators as in training, with more, and of all, and the share of the largest class."""
+        return (
+            Measure("seen", "as in training", _share(lambda length, trained: length <= trained), compared=False),
+            Measure("longer", "longer", _share(lambda length, trained: length > trained), compared=False),
+            Measure("all", "all", lambda run: _pooled(run).share, unit="points", examples=_hits),
+            Measure("largest", "largest class", lambda run: _pooled(run).largest, deviation=False, compared=False),
+        )
+
+    def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
+        """By number of operators or probe: accuracies, means over seeds, and shares of the largest class."""
+        from fairseq_diverse.metrics.seeds import Spread
+
+        parts = [_parts(run) for run in runs]
+        shares = {name: Spread.over([of_run[name].share for of_run in parts]).mean for name in parts[0]}
+        return {"parts": shares, "largest_parts": {name: part.largest for name, part in parts[0].items()}}
+
+    def tables(self, lines: Sequence[Line]) -> list[tuple[str, list[list[str]]]]:
+        """Accuracy by number of operators, a column for each row, with the share of the largest class."""
+        done = [line for line in lines if line.seeds and not isinstance(line, TaskLine)]
+        lengths = [part for part in done[0].facts["parts"] if part.isdigit()] if done else []
+        if not lengths:
+            return []
+        table = [["operators", "largest class", *(line.name for line in done)]]
+        for length in lengths:
+            shares = [done[0].facts["largest_parts"][length], *(line.facts["parts"][length] for line in done)]
+            table.append([length, *(f"{share:.2f}" for share in shares)])
+        return [("Accuracy by number of operators", table)]
+
+    def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
+        """Accuracy of every finished row by number of operators, the seeds together."""
+        trained = max(_trained(line.row.train) for line in lines)
+        lengths = list(range(1, MOST_OPERATORS + 1))
+        accuracies = {
+            line.name: [pooled(_parts(run)[str(length)] for run in line.runs) for length in lengths]
+            for line in lines
+            if line.seeds
+        }
+        return {"Accuracy by number of operators": draw_accuracy(lengths, accuracies, trained)}
+
+    def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
+        """Seeds of a classifier on one trained encoder say nothing about the system."""
+        one_encoder = "from-checkpoint" in row.train
+        return replace(difference, test=None, untested=ONE_ENCODER) if one_encoder else difference
+
+    def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
+        probes = rows and all("probe" in row.train for row in rows)
+        return TaskTable("probe", "largest class") if probes else None
+
+    def task_lines(self, compared: Compared) -> list[TaskLine]:
+        """Of probes, and means over groups of them, of every system that has them all (Li et al., 2021, Table 7)."""
+        lines = []
+        for line in compared.lines:
+            probe = str(line.row.train["probe"])
+            system, published = line.name.replace(f"-probe={probe}", ""), line.row.published.get(probe)
+            cell = TaskLine(**vars(line), system=system, task=probe, score=line.scores.get("all"))
+            cell.facts = cell.facts | {"probe": probe, "system": system, "published": published}
+            if line.seeds:
+                cell.guessing = _pooled(line.runs[0]).largest
+            if line.differences:
+                cell.p = line.differences["all"].holm_p
+                cell.facts["one_encoder"] = "from-checkpoint" in line.row.train
+            lines.append(cell)
+        lines += _group_means(lines)
+        for cell in lines:
+            cell.published = "" if cell.facts["published"] is None else f"{cell.facts['published']:.2f}"
+        return lines
+
+    def notes(self, lines: Sequence[Any]) -> list[str]:
+        if not isinstance(lines[0], TaskLine):
+            return []
+        judged = [line for line in lines if line.differences]
+        seeds = ", ".join(sorted({str(line.seeds) for line in lines}))
+        return [*(_tests_notes(judged) if judged else []), f"seeds a row: {seeds}"]
+
+
+ONE_ENCODER = "one encoder"
+
+
+def _parts(run: Summary) -> dict[str, Accuracy]:
+    return {name: Accuracy(part["classes"], part["hits"]) for name, part in run["accuracy"].items()}
+
+
+def _pooled(run: Summary) -> Accuracy:
+    return pooled(_parts(run).values())
+
+
+def _hits(run: Summary) -> list[bool]:
+    """Whether each test example was classified correctly."""
+    return [hit == "1" for hit in _pooled(run).hits]
+
+
+def _trained(train: Mapping[str, Any]) -> int:
+    """The most operators in training."""
+    return int(train.get("train-operators", 6))
+
+
+def _share(chosen: Callable[[int, int], bool]) -> Callable[[Summary], float | None]:
+    """The accuracy of a run on the tests whose number of operators is chosen, given that of training."""
+
+    def share(run: Summary) -> float | None:
+        lengths = {int(name): part for name, part in _parts(run).items() if name.isdigit()}
+        parts = [part for length, part in lengths.items() if chosen(length, _trained(run["row"]["train"]))]
+        return pooled(parts).share if parts else None
+
+    return share
+
+
+def _group_means(lines: Sequence[TaskLine]) -> list[TaskLine]:
+    from fairseq_diverse.metrics.seeds import Spread
+
+    systems: dict[str, dict[str, TaskLine]] = {}
+    for line in lines:
+        systems.setdefault(line.system, {})[line.task] = line
+    means = []
+    for group, tasks in GROUPS.items():
+        for system, cells in systems.items():
+            if not set(tasks) <= set(cells):
+                continue
+            published = {
+                task: cell.facts["published"] for task, cell in cells.items() if cell.facts["published"] is not None
+            }
+            score = group_means({task: cell.score.mean for task, cell in cells.items() if cell.score}).get(group)
+            row = replace(cells[tasks[0]].row, name=f"{system}, {group}")
+            line = TaskLine(row=row, seeds=min(cells[task].seeds for task in tasks), system=system, task=group)
+            line.score = None if score is None else Spread(score, None)
+            line.facts = {
+                "probe": group,
+                "system": system,
+                "published": group_means(published).get(group),
+                "all": score,
+            }
+            means.append(line)
+    return means
+
+
+def _tests_notes(judged: Sequence[TaskLine]) -> list[str]:
+    """How probes are judged: over seeds with stars, over examples without."""
+    from fairseq_diverse.metrics.dunnett import LEVEL, holm
+
+    differences = [line.differences["all"] for line in judged]
+    tests = [difference.test for difference in differences if difference.holm_of and difference.test]
+    text = []
+    if tests:
+        baselines = {line.baseline.replace(f"-probe={line.task}", "") for line in judged}
+        corrected = corrected_p_values([difference for difference in differences if difference.holm_of])
+        text.append(
+            f"against {', '.join(sorted(baselines))}, over seeds: t-tests with the deviation of all systems in each "
+            f"probe, then Holm's correction over {corrected}; *: p < 0.05, **: p < 0.01"
+        )
+        ends = (f"{end(test.smallest for test in tests):.2f}" for end in (min, max))
+        text.append(f"{SMALLEST}, by probe, each tested alone: {' to '.join(dict.fromkeys(ends))} points")
+    elif any(difference.untested == ONE_ENCODER for difference in differences):
+        text.append("each encoder is one training, seeds are the classifier's: no system is tested, nothing has a star")
+    else:
+        text.append("one seed: nothing is tested over seeds, nothing has a star")
+    adjusted = zip(judged, holm([line.over_examples["all"].p for line in judged]), strict=True)
+    beyond = [f"{line.task} {line.system}" for line, p in adjusted if p < LEVEL]
+    over = f"over test examples (paired t-test, Holm's correction over {len(judged)} p-values; no stars), p < 0.05"
+    return [*text, f"{over}: {', '.join(beyond) or 'none'}"]

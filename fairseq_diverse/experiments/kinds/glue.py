@@ -1,20 +1,34 @@
 """GLUE: fine-tuning on one of its tasks, scored on the dev sets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import Flags
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
+from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, TaskLine, TaskTable, corrected_p_values
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import runs_dir
 
+if TYPE_CHECKING:
+    from fairseq_diverse.metrics.seeds import Difference
+
 FILE = "glue.json"
+AVERAGE = "average"
+HIDDEN = "\0"  # before the name of a system that is not shown: no row's name has it
+OTHER_START = "other start"
+UNTESTED = {
+    "": "one seed, or no spread over seeds, so that nothing is tested",
+    OTHER_START: "starts from another checkpoint than its baseline; seeds are of fine-tuning only, nothing is tested",
+}
 
 
 class DevSet(msgspec.Struct):
@@ -45,6 +59,8 @@ class Glue(Kind):
     keys = frozenset({"pretrained"})
     evaluation = ("glue",)
     Measured = Tuned
+    opening = "scores on GLUE's dev sets, times 100; ±: standard deviation over seeds"
+    draws_rows = False
 
     def examples(self, data: str) -> int | None:
         """Of the prepared data, else as GLUE has them."""
@@ -94,15 +110,180 @@ class Glue(Kind):
         return {"valid_nll": None, "glue": read_json(run.directory / FILE) or {}}
 
     def outcome(self, row: Row, summary: Summary) -> str:
-        from fairseq_diverse.metrics.glue import HEADINGS
-
         figures = ((name, *figure) for name, part in summary["glue"].items() for figure in part["metrics"].items())
         return "; ".join(f"{name} {HEADINGS[metric]} {score:.2f}" for name, metric, score in figures)
 
     def loss(self, summary: Summary) -> float | None:
         return -main_score(summary)
 
+    def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
+        return (Measure("score", "score", main_score),)
+
+    def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
+        """The difference alone where row and baseline start from different given checkpoints."""
+        given = any(isinstance(start, str) for start in (row.pretrained, baseline.pretrained))
+        other = given and row.pretrained != baseline.pretrained
+        return replace(difference, test=None, untested=OTHER_START) if other else difference
+
+    def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
+        return TaskTable("dev set", "most frequent label", "parameters")
+
+    def task_lines(self, compared: Compared) -> list[TaskLine]:
+        """For each figure of a row's task a line, the first of which is compared with the baseline's, and for each
+        system that has all tasks its average.
+
+        Raises:
+            ValueError: a system has two data sets of one task.
+        """
+        rows = [line.row for line in compared.lines]
+        tasks = {row.name: _task(row, compared.summaries[row.name]) for row in rows}
+        systems = _systems(rows, tasks)
+        _refuse_two(rows, tasks, systems)
+        cells = []
+        for line in compared.lines:
+            published = str(line.row.published.get(tasks[line.name], "")).split("/")
+            for number, (name, metric) in enumerate(_figures(tasks[line.name])):
+                cell = _cell(line, systems, name, metric, main=number == 0)
+                cell.published = published[number] if number < len(published) else ""
+                cell.facts |= {"task": tasks[line.name], "published": cell.published}
+                cell.facts["published_parameters"] = str(line.row.published.get("parameters", ""))
+                if line.seeds and not number and _is_point(line.row, systems):
+                    cell.facts["point"] = line.name
+                cells.append(cell)
+        cells += self._averages(compared, tasks, systems)
+        for cell in cells:
+            if any(difference.untested == OTHER_START for difference in cell.differences.values()):
+                cell.facts["other_start"] = True
+        return cells
+
+    def _averages(self, compared: Compared, tasks: dict[str, str], systems: dict[str, str]) -> list[TaskLine]:
+        """Of every system that has all tasks of the table, the mean of their first figures, by seeds that all have."""
+        from fairseq_diverse.metrics.seeds import Spread, over_seeds
+
+        hidden = {row.name: _task(row, compared.summaries[row.name]) for row in compared.hidden}
+        others = [row for row in compared.hidden if hidden[row.name] in tasks.values()]
+        tasks = hidden | tasks
+        systems = {name: f"{HIDDEN}{system}" for name, system in _systems(others, tasks).items()} | systems
+        rows: dict[str, list[Row]] = {}
+        for row in (*(line.row for line in compared.lines), *others):
+            rows.setdefault(systems[row.name], []).append(row)
+        every = {tasks[line.name] for line in compared.lines}
+        rows = {name: r for name, r in rows.items() if len(r) == len(every) == len({tasks[x.name] for x in r}) > 1}
+        scores, baselines = {}, {}
+        for name, of_system in rows.items():
+            by_task = [{run["seed"]: main_score(run) for run in compared.summaries[row.name]} for row in of_system]
+            shared = sorted(set.intersection(*map(set, by_task)))
+            scores[name] = {seed: sum(by_seed[seed] for by_seed in by_task) / len(by_task) for seed in shared}
+            baseline = systems.get(of_system[0].baseline, name)
+            baselines[name] = baseline if baseline in rows else name
+        differences = over_seeds(scores, baselines)
+        lines = []
+        for name in (name for name in rows if not name.startswith(HIDDEN)):
+            row = replace(rows[name][0], name=name)
+            line = TaskLine(row=row, seeds=len(scores[name]), system=name, task=AVERAGE)
+            published = row.published.get(AVERAGE, "") if every == set(glue.TASKS) else ""  # of all tasks
+            line.published = str(published)
+            line.facts = {"system": name, "task": AVERAGE, "figure": AVERAGE, "published": published}
+            if line.seeds:
+                line.score = Spread.over([*scores[name].values()])
+                line.scores = {"score": line.score}
+            if name in differences:
+                line.baseline = baselines[name]
+                difference = self.judge(row, rows[line.baseline][0], differences[name])
+                line.differences, line.p = {"score": difference}, difference.p
+                line.facts |= {} if line.p is None else {"holm_p": line.p}
+            lines.append(line)
+        return lines
+
+    def notes(self, lines: Sequence[Any]) -> list[str]:
+        judged = [line for line in lines if line.differences]
+        text = _tests_notes([line for line in judged if line.p is not None])
+        untested: dict[str, dict[str, None]] = {why: {} for why in UNTESTED}
+        for line in judged:
+            if why := line.differences["score"].untested:
+                untested[why if why in untested else ""][line.system] = None
+        text += [f"{', '.join(systems)}: {UNTESTED[why]}" for why, systems in untested.items() if systems]
+        if points := [line.facts["point"] for line in lines if "point" in line.facts]:
+            text.append(f"the best points of the grids, chosen by the dev sets shown here: {', '.join(points)}")
+        return [*text, f"seeds a row: {', '.join(sorted({str(line.seeds) for line in lines}))}"]
+
+
+def _tests_notes(lines: Sequence[TaskLine]) -> list[str]:
+    """How systems are tested, and all differences that are."""
+    if not lines:
+        return []
+    on_tasks = [line.differences["score"] for line in lines if line.task != AVERAGE]
+    baselines, corrected = dict.fromkeys(line.baseline for line in lines), corrected_p_values(on_tasks)
+    text = (
+        f"against {', '.join(baselines)}, over seeds: t-tests with the deviation of all systems in each task, by its "
+        f"first figure, then Holm's correction over {corrected}; of the average Dunnett's test; *: p < 0.05, **: "
+        "p < 0.01"
+    )
+    shown = []
+    for line in lines:
+        difference = line.differences["score"]
+        p = difference.p if line.task == AVERAGE else difference.test and difference.test.single_p
+        shown.append(f"{line.system} {line.task} {difference.delta:+.2f} (p {p:.3f})")
+    return [text, f"differences, p before Holm's correction: {'; '.join(shown)}"]
+
+
+def _cell(line: Line, systems: Mapping[str, str], name: str, metric: str, main: bool) -> TaskLine:
+    """One figure of a row's task; the ``main`` one is compared with the baseline's."""
+    from fairseq_diverse.metrics.seeds import Spread
+
+    figure, system = f"{name} {HEADINGS[metric]}", systems[line.name]
+    cell = TaskLine(row=line.row, seeds=line.seeds, runs=line.runs, system=system, task=figure)
+    cell.facts = {"system": system, "figure": figure}
+    if not line.seeds:
+        return cell
+    cell.score = Spread.over([run["glue"][name]["metrics"][metric] for run in line.runs])
+    cell.scores = {"score": cell.score}
+    cell.guessing = line.runs[0]["glue"][name].get("majority", {}).get(metric)
+    cell.facts |= {"majority": cell.guessing, "parameters": line.facts["parameters"]}
+    if main:
+        cell.facts["ended_early"] = line.facts["ended_early"]
+    if main and line.differences:
+        cell.baseline, cell.baseline_runs = systems[line.baseline], line.baseline_runs
+        cell.differences, cell.p = line.differences, line.differences["score"].holm_p
+    return cell
+
 
 def main_score(summary: Summary) -> float:
     """The figure of a run that counts in GLUE's average: the first metric of the first dev set."""
     return next(iter(next(iter(summary["glue"].values()))["metrics"].values()))
+
+
+def _task(row: Row, summaries: Sequence[Summary]) -> str:
+    """The task of a row, by what was scored, else by the name of its data."""
+    for summary in summaries:
+        name = next(iter(summary["glue"]))
+        return next(task.name for task in glue.TASKS.values() if name in task.named("valid"))
+    named = glue.split_name(row.data.rpartition("/")[2])
+    return named[0].name if named else row.data
+
+
+def _figures(task: str) -> list[tuple[str, str]]:
+    """Dev sets and metrics of a task, the one that counts in the average first."""
+    known = glue.TASKS.get(task)
+    return [(name, metric) for name in known.named("valid") for metric in known.metrics] if known else []
+
+
+def _systems(rows: Sequence[Row], tasks: Mapping[str, str]) -> dict[str, str]:
+    """What the system of each row is called in all tasks: where there is one point of each grid for a task, as --best
+    leaves, the grid's row."""
+    one_point = len({(row.family, tasks[row.name]) for row in rows}) == len(rows)
+    return {row.name: row.family if one_point else row.name.replace(f"-data={row.data}", "") for row in rows}
+
+
+def _is_point(row: Row, systems: Mapping[str, str]) -> bool:
+    """Whether a row is a point of a grid of more than data, and the only one for its task."""
+    return systems[row.name] == row.family and row.name not in (row.family, f"{row.family}-data={row.data}")
+
+
+def _refuse_two(rows: Sequence[Row], tasks: Mapping[str, str], systems: Mapping[str, str]) -> None:
+    """Raise ``ValueError`` where a system has two data sets of one task."""
+    first: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if (other := first.setdefault((systems[row.name], tasks[row.name]), row)) is not row:
+            both = f"{other.data} and {row.data}"
+            raise ValueError(f"{systems[row.name]}: two data sets of {tasks[row.name]}, {both}; choose one with --rows")

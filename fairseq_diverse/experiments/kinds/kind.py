@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import Flags, common, machinery, portable
+from fairseq_diverse.experiments.kinds.lines import Column, Compared, Line, Measure, Summary, TaskLine, TaskTable
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
 
-Summary = dict[str, Any]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fairseq_diverse.metrics.seeds import Difference
+
 State = Mapping[str, Any]  # of a run: what each finished step measured, by step
 KINDS: dict[str, "Kind"] = {}  # by name, in the order of their registration
 DEFAULT_TASK = "translation"  # of fairseq-train
@@ -31,6 +36,19 @@ class Kind:
         losses: what the best checkpoints may be chosen by (``average: {by: ...}``).
         evaluation: the steps whose speed and memory its summaries have besides those of training.
         Measured: its part of a summary, which is checked when one is read.
+
+    Its report has a line for each row, with the means over seeds of its `measures` and their differences to the
+    baseline; or with a `task_table` a line for each task, and a column for each system.
+
+    Attributes:
+        opening: the first note below the table.
+        items: what its test sets have, for notes.
+        columns: further ones, behind that of parameters.
+        speeds: whether speeds are shown.
+        draws_rows: whether the page has a picture of the rows' scores.
+        views: what else its reports can show: a chosen ``test`` set, ``verdict``, ``by`` (groups of sentences),
+            ``heads``, ``translations``.
+        beside: the kind in whose report it has a table of its own, called ``title``.
     """
 
     name: ClassVar[str] = ""
@@ -39,6 +57,14 @@ class Kind:
     losses: ClassVar[tuple[str, ...]] = ("loss",)
     evaluation: ClassVar[tuple[str, ...]] = ()
     Measured: ClassVar[type[Measured]] = Measured
+    opening: ClassVar[str] = ""
+    items: ClassVar[str] = "examples"
+    columns: ClassVar[tuple[Column[Line], ...]] = ()
+    speeds: ClassVar[bool] = False
+    draws_rows: ClassVar[bool] = True
+    views: ClassVar[frozenset[str]] = frozenset()
+    beside: ClassVar[str] = ""
+    title: ClassVar[str] = ""
 
     # its rows and data
 
@@ -136,8 +162,46 @@ class Kind:
 
     def loss(self, summary: Summary) -> float | None:
         """The figure by which the points of a grid are compared, lower is better; None where it has none."""
-        found = summary.get("valid_nll")
-        return found["last"] if found else None
+        valid = summary.get("valid_nll")
+        return valid["last"] if valid else None
+
+    # its report
+
+    def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
+        """What the report of rows shows, in this order."""
+        return ()
+
+    def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
+        """What JSON has of a finished row besides the measures."""
+        return {}
+
+    def judge(self, row: Row, baseline: Row, difference: "Difference") -> "Difference":
+        """The difference of a row to its baseline; without a test where seeds say nothing."""
+        return difference
+
+    def notes(self, lines: Sequence[Any]) -> list[str]:
+        """Below the table, behind those on the measures; the lines are of finished rows."""
+        return []
+
+    def signatures(self, lines: Sequence[Line]) -> list[str]:
+        """How measures were computed; the lines are of finished rows."""
+        return []
+
+    def tables(self, lines: Sequence[Line]) -> list[tuple[str, list[list[str]]]]:
+        """Further tables, each with its title; the first row is the header."""
+        return []
+
+    def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
+        """Further pictures of the page, by their captions."""
+        return {}
+
+    def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
+        """Of rows that are systems on tasks; None where a row is a line of the table."""
+        return None
+
+    def task_lines(self, compared: Compared) -> list[TaskLine]:
+        """The cells of the `task_table`."""
+        return []
 
 
 K = TypeVar("K", bound=type[Kind])

@@ -1,9 +1,13 @@
 """Pre-training of masked language models: nothing is evaluated but the NLL on the validation split."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, Summary, register_kind
+from fairseq_diverse.experiments.kinds.lines import Column, Measure
 from fairseq_diverse.experiments.rows import Row
 
 
@@ -24,6 +28,10 @@ class Pretraining(Kind):
     name = "pretraining"
     tasks = ("masked_lm",)
     Measured = Pretrained
+    beside, title = "glue", "Pre-training"
+    opening = "NLL: nats a masked token at the last update, lower is better"
+    columns = (Column("updates", lambda line: f"{line.facts['updates']:,}"),)
+    draws_rows = False
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         if data.glue or (data.source and data.target):
@@ -34,3 +42,9 @@ class Pretraining(Kind):
 
     def outcome(self, row: Row, summary: Summary) -> str:
         return f"validation NLL {summary['valid_nll']['last']:.4f} a masked token"
+
+    def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
+        return (Measure("nll", "NLL", self.loss, 4, heading="validation NLL", unit="nats", lower=True),)
+
+    def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
+        return {"updates": runs[0]["updates"]}

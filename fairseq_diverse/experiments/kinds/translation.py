@@ -2,10 +2,12 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 
 from fairseq_diverse.experiments import logs
 from fairseq_diverse.experiments.datasets import DataSet
@@ -21,7 +23,8 @@ from fairseq_diverse.experiments.kinds.kind import (
     register_kind,
     without_folders,
 )
-from fairseq_diverse.experiments.records import ORDERS, read_json
+from fairseq_diverse.experiments.kinds.lines import Line, Measure
+from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
 from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.support.files import atomic_write, read_lines
@@ -79,6 +82,9 @@ class Translation(Kind):
     losses = ("loss", "nll_loss")
     evaluation = ("generate",)
     Measured = Translated
+    items = "sentences"
+    speeds = True
+    views = frozenset({"test", "verdict", "by", "heads", "translations"})
 
     def own_flags(self, row: Row) -> dict[str, set[str]]:
         generate = {"data", *common("", "", False), *generation(row, Path(), "", False)}
@@ -198,6 +204,80 @@ class Translation(Kind):
         early = [f"ended after {updates} of {row.max_update} updates"] if updates < row.max_update else []
         missing = [f"no {name}: {reason}" for name, reason in summary.get("missing", {}).items()]
         return "; ".join([figures, *tests, *chosen, *early, *missing])
+
+    def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
+        """With the further metrics of the rows' tables."""
+        from fairseq_diverse.metrics.catalogue import CATALOGUE
+
+        def scored(key: str, name: str, digits: int = 2) -> Measure:
+            return Measure(key, name, lambda run: run["metrics"].get(key), digits, deviation=False, compared=False)
+
+        further = dict.fromkeys(name for row in rows for name in row.metrics if name not in ALWAYS)
+        nll = Measure(
+            "nll",
+            "NLL",
+            lambda run: float(np.mean(run["test_nll"])),
+            digits=3,
+            long="negative log-likelihood",
+            scale="nats a test sentence",
+            lower=True,
+            examples=lambda run: run["test_nll"],
+        )
+        return (
+            Measure("bleu", "BLEU", lambda run: run["metrics"]["bleu"], resampled=_resampled_bleu),
+            scored("chrf", "chrF"),
+            scored("ter", "TER"),
+            *(scored(key, CATALOGUE[key].heading) for key in further),
+            scored("length_ratio", "length", 3),
+            nll,
+        )
+
+    def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
+        """``metrics`` of the row's table, means over seeds that all have them; ``missing`` ones by name, with the seeds
+        of each reason; BLEU's ``signature``."""
+        missing: dict[str, dict[str, list[int]]] = {}
+        for run in runs:
+            for name, why in run.get("missing", {}).items():
+                if name in row.metrics and name not in run["metrics"]:
+                    missing.setdefault(name, {}).setdefault(why, []).append(run["seed"])
+        metrics = {
+            name: float(np.mean([run["metrics"][name] for run in runs]))
+            for name in row.metrics
+            if all(name in run["metrics"] for run in runs)
+        }
+        return {"metrics": metrics, "missing": missing, "signature": runs[0]["metrics"]["signatures"]["bleu"]}
+
+    def notes(self, lines: Sequence[Any]) -> list[str]:
+        ratios = {line.name: line.scores["length_ratio"].mean for line in lines}
+        text = []
+        if odd := [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if not 0.8 <= ratio <= 1.25]:
+            text.append(
+                "translations much shorter or longer than the references: hardly trained models, or wrong settings of "
+                f"translation (length, divided by the references'): {', '.join(odd)}"
+            )
+        return text + _missing_note(lines)
+
+    def signatures(self, lines: Sequence[Line]) -> list[str]:
+        return [f"BLEU: sacreBLEU {signature}" for signature in sorted({line.facts["signature"] for line in lines})]
+
+
+def _resampled_bleu(run: Summary) -> np.ndarray:
+    from fairseq_diverse.metrics.significance import bootstrap_scores
+
+    return bootstrap_scores(bleu_statistics(run["bleu_counts"]), "bleu", run["language"])
+
+
+def _missing_note(lines: Sequence[Line]) -> list[str]:
+    """Which metrics of the table were not measured, of which rows and why."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        for name, reasons in line.facts["missing"].items():
+            for why, seeds in reasons.items():
+                seed = f" seed {', '.join(map(str, seeds))}" * (len(seeds) < line.seeds)
+                rows.setdefault((name, why), []).append(f"{line.name}{seed}")
+    every = [line.name for line in lines]
+    texts = [f"{name} ({why})" + f" of {', '.join(named)}" * (named != every) for (name, why), named in rows.items()]
+    return [f"not measured: {'; '.join(texts)}"] if texts else []
 
 
 def generation(row: Row, checkpoint: Path, subset: str, references: bool) -> Flags:

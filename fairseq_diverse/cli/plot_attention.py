@@ -1,0 +1,211 @@
+"""``plot attention``: per-head maps of a sentence pair."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_diverse.cli import distinct_checkpoints
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.paths import source_prefix
+from fairseq_diverse.support.pictures import save_figure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairseq_diverse.analysis.attention_maps import Panel, SentencePair
+    from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel as Model
+    from fairseq_diverse.preparation import Preprocessing
+
+EXAMPLE = (
+    "fairseq-diverse plot attention --path checkpoint_best.pt --data data/multi30k_en_de "
+    "--source 'A dog runs.' --component cross --layer 3 --out maps.png"
+)
+
+
+DESCRIPTION = """Draw attention maps: the weights of each head for one sentence pair, one panel per head.
+
+Rows are attending words, columns are attended words. Weights are summed over the subwords of a column and averaged over
+those of a row (--subwords: one row and column per subword). All panels share one colour scale; the colour bar shows its
+end. With interacting heads, a panel shows one head's queries, averaged over the heads of the keys.
+
+An encoder layer with syntax or enlivening gets one row of panels per head: its weights without any mechanism, and with
+the mechanisms, marked as enlivened, pruned or important for this sentence. With syntax, the first row starts with the
+factors by which syntax multiplies the weights (white: masked; the largest of a row is 1).
+Several checkpoints are drawn side by side, one row per head (Zhang et al., 2021, Fig. 5).
+"""
+
+
+def add_parser(kinds: Any) -> argparse.ArgumentParser:
+    parser = kinds.add_parser(
+        "attention",
+        help="per-head maps of a sentence pair",
+        description=DESCRIPTION,
+        epilog=f"example:\n  {EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--path", required=True, nargs="+", metavar="CHECKPOINT", help="one checkpoint, or several as NAME=CHECKPOINT"
+    )
+    parser.add_argument("--data", required=True, help="prepared data set that it was trained on")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--source", metavar="TEXT", help="raw source sentence")
+    source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's --split, with its trees")
+    parser.add_argument("--split", help="split that --sentence counts in (default: test)")
+    parser.add_argument(
+        "--target",
+        metavar="TEXT",
+        help="raw target sentence (default: the model's translation, up to 10 plus twice the source's subwords; for "
+        "several checkpoints the reference)",
+    )
+    parser.add_argument(
+        "--component",
+        choices=("encoder", "decoder", "cross"),
+        default="encoder",
+        help="attention to draw (default: encoder)",
+    )
+    layer = parser.add_mutually_exclusive_group(required=True)
+    layer.add_argument("--layer", type=int, help="one layer, counted from 1 at the bottom")
+    layer.add_argument("--layers", metavar="all|1-3|1,4", help="several layers, one row of panels each")
+    parser.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1 (default: all)")
+    parser.add_argument("--subwords", action="store_true", help="rows and columns are subwords, not words")
+    parser.set_defaults(read_paths=("path", "data"))
+    return parser
+
+
+def plot_attention(args: argparse.Namespace) -> None:
+    if args.split is not None and args.sentence is None:
+        raise UserError(f"--split {args.split}: is for --sentence; leave it out with --source")
+    from fairseq_diverse import register
+    from fairseq_diverse.analysis.attention_maps import draw_panels, side_by_side
+    from fairseq_diverse.models.loading import load_model, require_translation
+    from fairseq_diverse.preparation import Preprocessing
+
+    register()
+    named = distinct_checkpoints(args.path) if len(args.path) > 1 else [("", args.path[0])]
+    if len(named) > 1 and args.layers is not None:
+        raise UserError(f"--layers {args.layers}: of one checkpoint; several are drawn at one --layer")
+    prepared = Preprocessing.load(args.data)
+    reference = args.target is None and len(named) > 1 and args.component != "encoder"
+    if reference and args.sentence is None:
+        raise UserError("--target: needed with --source, since the translations of several checkpoints differ")
+    pairs, panels = [], []
+    for name, path in named:
+        model, task = load_model(path, args.data)
+        require_translation(path, task)
+        pairs.append(_pair(args, model, task, prepared.of_model(task), reference))
+        layers = _one_layer if args.layers is None else _several_layers
+        panels.append(layers(args, model, pairs[-1], name))
+    title = _title(args)
+    labels = pairs[0].labels(args.component, args.subwords)
+    drawn = side_by_side(panels) if len(panels) > 1 else panels[0]
+    save_figure(draw_panels(drawn, *labels, title, _axes(args)), args.out)
+    print(" ".join(pairs[0].source))
+    for (name, _), pair in zip(named, pairs, strict=True):
+        print(f"{name}: {' '.join(pair.target)}".removeprefix(": "))
+    print(f"{args.out}: {title}")
+
+
+def _title(args: argparse.Namespace) -> str:
+    name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
+    layers = (
+        f"layers {args.layers}".replace("layers all", "all layers")
+        if args.layers is not None
+        else f"layer {args.layer}"
+    )
+    return f"{name}, {layers}"
+
+
+def _axes(args: argparse.Namespace) -> tuple[str, str]:
+    unit = "subword" if args.subwords else "word"
+    attending = {"encoder": f"source {unit}s", "decoder": f"target {unit}s, read last"}
+    attending["cross"] = f"target {unit}s, to be written next"
+    side = "target" if args.component == "decoder" else "source"
+    return f"attending: {attending[args.component]}", f"attended to: {side} {unit}s"
+
+
+def _pair(
+    args: argparse.Namespace, model: "Model", task: Any, preprocessing: "Preprocessing", reference: bool
+) -> "SentencePair":
+    """The sentence pair as a model reads it, with the ``reference`` as its target, or with the model's translation."""
+    from fairseq_diverse.analysis.attention_maps import encode_pair
+
+    data, split = Path(args.data), args.split or "test"
+    source, target, trees = args.source, args.target, None
+    if args.sentence is not None:
+        source, trees = sentence_of_split(data, split, preprocessing, args.sentence, model.encoder.plan.trees)
+    if reference:
+        target = line_of_split(data, split, preprocessing.target, args.sentence)
+    return encode_pair(model, task, preprocessing, source, target, trees)
+
+
+def _several_layers(
+    args: argparse.Namespace, model: "Model", pair: "SentencePair", name: str
+) -> "list[list[Panel | None]]":
+    """A row of panels for each layer."""
+    from fairseq_diverse.analysis.attention_maps import attention_maps, by_words, head_panels, map_prefix
+
+    layers = args.layers.replace(",", "+")
+    if layers != "all" and not set(layers) <= set("0123456789-+"):
+        raise UserError(f"--layers {args.layers!r}: all, or numbers of layers such as 1-3 or 1,4 expected")
+    on = args.component if layers == "all" else f"{args.component}:{layers}"
+    labels = pair.labels(args.component, args.subwords)
+    panels = []
+    for (_, layer), maps in attention_maps(model, pair.sample, on, "--layers").items():
+        heads = parse_heads(args.heads, len(maps))
+        prefix = f"layer {layer}, {map_prefix(model, args.component, layer)}"
+        panels += head_panels(by_words(maps[:, 0], *labels), heads, prefix, len(heads))
+    return panels
+
+
+def _one_layer(args: argparse.Namespace, model: "Model", pair: "SentencePair", name: str) -> "list[list[Panel | None]]":
+    """A panel for each head; of an encoder's layer with syntax or enlivening a row, with what these do."""
+    from fairseq_diverse.analysis.attention_maps import (
+        attention_maps,
+        by_words,
+        compare_with_plain,
+        comparison_panels,
+        head_panels,
+        map_prefix,
+    )
+
+    prefix = f"{name}, " if name else ""
+    queries, keys = pair.labels(args.component, args.subwords)
+    (maps,) = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer").values()
+    heads, weights = parse_heads(args.heads, len(maps)), by_words(maps[:, 0], queries, keys)
+    if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
+        enlivening = model.encoder.layers[args.layer - 1].self_attn.mechanism("enliven")
+        prune = enlivening is not None and enlivening.prune
+        return comparison_panels(comparison.by_words(keys), weights, heads, prune, prefix)
+    return head_panels(weights, heads, prefix + map_prefix(model, args.component, args.layer), 1 if name else 4)
+
+
+def sentence_of_split(
+    data: Path, split: str, preprocessing: "Preprocessing", number: int, needed: Sequence[str]
+) -> "tuple[str, Tensor | None]":
+    """Raw sentence ``number`` of a split, and its trees if a model needs them."""
+    from fairseq_diverse.data.trees import SyntaxDataset
+
+    line, source = line_of_split(data, split, preprocessing.source, number), preprocessing.source
+    prefix = source_prefix(data, split, source, preprocessing.target)
+    return line, SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
+
+
+def line_of_split(data: Path, split: str, language: str, number: int) -> str:
+    """Raw line ``number`` of a split, counted from 1."""
+    from fairseq_diverse.support.files import read_lines
+
+    lines = read_lines(data / "text" / f"{split}.{language}")
+    if not 1 <= number <= len(lines):
+        raise ValueError(f"--sentence {number}: the {split} split has sentences 1 to {len(lines)}")
+    return lines[number - 1]
+
+
+def parse_heads(text: str | None, count: int) -> list[int]:
+    """The numbers in ``--heads``; all ``count`` heads where it is absent."""
+    if text is None:
+        return list(range(1, count + 1))
+    heads = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if not all(1 <= head <= count for head in heads) or len(set(heads)) < len(heads):
+        raise ValueError(f"--heads {text}: different numbers from 1 to {count} expected, joined by commas")
+    return heads

@@ -1,0 +1,150 @@
+"""What the report of a kind is made of: measures of runs, lines of a table, columns over lines."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from fairseq_diverse.experiments.rows import Row
+
+if TYPE_CHECKING:  # a second of scipy and sacrebleu, which only reports need
+    import numpy as np
+
+    from fairseq_diverse.metrics.seeds import Difference, Spread
+
+SMALLEST = "with these seeds, a true difference of this size is found (p < 0.05) in 80% of cases"
+
+Summary = dict[str, Any]  # of a run
+Summaries = Mapping[str, Sequence[Summary]]  # by row
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a run, of which a report has the mean over seeds.
+
+    Attributes:
+        key: its entry in JSON.
+        name: in headings and notes; ``heading`` is that of its column, ``long`` that of an axis, if another.
+        figure: of a run; None where the run lacks it.
+        digits: behind the point.
+        scale: its unit, for notes and axes, as in "nats a test sentence".
+        unit: of a difference, in notes (default: ``name``).
+        lower: is better.
+        deviation: the column has the standard deviation over seeds, too.
+        compared: with the baseline's. The first that is compared is the main one, the last decides in `--verdict`.
+        examples: its value on every test example, for a test over examples (paired t-test).
+        resampled: its values on resampled test sets, for the same (paired bootstrap) and for an interval of one seed.
+    """
+
+    key: str
+    name: str
+    figure: Callable[[Summary], Any]
+    digits: int = 2
+    heading: str = ""
+    long: str = ""
+    scale: str = ""
+    unit: str = ""
+    lower: bool = False
+    deviation: bool = True
+    compared: bool = True
+    examples: Callable[[Summary], Sequence[float]] | None = None
+    resampled: "Callable[[Summary], np.ndarray] | None" = None
+
+    def label(self, name: str, comma: str = ", ") -> str:
+        """A name of it with its scale, for an axis."""
+        return f"{name}{comma}{self.scale} ({self.better})" if self.scale else name
+
+    @property
+    def better(self) -> str:
+        return f"{'lower' if self.lower else 'higher'} is better"
+
+
+class OverExamples(NamedTuple):
+    """A difference over test examples, each system averaged over its seeds: p, and the standard error of a t-test."""
+
+    p: float
+    error: float | None = None
+
+
+@dataclass(kw_only=True)
+class Line:
+    """What a table says of a row.
+
+    Attributes:
+        seeds: how many finished ``runs`` there are.
+        scores: means over seeds, by key of a measure; ``intervals`` half the 95% intervals over test examples.
+        baseline: the row that it is compared with, and ``baseline_runs`` its runs; empty where nothing is compared.
+        differences: to the baseline, by key of a measure, the main one first; ``over_examples`` the same over examples.
+        speeds: by entry of JSON; None where ``no_speed`` says why, or where a log has none.
+        facts: further entries of JSON.
+    """
+
+    row: Row
+    seeds: int
+    runs: Sequence[Summary] = ()
+    scores: "dict[str, Spread]" = field(default_factory=dict)
+    intervals: dict[str, float] = field(default_factory=dict)
+    baseline: str = ""
+    baseline_runs: Sequence[Summary] = ()
+    differences: "dict[str, Difference]" = field(default_factory=dict)
+    over_examples: dict[str, OverExamples] = field(default_factory=dict)
+    speeds: dict[str, float | None] = field(default_factory=dict)
+    no_speed: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+
+AnyLine = TypeVar("AnyLine", bound=Line)
+
+
+class Column(NamedTuple, Generic[AnyLine]):
+    """A heading and the cells below it; rows without a finished run have some only where ``unfinished`` is true."""
+
+    heading: str
+    cell: Callable[[AnyLine], str]
+    unfinished: bool = False
+
+
+@dataclass(kw_only=True)
+class TaskLine(Line):
+    """A system's score on one of several tasks: a cell of a table with tasks as lines and systems as columns.
+
+    Attributes:
+        task: what the table's line is called.
+        score: None where it was not measured; ``p`` is what its stars are of.
+        guessing: the score of always answering the most frequent label.
+        published: the figure of a paper.
+    """
+
+    system: str
+    task: str
+    score: "Spread | None" = None
+    p: float | None = None
+    guessing: float | None = None
+    published: str = ""
+
+
+class TaskTable(NamedTuple):
+    """Headings of the columns of tasks and of guessing, and the name of a last line with the numbers of parameters."""
+
+    task: str
+    guessing: str
+    parameters: str = ""
+
+
+class Compared(NamedTuple):
+    """Lines of rows of one kind, and for tasks the ``hidden`` rows of their table that are tested with them, and the
+    runs of all."""
+
+    lines: Sequence[Line]
+    hidden: Sequence[Row]
+    summaries: Summaries
+
+
+def corrected_p_values(differences: "Sequence[Difference]") -> str:
+    """Over how many p-values Holm's correction of these differences goes, and whether all of them are shown."""
+    count = differences[0].holm_of if differences else 0
+    shown = len(differences)
+    return f"these {count} p-values" if count == shown else f"{count} p-values, {shown} of them shown"

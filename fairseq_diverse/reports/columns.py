@@ -1,0 +1,192 @@
+"""Columns of tables over lines, and the cells that they make."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from fairseq_diverse.experiments.kinds.kind import Kind
+from fairseq_diverse.experiments.kinds.lines import AnyLine, Column, Line, Measure, TaskLine, TaskTable
+from fairseq_diverse.metrics.catalogue import PUBLISHED
+from fairseq_diverse.metrics.dunnett import LEVEL
+from fairseq_diverse.metrics.seeds import Spread, p_number, stars
+
+Cells = list[list[str]]  # of a table, the header first
+SPEEDS = {  # entry of JSON, format, key of the published figure
+    "words/s": ("words_per_second", ",.0f", ""),
+    "updates/s": ("updates_per_second", ".2f", "speed"),
+    "minutes an epoch": ("epoch_minutes", ".2f", "epoch-minutes"),
+    "speed": ("speed", ".2f", "relative-speed"),
+    "decoding words/s": ("decoding_words_per_second", ",.0f", ""),
+    "decoding": ("decoding_speed", ".2f", ""),
+}
+PUBLISHED_SPEEDS = {"speed": "updates/s", "epoch-minutes": "minutes an epoch", "relative-speed": "relative speed"}
+
+
+def cells_of(columns: Sequence[Column[AnyLine]], lines: Sequence[AnyLine]) -> Cells:
+    """A header and a row of text for each line."""
+    rows = [[column.cell(line) if line.seeds or column.unfinished else "" for column in columns] for line in lines]
+    return [[column.heading for column in columns], *rows]
+
+
+def without_empty(cells: Cells) -> Cells:
+    """The columns that have something below their header."""
+    filled = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    return [list(row) for row in zip(*filled, strict=True)]
+
+
+def number(value: float | None, form: str = ",") -> str:
+    return "" if value is None else format(value, form)
+
+
+def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) -> list[Column[Line]]:
+    """Of a table of rows: parameters, speeds, scores, differences, seeds, published figures."""
+    training, decoding = ("words/s", "updates/s", "minutes an epoch"), ("speed", "decoding words/s", "decoding")
+    columns: list[Column[Line]] = [
+        Column("row", lambda line: line.name, unfinished=True),
+        Column(
+            "parameters", lambda line: number(line.facts["parameters"]) if line.seeds else "not run", unfinished=True
+        ),
+        *kind.columns,
+        *_speed_columns(training, lines),
+        *(Column(m.heading or m.name, partial(_score, m, one_seed(lines))) for m in measures),
+    ]
+    for measure in measures:
+        if measure.compared:
+            columns.append(Column(f"Δ {measure.name}", partial(_difference, measure)))
+            columns.append(Column(over_examples_heading(kind, measures, measure), partial(_over_examples, measure)))
+    columns += [*_speed_columns(decoding, lines), Column("seeds", lambda line: str(line.seeds))]
+    shown = {column.heading for column in columns}
+    published = dict.fromkeys(key for line in lines for key in line.row.published)
+    return columns + [column for column in map(_published_column, published) if column.heading not in shown]
+
+
+def one_seed(lines: Sequence[Line]) -> bool:
+    """Whether no row has several seeds, so that ± is over test examples."""
+    return max((line.seeds for line in lines), default=0) <= 1
+
+
+def over_examples_heading(kind: Kind, measures: Sequence[Measure], measure: Measure) -> str:
+    several = sum(m.compared for m in measures) > 1
+    return f"p over {kind.items}" + f": {measure.name}" * several
+
+
+def _score(measure: Measure, one: bool, line: Line) -> str:
+    if (score := line.scores.get(measure.key)) is None:
+        return ""
+    deviation = line.intervals.get(measure.key) if one else score.deviation
+    return Spread(score.mean, deviation if measure.deviation else None).text(measure.digits)
+
+
+def _difference(measure: Measure, line: Line) -> str:
+    return line.differences[measure.key].text(measure.digits) if line.differences else ""
+
+
+def _over_examples(measure: Measure, line: Line) -> str:
+    return p_number(line.over_examples[measure.key].p) if measure.key in line.over_examples else ""
+
+
+def _speed_columns(headings: Sequence[str], lines: Sequence[Line]) -> list[Column[Line]]:
+    """Each followed by its published figures; without those that no row has, but words/s."""
+    columns: list[Column[Line]] = []
+    for heading in headings:
+        key, form, published = SPEEDS[heading]
+        is_published = any(published in line.row.published for line in lines)
+        if heading == "words/s" or is_published or any(line.speeds.get(key) for line in lines):
+            columns.append(Column(heading, partial(_speed, key, form)))
+        columns += [_published_column(published)] if is_published else []
+    return columns
+
+
+def _speed(key: str, form: str, line: Line) -> str:
+    if key not in line.speeds:
+        return ""
+    return "-" if line.no_speed else number(line.speeds[key], form)
+
+
+def _published_column(key: str) -> Column[Line]:
+    def cell(line: Line) -> str:
+        figure = line.row.published.get(key, "")
+        return f"{figure:.2f}" if isinstance(figure, float) else str(figure)
+
+    return Column(f"published {(PUBLISHED | PUBLISHED_SPEEDS).get(key, key)}", cell, unfinished=True)
+
+
+def verdict(line: Line, measure: Measure) -> str:
+    """``helps`` or ``hurts`` where Dunnett's test over seeds has p < 0.05, else ``not resolved``; where nothing can be
+    tested, why."""
+    difference = line.differences[measure.key]
+    if difference.p is None:
+        return difference.untested
+    if difference.p >= LEVEL:
+        return "not resolved"
+    return "helps" if (difference.delta < 0) == measure.lower else "hurts"
+
+
+def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
+    """Of lines that have a baseline: the last measure that is compared decides, the others are shown."""
+    *others, judge = [measure for measure in measures if measure.compared]
+
+    def compared(heading: str, cell: Callable[[Line], str]) -> Column[Line]:
+        return Column(heading, lambda line: cell(line) if line.differences else "")
+
+    def with_interval(measure: Measure, line: Line) -> str:
+        difference = line.differences[measure.key]
+        interval = difference.interval_text(measure.digits)
+        return f"{difference.delta:+.{measure.digits}f}" + f" ({interval})" * bool(interval)
+
+    def state(line: Line) -> str:
+        return verdict(line, judge) if line.differences else "baseline: not run" if line.seeds else "not run"
+
+    def seeds(line: Line) -> str:
+        first = len(line.baseline_runs)
+        return str(line.seeds) + f" (baseline {first})" * (line.seeds != first)
+
+    def added(line: Line) -> str:
+        counts = line.facts["parameters"], line.baseline_runs[0]["parameters"]
+        return "" if None in counts else f"{counts[0] - counts[1]:+,}".replace("+0", "0")
+
+    def welch(line: Line) -> str:
+        p = line.differences[judge.key].welch_p
+        return "" if p is None else p_number(p)
+
+    return [
+        Column("mechanism", lambda line: line.name, unfinished=True),
+        Column("against", lambda line: line.row.baseline, unfinished=True),
+        Column("data", lambda line: Path(line.row.data).name, unfinished=True),
+        compared("seeds", seeds),
+        compared(f"Δ {judge.name}", lambda line: f"{line.differences[judge.key].delta:+.{judge.digits}f}"),
+        compared("95% interval", lambda line: line.differences[judge.key].interval_text(judge.digits)),
+        Column("verdict", state, unfinished=True),
+        compared("Welch p", welch),
+        *(compared(f"Δ {measure.name}", partial(with_interval, measure)) for measure in others),
+        compared("training speed", partial(_speed, "speed", ".2f")),
+        compared("added parameters", added),
+    ]
+
+
+def task_cells(table: TaskTable, lines: Sequence[TaskLine]) -> Cells:
+    """A header and a row of text for each task: the score of every system beside the published one, and what guessing
+    gets; columns that nobody fills are left out."""
+    systems = dict.fromkeys(line.system for line in lines)
+    by_task: dict[str, dict[str, TaskLine]] = {}
+    for line in lines:
+        by_task.setdefault(line.task, {})[line.system] = line
+    rows = [[table.task, table.guessing, *(name + more for name in systems for more in ("", ", published"))]]
+    for task, by_system in by_task.items():
+        guessing = next((line.guessing for line in by_system.values() if line.guessing is not None), None)
+        rows.append([task, number(guessing, ".2f")])
+        for name in systems:
+            rows[-1] += _task_cells(by_system[name]) if name in by_system else ["", ""]
+    if table.parameters:
+        rows.append([table.parameters, ""])
+        for name in systems:
+            shown = [line for line in lines if line.system == name]
+            counts = (number(line.facts["parameters"]) for line in shown if line.facts.get("parameters"))
+            published = (str(line.row.published.get("parameters", "")) for line in shown)
+            rows[-1] += [next(counts, ""), next(published, "")]
+    return without_empty([row for row in rows if any(row[1:])])
+
+
+def _task_cells(line: TaskLine) -> list[str]:
+    score = "" if line.score is None else line.score.text() + stars(line.p)
+    return ["not run" if not line.seeds else score, line.published]

@@ -1,0 +1,179 @@
+"""From runs to lines: means over seeds, differences to the baseline, and what JSON and CSV have of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairseq_diverse.experiments.kinds.kind import Kind
+from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, OverExamples, Summaries, Summary
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs.provenance import commits_of
+from fairseq_diverse.experiments.runs.saved import figures_by_test
+from fairseq_diverse.metrics.seeds import Difference, Spread, compared, over_seeds, with_holm
+from fairseq_diverse.metrics.significance import interval, p_value, paired_difference
+from fairseq_diverse.reports.comparable import comparable, mean_speeds, no_speed, refuse_other_data
+from fairseq_diverse.reports.notes import differing_seeds, ended_early, machines, versions
+
+RATIOS = {"speed": "words_per_second", "decoding_speed": "decoding_words_per_second"}  # to the baseline's
+Resampled = Mapping[tuple[str, str, int], np.ndarray]  # scores on resampled test sets by measure, row and seed
+
+
+class Runs(NamedTuple):
+    """Rows of a kind that are shown, ``hidden`` ones of their table that are tested with them, and the runs of all."""
+
+    kind: Kind
+    rows: Sequence[Row]
+    hidden: Sequence[Row]
+    summaries: Summaries
+
+
+def names_of_tests(runs: Runs) -> list[str]:
+    """The test sets on which runs were scored for the rows or that have published figures, the first ones first."""
+    scored = [(row, run) for row in runs.rows for run in runs.summaries.get(row.name, ())]
+    names = [_first_test(run) for _, run in scored] or ["test"]
+    names += [name for row, run in scored for name in run.get("tests", {}) if name in row.tests]
+    return list(dict.fromkeys(names + [name for row in runs.rows for name in _by_test(row) if name != "test"]))
+
+
+def of_test(runs: Runs, name: str) -> Runs:
+    """The runs with the figures of one test set, measured and published.
+
+    Published figures that name no test are the first one's, which "test" is a name of, too. Rows that have nothing to
+    do with the test set are left out.
+    """
+    summaries = {
+        row: [run | parts[name] for run in row_runs if name in (parts := figures_by_test(run))]
+        for row, row_runs in runs.summaries.items()
+    }
+    first, rows = names_of_tests(runs)[0], []
+    for row in runs.rows:
+        row_runs, by_test = runs.summaries[row.name], _by_test(row)
+        figures = dict(by_test.get(name, {}))
+        if name == (_first_test(row_runs[0]) if row_runs else first):
+            plain = {key: value for key, value in row.published.items() if key not in by_test}
+            figures = plain | by_test.get("test", {}) | figures
+        if summaries[row.name] or figures or not row_runs:
+            rows.append(replace(row, published=figures))
+    return runs._replace(rows=rows, summaries=summaries)
+
+
+def _first_test(run: Summary) -> str:
+    return run.get("test", "test")
+
+
+def _by_test(row: Row) -> dict[str, Any]:
+    """Published figures by the test set that they name."""
+    return {key: value for key, value in row.published.items() if isinstance(value, dict)}
+
+
+def compare(runs: Runs) -> Compared:
+    """A line for each row that is shown.
+
+    Differences to the baseline are tested over seeds together with those of the hidden rows (`over_seeds`), those of
+    tasks with Holm's correction; over test examples by a paired t-test of a measure's ``examples`` or a paired
+    bootstrap of its ``resampled`` scores, each system averaged over its seeds first.
+
+    Raises:
+        ValueError: a row was run on other test data than the baseline.
+    """
+    kind, measures = runs.kind, runs.kind.measures(runs.rows)
+    refuse_other_data(runs.rows, runs.summaries, measures)
+    runs = runs._replace(hidden=comparable(runs.hidden, runs.summaries, measures))
+    differences = {m.key: _differences(m, runs) for m in measures if m.compared}
+    names = dict.fromkeys(name for row in runs.rows for name in (row.name, row.baseline))
+    resampled = {
+        (m.key, name, run["seed"]): m.resampled(run)
+        for m in measures
+        if m.resampled
+        for name in names
+        for run in runs.summaries[name]
+    }
+    lines: list[Line] = []
+    for row in runs.rows:
+        row_runs, first = runs.summaries[row.name], runs.summaries[row.baseline]
+        lines.append(line := Line(row=row, seeds=len(row_runs), runs=row_runs))
+        if not row_runs:
+            continue
+        facts = {"parameters": row_runs[0]["parameters"], **kind.facts(row, row_runs)}
+        line.facts = facts | {"ended_early": ended_early(row, row_runs)}
+        for m in measures:
+            scores = [score for run in row_runs if (score := m.figure(run)) is not None]
+            if len(scores) == len(row_runs):
+                line.scores[m.key] = Spread.over(scores)
+            if m.resampled:
+                low, high = interval(_mean([resampled[m.key, row.name, run["seed"]] for run in row_runs]))
+                line.intervals[m.key] = (high - low) / 2
+        if kind.speeds:
+            line.no_speed = no_speed([*row_runs, *first])
+            line.speeds = mean_speeds(row_runs, line.no_speed)
+        if row.name == row.baseline or not first:
+            continue
+        line.baseline, line.baseline_runs = row.baseline, first
+        line.differences = {key: by_row[row.name] for key, by_row in differences.items()}
+        line.over_examples = _over_examples(line, measures, resampled)
+        if kind.speeds:
+            before = mean_speeds(first, line.no_speed)
+            sides = {ratio: (line.speeds[key], before[key]) for ratio, key in RATIOS.items()}
+            line.speeds |= {ratio: row / other if row and other else None for ratio, (row, other) in sides.items()}
+    return Compared(lines, runs.hidden, runs.summaries)
+
+
+def _differences(measure: Measure, runs: Runs) -> dict[str, Difference]:
+    """By one measure, of all rows to their baselines."""
+    kind, tested = runs.kind, [*runs.rows, *runs.hidden]
+    names = dict.fromkeys(name for row in tested for name in (row.name, row.baseline))
+    scores = {name: {run["seed"]: measure.figure(run) for run in runs.summaries[name]} for name in names}
+    by_name = {row.name: row for row in tested}
+    differences = {
+        name: kind.judge(by_name[name], by_name[by_name[name].baseline], difference)
+        for name, difference in over_seeds(scores, {row.name: row.baseline for row in tested}).items()
+    }
+    return with_holm(differences) if kind.task_table(runs.rows) else differences
+
+
+def _over_examples(line: Line, measures: Sequence[Measure], resampled: Resampled) -> dict[str, OverExamples]:
+    sides = {line.baseline: line.baseline_runs, line.name: line.runs}
+    seeds = compared(*([run["seed"] for run in side] for side in sides.values()))
+    shared = {
+        name: [run for run in side if run["seed"] in chosen]
+        for (name, side), chosen in zip(sides.items(), seeds, strict=True)
+    }
+    tests = {}
+    for m in (m for m in measures if m.compared):
+        if m.examples:
+            before, after = (_mean([m.examples(run) for run in side]) for side in shared.values())
+            _, error, p = paired_difference(before, after)
+            tests[m.key] = OverExamples(p, error)
+        elif m.resampled:
+            before, after = (_mean([resampled[m.key, n, run["seed"]] for run in side]) for n, side in shared.items())
+            tests[m.key] = OverExamples(p_value(before, after, line.differences[m.key].delta))
+    return tests
+
+
+def _mean(values: Sequence[Any]) -> np.ndarray:
+    return np.mean(values, axis=0)
+
+
+def entries(line: Line) -> dict[str, Any]:
+    """A line as JSON has it: ``row``, ``seeds``, ``published``; of finished rows scores (KEY, KEY_deviation), machines,
+    versions, commits; where there is a baseline, its name, how the seeds differ, and the differences: of the main
+    measure ``delta``, those of `Difference.entries`, and ``p`` and ``error`` over examples, of another KEY_delta and so
+    on.
+    """
+    values: dict[str, Any] = {"row": line.name, "seeds": line.seeds, "published": line.row.published, **line.facts}
+    for key, score in line.scores.items():
+        values |= score.entries(key)
+    values |= {f"{key}_interval": half for key, half in line.intervals.items()}
+    values |= line.speeds | ({"no_speed": line.no_speed} if line.speeds else {})
+    if line.runs:
+        values |= {"machines": machines(line.runs), "versions": versions(line.runs), "commits": commits_of(line.runs)}
+    if line.baseline:
+        values |= {"baseline": line.baseline, **differing_seeds(line)}
+    for number, (key, difference) in enumerate(line.differences.items()):
+        prefix = f"{key}_" if number else ""
+        values |= difference.entries(prefix)
+        if over := line.over_examples.get(key):
+            values |= {f"{prefix}{name}": value for name, value in over._asdict().items() if value is not None}
+    return values

@@ -1,0 +1,258 @@
+"""Notes below tables: what differences over seeds are, how runs differ, where and with what they ran."""
+
+from collections.abc import Sequence
+
+from fairseq_diverse.experiments.kinds.kind import Kind
+from fairseq_diverse.experiments.kinds.lines import SMALLEST, Line, Measure, Summary
+from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.experiments.runs.provenance import commits_of, machine, starts_of
+from fairseq_diverse.metrics.seeds import compared
+from fairseq_diverse.metrics.significance import RESAMPLES
+from fairseq_diverse.reports.columns import SPEEDS, one_seed, over_examples_heading
+
+UNEVEN = 3.0  # times the deviation of all others: the plan of the comparison shows the table without such a row, too
+ALONE = "comparable only if all runs had the machine to themselves"
+
+
+def table_notes(kind: Kind, rows: Sequence[Row], lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
+    """What the figures of the columns that are shown mean, and what they were measured with."""
+    done, measures = [line for line in lines if line.seeds], kind.measures(rows)
+    if not done:
+        return published_note(rows)
+    text = [kind.opening] * bool(kind.opening)
+    if not kind.task_table(rows):
+        text += seeds_notes(done, [m for m in measures if f"Δ {m.name}" in headings])
+        text += _over_examples_note(kind, measures, headings)
+        text += [
+            f"{m.name}: {m.scale}, {m.better}" for m in measures if m.scale and {m.name, f"Δ {m.name}"} & {*headings}
+        ]
+        text += _speeds_notes(done, headings)
+    text += kind.notes(done)
+    text += runs_notes(done)
+    if "±" not in kind.opening and not kind.beside:
+        text += _deviations_note(measures, done, headings)
+    return text + kind.signatures(done) + commits_note(done) + published_note(rows)
+
+
+def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
+    """What the verdict, and the columns that are shown, are about."""
+    done, (*others, judge) = [line for line in lines if line.seeds], [m for m in measures if m.compared]
+    together = f" ({count})" if (count := tested_rows(done, [judge.key])) else ""
+    text = [
+        f"Δ {judge.name}: {judge.scale} against the baseline, {judge.better}",
+        "helps, hurts: p < 0.05 by Dunnett's test over seeds; its intervals hold for all rows of a baseline at "
+        f"once{together}",
+        "not resolved: these seeds show no difference, which does not show that there is none",
+    ]
+    if "Welch p" in headings:
+        text.append("Welch p: of the row and its baseline alone, whose standard deviations may differ; no verdict")
+    text += [
+        f"Δ {other.name}: in brackets its 95% interval over seeds, as that of {judge.name}; no verdict"
+        for other in others
+        if f"Δ {other.name}" in headings
+    ]
+    text += seeds_notes(done, [judge])[1:]
+    if "training speed" in headings:
+        text.append(f"training speed: target subwords a second, divided by the baseline's; {ALONE}")
+        text += no_speed_note([line for line in done if line.baseline])
+    return text + runs_notes(done) + commits_note(done)
+
+
+def _over_examples_note(kind: Kind, measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
+    tested = [m for m in measures if m.compared and (m.examples or m.resampled)]
+    if not {over_examples_heading(kind, measures, m) for m in tested} & {*headings}:
+        return []
+    tests = [f"paired bootstrap, {RESAMPLES:,} resamples" if m.resampled else "paired t-test" for m in tested]
+    if len(tested) > 1:
+        named = (f"{m.name} by {'a ' * (not m.resampled)}{test}" for m, test in zip(tested, tests, strict=True))
+        tests = [*named, "each system averaged over its seeds"]
+    return [f"p over {kind.items} (other test {kind.items}, the same trainings): {'; '.join(tests)}"]
+
+
+def _speeds_notes(lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
+    texts = {
+        "words/s": "words/s: target subwords in training",
+        "minutes an epoch": "minutes an epoch: training alone, without validation and saving",
+        "speed": "speed, decoding: words/s in training and in translation (of the first test set), divided by the "
+        f"baseline's; {ALONE}",
+    }
+    notes = [text for heading, text in texts.items() if heading in headings]
+    return notes + (no_speed_note(lines) if SPEEDS.keys() & {*headings} else [])
+
+
+def _deviations_note(measures: Sequence[Measure], lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
+    if one_seed(lines):
+        return [f"{m.name} ±: half the 95% bootstrap interval" for m in measures if m.resampled]
+    with_deviation = [m for m in measures if m.deviation]
+    shown = [m.name for m in with_deviation if (m.heading or m.name) in headings] or [with_deviation[0].name]
+    return [f"{', '.join(shown)} ±: standard deviation over seeds"]
+
+
+def seeds_notes(lines: Sequence[Line], measures: Sequence[Measure]) -> list[str]:
+    """What differences over seeds are, those of these measures, and the smallest that could have been seen."""
+    shown = [line for line in lines if line.differences] if measures else []
+    if not shown:
+        return []
+    against = f"Δ against {', '.join(dict.fromkeys(line.baseline for line in shown))}"
+    keys = [measure.key for measure in measures]
+    if not any(line.differences[key].test for line in shown for key in keys):
+        return [f"{against}, of one seed: nothing is tested over seeds, nothing has a star"]
+    text = [
+        f"{against}: mean over seeds ± standard error over seeds, in brackets p of Dunnett's test over seeds of all "
+        f"rows against their baseline ({tested_rows(shown, keys)}); *: p < 0.05, **: p < 0.01"
+    ]
+    if designs := _designs(shown, measures):
+        named = [f"{', '.join(names)}: {design}" for design, names in designs.items()]
+        text.append(f"{SMALLEST}: {'; '.join(named if len(named) > 1 else designs)}")
+    for measure in measures:
+        ratios = {line.baseline: line.differences[measure.key].baseline_ratio or 0.0 for line in shown}
+        ratios |= {line.name: line.differences[measure.key].ratio or 0.0 for line in shown}
+        if wide := [f"{name} ({ratio:.1f} times)" for name, ratio in ratios.items() if ratio > UNEVEN]:
+            text.append(
+                f"the test assumes one standard deviation over seeds, but in {measure.unit or measure.name} more than "
+                f"{UNEVEN:.0f} times that of all others together have {', '.join(wide)}: p of such a row, and of all "
+                "rows if it is the baseline, is too small; compare Welch p in --verdict, and --without ROW"
+            )
+    return text
+
+
+def _designs(lines: Sequence[Line], measures: Sequence[Measure]) -> dict[str, list[str]]:
+    """The smallest differences that could have been seen, in words, and the rows that they are of."""
+    designs: dict[str, list[str]] = {}
+    for line in lines:
+        tests = [(m, test) for m in measures if (test := line.differences[m.key].test) and test.p is not None]
+        if tests:
+            smallest, spread = (
+                ", ".join(f"{getattr(test, name):.{m.digits}f} {m.unit or m.name}" for m, test in tests)
+                for name in ("smallest", "deviation")
+            )
+            designs.setdefault(f"{smallest} (standard deviation over seeds {spread})", []).append(line.name)
+    return designs
+
+
+def tested_rows(lines: Sequence[Line], keys: Sequence[str]) -> str:
+    """How many rows are tested together, by baseline where it differs."""
+    words: dict[str, str] = {}
+    for key in keys:
+        tested = [line for line in lines if (found := line.differences.get(key)) and found.test]
+        for line in tested:
+            count = line.differences[key].systems
+            shown = sum(line.baseline == other.baseline for other in tested)
+            text = f"{count} row{'s' * (count != 1)}" + f", {shown} of them shown" * (shown < count)
+            words[line.baseline] = text
+    one = len(set(words.values())) < 2
+    return next(iter(words.values()), "") if one else "; ".join(f"{name}: {text}" for name, text in words.items())
+
+
+def runs_notes(lines: Sequence[Line]) -> list[str]:
+    """How the runs of finished rows differ from what the table says, where and with which versions they ran."""
+    return [*differing_seeds_note(lines), *ended_early_note(lines), *machines_note(lines), *versions_note(lines)]
+
+
+def differing_seeds(line: Line) -> dict[str, list[int]]:
+    """Where a row and its baseline have not the same seeds: ``compared``, those that the difference is of, if not all,
+    else ``other_seeds``, the row's."""
+    before, after = ([run["seed"] for run in side] for side in (line.baseline_runs, line.runs))
+    if not before or set(before) == set(after):
+        return {}
+    chosen = compared(before, after)[1]
+    return {"compared" if set(chosen) & set(before) and min(len(before), len(after)) == 1 else "other_seeds": chosen}
+
+
+def differing_seeds_note(lines: Sequence[Line]) -> list[str]:
+    """Which rows are compared with one seed of the baseline, and which have other seeds than it."""
+    texts = {
+        "compared": "one seed on a side: Δ and p are of the seed that row and baseline share",
+        "other_seeds": "other seeds than the baseline's; all of both are used",
+    }
+    notes = []
+    for key, text in texts.items():
+        rows: dict[str, list[str]] = {}
+        for line in lines:
+            if seeds := differing_seeds(line).get(key):
+                rows.setdefault(", ".join(map(str, seeds)), []).append(line.name)
+        named = [f"{', '.join(names)} {seeds}" for seeds, names in rows.items()]
+        notes += [f"{text}: {'; '.join(named)}"] if named else []
+    return notes
+
+
+def ended_early(row: Row, runs: Sequence[Summary]) -> str:
+    """How many updates a row's seeds ran, where its flags ended training before ``max-update``; empty otherwise."""
+    updates = [run.get("updates", row.max_update) for run in runs]
+    if min(updates) >= row.max_update:
+        return ""
+    counts = ", ".join(f"{count:,}" for count in updates)
+    return f"{row.name} {counts} of {row.max_update:,} ({', '.join(f'--{flag}' for flag in row.ends_early)})"
+
+
+def ended_early_note(lines: Sequence[Line]) -> list[str]:
+    """Which rows trained for fewer updates than ``max-update``, by seed."""
+    early = [text for line in lines if (text := line.facts.get("ended_early"))]
+    return [f"updates until training ended, by seed: {'; '.join(early)}"] if early else []
+
+
+def no_speed_note(lines: Sequence[Line]) -> list[str]:
+    """Which rows have no speed, and why."""
+    reasons: dict[str, list[str]] = {}
+    for line in lines:
+        if line.no_speed:
+            reasons.setdefault(line.no_speed, []).append(line.name)
+    named = [f"{why}: {'all rows' if len(rows) == len(lines) else ', '.join(rows)}" for why, rows in reasons.items()]
+    where = "where a row and its baseline did not run on one known machine with equal threads, memory and arithmetic"
+    return [f"no speed (-) {where}; {'; '.join(named)}"] if named else []
+
+
+def machines(runs: Sequence[Summary]) -> dict[str, list[int]]:
+    """The seeds of a row by the machine that they ran on; a run that was resumed elsewhere is of several."""
+    seeds: dict[str, list[int]] = {}
+    for run in runs:
+        for place in dict.fromkeys(map(machine, starts_of(run))):
+            seeds.setdefault(place, []).append(run["seed"])
+    return seeds
+
+
+def machines_note(lines: Sequence[Line]) -> list[str]:
+    """Where the rows ran."""
+    rows: dict[str, list[str]] = {}
+    for line in lines:
+        places = machines(line.runs)
+        for place, seeds in places.items():
+            rows.setdefault(place, []).append(line.name + _some_seeds(seeds, len(places) > 1))
+    if len(rows) > 1:
+        ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in rows.items())
+        return [f"runs of different machines or settings, which alone may change a score: {ran}"]
+    return [f"ran on: {place}" for place in rows]
+
+
+def _some_seeds(seeds: Sequence[int], shown: bool) -> str:
+    return f" seed {', '.join(map(str, seeds))}" * shown
+
+
+def versions(runs: Sequence[Summary]) -> list[str]:
+    """The libraries that the runs were made with, of all their starts, and their versions."""
+    starts = [start for run in runs for start in starts_of(run)]
+    return sorted({f"{name} {version}" for start in starts for name, version in start.get("versions", {}).items()})
+
+
+def versions_note(lines: Sequence[Line]) -> list[str]:
+    """Which libraries had several versions."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for line in lines:
+        for text in versions(line.runs):
+            rows.setdefault(text.split()[0], {}).setdefault(text, []).append(line.name)
+    several = [f"{text} ({', '.join(of)})" for texts in rows.values() if len(texts) > 1 for text, of in texts.items()]
+    return [f"runs with different versions, which alone may change a score: {'; '.join(several)}"] if several else []
+
+
+def commits_note(lines: Sequence[Line]) -> list[str]:
+    """The commits of all lines."""
+    commits = sorted({commit for line in lines for commit in commits_of(line.runs)})
+    return [f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)] * bool(
+        lines
+    )
+
+
+def published_note(rows: Sequence[Row]) -> list[str]:
+    """On which data the published figures were measured."""
+    data = list(dict.fromkeys(row.published_on for row in rows if row.published))
+    return [f"published figures: measured on {', '.join(data)}"] if data else []
