@@ -24,7 +24,7 @@ from benchmarks import naive
 from benchmarks.harness import Sample, kept_for_backward, peak_of_cuda, timed
 from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.functional import agreement, routing
-from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
+from fairseq_diverse.criterions.with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )

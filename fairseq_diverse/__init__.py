@@ -11,11 +11,7 @@ __version__ = "0.1.0"
 
 def register() -> None:
     """Register everything with fairseq and torch; idempotent."""
-    from fairseq_diverse.criterions import (  # noqa: F401
-        classification,
-        label_smoothed_cross_entropy_with_disagreement,
-        language_model,
-    )
+    from fairseq_diverse.criterions import classification, with_disagreement  # noqa: F401
     from fairseq_diverse.host.changes import apply_changes
     from fairseq_diverse.host.loading import register_safe_globals
     from fairseq_diverse.host.messages import install_error_hook

@@ -17,11 +17,11 @@ from fairseq.logging import metrics
 
 from fairseq_diverse.attention.request import TERMS, AttentionRequest, JoinedRequest
 from fairseq_diverse.criterions.disagreement import DisagreementConfig, DisagreementMixin
-from fairseq_diverse.criterions.label_smoothed_cross_entropy_with_disagreement import (
+from fairseq_diverse.criterions.observed import ObservedModel
+from fairseq_diverse.criterions.with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
-from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model, dictionary
 from tests.reference import agreement as reference

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.criterions.language_model import (
+from fairseq_diverse.criterions.with_disagreement import (
     MaskedLmWithDisagreement,
     MaskedLmWithDisagreementConfig,
     SentencePredictionWithDisagreement,

@@ -91,11 +91,11 @@ def test_another_fairseq_is_wrong(monkeypatch):
 
 
 def test_unsafe_loading_is_wrong(monkeypatch):
-    (check,) = doctor._allow_list()
+    (check,) = doctor._loading()
     assert check.state == "ok"
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    (check,) = doctor._allow_list()
-    assert check.failed and "runs whatever it holds" in check.found
+    (check,) = doctor._loading()
+    assert check.failed and "runs whatever they hold" in check.found
 
 
 def test_a_check_that_fails_is_a_row(monkeypatch):

@@ -1,12 +1,28 @@
-"""fairseq's criterions of masked language models and sentence prediction, with disagreement regularization."""
+"""Criterions of fairseq with disagreement regularization (Li et al., 2021, section 3.1); see ``DisagreementMixin``."""
 
 from dataclasses import dataclass
 
 from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
 
 from fairseq_diverse.criterions.disagreement import DisagreementConfig, DisagreementMixin
+
+
+@dataclass
+class LabelSmoothedCrossEntropyWithDisagreementConfig(DisagreementConfig, LabelSmoothedCrossEntropyCriterionConfig):
+    """Flags of both."""
+
+
+@register_criterion(
+    "label_smoothed_cross_entropy_with_disagreement", dataclass=LabelSmoothedCrossEntropyWithDisagreementConfig
+)
+class LabelSmoothedCrossEntropyWithDisagreement(DisagreementMixin, LabelSmoothedCrossEntropyCriterion):
+    """likelihood + lambda * agreement of the heads."""
 
 
 @dataclass
@@ -18,10 +34,7 @@ class MaskedLmWithDisagreementConfig(DisagreementConfig, MaskedLmConfig):
 
 @register_criterion("masked_lm_with_disagreement", dataclass=MaskedLmWithDisagreementConfig)
 class MaskedLmWithDisagreement(DisagreementMixin, MaskedLmLoss):
-    """likelihood of the masked tokens + lambda * agreement of the heads; see ``DisagreementMixin``.
-
-    The likelihood has one term a masked token, so agreement is multiplied by their number.
-    """
+    """likelihood of the masked tokens + lambda * agreement of the heads, multiplied by the number of masked tokens."""
 
 
 @dataclass
@@ -33,7 +46,4 @@ class SentencePredictionWithDisagreementConfig(DisagreementConfig, SentencePredi
 
 @register_criterion("sentence_prediction_with_disagreement", dataclass=SentencePredictionWithDisagreementConfig)
 class SentencePredictionWithDisagreement(DisagreementMixin, SentencePredictionCriterion):
-    """cross-entropy of the class, or squared error, + lambda * agreement of the heads; see ``DisagreementMixin``.
-
-    The likelihood has one term an example, so agreement is multiplied by their number.
-    """
+    """cross-entropy of the class, or squared error, + lambda * agreement of the heads, multiplied by the examples."""
