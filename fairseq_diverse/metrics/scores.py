@@ -87,11 +87,6 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     )
 
 
-def corpus_score(name: str, statistics: np.ndarray, language: str) -> float:
-    """The score that sacreBLEU computes from counts (n,) summed over a corpus."""
-    return float(sacrebleu_metric(name, language)._compute_score_from_stats(list(statistics)).score)
-
-
 def sacrebleu_result(
     name: str, hypotheses: Sequence[str], references: Sequence[str], language: str, lowercase: bool = False
 ) -> Result:

@@ -5,8 +5,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from fairseq_diverse.metrics.scores import corpus_score
-
 RESAMPLES = 10_000
 TRIALS = 10_000  # of approximate randomization, as in sacreBLEU
 SEED = 12345  # sacreBLEU's
@@ -38,23 +36,14 @@ def paired_difference(baseline: np.ndarray, system: np.ndarray) -> tuple[float, 
     return float(difference.mean()), float(error), float(ttest_rel(system, baseline).pvalue)
 
 
-def bootstrap_scores(
-    statistics: np.ndarray, metric: str, language: str, resamples: int = RESAMPLES, seed: int = SEED
-) -> np.ndarray:
-    """(resamples,) corpus scores of as many sentences, drawn with replacement: the same ones for every system.
-
-    Args:
-        statistics: (sentences, n) counts, of a `Result`.
-    """
-    if metric == "bleu":
-        return bleu_scores(resampled_sums(statistics, resamples, seed))
-    return resampled(statistics, lambda sums: corpus_score(metric, sums, language), resamples, seed)
-
-
 def resampled(
     statistics: np.ndarray, combine: Callable[[np.ndarray], float], resamples: int = RESAMPLES, seed: int = SEED
 ) -> np.ndarray:
-    """As `bootstrap_scores`, of any metric: ``combine`` makes summed counts its score (`Result.combine`)."""
+    """(resamples,) scores of as many sentences, drawn with replacement: the same ones for every system.
+
+    Args:
+        statistics, combine: of a `Result`.
+    """
     return np.array([combine(sums) for sums in resampled_sums(statistics, resamples, seed)])
 
 
@@ -64,7 +53,7 @@ def resampled_sums(statistics: np.ndarray, resamples: int = RESAMPLES, seed: int
 
 
 def bleu_scores(sums: np.ndarray) -> np.ndarray:
-    """BLEU of every row of summed counts (resamples, 10), equal to `corpus_score` of that row.
+    """BLEU of every row of summed counts (resamples, 10), equal to `Result.combine` of that row.
 
         min(1, exp(1 - reference length / length)) * exp(mean_n log p_n),    p_n = matches_n / n-grams_n
 

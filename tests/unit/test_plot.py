@@ -32,7 +32,7 @@ from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs.saved import from_results
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.metrics.significance import bootstrap_scores, interval
+from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training, smoothed
 from fairseq_diverse.reports.row_curves import curves, draw_curves, panels_of
 from fairseq_diverse.support import pictures
@@ -291,7 +291,7 @@ def test_one_seed_has_an_interval_over_test_sentences(table):
     summaries["k-4"] = [summaries["k-4"][0] | one]
     figure = draw_curves(curves(rows, ["phrase-limit"]), summaries, "phrase-limit", panels(["bleu", "nll"]))
     bleu, nll = figure.axes
-    low, high = interval(bootstrap_scores(bleu_statistics(one["bleu_counts"]), "bleu", "de"))
+    low, high = interval(bleu_scores(resampled_sums(bleu_statistics(one["bleu_counts"]))))
     ends = bar_ends(bleu)[1]
     assert high - low > 0.1 and ends[1] - ends[0] == pytest.approx(high - low) and sum(ends) == pytest.approx(2 * 33)
     low, high = bar_ends(nll)[0]  # of the others no seed differs in NLL

@@ -22,7 +22,7 @@ from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import seeds
 from fairseq_diverse.metrics.dunnett import SeedTest
 from fairseq_diverse.metrics.scores import sacrebleu_result, score
-from fairseq_diverse.metrics.significance import bootstrap_scores, interval
+from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums
 from fairseq_diverse.reports import formats
 from fairseq_diverse.reports.columns import verdict
 from fairseq_diverse.reports.lines import names_of_tests, of_test
@@ -141,7 +141,7 @@ def test_differences_over_seeds_are_dunnetts(table):
     assert lines["fourth"]["untested"] == "one seed" and "seed_p" not in lines["fourth"]
     assert lines["third"]["nll_seed_rows"] == 2  # tested together
     result = sacrebleu_result("bleu", ["Das war ganz anders ."] * 9 + REFERENCES[9:], REFERENCES, "de")
-    low, high = interval(bootstrap_scores(result.statistics, "bleu", "de"))
+    low, high = interval(bleu_scores(resampled_sums(result.statistics)))
     assert lines["fourth"]["bleu_interval"] == pytest.approx((high - low) / 2)
     header, *shown = compared.cells
     cells = {row[0]: dict(zip(header, row, strict=True)) for row in shown}

@@ -14,8 +14,8 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.metrics.scores import corpus_score, read_translations, sacrebleu_result, score
-from fairseq_diverse.metrics.significance import bootstrap_scores, interval, p_value, paired_difference, resampled_sums
+from fairseq_diverse.metrics.scores import read_translations, sacrebleu_result, score
+from fairseq_diverse.metrics.significance import bleu_scores, interval, p_value, paired_difference, resampled_sums
 from fairseq_diverse.metrics.words import check_language, tokenizer_name
 from tests.unit.conftest import RECORD
 
@@ -82,7 +82,7 @@ def test_bad_hypotheses_score_without_errors():
 def drawn(hypotheses, resamples=10_000):
     """BLEU, and BLEU of resampled sentences."""
     result = sacrebleu_result("bleu", hypotheses, REFERENCES, "")
-    return result.score, bootstrap_scores(result.statistics, "bleu", "", resamples)
+    return result.score, bleu_scores(resampled_sums(result.statistics, resamples))
 
 
 def paired_bootstrap(baseline, system, resamples=10_000):
@@ -105,12 +105,13 @@ def test_resamples_are_sums_of_the_drawn_sentences(resamples):
     cases = ((short, REFERENCES[:5]), (["x"] * 5, REFERENCES[:5]), (short[:2], short[:2]))  # the last: no 3-grams
     longer = [f"{line} {line}" for line in REFERENCES]
     for hypotheses, references in ((FAIR, REFERENCES), (longer, REFERENCES), *cases):
-        counts = sacrebleu_result("bleu", hypotheses, references, "de").statistics
+        result = sacrebleu_result("bleu", hypotheses, references, "de")
+        counts = result.statistics
         drawn = np.random.default_rng(12345).choice(len(counts), size=(resamples, len(counts)), replace=True)
         expected = [counts[rows].sum(0) for rows in drawn]
         np.testing.assert_array_equal(resampled_sums(counts, resamples), expected)
-        scores = [corpus_score("bleu", sums, "de") for sums in expected]
-        np.testing.assert_allclose(bootstrap_scores(counts, "bleu", "de", resamples), scores, rtol=1e-12)
+        scores = [*map(result.combine, expected)]
+        np.testing.assert_allclose(bleu_scores(resampled_sums(counts, resamples)), scores, rtol=1e-12)
         assert min(scores) == 0 or hypotheses in (FAIR, longer)
 
 

@@ -262,9 +262,9 @@ class Translation(Kind):
 
 
 def _resampled_bleu(run: Summary) -> np.ndarray:
-    from fairseq_diverse.metrics.significance import bootstrap_scores
+    from fairseq_diverse.metrics.significance import bleu_scores, resampled_sums
 
-    return bootstrap_scores(bleu_statistics(run["bleu_counts"]), "bleu", run["language"])
+    return bleu_scores(resampled_sums(bleu_statistics(run["bleu_counts"])))
 
 
 def _missing_note(lines: Sequence[Line]) -> list[str]:
