@@ -137,7 +137,9 @@ class Translator:
         from fairseq_diverse.preparation.pipeline import FILE
         from fairseq_diverse.syntax.parsers import KINDS, located, parser_of, recorded_parsers
 
-        files, parsers, source = {}, {}, self.preprocessing.source
+        files: dict[str, Path] = {}
+        parsers: dict[str, dict[str, str]] = {}
+        source = self.preprocessing.source
         if needed and source == self.preprocessing.record["source"]:  # else the recorded parsers are of the other side
             where = f"{Path(self.args.data) / FILE}"
             recorded = recorded_parsers(self.preprocessing.record, where)
