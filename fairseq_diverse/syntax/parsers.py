@@ -14,6 +14,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.version import Version
+
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.syntax.escapes import with_brackets_escaped
@@ -28,6 +30,9 @@ MODELS = {
 }  # of stanza: the package default, for every language
 NAME = re.compile(r"\w[\w-]*", re.ASCII)
 CODE = ("auto_map", "trust_remote_code")  # keys with which a model contains or allows code
+SAFE_STANZA = (
+    "1.15"  # 1.12.1 and before unpickle vectors that are refused, 1.14 a lemmatizer's dictionary: both run code
+)
 SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gigabytes for long sentences
 
 
@@ -103,7 +108,8 @@ class Stanza:
         gpu: on the first GPU that this process sees.
 
     Raises:
-        UserError: stanza or the model is missing, the model is damaged, or it has no parser of this kind.
+        UserError: stanza or the model is missing, stanza is a version that runs code of models, the model is damaged,
+            or it has no parser of this kind.
     """
 
     def __init__(self, model: str, language: str, given: str, kind: str, gpu: bool = False) -> None:
@@ -112,6 +118,11 @@ class Stanza:
             import stanza
         except ImportError:
             raise UserError(f"--parser stanza: not installed; run: {install('syntax')}") from None
+        if Version(stanza.__version__) < Version(SAFE_STANZA):
+            raise UserError(
+                f"--parser stanza: version {stanza.__version__} may run code from a model's folder; run: "
+                f"pip install 'stanza>={SAFE_STANZA}'"
+            )
         from stanza.resources.common import DEFAULT_MODEL_DIR
 
         name = NAME.fullmatch(model)

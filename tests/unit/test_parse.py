@@ -9,11 +9,13 @@ import os
 import pickle
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli import parse as cli_parse
@@ -24,6 +26,8 @@ from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax import parse, parsers
 from fairseq_diverse.syntax.parse import EMPTY, Job, parse_lines
 from fairseq_diverse.syntax.trees import read_brackets, read_conllu
+
+ROOT = Path(__file__).parents[2]
 
 
 class Fake:
@@ -370,6 +374,17 @@ def test_columns_of_a_parser(name):
 
 
 # --- models that are damaged or bring code ---
+
+
+@pytest.mark.parametrize("version", ["1.10.1", "1.12.1", "1.14.0"])
+def test_a_stanza_that_runs_code_of_models_is_refused_and_not_installed(version, monkeypatch, tmp_path):
+    stanza = pytest.importorskip("stanza")
+    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["syntax"]
+    allowed = next(one.specifier for one in map(Requirement, requirements) if one.name == "stanza")
+    assert version not in allowed and parsers.SAFE_STANZA in allowed
+    monkeypatch.setattr(stanza, "__version__", version)
+    with pytest.raises(UserError, match=rf"^--parser stanza: version {version} may run code .*'stanza>=1\.15'$"):
+        parsers.load_parser("dependency", "stanza", str(tmp_path), "en")
 
 
 class RunsOnLoading:
