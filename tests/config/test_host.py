@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "fairseq_diverse"
 PROGRAM = re.compile(r"fairseq_cli\.\w+")
 ROOMS = {"host", "models", "criterions", "tasks", "data"}  # that import fairseq
-LATER = {"attention/fairseq_attention.py", "experiments/runs/flags.py", "experiments/runs/check.py"}
+LATER = {"attention/fairseq_attention.py"}
 FILES = {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
 
 

@@ -14,6 +14,7 @@ from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.rows import TREES
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.plan import steps_of
+from fairseq_diverse.host import programs
 from fairseq_diverse.support.errors import FORGOTTEN, with_place
 from fairseq_diverse.support.paths import PACKAGE
 
@@ -104,14 +105,12 @@ def _plan(args: argparse.Namespace) -> "AttentionPlan | None":
     Raises:
         ValueError: as the model when training starts.
     """
-    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-
     from fairseq_diverse.models.classifier import DiverseClassifier
     from fairseq_diverse.models.diverse_transformer import DiverseModel
 
-    if not issubclass(model := ARCH_MODEL_REGISTRY[args.arch], DiverseModel | DiverseClassifier):
+    if not issubclass(model := programs.architectures()[args.arch], DiverseModel | DiverseClassifier):
         return None
-    ARCH_CONFIG_REGISTRY[args.arch](args)
+    programs.fill_architecture(args)
     plan = model.prepare(args)
     if plan.trees and args.task == "translation":
         raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
@@ -137,15 +136,12 @@ def _check_disagreement(args: argparse.Namespace, plan: "AttentionPlan | None") 
     Raises:
         ValueError: it has not, or a flag of the criterion has no such value.
     """
-    from fairseq.criterions import CRITERION_REGISTRY
-    from fairseq.models import ARCH_MODEL_REGISTRY
-
     from fairseq_diverse.criterions.disagreement import NOT_MEASURED, DisagreementMixin
 
-    if not issubclass(criterion := CRITERION_REGISTRY[args.criterion], DisagreementMixin):
+    if not issubclass(criterion := programs.criterions()[args.criterion], DisagreementMixin):
         return
     if plan is None:
-        if ARCH_MODEL_REGISTRY[args.arch].__module__.startswith("fairseq."):
+        if programs.architectures()[args.arch].__module__.startswith("fairseq."):
             raise ValueError(NOT_MEASURED)
         return  # a user's own model may measure its heads
     layers, heads = ({name: getattr(of, size) for name, of in plan.components.items()} for size in ("layers", "heads"))
@@ -162,35 +158,27 @@ def _unreadable(error: Exception) -> str:
 
 def _choices(arguments: Sequence[str]) -> tuple[str, ...]:
     """The flags that decide which others there are, and their values."""
-    from fairseq.registry import REGISTRIES
-
-    deciding = {"--user-dir", "--arch", "--task", "--use-bmuf", *(f"--{name.replace('_', '-')}" for name in REGISTRIES)}
+    deciding = programs.choosing_flags()
     found = {word: arguments[place : place + 2] for place, word in enumerate(arguments) if word in deciding}
     return tuple(word for flag in sorted(found) for word in found[flag])
 
 
 def _parser(program: str, arguments: Sequence[str]) -> argparse.ArgumentParser:
     """fairseq's parser with the flags of the architecture, task, criterion and so on that the arguments choose."""
-    from fairseq import options
-
     chosen = program, *_choices(arguments)
     if chosen not in PARSERS:
-        parser = options.get_training_parser() if program == "train" else options.get_generation_parser()
-        options.parse_args_and_arch(parser, input_args=list(arguments), parse_known=True)
-        PARSERS[chosen] = parser
+        PARSERS[chosen] = programs.parser(program, arguments)
     return PARSERS[chosen]
 
 
 def _explained(unknown: str, arguments: Sequence[str], known: Sequence[str]) -> str:
     if not unknown.startswith("--"):
         return f"{arguments[arguments.index(unknown) - 1]} takes no value such as {unknown}"
-    from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
-
-    name, missing = unknown[2:].replace("-", "_"), f"no flag {unknown} for this architecture, task and criterion"
-    own = [c for c, settings in CRITERION_DATACLASS_REGISTRY.items() if name in settings.__dataclass_fields__]
-    if own:
+    missing = f"no flag {unknown} for this architecture, task and criterion"
+    if others := programs.criterions_with(unknown[2:].replace("-", "_")):
         used = dict(itertools.pairwise(arguments)).get("--criterion", "")
-        return f"{missing}; it belongs to --criterion {' or '.join([c for c in own if c.startswith(used)] or own)}"
+        alike = [criterion for criterion in others if criterion.startswith(used)]
+        return f"{missing}; it belongs to --criterion {' or '.join(alike or others)}"
     near = difflib.get_close_matches(unknown, known, n=1)
     placed = unknown.endswith("-on") and dict(itertools.pairwise(arguments)).get("--user-dir") == str(PACKAGE)
     return missing + "".join(f"; nearest: {n}" for n in near) + FORGOTTEN * placed
