@@ -138,6 +138,6 @@ def test_exported_files_need_no_other_file(data, checkpoint, tmp_path):
     torch.save({**state, "args": settings}, tmp_path / "old.pt")
     out = tmp_path / "plain.pt"
     assert main(["export", "--to", "fairseq", str(tmp_path / "old.pt"), "--out", str(out)]) == 0
-    assert generate(data, out, 2, user_dir=False) == generate(data, checkpoint, 2)
+    assert generate(data, out, 2) == generate(data, checkpoint, 2)
     model, _ = load_model(out, data)  # with the task of the file, as from_pretrained does
     assert all(torch.equal(value, state["model"][name]) for name, value in model.state_dict().items())

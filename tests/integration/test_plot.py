@@ -32,8 +32,8 @@ def data(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def train(data: Path, folder: Path, flags: str, user_dir: bool = True) -> Path:
-    run("train", data, *flags.split(), "--max-update", 2, "--save-dir", folder, user_dir=user_dir)
+def train(data: Path, folder: Path, flags: str) -> Path:
+    run("train", data, *flags.split(), "--max-update", 2, "--save-dir", folder)
     return folder / "checkpoint_last.pt"
 
 
@@ -46,7 +46,7 @@ def checkpoint(data, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def plain(data, tmp_path_factory) -> Path:
     flags = TINY.replace("diverse_transformer", "transformer")
-    return train(data, tmp_path_factory.mktemp("plain"), flags, user_dir=False)
+    return train(data, tmp_path_factory.mktemp("plain"), flags)
 
 
 @pytest.mark.parametrize(

@@ -281,14 +281,12 @@ def test_marks_in_text_that_is_not_tokenized_are_refused(word, raw, prepare):
 def test_references_that_preparation_changes_are_said(tmp_path, raw):
     for line in range(1, 6):
         edit(raw / "valid.de", line, "foto's van auto's")
-    line = command(tmp_path, raw, {})
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    done = cli(*command(tmp_path, raw, {})[1:], cwd=tmp_path)
     assert "warning: tokenized and detokenized, the validation references have BLEU" in done.stderr
     assert "\"foto's van auto's\" becomes \"foto 's van auto' s\"" in done.stderr
     for line in range(1, 6):  # of lower-cased data the references are lower-cased, too
         edit(raw / "valid.de", line, "DER HUND SCHLÄFT.")
-    line = command(tmp_path, raw, {"lowercase": True}, ("--overwrite",))
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    done = cli(*command(tmp_path, raw, {"lowercase": True}, ("--overwrite",))[1:], cwd=tmp_path)
     assert done.returncode == 0 and "have BLEU" not in done.stderr
 
 
@@ -530,14 +528,14 @@ def test_the_reference_survives_the_round_trip(target, multi30k):
     assert sacrebleu.corpus_bleu(again, [reference]).score > 99.5
 
 
+@pytest.mark.usefixtures("forks")
 def test_the_script_prepares_multi30k_from_any_folder(multi30k, tmp_path):
     (tmp_path / "raw").mkdir()
     for name in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de"):
             text = (multi30k / f"{name}.{language}").read_text(encoding="utf-8").split("\n")[:300]
             (tmp_path / f"raw/{name}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
-    environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
-    subprocess.run([SCRIPT, "raw", "out", "en-de", "--workers", "1"], check=True, cwd=tmp_path, env=environment)
+    subprocess.run([SCRIPT, "raw", "out", "en-de", "--workers", "1"], check=True, cwd=tmp_path)
     preprocessing = Preprocessing.load(tmp_path / "out")
     decoded = [preprocessing.decode(line) for line in lines_of(tmp_path / "out/text/bpe.test.de")]
     reference = lines_of(tmp_path / "raw/test_2016_flickr.de")

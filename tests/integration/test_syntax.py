@@ -88,7 +88,7 @@ def test_every_sentence_has_its_own_trees_in_every_batch(data, checkpoint):
 
 def test_an_ensemble_with_fairseqs_transformer(data, checkpoint, tmp_path):
     """fairseq's model takes no trees; the ensemble of a model with itself translates as it does."""
-    train(data, tmp_path / "plain", "--task translation --arch transformer", updates=6)
+    train(data, tmp_path / "plain", "--task translation --arch transformer_tiny", updates=6)
     plain = tmp_path / "plain/checkpoint_last.pt"
     twice, once = translate(data, f"{plain}:{plain}"), translate(data, plain)
     assert {n: text for n, (_, text) in twice.items()} == {n: text for n, (_, text) in once.items()}
