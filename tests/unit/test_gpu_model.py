@@ -87,11 +87,13 @@ def test_every_mechanism_is_modelled():
     assert {*rows.VARIANTS} == {row.variant for row in rows.ROWS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", LIMITS)
 def test_no_attention_costs_more_than_it_may(variant, counted):
     assert not exceeded(variant, counted)
 
 
+@pytest.mark.slow
 def test_the_limits_see_a_loop_over_chunks(counted):
     """Routing without its kernels, as it was."""
     with cpu.disabled():
@@ -100,11 +102,12 @@ def test_the_limits_see_a_loop_over_chunks(counted):
     assert problem.startswith("em routing encoder: 360 launches, at most ")
 
 
+@pytest.mark.slow
 def test_nothing_in_an_attention_waits_for_the_gpu(counted):
     assert {name: its["syncs"] for name, its in counted.items() if its["syncs"]} == {}
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
 def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
     """A whole layer with each setting of each mechanism, in training, and with maps in evaluation."""
@@ -133,6 +136,7 @@ def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
     assert mode.count.syncs == []
 
 
+@pytest.mark.slow
 def test_bfloat16_costs_what_float16_does(counted):
     """But where a map is computed, fairseq's own of cross-attention, too: the softmax reads float16 as it is, and
     copies bfloat16 to float32, likewise its gradient."""
@@ -146,6 +150,7 @@ def test_bfloat16_costs_what_float16_does(counted):
         assert name != "off cross" or copies == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [variant for variant in rows.VARIANTS if variant != "off"])
 def test_translation_waits_no_more_often_than_without_a_mechanism(variant):
     flags = rows.VARIANTS[variant]
@@ -154,6 +159,7 @@ def test_translation_waits_no_more_often_than_without_a_mechanism(variant):
     assert its["syncs"] == off["syncs"]
 
 
+@pytest.mark.slow
 @with_its_torch
 def test_the_pages_say_what_is_counted(counted, kept):
     stale = [name for name, its in counted.items() if kept.get(name) != its]
@@ -189,9 +195,9 @@ def test_figures_of_two_versions_of_torch_are_not_mixed(tmp_path, capsys):
     assert (tmp_path / "figures.json").read_text() == before
 
 
-def test_a_plain_attention_by_hand(counted):
+def test_a_plain_attention_by_hand():
     """Base, the encoder: 4,096 tokens, width 512, 8 heads of 64 channels, half types."""
-    its = counted["base 32 attention: off encoder"]
+    (its,) = rows.count("base 32 attention: off encoder$").values()
     tokens, width, heads, length = 4096, 512, 8, 32
     projection = 2 * tokens * width * width
     products = 2 * 2 * tokens * length * width  # queries by keys, weights by values
@@ -376,6 +382,7 @@ def test_the_pages_say_what_was_measured():
     assert f"(without a mechanism {share:.1f})" in (PAGES / "scaling.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_gpu_check_keeps_rows_that_it_does_not_measure_again(tmp_path, capsys):
     def check(only):
         asked = ["--dry-run", "--measure", "training", "--out", str(tmp_path), "--only", only]
