@@ -239,9 +239,9 @@ def test_interacting_drops_weights_and_its_backward_drops_the_same(combine):
 
     assert gradcheck(draw, (q, k, v))
     before = torch.get_rng_state()
-    draws = torch.stack([interacting_attention(q, k, v, PADDED, combine, dropout=0.5).detach() for _ in range(4000)])
+    draws = torch.stack([interacting_attention(q, k, v, PADDED, combine, dropout=0.5).detach() for _ in range(1000)])
     assert not torch.equal(before, torch.get_rng_state())
-    torch.testing.assert_close(draws.mean(0), interacting_attention(q, k, v, PADDED, combine), rtol=0, atol=0.12)
+    torch.testing.assert_close(draws.mean(0), interacting_attention(q, k, v, PADDED, combine), rtol=0, atol=0.24)
 
 
 def test_interacting_in_torch_compiles_as_one_graph():
