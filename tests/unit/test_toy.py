@@ -79,10 +79,10 @@ def relative(noun: Common, clause: Clause, of_object: bool = False) -> Common:
 
 LOOK = verb("look", "ansehen")
 WATCH = verb("watch", "ansehen")
-AT_TABLE = Prepositional("on", "auf", "dat", the("table"))
 ONTO_TABLE = Prepositional("on", "auf", "acc", the("table"))
 IN_GARDEN = Prepositional("in", "in", "dat", the("garden"))
 YESTERDAY = next(time for time in lexicon.TIMES if time.german == "gestern")
+QUIETLY = {"manner": ("quietly", "leise")}
 KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
 
 
@@ -96,19 +96,11 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
         (Clause(HE, LOOK, [ME], modal=MODALS[0]), "He can look at me", "Er kann mich ansehen."),
         (Clause(WE, verb("arrive", "ankommen"), tense="pluperfect"), "We had arrived", "Wir waren angekommen."),
         (Clause(ME, LOOK, [the("dog")], "progressive"), "I am looking at the dog", "Ich sehe gerade den Hund an."),
-        (Clause(ME, LOOK, [the("dog")], modal=MODALS[3]), "I want to look at the dog", "Ich will den Hund ansehen."),
         (Clause(ME, LOOK, [the("dog")], modal=MODALS[9]), "I like to look at the dog", "Ich sehe den Hund gern an."),
         # government: dative, accusative, preposition, swapped roles
         (Clause(HE, verb("help", "helfen"), [the("woman")]), "He helps the woman", "Er hilft der Frau."),
-        (Clause(HE, verb("help", "helfen"), [the("dogs")]), "He helps the dogs", "Er hilft den Hunden."),
         (Clause(HE, verb("wait", "warten"), [the("boy")]), "He waits for the boy", "Er wartet auf den Jungen."),
-        (Clause(HE, verb("look", "suchen"), [the("boy")]), "He looks for the boy", "Er sucht den Jungen."),
         (Clause(HE, verb("miss", "fehlen"), [the("friends")]), "He misses the friends", "Ihm fehlen die Freunde."),
-        (
-            Clause(the("dogs"), verb("like", "schmecken"), [the("soup")], modal=MODALS[1]),
-            "The dogs must like the soup",
-            "Den Hunden muss die Suppe schmecken.",
-        ),
         (
             Clause(ME, verb("give", "geben"), [the("child"), the("cake", "a", "sweet")]),
             "I give the child a sweet cake",
@@ -139,16 +131,6 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
             "Er stellt die Vase auf den Tisch.",
         ),
         (
-            Clause(HE, verb("put", "legen"), [the("book")], place=ONTO_TABLE),
-            "He puts the book on the table",
-            "Er legt das Buch auf den Tisch.",
-        ),
-        (
-            Clause(the("book"), verb("be", "liegen"), place=AT_TABLE),
-            "The book is on the table",
-            "Das Buch liegt auf dem Tisch.",
-        ),
-        (
             Clause(HE, verb("go", "gehen"), place=Prepositional("to", "nach", "dat", Name(["Vienna"], ["Wien"]))),
             "He goes to Vienna",
             "Er geht nach Wien.",
@@ -156,7 +138,6 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
         # negation
         (Clause(HE, LOOK, [the("dog")], negated=True), "He does not look at the dog", "Er sieht den Hund nicht an."),
         (Clause(HE, LOOK, [the("dog", "a")], negated=True), "He does not look at a dog", "Er sieht keinen Hund an."),
-        (Clause(WE, LOOK, [the("dogs", "")], negated=True), "We do not look at dogs", "Wir sehen keine Hunde an."),
         (
             Clause(HE, None, predicate=Predicate(noun=the("teacher", "a", "good")), negated=True),
             "He is not a good teacher",
@@ -166,11 +147,6 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
             Clause(HE, verb("sleep", "schlafen"), modal=MODALS[1], negated=True),
             "He must not sleep",
             "Er darf nicht schlafen.",
-        ),
-        (
-            Clause(HE, verb("sleep", "schlafen"), modal=MODALS[5], negated=True),
-            "He does not have to sleep",
-            "Er muss nicht schlafen.",
         ),
         # attachment decides the preposition's translation
         (
@@ -189,21 +165,9 @@ KNIFE = Prepositional("with", "mithilfe", "gen", the("knife", "a", "sharp"))
             "The letters have been written",
             "Die Briefe sind geschrieben worden.",
         ),
-        (
-            Clause(the("letter"), verb("write", "schreiben"), passive=True, modal=MODALS[1]),
-            "The letter must be written",
-            "Der Brief muss geschrieben werden.",
-        ),
         # order of adverbials
         (
-            Clause(
-                the("man", "a"),
-                verb("read", "lesen"),
-                [the("book")],
-                manner=("quietly", "leise"),
-                place=IN_GARDEN,
-                time=YESTERDAY,
-            ),
+            Clause(the("man", "a"), verb("read", "lesen"), [the("book")], **QUIETLY, place=IN_GARDEN, time=YESTERDAY),
             "A man reads the book quietly in the garden yesterday",
             "Ein Mann liest gestern das Buch leise im Garten.",
         ),
@@ -239,10 +203,8 @@ def test_verb_final_clauses_join_the_separable_prefix():
 
 def test_infinitives_use_the_reflexive_of_their_subject():
     hurry = Clause(ME, verb("hurry", "beeilen"))
-    assert (
-        translated(Clause(ME, verb("try", "versuchen"), complement=("to", "zu", hurry)))[1]
-        == "Ich versuche, mich zu beeilen."
-    )
+    trying = Clause(ME, verb("try", "versuchen"), complement=("to", "zu", hurry))
+    assert translated(trying)[1] == "Ich versuche, mich zu beeilen."
     forced = Clause(HE, verb("force", "zwingen"), [ME], complement=("to", "zu", hurry))
     assert translated(forced) == ("He forces me to hurry", "Er zwingt mich, mich zu beeilen.")
 
@@ -295,11 +257,7 @@ def test_prepositions():
     assert german.prepositional(Prepositional("to", "zu", "dat", the("woman"))) == ["zur", "Frau"]
     assert german.prepositional(Prepositional("in", "in", "dat", the("house", "this"))) == ["in", "diesem", "Haus"]
     far = relative(the("house"), Clause(Gap(), verb("burn", "brennen")))
-    assert german.prepositional(Prepositional("in", "in", "dat", far))[:3] == [
-        "in",
-        "dem",
-        "Haus",
-    ]  # no "im" before a relative clause
+    assert german.prepositional(Prepositional("in", "in", "dat", far))[:3] == ["in", "dem", "Haus"]  # not "im"
     assert german.prepositional(Prepositional("for", "auf", "acc", Pronoun("it", "m", thing=True))) == ["darauf"]
     assert german.prepositional(Prepositional("for", "auf", "acc", Pronoun("it", "m"))) == ["auf", "ihn"]  # an animal
     assert german.prepositional(Prepositional("of", "", "gen", the("man"))) == ["des", "Mannes"]
@@ -323,19 +281,10 @@ def test_verb_forms():
     }
     assert past["finden"] == ["fandest", "fanden"]
     assert past["kaufen"] == ["kauftest", "kauften"]
-    assert [english.present_participle(word) for word in ("lie", "run", "open", "forget", "see")] == [
-        "lying",
-        "running",
-        "opening",
-        "forgetting",
-        "seeing",
-    ]
-    assert [english.regular_past(word) for word in ("carry", "plan", "visit", "play")] == [
-        "carried",
-        "planned",
-        "visited",
-        "played",
-    ]
+    words = ("lie", "run", "open", "forget", "see")
+    assert " ".join(map(english.present_participle, words)) == "lying running opening forgetting seeing"
+    words = ("carry", "plan", "visit", "play")
+    assert " ".join(map(english.regular_past, words)) == "carried planned visited played"
 
 
 def test_numbers():
@@ -365,15 +314,8 @@ def test_one_translation_for_each_word_in_its_context():
         for subject in v.subject:
             for kinds in [slot.kinds for slot in v.objects[-1:]] or ["-"]:
                 for kind in kinds:
-                    key = (
-                        v.english,
-                        v.particle,
-                        v.frame,
-                        len(v.objects),
-                        *(slot.english for slot in v.objects),
-                        subject,
-                        kind,
-                    )
+                    slots = [slot.english for slot in v.objects]
+                    key = (v.english, v.particle, v.frame, len(slots), *slots, subject, kind)
                     readings.setdefault(key, set()).add(f"{v.prefix}{v.german[0]}{v.reflexive}")
     assert {key: found for key, found in readings.items() if len(found) > 1} == {}
 
@@ -541,55 +483,33 @@ def test_equal_seeds_give_equal_files_in_every_version(toy):
 def test_nothing_is_written_when_generation_stops(tmp_path, monkeypatch):
     drawn = iter(range(5))
 
-    def interrupted(derivation, original=corpus.sentence_pair):
+    def interrupted(given, original=corpus.sentence_pair):
         if next(drawn, None) is None:
             raise KeyboardInterrupt
-        return original(derivation)
-
-    monkeypatch.setattr(corpus, "sentence_pair", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_corpus(tmp_path, 10, 2, 2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_probing_task_is_written_when_one_stops(tmp_path, monkeypatch):
-    def interrupted(tree):
-        raise KeyboardInterrupt
+        return original(given)
 
     tasks = {"sentence_length": lambda tree: ("0", probing.text(tree)), "word_content": interrupted}
+    monkeypatch.setattr(corpus, "sentence_pair", interrupted)
     monkeypatch.setattr(probing, "make_probes", lambda seed: tasks)
-    with pytest.raises(KeyboardInterrupt):
-        probing.write_probing(tmp_path, 10)
-    assert list(tmp_path.iterdir()) == []
+    for write in (lambda: write_corpus(tmp_path, 10, 2, 2), lambda: probing.write_probing(tmp_path, 10)):
+        with pytest.raises(KeyboardInterrupt):
+            write()
+        assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "arguments, complaint",
-    [
-        (["--sentences", "0"], "--sentences 0: must be at least 1"),
-        (["--valid", "-3"], "--valid -3: must be at least 1"),
-        (["--seed", "-1"], "--seed -1: must be 0 or more"),
-    ],
-)
-def test_bad_values(arguments, complaint, tmp_path, capsys):
-    assert cli(["toy", "--out", str(tmp_path / "toy"), *arguments]) == 2
-    assert capsys.readouterr().err == f"fairseq-diverse toy: {complaint}\n"
-    assert not (tmp_path / "toy").exists()
-
-
-def test_out_is_a_file(tmp_path, capsys):
-    (tmp_path / "file").write_text("mine")
-    assert cli(["toy", "--out", str(tmp_path / "file"), "--sentences", "5"]) == 2
-    assert capsys.readouterr().err == f"fairseq-diverse toy: --out {tmp_path / 'file'}: is a file; give a folder\n"
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_file_named_probing_is_an_error(tmp_path, capsys):
+def test_bad_values(tmp_path, capsys):
     (tmp_path / "probing").write_text("mine")
-    assert cli(["toy", "--out", str(tmp_path), "--sentences", "5", "--probing", "10"]) == 2
-    complaint = f"--out {tmp_path}: has a file named probing; move it, or give another --out"
-    assert capsys.readouterr().err == f"fairseq-diverse toy: {complaint}\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["probing"]
+    file = tmp_path / "probing"
+    for out, arguments, complaint in (
+        (tmp_path / "toy", ["--sentences", "0"], "--sentences 0: must be at least 1"),
+        (tmp_path / "toy", ["--valid", "-3"], "--valid -3: must be at least 1"),
+        (tmp_path / "toy", ["--seed", "-1"], "--seed -1: must be 0 or more"),
+        (file, ["--sentences", "5"], f"--out {file}: is a file; give a folder"),
+        (tmp_path, ["--probing", "10"], f"--out {tmp_path}: has a file named probing; move it, or give another --out"),
+    ):
+        assert cli(["toy", "--out", str(out), *arguments]) == 2
+        assert capsys.readouterr().err == f"fairseq-diverse toy: {complaint}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["probing"] and file.read_text() == "mine"
 
 
 def test_only_its_own_files_are_overwritten(tmp_path, capsys):
