@@ -47,10 +47,9 @@ def test_interval_of_the_median():
     assert harness.median_interval([2.0]) == (2, 2, 0)
 
 
-@pytest.mark.parametrize("n", [30, 41])
-def test_interval_covers_the_median_as_often_as_it_says(n):
-    draw = random.Random(n)
-    intervals = [harness.median_interval([draw.expovariate(1) for _ in range(n)]) for _ in range(4000)]
+def test_interval_covers_the_median_as_often_as_it_says():
+    draw = random.Random(30)
+    intervals = [harness.median_interval([draw.expovariate(1) for _ in range(30)]) for _ in range(4000)]
     covered = sum(low <= math.log(2) <= high for low, high, _ in intervals) / len(intervals)
     assert covered == pytest.approx(intervals[0].coverage, abs=0.012)
     assert 0.95 <= intervals[0].coverage < 0.98
@@ -122,17 +121,6 @@ def test_talking_heads_of_x_transformers_are_the_same_function():
     torch.testing.assert_close(attend(x, valid)[valid], call(x, valid)[valid])
 
 
-@pytest.mark.parametrize("kind", ["concat", "sum"])
-def test_interacting_heads_in_torch_have_their_parameters_and_shapes(kind):
-    in_torch, whole = (sides.build_model(sides.SIDES[f"{prefix}{kind} 4 heads"], QUICK) for prefix in ("torch ", ""))
-    assert [p.shape for p in in_torch.parameters()] == [p.shape for p in whole.parameters()]
-    x = torch.randn(5, 3, QUICK.width)
-    values = [
-        model.encoder.layers[0].self_attn.attend(x, x, x, need_weights=False).value for model in (in_torch, whole)
-    ]
-    assert values[0].shape == values[1].shape and not torch.equal(*values)
-
-
 def test_routing_in_torch_has_the_parameters_of_a_routed_attention():
     in_torch = sides.build_model(sides.SIDES["torch routing encoder"], QUICK)
     routed = sides.build_model(sides.SIDES["em routing encoder"], QUICK)
@@ -194,19 +182,6 @@ def test_interruption_keeps_what_was_measured(tmp_path, capsys, monkeypatch):
     assert "quick function: output_agreement" in output.out
     assert "1 of" in output.err
     assert len(json.loads((tmp_path / "cpu-trial.json").read_text())["rows"]) == 1
-
-
-def test_tokens_and_threads_are_those_that_were_asked_for(monkeypatch, capsys):
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: asked.append(count))
-
-    def measured(row, size_name, size, *others):
-        asked.append(size.tokens)
-        raise KeyboardInterrupt
-
-    asked = []
-    monkeypatch.setattr(command, "measure", measured)
-    assert command.main(["--quick", "--tokens", "80", "--threads", "2"]) == 130
-    assert asked == [2, 80]
 
 
 def test_a_side_is_trained_and_built_as_its_name_says():
@@ -289,13 +264,9 @@ def test_rows_that_cannot_be_measured_are_refused_in_one_line(tmp_path, capsys, 
     ("arguments", "message"),
     [
         (["--table", "nowhere"], "--table: nowhere: no such file, and not one of configs/tables"),
-        (["--table", "li2021-table7"], "--table li2021-table7: row "),
         (["--pairs", "5"], "--pairs 5: at least 30"),
-        (["--quick", "--pairs", "0"], "--pairs 0"),
         (["--only", "nothing"], "--only 'nothing': matches no row"),
-        (["--only", "("], "not a regular expression"),
         (["--save", "../x"], "--save '../x'"),
-        (["--threads", "0"], "--threads 0"),
         (["--tokens", "0"], "--tokens 0: at least 32"),
         (["--only", "parsing"], "--only 'parsing': needs --spacy-model MODEL and --benepar-model MODEL"),
         (["--quick", "--only", "parsing", "--spacy-model", "nowhere"], "--model nowhere: spaCy cannot load it"),
