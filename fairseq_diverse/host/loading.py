@@ -26,9 +26,7 @@ INITIAL_FILES = (
 )
 
 State = dict[str, Any]  # of a checkpoint
-_after_reading: ContextVar[Callable[[State], None] | None] = ContextVar(
-    "what is done with the next state", default=None
-)
+_after_reading: ContextVar[Callable[[State], None] | None] = ContextVar("_after_reading", default=None)
 
 
 def register_safe_globals() -> None:
