@@ -2,31 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fairseq_diverse.experiments.kinds.kind import Kind
-from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, OverExamples, Summaries, Summary
+from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, OverExamples, Summary
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs.provenance import commits_of
 from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.metrics.seeds import Difference, Spread, compared, over_seeds, with_holm
 from fairseq_diverse.metrics.significance import interval, p_value, paired_difference
-from fairseq_diverse.reports.comparable import comparable, mean_speeds, no_speed, refuse_other_data
+from fairseq_diverse.reports.comparable import Runs, comparable, no_speed, speeds
 from fairseq_diverse.reports.notes import differing_seeds, ended_early, machines, versions
 
-RATIOS = {"speed": "words_per_second", "decoding_speed": "decoding_words_per_second"}  # to the baseline's
 Resampled = Mapping[tuple[str, str, int], np.ndarray]  # scores on resampled test sets by measure, row and seed
-
-
-class Runs(NamedTuple):
-    """Rows of a kind that are shown, ``hidden`` ones of their table that are tested with them, and the runs of all."""
-
-    kind: Kind
-    rows: Sequence[Row]
-    hidden: Sequence[Row]
-    summaries: Summaries
 
 
 def names_of_tests(runs: Runs) -> list[str]:
@@ -69,35 +58,37 @@ def _by_test(row: Row) -> dict[str, Any]:
 
 
 def compare(runs: Runs) -> Compared:
-    """A line for each row that is shown.
-
-    Differences to the baseline are tested over seeds together with those of the hidden rows (`over_seeds`), those of
-    tasks with Holm's correction; over test examples by a paired t-test of a measure's ``examples`` or a paired
-    bootstrap of its ``resampled`` scores, each system averaged over its seeds first.
+    """A line for each row that is shown, by the measures of its kind, with its facts and speeds.
 
     Raises:
         ValueError: a row was run on other test data than the baseline.
     """
     kind, measures = runs.kind, runs.kind.measures(runs.rows)
-    refuse_other_data(runs.rows, runs.summaries, measures)
-    runs = runs._replace(hidden=comparable(runs.hidden, runs.summaries, measures))
+    compared_rows = compare_by(measures, comparable(runs, measures))
+    for line in (line for line in compared_rows.lines if line.runs):
+        line.facts = {"parameters": line.runs[0]["parameters"], **kind.facts(line.row, line.runs)}
+        line.facts["ended_early"] = ended_early(line.row, line.runs)
+        if kind.speeds:
+            line.no_speed = no_speed([*line.runs, *line.baseline_runs])
+            line.speeds = speeds(line)
+    return compared_rows
+
+
+def compare_by(measures: Sequence[Measure], runs: Runs) -> Compared:
+    """The same by any measures, of runs that can be compared.
+
+    Differences to the baseline are tested over seeds together with those of the hidden rows (`over_seeds`), those of
+    tasks with Holm's correction; over test examples by a paired t-test of a measure's ``examples`` or a paired
+    bootstrap of its ``resampled`` scores, each system averaged over its seeds first.
+    """
     differences = {m.key: _differences(m, runs) for m in measures if m.compared}
-    names = dict.fromkeys(name for row in runs.rows for name in (row.name, row.baseline))
-    resampled = {
-        (m.key, name, run["seed"]): m.resampled(run)
-        for m in measures
-        if m.resampled
-        for name in names
-        for run in runs.summaries[name]
-    }
+    resampled = _resampled(measures, runs)
     lines: list[Line] = []
     for row in runs.rows:
         row_runs, first = runs.summaries[row.name], runs.summaries[row.baseline]
         lines.append(line := Line(row=row, seeds=len(row_runs), runs=row_runs))
         if not row_runs:
             continue
-        facts = {"parameters": row_runs[0]["parameters"], **kind.facts(row, row_runs)}
-        line.facts = facts | {"ended_early": ended_early(row, row_runs)}
         for m in measures:
             scores = [score for run in row_runs if (score := m.figure(run)) is not None]
             if len(scores) == len(row_runs):
@@ -105,19 +96,22 @@ def compare(runs: Runs) -> Compared:
             if m.resampled:
                 low, high = interval(_mean([resampled[m.key, row.name, run["seed"]] for run in row_runs]))
                 line.intervals[m.key] = (high - low) / 2
-        if kind.speeds:
-            line.no_speed = no_speed([*row_runs, *first])
-            line.speeds = mean_speeds(row_runs, line.no_speed)
-        if row.name == row.baseline or not first:
-            continue
-        line.baseline, line.baseline_runs = row.baseline, first
-        line.differences = {key: by_row[row.name] for key, by_row in differences.items()}
-        line.over_examples = _over_examples(line, measures, resampled)
-        if kind.speeds:
-            before = mean_speeds(first, line.no_speed)
-            sides = {ratio: (line.speeds[key], before[key]) for ratio, key in RATIOS.items()}
-            line.speeds |= {ratio: row / other if row and other else None for ratio, (row, other) in sides.items()}
-    return Compared(lines, runs.hidden, runs.summaries)
+        if row.name != row.baseline and first:
+            line.baseline, line.baseline_runs = row.baseline, first
+            line.differences = {key: by_row[row.name] for key, by_row in differences.items()}
+            line.over_examples = _over_examples(line, measures, resampled)
+    return Compared(lines, runs.hidden, runs.summaries, differences)
+
+
+def _resampled(measures: Sequence[Measure], runs: Runs) -> Resampled:
+    names = dict.fromkeys(name for row in runs.rows for name in (row.name, row.baseline))
+    return {
+        (m.key, name, run["seed"]): m.resampled(run)
+        for m in measures
+        if m.resampled
+        for name in names
+        for run in runs.summaries[name]
+    }
 
 
 def _differences(measure: Measure, runs: Runs) -> dict[str, Difference]:

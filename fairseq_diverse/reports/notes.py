@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fairseq_diverse.experiments.kinds.kind import Kind
-from fairseq_diverse.experiments.kinds.lines import SMALLEST, Line, Measure, Summary
+from fairseq_diverse.experiments.kinds.lines import SMALLEST, Line, Measure, Summary, grouped
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs.provenance import commits_of, machine, starts_of
 from fairseq_diverse.metrics.seeds import compared
@@ -101,7 +101,7 @@ def seeds_notes(lines: Sequence[Line], measures: Sequence[Measure]) -> list[str]
         f"{against}: mean over seeds ± standard error over seeds, in brackets p of Dunnett's test over seeds of all "
         f"rows against their baseline ({tested_rows(shown, keys)}); *: p < 0.05, **: p < 0.01"
     ]
-    if designs := _designs(shown, measures):
+    if designs := grouped((design, line.name) for line in shown if (design := _design(line, measures))):
         named = [f"{', '.join(names)}: {design}" for design, names in designs.items()]
         text.append(f"{SMALLEST}: {'; '.join(named if len(named) > 1 else designs)}")
     for measure in measures:
@@ -116,30 +116,26 @@ def seeds_notes(lines: Sequence[Line], measures: Sequence[Measure]) -> list[str]
     return text
 
 
-def _designs(lines: Sequence[Line], measures: Sequence[Measure]) -> dict[str, list[str]]:
-    """The smallest differences that could have been seen, in words, and the rows that they are of."""
-    designs: dict[str, list[str]] = {}
-    for line in lines:
-        tests = [(m, test) for m in measures if (test := line.differences[m.key].test) and test.p is not None]
-        if tests:
-            smallest, spread = (
-                ", ".join(f"{getattr(test, name):.{m.digits}f} {m.unit or m.name}" for m, test in tests)
-                for name in ("smallest", "deviation")
-            )
-            designs.setdefault(f"{smallest} (standard deviation over seeds {spread})", []).append(line.name)
-    return designs
+def _design(line: Line, measures: Sequence[Measure]) -> str:
+    """The smallest differences that could have been seen, in words; empty where nothing can be tested."""
+    tests = [(m, test) for m in measures if (test := line.differences[m.key].test) and test.p is not None]
+    smallest, spread = (
+        ", ".join(f"{getattr(test, name):.{m.digits}f} {m.unit or m.name}" for m, test in tests)
+        for name in ("smallest", "deviation")
+    )
+    return f"{smallest} (standard deviation over seeds {spread})" * bool(tests)
 
 
 def tested_rows(lines: Sequence[Line], keys: Sequence[str]) -> str:
     """How many rows are tested together, by baseline where it differs."""
     words: dict[str, str] = {}
     for key in keys:
-        tested = [line for line in lines if (found := line.differences.get(key)) and found.test]
-        for line in tested:
-            count = line.differences[key].systems
-            shown = sum(line.baseline == other.baseline for other in tested)
-            text = f"{count} row{'s' * (count != 1)}" + f", {shown} of them shown" * (shown < count)
-            words[line.baseline] = text
+        tested = [line for line in lines if (difference := line.differences.get(key)) and difference.test]
+        counts = {line.baseline: line.differences[key].systems for line in tested}
+        for baseline, names in grouped((line.baseline, line.name) for line in tested).items():
+            count = counts[baseline]
+            text = f"{count} row{'s' * (count != 1)}"
+            words[baseline] = text + f", {len(names)} of them shown" * (len(names) < count)
     one = len(set(words.values())) < 2
     return next(iter(words.values()), "") if one else "; ".join(f"{name}: {text}" for name, text in words.items())
 
@@ -167,10 +163,8 @@ def differing_seeds_note(lines: Sequence[Line]) -> list[str]:
     }
     notes = []
     for key, text in texts.items():
-        rows: dict[str, list[str]] = {}
-        for line in lines:
-            if seeds := differing_seeds(line).get(key):
-                rows.setdefault(", ".join(map(str, seeds)), []).append(line.name)
+        rows = grouped((", ".join(map(str, differing_seeds(line)[key])), line.name)
+                       for line in lines if key in differing_seeds(line))  # fmt: skip
         named = [f"{', '.join(names)} {seeds}" for seeds, names in rows.items()]
         notes += [f"{text}: {'; '.join(named)}"] if named else []
     return notes
@@ -193,10 +187,7 @@ def ended_early_note(lines: Sequence[Line]) -> list[str]:
 
 def no_speed_note(lines: Sequence[Line]) -> list[str]:
     """Which rows have no speed, and why."""
-    reasons: dict[str, list[str]] = {}
-    for line in lines:
-        if line.no_speed:
-            reasons.setdefault(line.no_speed, []).append(line.name)
+    reasons = grouped((line.no_speed, line.name) for line in lines if line.no_speed)
     named = [f"{why}: {'all rows' if len(rows) == len(lines) else ', '.join(rows)}" for why, rows in reasons.items()]
     where = "where a row and its baseline did not run on one known machine with equal threads, memory and arithmetic"
     return [f"no speed (-) {where}; {'; '.join(named)}"] if named else []
@@ -204,28 +195,21 @@ def no_speed_note(lines: Sequence[Line]) -> list[str]:
 
 def machines(runs: Sequence[Summary]) -> dict[str, list[int]]:
     """The seeds of a row by the machine that they ran on; a run that was resumed elsewhere is of several."""
-    seeds: dict[str, list[int]] = {}
-    for run in runs:
-        for place in dict.fromkeys(map(machine, starts_of(run))):
-            seeds.setdefault(place, []).append(run["seed"])
-    return seeds
+    return grouped((place, run["seed"]) for run in runs for place in dict.fromkeys(map(machine, starts_of(run))))
 
 
 def machines_note(lines: Sequence[Line]) -> list[str]:
     """Where the rows ran."""
-    rows: dict[str, list[str]] = {}
-    for line in lines:
-        places = machines(line.runs)
-        for place, seeds in places.items():
-            rows.setdefault(place, []).append(line.name + _some_seeds(seeds, len(places) > 1))
+    by_row = {line.name: machines(line.runs) for line in lines}
+    rows = grouped(
+        (place, name + f" seed {', '.join(map(str, seeds))}" * (len(places) > 1))
+        for name, places in by_row.items()
+        for place, seeds in places.items()
+    )
     if len(rows) > 1:
         ran = "; ".join(f"{place}: {', '.join(names)}" for place, names in rows.items())
         return [f"runs of different machines or settings, which alone may change a score: {ran}"]
     return [f"ran on: {place}" for place in rows]
-
-
-def _some_seeds(seeds: Sequence[int], shown: bool) -> str:
-    return f" seed {', '.join(map(str, seeds))}" * shown
 
 
 def versions(runs: Sequence[Summary]) -> list[str]:
@@ -236,20 +220,17 @@ def versions(runs: Sequence[Summary]) -> list[str]:
 
 def versions_note(lines: Sequence[Line]) -> list[str]:
     """Which libraries had several versions."""
-    rows: dict[str, dict[str, list[str]]] = {}
-    for line in lines:
-        for text in versions(line.runs):
-            rows.setdefault(text.split()[0], {}).setdefault(text, []).append(line.name)
-    several = [f"{text} ({', '.join(of)})" for texts in rows.values() if len(texts) > 1 for text, of in texts.items()]
+    rows = grouped((text, line.name) for line in lines for text in versions(line.runs))
+    texts = grouped((text.split()[0], text) for text in rows)
+    several = [f"{text} ({', '.join(rows[text])})" for named in texts.values() if len(named) > 1 for text in named]
     return [f"runs with different versions, which alone may change a score: {'; '.join(several)}"] if several else []
 
 
 def commits_note(lines: Sequence[Line]) -> list[str]:
     """The commits of all lines."""
     commits = sorted({commit for line in lines for commit in commits_of(line.runs)})
-    return [f"commits: {', '.join(commits)}" + " (+: with changed files)" * any("+" in c for c in commits)] * bool(
-        lines
-    )
+    changed = " (+: with changed files)" * any("+" in commit for commit in commits)
+    return [f"commits: {', '.join(commits)}{changed}"] if lines else []
 
 
 def published_note(rows: Sequence[Row]) -> list[str]:

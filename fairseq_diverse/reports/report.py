@@ -15,9 +15,10 @@ from fairseq_diverse.reports.columns import (
     verdict_columns,
     without_empty,
 )
+from fairseq_diverse.reports.comparable import Runs
 from fairseq_diverse.reports.formats import Block
 from fairseq_diverse.reports.groups import compare_groups, group_columns, group_entries, group_notes
-from fairseq_diverse.reports.lines import Runs, compare, entries, names_of_tests, of_test
+from fairseq_diverse.reports.lines import compare, entries, names_of_tests, of_test
 from fairseq_diverse.reports.notes import table_notes, verdict_notes
 from fairseq_diverse.reports.selection import Selection
 from fairseq_diverse.reports.sentences import find_records, known_property
@@ -191,7 +192,7 @@ def groups_report(selection: Selection, by: str, test: str | None, names: str | 
 
 def heads_report(selection: Selection, names: str | None) -> Report:
     """How different the heads of the rows are."""
-    lines = heads.compare_heads(selection.rows, selection.summaries)
+    lines = heads.compare_heads(selection.of_kind(selection.kinds[0]))
     notes = heads.head_notes(lines)
     cells = cells_of(heads.head_columns(), lines)
     blocks = _with_columns([Draft(cells, f"{selection.table.title}: heads", lambda _: notes)], names)

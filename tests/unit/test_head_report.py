@@ -15,6 +15,7 @@ from fairseq_diverse.reports.columns import cells_of
 from fairseq_diverse.reports.heads import compare_heads, head_columns, head_entries, head_notes
 from tests.unit.conftest import trained_with
 from tests.unit.test_records import SUMMARY
+from tests.unit.views import runs_of
 
 
 def place(cosine, share, rank):
@@ -31,7 +32,7 @@ def test_figures_are_means_over_layers_and_seeds(table):
     rows = list(load_table(table()).rows.values())
     runs = {"first": [SUMMARY | {"seed": seed, "heads": heads} for seed, heads in enumerate(HEADS)]}
     runs["second"] = [SUMMARY, SUMMARY | {"heads": HEADS[0]}]
-    lines = compare_heads(rows, runs)
+    lines = compare_heads(runs_of(rows, runs))
     first, second = map(head_entries, lines)
     assert first["encoder"]["cosine"] == pytest.approx(0.15)
     for component, layers in (("encoder", ("encoder:1", "encoder:2")), ("cross", ("cross:1",))):
@@ -46,9 +47,9 @@ def test_figures_are_means_over_layers_and_seeds(table):
     assert of_first["encoder: cosine"] == "0.150 ± 0.071" and of_first["cross: cosine"] == "-"
     assert of_first["cross: effective rank"] == "8.0 ± 1.4 of 128" and of_first["decoder: constant share"] == "-"
     assert "runs not measured: second; fairseq-diverse run TABLE --heads does it" in head_notes(lines)
-    below = compare_heads(rows[:1], {"first": [SUMMARY | {"heads": {"encoder:1": place(-0.0004, 0.5, 9.0)}}]})
+    below = compare_heads(runs_of(rows[:1], {"first": [SUMMARY | {"heads": {"encoder:1": place(-0.0004, 0.5, 9.0)}}]}))
     assert cells_of(head_columns(), below)[1][1] == "0.000"
-    lines = compare_heads(rows, {"first": [SUMMARY], "second": []})
+    lines = compare_heads(runs_of(rows, {"first": [SUMMARY], "second": []}))
     assert [row[1] for row in cells_of(head_columns(), lines)[1:]] == ["not measured", "not run"]
 
 

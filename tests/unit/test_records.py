@@ -20,9 +20,10 @@ from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, lowercased
-from fairseq_diverse.reports.comparable import no_speed, refuse_other_data
+from fairseq_diverse.reports.comparable import comparable, no_speed
 from fairseq_diverse.reports.notes import machines, machines_note
 from tests.unit.conftest import ROW, trained_with
+from tests.unit.views import runs_of
 
 SIDE = SIDE_DEFAULTS | {"normalize": False}
 RECORD = {
@@ -280,10 +281,10 @@ def test_seeds_of_other_data_are_named(first, second, words, rows):
         for name, digests in (("first", first), ("second", second))
     }
     with pytest.raises(ValueError) as caught:
-        refuse_other_data(rows, runs, kind_of(rows[0]).measures(rows))
+        comparable(runs_of(rows, runs), kind_of(rows[0]).measures(rows))
     assert words in str(caught.value)
     same = {name: [run | {"data_hash": "h"} for run in of_row] for name, of_row in runs.items()}
-    refuse_other_data(rows, same, kind_of(rows[0]).measures(rows))
+    comparable(runs_of(rows, same), kind_of(rows[0]).measures(rows))
 
 
 def test_seeds_with_fewer_sentences_are_named(rows):
@@ -292,7 +293,7 @@ def test_seeds_with_fewer_sentences_are_named(rows):
         ValueError, match="test examples they have: second seed 1 2, second seed 2 1, first seed 1 2; run"
     ):
         runs = {"first": [SUMMARY], "second": [SUMMARY, short]}
-        refuse_other_data(rows, runs, kind_of(rows[0]).measures(rows))
+        comparable(runs_of(rows, runs), kind_of(rows[0]).measures(rows))
 
 
 def started(commit="c", **machine):

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.lines import Line
-from fairseq_diverse.reports.lines import Runs, entries
+from fairseq_diverse.reports.comparable import Runs
+from fairseq_diverse.reports.lines import entries
 from fairseq_diverse.reports.report import table_of
 
 

@@ -1,6 +1,6 @@
 """What the report of a kind is made of: measures of runs, lines of a table, columns over lines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -135,12 +135,21 @@ class TaskTable(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Lines of rows of one kind, and for tasks the ``hidden`` rows of their table that are tested with them, and the
-    runs of all."""
+    """Lines of rows, the ``hidden`` rows of their table that are tested with them, the runs of all, and the differences
+    of all by measure and row."""
 
     lines: Sequence[Line]
     hidden: Sequence[Row]
     summaries: Summaries
+    differences: "Mapping[str, Mapping[str, Difference]]"
+
+
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """The second values by the first ones."""
+    groups: dict[Any, list[Any]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def corrected_p_values(differences: "Sequence[Difference]") -> str:

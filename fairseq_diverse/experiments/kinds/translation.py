@@ -23,7 +23,7 @@ from fairseq_diverse.experiments.kinds.kind import (
     register_kind,
     without_folders,
 )
-from fairseq_diverse.experiments.kinds.lines import Line, Measure
+from fairseq_diverse.experiments.kinds.lines import Line, Measure, grouped
 from fairseq_diverse.experiments.records import ORDERS, bleu_statistics, read_json
 from fairseq_diverse.experiments.rows import TREES, Row
 from fairseq_diverse.experiments.run import Run
@@ -269,12 +269,12 @@ def _resampled_bleu(run: Summary) -> np.ndarray:
 
 def _missing_note(lines: Sequence[Line]) -> list[str]:
     """Which metrics of the table were not measured, of which rows and why."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for line in lines:
-        for name, reasons in line.facts["missing"].items():
-            for why, seeds in reasons.items():
-                seed = f" seed {', '.join(map(str, seeds))}" * (len(seeds) < line.seeds)
-                rows.setdefault((name, why), []).append(f"{line.name}{seed}")
+    rows = grouped(
+        ((name, why), line.name + f" seed {', '.join(map(str, seeds))}" * (len(seeds) < line.seeds))
+        for line in lines
+        for name, reasons in line.facts["missing"].items()
+        for why, seeds in reasons.items()
+    )
     every = [line.name for line in lines]
     texts = [f"{name} ({why})" + f" of {', '.join(named)}" * (named != every) for (name, why), named in rows.items()]
     return [f"not measured: {'; '.join(texts)}"] if texts else []
