@@ -175,7 +175,7 @@ def plot_rows(args: argparse.Namespace) -> None:
 def _against_flag(args: argparse.Namespace, table: "Table", rows: "list[Row]") -> "Figure":
     """The picture of --x."""
     from fairseq_diverse.experiments.kinds.kind import kind_of
-    from fairseq_diverse.reports.row_curves import curves, draw_curves, panels_of
+    from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
 
     if given := [flag for flag in ("baseline", "without", "best", "test") if getattr(args, flag)]:
         raise UserError(f"--{given[0]}: is for --verdict and --by")
@@ -185,8 +185,8 @@ def _against_flag(args: argparse.Namespace, table: "Table", rows: "list[Row]") -
     grouped, summaries = curves(rows, flags), source_of(args).summaries(rows)
     if not any(summaries.values()):
         raise UserError(nothing_finished(args.table))
-    panels = panels_of(kind_of(rows[0]).measures(rows), args.metrics.split(","))
-    return draw_curves(grouped, summaries, flags[0], panels)
+    measures = {measure.key: measure for measure in (*kind_of(rows[0]).measures(rows), SPEED)}
+    return draw_curves(grouped, summaries, flags[0], [measures[name] for name in args.metrics.split(",")])
 
 
 def _differences(args: argparse.Namespace, table: "Table") -> "Figure":

@@ -35,13 +35,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A system's mean over seeds minus its baseline's; see `over_seeds`.
+    """A system's mean over seeds minus its baseline's (`over_seeds`).
 
     Attributes:
-        test: that of `dunnett` together with the other systems of the baseline, ``systems`` in all; None where a side
-            has one seed.
-        ratio: the system's standard deviation divided by that of all others together, the baseline among them.
-        baseline_ratio: the baseline's divided by that of all systems together; each None if the latter is 0.
+        test: `dunnett` with the other systems of the baseline, ``systems`` in all; None where a side has one seed.
+        ratio: the system's standard deviation divided by that of all others together, the baseline among them;
+            ``baseline_ratio``: the baseline's divided by that of all systems. Each is None where the latter is 0.
         welch_p: of Welch's t-test of the two alone, whose variances may differ; None where nothing varies.
         untested: why nothing is tested; empty where it is.
         holm_p: ``test.single_p`` after Holm's correction over ``holm_of`` tests (`with_holm`).
@@ -59,20 +58,15 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """Of Dunnett's test."""
         return self.test.p if self.test else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Dunnett's, of 95%."""
         return self.test.interval if self.test and self.test.p is not None else None
 
     def text(self, digits: int, corrected: bool = False) -> str:
-        """The difference, its standard error and p over seeds, with stars; or why there is no p.
-
-        Args:
-            corrected: p is that of Holm's correction.
-        """
+        """The difference, its standard error and p over seeds, by Holm's correction or without, with stars; or why
+        there is no p."""
         shown = f"{self.delta:+.{digits}f}"
         p = self.holm_p if corrected else self.p
         if self.test is None or p is None:
@@ -85,16 +79,16 @@ class Difference:
 
     def entries(self, prefix: str = "") -> dict[str, Any]:
         """As reports in JSON have it, each entry with a prefix."""
-        found: dict[str, Any] = {"delta": self.delta}
-        if self.test:
-            found |= {"seed_error": self.test.error, "seed_p": self.test.p, "seed_single_p": self.test.single_p}
-            found |= {"seed_deviation": self.test.deviation, "smallest": self.test.smallest, "seed_rows": self.systems}
-            found |= {"seed_ratio": self.ratio, "seed_baseline_ratio": self.baseline_ratio}
-            found["seed_welch_p"] = self.welch_p
-        found |= {"untested": self.untested} if self.untested else {}
-        found |= {"seed_interval": list(self.interval)} if self.interval else {}
-        found |= {"holm_p": self.holm_p, "holm_of": self.holm_of} if self.holm_of else {}
-        return {f"{prefix}{key}": value for key, value in found.items()}
+        values: dict[str, Any] = {"delta": self.delta}
+        if test := self.test:
+            values |= {"seed_error": test.error, "seed_p": test.p, "seed_single_p": test.single_p}
+            values |= {"seed_deviation": test.deviation, "smallest": test.smallest, "seed_rows": self.systems}
+            values |= {"seed_ratio": self.ratio, "seed_baseline_ratio": self.baseline_ratio}
+            values["seed_welch_p"] = self.welch_p
+        values |= {"untested": self.untested} if self.untested else {}
+        values |= {"seed_interval": list(self.interval)} if self.interval else {}
+        values |= {"holm_p": self.holm_p, "holm_of": self.holm_of} if self.holm_of else {}
+        return {f"{prefix}{key}": value for key, value in values.items()}
 
 
 def compared(first: Collection[int], other: Collection[int]) -> tuple[list[int], list[int]]:
@@ -117,37 +111,38 @@ def over_seeds(scores: Mapping[str, Mapping[int, float]], baselines: Mapping[str
         baselines: of the systems.
     """
     values = {name: list(by_seed.values()) for name, by_seed in scores.items()}
-    found: dict[str, Difference] = {}
+    differences: dict[str, Difference] = {}
     for baseline in dict.fromkeys(other for other in baselines.values() if scores.get(other)):
         group = [name for name, other in baselines.items() if other == baseline != name and scores.get(name)]
         several = [name for name in group if min(len(values[baseline]), len(values[name])) > 1]
         tests = dict(zip(several, dunnett(values[baseline], [values[name] for name in several]), strict=True))
         for name in group:
             before, after = compared(scores[baseline], scores[name])
-            means = (float(np.mean([scores[x][s] for s in of])) for x, of in ((name, after), (baseline, before)))
-            delta = next(means) - next(means)
-            if (test := tests.get(name)) is None:
-                found[name] = Difference(delta, untested="one seed" if len(values[name]) == 1 else "baseline: one seed")
-                continue
-            found[name] = Difference(
-                delta,
-                test,
-                len(several),
-                _ratio([values[x] for x in (baseline, *several) if x != name], values[name]),
-                _ratio([values[x] for x in several], values[baseline]),
-                seed_difference(values[baseline], values[name])[1],
-                "no spread over seeds" if test.p is None else "",
-            )
-    return found
+            means = [np.mean([scores[x][seed] for seed in of]) for x, of in ((name, after), (baseline, before))]
+            difference = Difference(float(means[0] - means[1]))
+            if test := tests.get(name):
+                others = [values[x] for x in (baseline, *several) if x != name]
+                difference = replace(
+                    difference,
+                    test=test,
+                    systems=len(several),
+                    ratio=_ratio(others, values[name]),
+                    baseline_ratio=_ratio([values[x] for x in several], values[baseline]),
+                    welch_p=seed_difference(values[baseline], values[name])[1],
+                    untested="no spread over seeds" if test.p is None else "",
+                )
+            else:
+                why = "one seed" if len(values[name]) == 1 else "baseline: one seed"
+                difference = replace(difference, untested=why)
+            differences[name] = difference
+    return differences
 
 
 def with_holm(differences: Mapping[Key, Difference]) -> dict[Key, Difference]:
     """The differences, those that could be tested with their p after Holm's correction over all of them."""
-    p_values = {key: found.test.single_p for key, found in differences.items() if found.test}
-    tested = {key: p for key, p in p_values.items() if p is not None}
-    adjusted = zip(tested, holm(list(tested.values())), strict=True)
-    corrected = {key: replace(differences[key], holm_p=p, holm_of=len(tested)) for key, p in adjusted}
-    return {**differences, **corrected}
+    p_values = {key: d.test.single_p for key, d in differences.items() if d.test and d.test.single_p is not None}
+    adjusted = zip(p_values, holm(list(p_values.values())), strict=True)
+    return {**differences, **{key: replace(differences[key], holm_p=p, holm_of=len(p_values)) for key, p in adjusted}}
 
 
 def _ratio(others: Sequence[Sequence[float]], scores: Sequence[float]) -> float | None:
@@ -162,9 +157,9 @@ def p_text(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
-def p_number(value: float) -> str:
-    """A p-value in a column of its own."""
-    return p_text(value).removeprefix("p ").removeprefix("= ")
+def p_number(value: float | None) -> str:
+    """A p-value in a column of its own; empty where there is none."""
+    return "" if value is None else p_text(value).removeprefix("p ").removeprefix("= ")
 
 
 def stars(p: float | None) -> str:

@@ -73,8 +73,8 @@ def over_examples_heading(kind: Kind, measures: Sequence[Measure], measure: Meas
 def _score(measure: Measure, one: bool, line: Line) -> str:
     if (score := line.scores.get(measure.key)) is None:
         return ""
-    deviation = line.intervals.get(measure.key) if one else score.deviation
-    return Spread(score.mean, deviation if measure.deviation else None).text(measure.digits)
+    half = line.intervals.get(measure.key) if one else score.deviation
+    return Spread(score.mean, half if measure.deviation else None).text(measure.digits)
 
 
 def _difference(measure: Measure, line: Line) -> str:
@@ -111,9 +111,10 @@ def _published_column(key: str) -> Column[Line]:
     return Column(f"published {(PUBLISHED | PUBLISHED_SPEEDS).get(key, key)}", cell, unfinished=True)
 
 
-def verdict(line: Line, measure: Measure) -> str:
-    """``helps`` or ``hurts`` where Dunnett's test over seeds has p < 0.05, else ``not resolved``; where nothing can be
-    tested, why."""
+def verdict(line: Line, measures: Sequence[Measure]) -> str:
+    """By the last measure that is compared: ``helps`` or ``hurts`` where Dunnett's test over seeds has p < 0.05, else
+    ``not resolved``; where nothing can be tested, why."""
+    measure = [measure for measure in measures if measure.compared][-1]
     difference = line.differences[measure.key]
     if difference.p is None:
         return difference.untested
@@ -123,19 +124,19 @@ def verdict(line: Line, measure: Measure) -> str:
 
 
 def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
-    """Of lines that have a baseline: the last measure that is compared decides, the others are shown."""
+    """Of rows that have a baseline: the last measure that is compared decides, the others are shown."""
     *others, judge = [measure for measure in measures if measure.compared]
 
     def compared(heading: str, cell: Callable[[Line], str]) -> Column[Line]:
         return Column(heading, lambda line: cell(line) if line.differences else "")
 
-    def with_interval(measure: Measure, line: Line) -> str:
+    def delta(measure: Measure, with_interval: bool, line: Line) -> str:
         difference = line.differences[measure.key]
-        interval = difference.interval_text(measure.digits)
+        interval = difference.interval_text(measure.digits) if with_interval else ""
         return f"{difference.delta:+.{measure.digits}f}" + f" ({interval})" * bool(interval)
 
     def state(line: Line) -> str:
-        return verdict(line, judge) if line.differences else "baseline: not run" if line.seeds else "not run"
+        return verdict(line, measures) if line.differences else "baseline: not run" if line.seeds else "not run"
 
     def seeds(line: Line) -> str:
         first = len(line.baseline_runs)
@@ -145,20 +146,16 @@ def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
         counts = line.facts["parameters"], line.baseline_runs[0]["parameters"]
         return "" if None in counts else f"{counts[0] - counts[1]:+,}".replace("+0", "0")
 
-    def welch(line: Line) -> str:
-        p = line.differences[judge.key].welch_p
-        return "" if p is None else p_number(p)
-
     return [
         Column("mechanism", lambda line: line.name, unfinished=True),
         Column("against", lambda line: line.row.baseline, unfinished=True),
         Column("data", lambda line: Path(line.row.data).name, unfinished=True),
         compared("seeds", seeds),
-        compared(f"Δ {judge.name}", lambda line: f"{line.differences[judge.key].delta:+.{judge.digits}f}"),
+        compared(f"Δ {judge.name}", partial(delta, judge, False)),
         compared("95% interval", lambda line: line.differences[judge.key].interval_text(judge.digits)),
         Column("verdict", state, unfinished=True),
-        compared("Welch p", welch),
-        *(compared(f"Δ {measure.name}", partial(with_interval, measure)) for measure in others),
+        compared("Welch p", lambda line: p_number(line.differences[judge.key].welch_p)),
+        *(compared(f"Δ {measure.name}", partial(delta, measure, True)) for measure in others),
         compared("training speed", partial(_speed, "speed", ".2f")),
         compared("added parameters", added),
     ]

@@ -19,8 +19,8 @@ def table_notes(kind: Kind, rows: Sequence[Row], lines: Sequence[Line], headings
     done, measures = [line for line in lines if line.seeds], kind.measures(rows)
     if not done:
         return published_note(rows)
-    text = [kind.opening] * bool(kind.opening)
-    if not kind.task_table(rows):
+    text, in_tasks = [kind.opening] * bool(kind.opening), kind.task_table(rows)
+    if not in_tasks:
         text += seeds_notes(done, [m for m in measures if f"Δ {m.name}" in headings])
         text += _over_examples_note(kind, measures, headings)
         text += [
@@ -28,6 +28,7 @@ def table_notes(kind: Kind, rows: Sequence[Row], lines: Sequence[Line], headings
         ]
         text += _speeds_notes(done, headings)
     text += kind.notes(done)
+    text += [f"seeds a row: {', '.join(sorted({str(line.seeds) for line in done}))}"] if in_tasks else []
     text += runs_notes(done)
     if "±" not in kind.opening and not kind.beside:
         text += _deviations_note(measures, done, headings)

@@ -13,7 +13,7 @@ from fairseq_diverse.experiments.runs.saved import runs_of
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training
 from fairseq_diverse.reports.page import Translations, marked, render, row_info
 from fairseq_diverse.reports.report import Report
-from fairseq_diverse.reports.row_curves import curves, draw_curves, panels_of
+from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
 from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import Selection
 from fairseq_diverse.reports.side_by_side import side_by_side
@@ -76,9 +76,8 @@ def _figures(selection: Selection, report: Report, folders: Folders) -> "dict[st
         if any(line.facts.get("verdict") for line in lines):
             figures["Verdict: differences and their intervals"] = draw_verdict(lines, measures, "")
         if x and any(x[0] in line.row.train for line in lines):
-            panels = panels_of(measures, [*(m.key for m in measures if m.compared), "speed"])
-            runs = {line.name: line.runs for line in lines}
-            figures[f"Against --{x[0]}"] = draw_curves(curves([line.row for line in lines], x), runs, x[0], panels)
+            shown, runs = [*(m for m in measures if m.compared), SPEED], {line.name: line.runs for line in lines}
+            figures[f"Against --{x[0]}"] = draw_curves(curves([line.row for line in lines], x), runs, x[0], shown)
     logs = {
         row: [log for path in by_seed.values() if (log := path / "train.log").exists()]
         for row, by_seed in folders.items()

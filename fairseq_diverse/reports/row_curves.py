@@ -2,8 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from fairseq_diverse.experiments.rows import Row
 
-METRICS = ("bleu", "nll", "speed")
+SPEED = Measure("speed", "target subwords a second in training", lambda run: run["words_per_second"]["train"] or np.nan)
 OVER_SEEDS, OVER_SENTENCES = "bar: standard deviation over seeds", "dotted: 95% bootstrap interval over test sentences"
 BARS = {OVER_SEEDS: "-", OVER_SENTENCES: SENTENCES}  # their lines
 
@@ -52,24 +51,7 @@ def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
     return [Curve(_label(list(points.values())), points) for points in groups.values()]
 
 
-class Panel(NamedTuple):
-    """What a panel shows of runs, and what half an interval of one run over test examples is, if it has any."""
-
-    label: str
-    figure: Callable[[Summary], float]
-    half: Callable[[Summary], float]
-
-
-def panels_of(measures: Sequence[Measure], names: Sequence[str]) -> dict[str, Panel]:
-    """By name: those of measures, by their keys, and of the speed of training."""
-    panels = {m.key: Panel(m.label(m.long or m.name, ",\n"), m.figure, partial(_half_interval, m)) for m in measures}
-    speed = Panel(
-        "target subwords a second in training", lambda run: run["words_per_second"]["train"] or np.nan, lambda run: 0.0
-    )
-    return {name: (panels | {"speed": speed})[name] for name in names}
-
-
-def _half_interval(measure: Measure, run: Summary) -> float:
+def _half_interval(run: Summary, measure: Measure) -> float:
     """Half the 95% bootstrap interval of a run's figure; 0 where its examples are not known."""
     from fairseq_diverse.metrics.significance import interval, resampled_sums
 
@@ -83,8 +65,8 @@ def _half_interval(measure: Measure, run: Summary) -> float:
     return (high - low) / 2
 
 
-def draw_curves(grouped: Sequence[Curve], summaries: Summaries, flag: str, panels: Mapping[str, Panel]) -> "Figure":
-    """Means over seeds against a flag; speeds only where all runs are of one known machine.
+def draw_curves(grouped: Sequence[Curve], summaries: Summaries, flag: str, measures: Sequence[Measure]) -> "Figure":
+    """Means over seeds against a flag, a panel a measure; `SPEED` only where all runs are of one known machine.
 
     Bars are one standard deviation over seeds; of one seed they are dotted, the 95% bootstrap interval over test
     sentences. Below the panels is said which of both there are. A row that is a level has a pale band instead.
@@ -97,17 +79,16 @@ def draw_curves(grouped: Sequence[Curve], summaries: Summaries, flag: str, panel
     ]
     if not any(points for _, points in drawn):
         raise UserError("no row has a finished run")
-    figure = new_figure(4.2 * len(panels), 3.8)
+    figure = new_figure(4.2 * len(measures), 3.8)
     reason = no_speed([run for _, points in drawn for runs in points.values() for run in runs])
     bars: set[str] = set()
-    for axis, (name, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        axis.set_ylabel(panel.label)
-        if name == "speed" and reason:
+    for axis, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+        axis.set_ylabel(measure.label(measure.long or measure.name, ",\n"))
+        if measure is SPEED and reason:
             axis.text(0.5, 0.5, f"not shown: {reason}", ha="center", transform=axis.transAxes)
             continue
-        bars |= _draw_panel(
-            figure, axis, [(name, {x: _point(runs, panel) for x, runs in by_x.items()}) for name, by_x in drawn]
-        )
+        points = [(label, {x: _point(runs, measure) for x, runs in by_x.items()}) for label, by_x in drawn]
+        bars |= _draw_panel(figure, axis, points)
         axis.set_xlabel(in_words(flag))
     figure.supxlabel("; ".join(bar for bar in BARS if bar in bars), fontsize=8)
     legend_above(figure)
@@ -156,12 +137,12 @@ def _draw_panel(figure: "Figure", axis: Any, drawn: Sequence[tuple[str, Points]]
     return bars
 
 
-def _point(runs: Sequence[Summary], panel: Panel) -> _Point:
+def _point(runs: Sequence[Summary], measure: Measure) -> _Point:
     """The mean over a row's seeds and its bar."""
-    spread = Spread.over([panel.figure(run) for run in runs])
+    spread = Spread.over([measure.figure(run) for run in runs])
     if spread.deviation is not None:
         return _Point(spread.mean, spread.deviation, OVER_SEEDS)
-    return _Point(spread.mean, panel.half(runs[0]), OVER_SENTENCES)
+    return _Point(spread.mean, _half_interval(runs[0], measure), OVER_SENTENCES)
 
 
 def in_words(flag: str) -> str:

@@ -34,7 +34,7 @@ from fairseq_diverse.experiments.runs.saved import from_results
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training, smoothed
-from fairseq_diverse.reports.row_curves import curves, draw_curves, panels_of
+from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
 from fairseq_diverse.support import pictures
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model
@@ -263,7 +263,7 @@ def test_curves_are_rows_that_differ_in_one_flag(table):
 
 
 def panels(names):
-    return panels_of(KINDS["translation"].measures([]), names)
+    return [m for name in names for m in (*KINDS["translation"].measures([]), SPEED) if m.key == name]
 
 
 def test_rows_that_differ_in_more_than_the_flag_are_other_curves(table):

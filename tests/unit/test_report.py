@@ -861,7 +861,7 @@ def test_a_verdict_needs_less_than_the_level():
     nll, row = Measure("nll", "NLL", float, lower=True), Mock()
     tests = (SeedTest(-0.1, 0.1, p, p, (-1.0, 1.0), 1.0, 1.0) for p in (0.05, 0.0499))
     at, below = (Line(row=row, seeds=2, differences={"nll": seeds.Difference(-0.1, test)}) for test in tests)
-    assert (verdict(at, nll), verdict(below, nll)) == ("not resolved", "helps")
+    assert (verdict(at, [nll]), verdict(below, [nll])) == ("not resolved", "helps")
 
 
 def test_the_picture_of_a_verdict_shows_what_is_tested(table, tmp_path, monkeypatch, capsys):

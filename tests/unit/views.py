@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.kinds.lines import Line
 from fairseq_diverse.reports.comparable import Runs
-from fairseq_diverse.reports.lines import entries
-from fairseq_diverse.reports.report import table_of
+from fairseq_diverse.reports.report import sheet_of
 
 
 class View(NamedTuple):
@@ -25,5 +24,5 @@ def runs_of(rows: Sequence[Any], summaries: dict[str, list], hidden: Sequence[An
 
 def view(rows: Sequence[Any], summaries: dict[str, list], hidden: Sequence[Any] = ()) -> View:
     """Of rows and their runs, and of ``hidden`` rows that are tested with them."""
-    draft, lines = table_of(runs_of(rows, summaries, hidden), "", judged=False)
-    return View(list(map(entries, lines)), draft.cells, draft.notes(draft.cells[0]), lines)
+    sheet = sheet_of(runs_of(rows, summaries, hidden), "")
+    return View(sheet.values, sheet.cells, sheet.notes(sheet.cells[0]), sheet.lines)

@@ -11,7 +11,7 @@ import msgspec
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
 from fairseq_diverse.data.plain import PLAIN_DATA
-from fairseq_diverse.data.probing import GROUPS, group_means
+from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
 from fairseq_diverse.experiments.kinds.lines import (
@@ -22,6 +22,7 @@ from fairseq_diverse.experiments.kinds.lines import (
     TaskLine,
     TaskTable,
     corrected_p_values,
+    grouped,
 )
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
@@ -61,6 +62,7 @@ class Classification(Kind):
     tasks = ("logical_inference", "sentence_probing")
     evaluation = ("accuracy",)
     Measured = Classified
+    published = TASKS
     opening = "accuracy in percent; ±: standard deviation over seeds"
     draws_rows = False
 
@@ -158,11 +160,8 @@ class Classification(Kind):
         return lines
 
     def notes(self, lines: Sequence[Any]) -> list[str]:
-        if not isinstance(lines[0], TaskLine):
-            return []
-        judged = [line for line in lines if line.differences]
-        seeds = ", ".join(sorted({str(line.seeds) for line in lines}))
-        return [*(_tests_notes(judged) if judged else []), f"seeds a row: {seeds}"]
+        judged = [line for line in lines if line.differences and isinstance(line, TaskLine)]
+        return _tests_notes(judged) if judged else []
 
 
 ONE_ENCODER = "one encoder"
@@ -200,28 +199,22 @@ def _share(chosen: Callable[[int, int], bool]) -> Callable[[Summary], float | No
 def _group_means(lines: Sequence[TaskLine]) -> list[TaskLine]:
     from fairseq_diverse.metrics.seeds import Spread
 
-    systems: dict[str, dict[str, TaskLine]] = {}
-    for line in lines:
-        systems.setdefault(line.system, {})[line.task] = line
     means = []
-    for group, tasks in GROUPS.items():
-        for system, cells in systems.items():
-            if not set(tasks) <= set(cells):
-                continue
-            published = {
-                task: cell.facts["published"] for task, cell in cells.items() if cell.facts["published"] is not None
-            }
-            score = group_means({task: cell.score.mean for task, cell in cells.items() if cell.score}).get(group)
-            row = replace(cells[tasks[0]].row, name=f"{system}, {group}")
-            line = TaskLine(row=row, seeds=min(cells[task].seeds for task in tasks), system=system, task=group)
-            line.score = None if score is None else Spread(score, None)
-            line.facts = {
-                "probe": group,
-                "system": system,
-                "published": group_means(published).get(group),
-                "all": score,
-            }
-            means.append(line)
+    systems = grouped((line.system, line) for line in lines)
+    for (group, tasks), (system, cells) in itertools.product(GROUPS.items(), systems.items()):
+        if not set(tasks) <= {cell.task for cell in cells}:
+            continue
+        published = {cell.task: figure for cell in cells if (figure := cell.facts["published"]) is not None}
+        score = group_means({cell.task: cell.score.mean for cell in cells if cell.score}).get(group)
+        line = TaskLine(
+            row=replace(cells[0].row, name=f"{system}, {group}"),
+            seeds=min(cell.seeds for cell in cells if cell.task in tasks),
+            system=system,
+            task=group,
+            score=None if score is None else Spread(score, None),
+        )
+        line.facts = {"probe": group, "system": system, "published": group_means(published).get(group), "all": score}
+        means.append(line)
     return means
 
 

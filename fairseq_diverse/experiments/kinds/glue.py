@@ -59,6 +59,7 @@ class Glue(Kind):
     keys = frozenset({"pretrained"})
     evaluation = ("glue",)
     Measured = Tuned
+    published = (*glue.TASKS, AVERAGE)
     opening = "scores on GLUE's dev sets, times 100; ±: standard deviation over seeds"
     draws_rows = False
 
@@ -205,7 +206,7 @@ class Glue(Kind):
         text += [f"{', '.join(systems)}: {UNTESTED[why]}" for why, systems in untested.items() if systems]
         if points := [line.facts["point"] for line in lines if "point" in line.facts]:
             text.append(f"the best points of the grids, chosen by the dev sets shown here: {', '.join(points)}")
-        return [*text, f"seeds a row: {', '.join(sorted({str(line.seeds) for line in lines}))}"]
+        return text
 
 
 def _tests_notes(lines: Sequence[TaskLine]) -> list[str]:

@@ -41,6 +41,7 @@ class Kind:
     baseline; or with a `task_table` a line for each task, and a column for each system.
 
     Attributes:
+        published: keys of a paper's figures that its rows may have, besides those of size and speed.
         opening: the first note below the table.
         items: what its test sets have, for notes.
         columns: further ones, behind that of parameters.
@@ -57,6 +58,7 @@ class Kind:
     losses: ClassVar[tuple[str, ...]] = ("loss",)
     evaluation: ClassVar[tuple[str, ...]] = ()
     Measured: ClassVar[type[Measured]] = Measured
+    published: ClassVar[tuple[str, ...]] = ()
     opening: ClassVar[str] = ""
     items: ClassVar[str] = "examples"
     columns: ClassVar[tuple[Column[Line], ...]] = ()

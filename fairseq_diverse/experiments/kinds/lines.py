@@ -25,12 +25,9 @@ class Measure:
         key: its entry in JSON.
         name: in headings and notes; ``heading`` is that of its column, ``long`` that of an axis, if another.
         figure: of a run; None where the run lacks it.
-        digits: behind the point.
-        scale: its unit, for notes and axes, as in "nats a test sentence".
-        unit: of a difference, in notes (default: ``name``).
-        lower: is better.
+        scale: its unit, for notes and axes, as in "nats a test sentence"; ``unit`` that of a difference, if not name.
         deviation: the column has the standard deviation over seeds, too.
-        compared: with the baseline's. The first that is compared is the main one, the last decides in `--verdict`.
+        compared: with the baseline's. The first one that is compared is the main one, the last decides in `--verdict`.
         examples: its value on every test example, for a test over examples (paired t-test).
         resampled: its values on resampled test sets, for the same (paired bootstrap) and for an interval of one seed.
     """
@@ -38,12 +35,12 @@ class Measure:
     key: str
     name: str
     figure: Callable[[Summary], Any]
-    digits: int = 2
+    digits: int = 2  # behind the point
     heading: str = ""
     long: str = ""
     scale: str = ""
     unit: str = ""
-    lower: bool = False
+    lower: bool = False  # is better
     deviation: bool = True
     compared: bool = True
     examples: Callable[[Summary], Sequence[float]] | None = None
@@ -67,10 +64,9 @@ class OverExamples(NamedTuple):
 
 @dataclass(kw_only=True)
 class Line:
-    """What a table says of a row.
+    """What a table says of a row, of which there are so many finished ``runs`` as ``seeds``.
 
     Attributes:
-        seeds: how many finished ``runs`` there are.
         scores: means over seeds, by key of a measure; ``intervals`` half the 95% intervals over test examples.
         baseline: the row that it is compared with, and ``baseline_runs`` its runs; empty where nothing is compared.
         differences: to the baseline, by key of a measure, the main one first; ``over_examples`` the same over examples.

@@ -82,6 +82,7 @@ class Translation(Kind):
     losses = ("loss", "nll_loss")
     evaluation = ("generate",)
     Measured = Translated
+    published = ("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi")
     items = "sentences"
     speeds = True
     views = frozenset({"test", "verdict", "by", "heads", "translations"})

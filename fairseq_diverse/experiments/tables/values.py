@@ -7,18 +7,16 @@ from typing import Any, NamedTuple
 
 from fairseq_diverse.checkpoints.settings import unsafe_setting
 from fairseq_diverse.data.probing import TASKS
+from fairseq_diverse.experiments.kinds.kind import KINDS
 from fairseq_diverse.experiments.rows import ENCODER
 from fairseq_diverse.experiments.tables.file import Flags
-from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.typed import refuse_unknown
 from fairseq_diverse.support.yaml_files import check_text, parse_value, shown
 
 TEXT_FIGURE = re.compile(r"[\d.,]+[KMGT]?(/[\d.,]+)*")
 POSITIVE = ("batch-size", "beam", "max-sentences", "max-tokens", "max-update", "nbest", "update-freq")
 PUBLISHED_KEYS = (
-    *("bleu", "ter", "wer-li2022", "meteor", "rouge-l", "cider", "yisi"),
-    *TASKS,
-    *(*glue.TASKS, "average"),
+    *(key for kind in KINDS.values() for key in kind.published),
     *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
 )
 AVERAGE_KEYS = ("last", "best", "every", "by")
