@@ -21,13 +21,17 @@ outputs vary (Roy and Vetterli 2007).
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
 from fairseq_diverse.support.tables import in_columns
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PATHS = ("checkpoint", "data")
 BATCH = 64
@@ -55,66 +59,80 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.analysis.roles import roles
     from fairseq_diverse.attention.mechanisms.enlivening import Enlivening
     from fairseq_diverse.data.trees import SyntaxDataset, available_trees
-    from fairseq_diverse.host.data import data_folders, longest_allowed, sentences_in_order
+    from fairseq_diverse.host.data import data_folders
     from fairseq_diverse.models.loading import load_model, require_translation
-    from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
     register()
-    asked = Enlivening.Settings(gate=args.gate or "dynamic")
+    settings = Enlivening.Settings(gate=args.gate or "dynamic")
     try:
-        asked.check()
+        settings.check()
     except ValueError as error:
         raise ValueError(f"--gate {args.gate}:{str(error).partition(':')[2]}") from None
     model, task = load_model(args.checkpoint, args.data)
     require_translation(args.checkpoint, task)
-    own = (module.threshold for module in model.modules() if isinstance(module, Enlivening))
-    gate = asked.threshold if args.gate else next(own, None)
-    task.trees = ()  # the task's own: here trees are read whether the model needs them or not
-    task.load_dataset(args.split)
-    pairs = task.dataset(args.split)
+    thresholds = (module.threshold for module in model.modules() if isinstance(module, Enlivening))
+    gate = settings.threshold if args.gate else next(thresholds, None)
     folder = Path(data_folders(args.data)[0])
     prefix = source_prefix(folder, args.split, task.cfg.source_lang, task.cfg.target_lang)
-    known = "dependency" in available_trees(prefix)
-    graphs = SyntaxDataset(str(prefix), ("dependency",)) if known else None
-    if needed := model.encoder.plan.trees:
-        pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
-    order = sentences_in_order(pairs)
-    order = order[order < (args.sentences or len(pairs))]
-    allowed = longest_allowed(task, model)
-    order, longer = pairs.filter_indices_by_size(order, allowed)
-    if longer:
-        print(f"{len(longer)} sentences longer than the model's positions {allowed} are left out", file=sys.stderr)
-    batches = (order[start : start + BATCH] for start in range(0, len(order), BATCH))
-    samples = (pairs.collater([pairs[number] for number in batch]) for batch in batches)
+    has_trees = "dependency" in available_trees(prefix)
+    graphs = SyntaxDataset(str(prefix), ("dependency",)) if has_trees else None
+    samples = _samples(model, task, args.split, prefix, args.sentences)
     figures, attentions, without_tree = inspect_heads(model, samples, task.source_dictionary, gate, graphs)
     if without_tree:
         means = "syntactic attention and redundant"
         print(f"{without_tree} sentences without a usable dependency tree are left out of {means}", file=sys.stderr)
-    functions = roles(figures)
     if args.out:
         save_figure(draw_figures(figures), args.out)
-    found: dict[str, Any] = {name: values.tolist() for name, values in figures.items()}
-    found |= {"roles": functions, "attentions": {f"{c}:{layer}": of for (c, layer), of in attentions.items()}}
-    found |= {"without tree": without_tree} if known else {}
+    content: dict[str, Any] = {name: values.tolist() for name, values in figures.items()}
+    content |= {"roles": roles(figures), "attentions": {f"{c}:{layer}": of for (c, layer), of in attentions.items()}}
+    content |= {"without tree": without_tree} if has_trees else {}
     if args.save:
         with atomic_write(args.save) as file:
-            json.dump(found, file)
+            json.dump(content, file)
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(content))
         return
+    print(_head_table(figures, content["roles"]))
+    print(f"\n{_attention_table(attentions)}")
+    if not has_trees:
+        print(f"two more columns need dependency trees: fairseq-diverse binarize-syntax adds them to {folder}")
+
+
+def _samples(model: Any, task: Any, split: str, prefix: Path, count: int | None) -> Iterator[dict[str, Any]]:
+    """Batches of the first sentences of a split, with the trees that the model needs."""
+    from fairseq_diverse.data.trees import SyntaxDataset
+    from fairseq_diverse.host.data import longest_allowed, sentences_in_order
+    from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
+
+    task.trees = ()  # the task's own: here trees are read whether the model needs them or not
+    task.load_dataset(split)
+    pairs = task.dataset(split)
+    if needed := model.encoder.plan.trees:
+        pairs = PairsWithTrees(pairs, SyntaxDataset(str(prefix), needed))
+    order = sentences_in_order(pairs)
+    allowed = longest_allowed(task, model)
+    order, longer = pairs.filter_indices_by_size(order[order < (count or len(pairs))], allowed)
+    if longer:
+        print(f"{len(longer)} sentences longer than the model's positions {allowed} are left out", file=sys.stderr)
+    for start in range(0, len(order), BATCH):
+        yield pairs.collater([pairs[number] for number in order[start : start + BATCH]])
+
+
+def _head_table(figures: "Mapping[str, Tensor]", roles: Sequence[Sequence[str]]) -> str:
     rows: list[list[object]] = [["layer", "head", *figures, "role"]]
     layers, heads = next(iter(figures.values())).shape
     for layer in range(layers):
         for head in range(heads):
             cells = (f"{values[layer, head]:.3f}" for values in figures.values())
-            rows.append([layer + 1, head + 1, *cells, functions[layer][head] or "-"])
+            rows.append([layer + 1, head + 1, *cells, roles[layer][head] or "-"])
         rows.append([layer + 1, "mean", *(f"{values[layer].mean():.3f}" for values in figures.values()), ""])
-    print(in_columns(rows, left=[len(rows[0]) - 1]))
-    places: list[list[object]] = [["attention", "layer", "cosine", "constant share", "effective rank"]]
-    for (component, layer), of_place in attentions.items():
-        cosine = "-" if of_place["cosine"] is None else f"{of_place['cosine']:.3f}"
-        rank = f"{of_place['effective rank']:.1f} of {of_place['width']}"
-        places.append([component, layer, cosine, f"{of_place['constant share']:.3f}", rank])
-    print(f"\n{in_columns(places)}")
-    if not known:
-        print(f"two more columns need dependency trees: fairseq-diverse binarize-syntax adds them to {folder}")
+    return in_columns(rows, left=[len(rows[0]) - 1])
+
+
+def _attention_table(attentions: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
+    rows: list[list[object]] = [["attention", "layer", "cosine", "constant share", "effective rank"]]
+    for (component, layer), figures in attentions.items():
+        cosine = "-" if figures["cosine"] is None else f"{figures['cosine']:.3f}"
+        rank = f"{figures['effective rank']:.1f} of {figures['width']}"
+        rows.append([component, layer, cosine, f"{figures['constant share']:.3f}", rank])
+    return in_columns(rows)
