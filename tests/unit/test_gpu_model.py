@@ -11,11 +11,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from benchmarks import gpu_check, gpu_model, scaling
 from benchmarks import gpu_rows as rows
 from benchmarks.fake_cuda import fake_cuda, move
-from benchmarks.gpu_counting import TOKENS, Counting, count_attention, count_generation
+from benchmarks.gpu_counting import Counting, count_generation
 from fairseq_diverse.attention.kernels import cpu, launching
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.testing.properties import where_placed
 from tests.cases import ALL_ON, CASES, build_model, terms
 
@@ -94,15 +92,6 @@ def test_no_attention_costs_more_than_it_may(variant, counted):
 
 
 @pytest.mark.slow
-def test_the_limits_see_a_loop_over_chunks(counted):
-    """Routing without its kernels, as it was."""
-    with cpu.disabled():
-        slow = rows.count("base 32 attention: em routing encoder$")
-    (problem, *_) = exceeded("em routing", counted | slow)
-    assert problem.startswith("em routing encoder: 360 launches, at most ")
-
-
-@pytest.mark.slow
 def test_nothing_in_an_attention_waits_for_the_gpu(counted):
     assert {name: its["syncs"] for name, its in counted.items() if its["syncs"]} == {}
 
@@ -134,20 +123,6 @@ def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
                 if training:
                     out.sum().backward()
     assert mode.count.syncs == []
-
-
-@pytest.mark.slow
-def test_bfloat16_costs_what_float16_does(counted):
-    """But where a map is computed, fairseq's own of cross-attention, too: the softmax reads float16 as it is, and
-    copies bfloat16 to float32, likewise its gradient."""
-    for name, system, component in rows.attentions():
-        its, half = (
-            count_attention("base", system, component, 32, torch.bfloat16),
-            counted[f"base 32 attention: {name}"],
-        )
-        copies = rows.total(its, "launches") - rows.total(half, "launches")
-        assert its == half if copies == 0 else copies in (1, 2), name
-        assert name != "off cross" or copies == 2
 
 
 @pytest.mark.slow
@@ -207,20 +182,6 @@ def test_a_plain_attention_by_hand():
     assert its["backward"]["flops"] == pytest.approx(8 * projection + 2.5 * products, rel=0.002)
     # kept: q, k, v, heads before and after the last copy, and what the softmax needs of each row
     assert its["kept"] == pytest.approx(5 * x + sums, rel=0.01)
-
-
-def test_a_training_is_the_sum_of_its_attentions(kept):
-    """Six of the same, each instead of a plain one: a count of the whole model against counts of one attention."""
-    for phase in ("forward", "backward"):
-        for figure in ("launches", "bytes", "flops"):
-            attention, whole = (
-                kept[f"base 32 {of} encoder"][phase][figure] - kept[f"base 32 {off}"][phase][figure]
-                for of, off in (
-                    ("attention: em routing", "attention: off encoder"),
-                    ("training: em routing", "training: off"),
-                )
-            )
-            assert whole == 6 * attention, (phase, figure)
 
 
 def test_operators_are_counted_as_gpus_run_them():
@@ -310,24 +271,6 @@ def test_memory_and_hours_follow_from_the_figures():
     assert scaling.half(memories) == pytest.approx(100)
 
 
-@pytest.mark.parametrize("corpus", rows.CORPORA)
-def test_the_comparison_is_that_of_its_table(corpus, kept):
-    table = load_table(config_path("tables", f"comparison-{corpus}"))
-    assert list(table.rows) == list(rows.COMPARED)
-    for name, row in table.rows.items():
-        system = rows.compared(name, corpus)
-        assert row.size == rows.CORPORA[corpus][0]
-        given = {flag.replace("-", "_"): value for flag, value in row.train.items()}
-        assert {key: given[key] for key in system.flags if key in given} == {
-            key: str(value) for key, value in system.flags.items() if key in given
-        }
-        assert (given.get("disagreement", ""), row.max_update) == (system.terms, scaling.STEPS[corpus][0])
-        assert (int(given["max_tokens"]), row.gpus or 1) == (TOKENS, scaling.STEPS[corpus][1])
-    added = {name: kept[f"{corpus} comparison: {name}"]["parameters"] for name in rows.COMPARED}
-    largest = max(count for name, count in added.items() if name != "wider")
-    assert added["wider"] == pytest.approx(largest, rel=0.01)
-
-
 def test_bad_flags_are_refused_in_one_line(capsys):
     for command, arguments, message in (
         (gpu_model.main, ["--only", "nothing"], "--only 'nothing': nothing has that in its name"),
@@ -351,40 +294,3 @@ def test_the_table_of_speeds_has_the_figures_of_the_model():
         expected = [modelled[name][f"{column} speed"] for column in ("A100", "H100", "launches")]
         assert [row[f"{column}, modelled"] for column in ("A100", "H100", "launches")] == expected, name
         assert row["paper"] == modelled[name]["paper"], name
-
-
-def test_the_pages_say_what_was_measured():
-    """Steps without a mechanism, in sentences of 32 tokens."""
-    its = []
-    for name in ("nvidia-h200.json", "nvidia-h200-32768.json"):
-        measured = json.loads((gpu_model.RESULTS.parent / name).read_text(encoding="utf-8"))["rows"]
-        its += [row for row in measured if (row["row"], row["measure"], row["length"]) == ("off", "training", 32)]
-    (few, kernels), (many, _) = ((1000 * row["seconds"][0], row["kernel_seconds"]) for row in its)
-    for page in ("results/gpu.md", "docs/gpu.md"):
-        assert f"takes {many:.0f} ms in place of {few:.0f}" in (ROOT / page).read_text(encoding="utf-8")
-    share = kernels / its[0]["predicted_seconds"]["H100"]
-    assert f"(without a mechanism {share:.1f})" in (PAGES / "scaling.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_the_gpu_check_keeps_rows_that_it_does_not_measure_again(tmp_path, capsys):
-    def check(only):
-        asked = ["--dry-run", "--measure", "training", "--out", str(tmp_path), "--only", only]
-        gpu_check.main(asked)
-        return [(row["row"], row["commit"]) for row in json.loads(file.read_text(encoding="utf-8"))["rows"]]
-
-    gpu_check.main(["--dry-run", "--measure", "training", "--out", str(tmp_path), "--only", "^(off|gated head.*)$"])
-    (file,) = tmp_path.glob("*.json")
-    before = json.loads(file.read_text(encoding="utf-8"))
-    now = before["rows"][0]["commit"]
-    before["rows"] = [{**row, "commit": "earlier"} for row in before["rows"]]
-    file.write_text(json.dumps(before), encoding="utf-8")
-    expected = [("off", "earlier"), ("dependency encoder:1", now), ("gated head everywhere", now)]
-    assert check("^(gated head.*|dependency.*)$") == expected
-    file.write_text(json.dumps(before | {"size": "base"}), encoding="utf-8")  # other settings: not to be compared
-    assert check("^off$") == [("off", now)]
-    file.write_text("[]", encoding="utf-8")
-    with pytest.raises(SystemExit):
-        check("^off$")
-    assert "not a report of this program; move it away" in capsys.readouterr().err
-    assert file.read_text(encoding="utf-8") == "[]"
