@@ -94,34 +94,26 @@ def plot_attention(args: argparse.Namespace) -> None:
         model, task = load_model(path, args.data)
         require_translation(path, task)
         pairs.append(_pair(args, model, task, prepared.of_model(task), reference))
-        layers = _one_layer if args.layers is None else _several_layers
-        panels.append(layers(args, model, pairs[-1], name))
-    title = _title(args)
+        panels.append(_panels(args, model, pairs[-1], name))
+    title, axes = _title_and_axes(args)
     labels = pairs[0].labels(args.component, args.subwords)
     drawn = side_by_side(panels) if len(panels) > 1 else panels[0]
-    save_figure(draw_panels(drawn, *labels, title, _axes(args)), args.out)
+    save_figure(draw_panels(drawn, *labels, title, axes), args.out)
     print(" ".join(pairs[0].source))
     for (name, _), pair in zip(named, pairs, strict=True):
         print(f"{name}: {' '.join(pair.target)}".removeprefix(": "))
     print(f"{args.out}: {title}")
 
 
-def _title(args: argparse.Namespace) -> str:
+def _title_and_axes(args: argparse.Namespace) -> tuple[str, tuple[str, str]]:
     name = "cross-attention" if args.component == "cross" else f"{args.component} self-attention"
-    layers = (
-        f"layers {args.layers}".replace("layers all", "all layers")
-        if args.layers is not None
-        else f"layer {args.layer}"
-    )
-    return f"{name}, {layers}"
-
-
-def _axes(args: argparse.Namespace) -> tuple[str, str]:
+    layers = f"layer {args.layer}" if args.layers is None else f"layers {args.layers}"
     unit = "subword" if args.subwords else "word"
     attending = {"encoder": f"source {unit}s", "decoder": f"target {unit}s, read last"}
     attending["cross"] = f"target {unit}s, to be written next"
     side = "target" if args.component == "decoder" else "source"
-    return f"attending: {attending[args.component]}", f"attended to: {side} {unit}s"
+    axes = f"attending: {attending[args.component]}", f"attended to: {side} {unit}s"
+    return f"{name}, {layers.replace('layers all', 'all layers')}", axes
 
 
 def _pair(
@@ -139,45 +131,31 @@ def _pair(
     return encode_pair(model, task, preprocessing, source, target, trees)
 
 
-def _several_layers(
-    args: argparse.Namespace, model: "Model", pair: "SentencePair", name: str
-) -> "list[list[Panel | None]]":
-    """A row of panels for each layer."""
-    from fairseq_diverse.analysis.attention_maps import attention_maps, by_words, head_panels, map_prefix
+def _panels(args: argparse.Namespace, model: "Model", pair: "SentencePair", name: str) -> "list[list[Panel | None]]":
+    """Of one layer a panel for each head, or for syntax or enlivening in the encoder a row for each head; of several
+    layers a row for each layer."""
+    from fairseq_diverse.analysis import attention_maps as maps_of
 
-    layers = args.layers.replace(",", "+")
-    if layers != "all" and not set(layers) <= set("0123456789-+"):
+    one = args.layers is None
+    layers = str(args.layer) if one else args.layers.replace(",", "+")
+    if not one and layers != "all" and not set(layers) <= set("0123456789-+"):
         raise UserError(f"--layers {args.layers!r}: all, or numbers of layers such as 1-3 or 1,4 expected")
-    on = args.component if layers == "all" else f"{args.component}:{layers}"
-    labels = pair.labels(args.component, args.subwords)
-    panels = []
-    for (_, layer), maps in attention_maps(model, pair.sample, on, "--layers").items():
-        heads = parse_heads(args.heads, len(maps))
-        prefix = f"layer {layer}, {map_prefix(model, args.component, layer)}"
-        panels += head_panels(by_words(maps[:, 0], *labels), heads, prefix, len(heads))
-    return panels
-
-
-def _one_layer(args: argparse.Namespace, model: "Model", pair: "SentencePair", name: str) -> "list[list[Panel | None]]":
-    """A panel for each head; of an encoder's layer with syntax or enlivening a row, with what these do."""
-    from fairseq_diverse.analysis.attention_maps import (
-        attention_maps,
-        by_words,
-        compare_with_plain,
-        comparison_panels,
-        head_panels,
-        map_prefix,
-    )
-
-    prefix = f"{name}, " if name else ""
+    on, flag = args.component if layers == "all" else f"{args.component}:{layers}", "--layer" if one else "--layers"
     queries, keys = pair.labels(args.component, args.subwords)
-    (maps,) = attention_maps(model, pair.sample, f"{args.component}:{args.layer}", "--layer").values()
-    heads, weights = parse_heads(args.heads, len(maps)), by_words(maps[:, 0], queries, keys)
-    if args.component == "encoder" and (comparison := compare_with_plain(model, pair.sample, args.layer)):
-        enlivening = model.encoder.layers[args.layer - 1].self_attn.mechanism("enliven")
-        prune = enlivening is not None and enlivening.prune
-        return comparison_panels(comparison.by_words(keys), weights, heads, prune, prefix)
-    return head_panels(weights, heads, prefix + map_prefix(model, args.component, args.layer), 1 if name else 4)
+    panels = []
+    for (_, layer), maps in maps_of.attention_maps(model, pair.sample, on, flag).items():
+        heads, weights = parse_heads(args.heads, len(maps)), maps_of.by_words(maps[:, 0], queries, keys)
+        prefix = f"{name}, " if name else "" if one else f"layer {layer}, "
+        plain = maps_of.compare_with_plain(model, pair.sample, layer) if one and args.component == "encoder" else None
+        if plain:
+            enlivening = model.encoder.layers[layer - 1].self_attn.mechanism("enliven")
+            prune = enlivening is not None and enlivening.prune
+            panels += maps_of.comparison_panels(plain.by_words(keys), weights, heads, prune, prefix)
+        else:
+            columns = len(heads) if not one else 1 if name else 4
+            prefix += maps_of.map_prefix(model, args.component, layer)
+            panels += maps_of.head_panels(weights, heads, prefix, columns)
+    return panels
 
 
 def sentence_of_split(
