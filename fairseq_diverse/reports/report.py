@@ -114,7 +114,8 @@ def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
         for line in lines:
             line.facts["verdict"] = columns.verdict(line, measures) if line.differences else None
         with_baseline = [line for line in lines if line.name != line.row.baseline]
-        cells = cells_of(columns.verdict_columns(measures), with_baseline)
+        shown = [c for c in columns.verdict_columns(measures) if kind.speeds or c.heading != "training speed"]
+        cells = cells_of(shown, with_baseline)
     else:
         cells = without_empty(cells_of(columns.row_columns(kind, lines, measures), lines))
 
