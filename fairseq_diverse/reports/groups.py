@@ -51,7 +51,9 @@ def compare_groups(runs: Runs, records: Mapping[str, tuple[Record, str]], by: st
                 nll_word = line.scores["nll"].mean * facts["sentences"] / facts["words"]
                 line.facts = {"group": name, **facts, "nll_word": nll_word}
                 by_row[line.name].append(line)
-            differences |= {(m, row, name): d for m, found in compared.differences.items() for row, d in found.items()}
+            differences |= {
+                (m, row, name): d for m, rows_of in compared.differences.items() for row, d in rows_of.items()
+            }
         for row in rows:
             lines += by_row[row.name] or [Line(row=row, seeds=0)]
     corrected = {key: with_holm({k: d for k, d in differences.items() if k[0] == key}) for key in ("nll", "rest")}

@@ -87,7 +87,9 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     return ((sums[middle + half + 1] - sums[middle - half]) / (2 * half + 1)).tolist()
 
 
-def draw_learning_curves(found: Mapping[str, Sequence[Training]], metric: str, smooth: int | None = None) -> "Figure":
+def draw_learning_curves(
+    trainings: Mapping[str, Sequence[Training]], metric: str, smooth: int | None = None
+) -> "Figure":
     """Two panels, against updates and against minutes; the curves of one name share a colour. Training is a line over
     the pale values that it smooths, validations are hollow dots.
 
@@ -98,16 +100,16 @@ def draw_learning_curves(found: Mapping[str, Sequence[Training]], metric: str, s
     Raises:
         UserError: matplotlib is not installed.
     """
-    longest = max((len(one.training.losses) for of_name in found.values() for one in of_name), default=0)
+    longest = max((len(one.training.losses) for runs in trainings.values() for one in runs), default=0)
     window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1
     figure = new_figure(8.4, 3.6)
     panels = figure.subplots(1, 2, sharey=True)
-    for number, (name, of_name) in enumerate(found.items()):
+    for number, (name, runs) in enumerate(trainings.items()):
         color, marker = STYLES[number % len(STYLES)]
         line = {"color": color, "linestyle": LINES[number % len(LINES)], "linewidth": 1.2}
         dots = {"color": color, "marker": marker, "markersize": 4, "fillstyle": "none", "linestyle": "none"}
         for axis, field in zip(panels, ("updates", "minutes"), strict=True):
-            for i, (training, validation, _) in enumerate(of_name):
+            for i, (training, validation, _) in enumerate(runs):
                 at = getattr(training, field)
                 if window > 1:
                     axis.plot(at, training.losses, color=color, linewidth=0.6, alpha=0.25)
@@ -118,9 +120,9 @@ def draw_learning_curves(found: Mapping[str, Sequence[Training]], metric: str, s
         axis.grid(alpha=0.3)
     kind = "training" + f", mean of {window} values" * (window > 1)
     panels[0].plot([], [], color="gray", label=kind)
-    if any(one.validation.losses for of_name in found.values() for one in of_name):
+    if any(one.validation.losses for runs in trainings.values() for one in runs):
         panels[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
-    of_tokens = all(one.of_tokens for of_name in found.values() for one in of_name)
+    of_tokens = all(one.of_tokens for runs in trainings.values() for one in runs)
     panels[0].set_ylabel(METRICS[metric] if of_tokens else OF_CLASSIFIERS)
     legend_above(figure)
     return figure

@@ -61,14 +61,14 @@ class Translations(NamedTuple):
     sentences: Sequence[tuple[Sentence, Mapping[str, Sequence[Part]]]] = ()
 
 
-def marked(found: SideBySide, baselines: Mapping[str, str], title: str) -> Translations:
+def marked(shown: SideBySide, baselines: Mapping[str, str], title: str) -> Translations:
     """Translations compared with the reference and with that of the row's baseline.
 
     Args:
         baselines: of every row.
     """
     sentences = []
-    for sentence in found.sentences:
+    for sentence in shown.sentences:
         parts = {}
         for row, text in sentence.translations.items():
             others = {"reference": sentence.reference}
@@ -76,10 +76,10 @@ def marked(found: SideBySide, baselines: Mapping[str, str], title: str) -> Trans
                 others["baseline"] = sentence.translations[baselines[row]]
             parts[row] = compare(text, others)
         sentences.append((sentence, parts))
-    seeds = "seeds: " + ", ".join(f"{row} {seed}" for row, seed in found.seeds.items())
-    seeds = seeds if len(set(found.seeds.values())) > 1 else f"seed {next(iter(found.seeds.values()))}"
-    evenly = ", evenly spread" * (len(sentences) < found.total)
-    return Translations(title, f"{len(sentences):,} of {found.total:,} sentences{evenly}; {seeds}.", sentences)
+    seeds = "seeds: " + ", ".join(f"{row} {seed}" for row, seed in shown.seeds.items())
+    seeds = seeds if len(set(shown.seeds.values())) > 1 else f"seed {next(iter(shown.seeds.values()))}"
+    evenly = ", evenly spread" * (len(sentences) < shown.total)
+    return Translations(title, f"{len(sentences):,} of {shown.total:,} sentences{evenly}; {seeds}.", sentences)
 
 
 def render(
@@ -137,8 +137,8 @@ def with_values(cells: Cells) -> list[list[tuple[str, float | None]]]:
 
 def _value(text: str) -> float | None:
     """``+1.50 ± 0.20** (p = 0.030)`` -> 1.5, ``12.6M`` -> 12600000."""
-    found = NUMBER.match(text)
-    return float(found[1].replace(",", "")) * SCALE[found[2]] if found else None
+    match = NUMBER.match(text)
+    return float(match[1].replace(",", "")) * SCALE[match[2]] if match else None
 
 
 def readable(text: str) -> str:

@@ -75,16 +75,16 @@ def describe(data: DataSet, tests: Sequence[str]) -> Record:
             if word in counts:
                 counts[word] += 1
     most = max(counts.values(), default=0)
-    found: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     for name, lines in texts.items():
         digest = data.tests.get(name)
-        found[name] = {
+        known[name] = {
             **({"data_hash": digest} if digest else {}),
             "length": [len(words) for words in lines],
             "rarest": [min((counts[word] for word in words), default=most) for words in lines],
             **_of_trees(data, data.subsets[name], len(lines)),
         }
-    return {"data_hash": data.hash, "longest": longest, "tests": found}
+    return {"data_hash": data.hash, "longest": longest, "tests": known}
 
 
 def _text(data: DataSet, split: str) -> Path:
@@ -99,13 +99,13 @@ def _of_trees(data: DataSet, split: str, count: int) -> dict[str, str]:
     trees = list(read_conllu(path))
     if len(trees) != count:
         raise ValueError(f"{path}: {len(trees)} trees of {count} sentences; run fairseq-diverse binarize-syntax again")
-    found: dict[str, list[int]] = {kind: [names.index(NO_TREE)] * count for kind, names in TREES.items()}
+    groups: dict[str, list[int]] = {kind: [names.index(NO_TREE)] * count for kind, names in TREES.items()}
     for number, tree in enumerate(trees):
         if tree.heads is not None:
             belongs = attachments(tree)
-            found["attachment"][number] = ("noun" in belongs) + 2 * ("predicate" in belongs)
-            found["verb-final"][number] = int(subordinate(tree))
-    return {kind: "".join(map(str, of_kind)) for kind, of_kind in found.items()}
+            groups["attachment"][number] = ("noun" in belongs) + 2 * ("predicate" in belongs)
+            groups["verb-final"][number] = int(subordinate(tree))
+    return {kind: "".join(map(str, of_kind)) for kind, of_kind in groups.items()}
 
 
 def group(record: Record, test: str, by: str, where: str) -> Groups:
@@ -163,31 +163,31 @@ def find_records(
     Raises:
         ValueError: there is neither, or it is of other data than the runs or of other sentences.
     """
-    found = {}
+    records = {}
     for name in dict.fromkeys(row.data for row in rows if summaries[row.name]):
-        of_data = [summary for row in rows if row.data == name for summary in summaries[row.name]]
+        runs = [summary for row in rows if row.data == name for summary in summaries[row.name]]
         copy = record_path(results, name) if results else None
         if copy and copy.exists():
             record, where = _read(copy), str(copy)
         else:
             try:
                 data = find_data(name, dry=True, root=root)
-                found_here = not results or (data.hash is not None and data.hash == of_data[0]["data_hash"])
+                is_here = not results or (data.hash is not None and data.hash == runs[0]["data_hash"])
             except ValueError:
                 if not results:
                     raise
-                found_here = False
-            if not found_here:
+                is_here = False
+            if not is_here:
                 raise ValueError(
                     f"{results}: saved without what is known of the test sentences of {Path(name).name}; "
                     f"`fairseq-diverse report TABLE --save {results}` where the data are prepared adds it ({copy})"
                 )
-            scored = dict.fromkeys(test for summary in of_data for test in figures_by_test(summary))
+            scored = dict.fromkeys(test for summary in runs for test in figures_by_test(summary))
             record, where = describe(data, [test for test in scored if test in data.subsets]), str(data.path)
-        for summary in of_data:
+        for summary in runs:
             _refuse_other(record, summary, where)
-        found[name] = record, where
-    return found
+        records[name] = record, where
+    return records
 
 
 def record_path(folder: Path, data: str) -> Path:
