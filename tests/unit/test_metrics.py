@@ -18,7 +18,7 @@ from scipy import stats
 from fairseq_diverse.cli import main
 from fairseq_diverse.metrics import programs, words, yisi
 from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts, chosen
-from fairseq_diverse.metrics.scores import sacrebleu_metric, sacrebleu_result
+from fairseq_diverse.metrics.scores import sacrebleu_result
 from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference
 from tests.integration.commands import make_bert
 from tests.reference import metrics as loops
@@ -259,22 +259,16 @@ def test_meteor_of_li2022_is_english_for_every_language(fake):
     assert arguments[5:] == ["-l", "en", "-norm", "-q"] and hypotheses == "Ja , gut .\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("sys.exit('Exception in thread: out of memory')", "METEOR failed: Exception in thread: out of memory"),
-        ("sys.exit(1)", "METEOR failed: it says nothing"),
-        ("", "METEOR printed no score"),
-    ],
-)
-def test_meteor_that_fails_says_so_in_one_line(fake, body, message):
-    program(fake, "java", body)
-    with pytest.raises(ValueError, match=message):
-        programs.meteor(["a"], ["a"], "de")
+def test_meteor_that_fails_says_so_in_one_line(fake):
+    failures = {"sys.exit('Exception: out of memory')": "METEOR failed: Exception: out", "": "METEOR printed no score"}
+    for body, message in failures.items():
+        program(fake, "java", body)
+        with pytest.raises(ValueError, match=message):
+            programs.meteor(["a"], ["a"], "de")
 
 
 @pytest.mark.skipif(not shutil.which("java"), reason="no Java on the PATH")
-@pytest.mark.parametrize("language", ["de", "cs", "fr", "it", "sv", "pl", "zh"])
+@pytest.mark.parametrize("language", ["de", "cs", "zh"])
 def test_real_meteor_knows_every_choice_of_options(language, monkeypatch):
     """Without the English tables, which load slowly."""
     monkeypatch.setenv("LC_ALL", "C")
@@ -317,16 +311,13 @@ def test_comet_that_lacks_something_says_so(fake):
         programs.comet(["h"], ["r"], ["a"])
 
 
-@pytest.mark.parametrize(
-    ("metric", "package"), [("wer", "jiwer"), ("rouge-l", "pycocoevalcap"), ("cider", "pycocoevalcap")]
-)
-def test_missing_packages_are_named(monkeypatch, metric, package):
-    for name in list(sys.modules):
-        if name.split(".")[0] == package:
+def test_missing_packages_are_named(monkeypatch):
+    for metric, package in (("wer", "jiwer"), ("rouge-l", "pycocoevalcap"), ("cider", "pycocoevalcap")):
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=rf"{package} is not installed; run: pip install .*\[metrics\]"):
-        CATALOGUE[metric].compute(Texts(["a"], ["a"], "de"))
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ValueError, match=rf"{package} is not installed; run: pip install .*\[metrics\]"):
+            CATALOGUE[metric].compute(Texts(["a"], ["a"], "de"))
 
 
 def test_missing_transformers_and_meteor_jar_are_named(monkeypatch, fake):
@@ -406,28 +397,18 @@ def test_command_fails_if_no_metric_can_be_computed(files, fake, capsys):
     assert "WER" in captured.out and len(captured.err.splitlines()) == 1
 
 
-def test_command_prints_the_rest_and_fails_where_sacrebleu_lacks_a_tokenizer(files, monkeypatch, capsys):
-    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    sacrebleu_metric.cache_clear()
-    arguments = ["--ref", files["ref"], "--hyp", files["fair"], "--language", "ja", "--metrics", "bleu,chrf"]
-    assert main(["score", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out.split()[:2] == ["system", "chrF"] and captured.err.startswith("fairseq-diverse score: bleu: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--hyp", "fair", "--metrics", "bleu,blue"], "--metrics blue: not known; choose from bleu, chrf"),
-        (["--hyp", "fair", "--test-metric", "wer"], "--test-metric wer: not one of --metrics bleu,chrf,ter"),
-        (["--system", "fair"], "fair: write NAME=FILE,FILE,..."),
-        (["--system", "a=fair", "a=poor"], "--system a: named twice"),
-        (["--system", "a=fair", "--baseline", "b"], "--baseline b: not one of the systems a"),
-    ],
-)
-def test_command_refuses_what_it_does_not_know(files, capsys, arguments, message):
-    assert score(files, *arguments) == 2
-    assert message in capsys.readouterr().err
+def test_command_refuses_what_it_does_not_know(files, capsys):
+    fair, poor = files["fair"], files["poor"]
+    for arguments, message in (
+        (["--hyp", fair, "--metrics", "bleu,blue"], "--metrics blue: not known; choose from bleu, chrf"),
+        (["--hyp", fair, "--test-metric", "wer"], "--test-metric wer: not one of --metrics bleu,chrf,ter"),
+        (["--system", fair], f"{fair}: write NAME=FILE,FILE,..."),
+        (["--system", f"a={fair}", f"a={poor}"], "--system a: named twice"),
+        (["--system", f"a={fair}", "--baseline", "b"], "--baseline b: not one of the systems a"),
+        (["--system", f"a={fair},{fair}"], "the same file twice; a seed has a file of its own"),
+        (["--system", f"a={fair},{poor}", f"b={poor}", "--test", "randomization"], "--test randomization: is of one"),
+    ):
+        assert score(files, *arguments) == 2 and message in capsys.readouterr().err
 
 
 def test_meteor_alone_has_no_interval_and_no_sentence_test(files, fake, capsys):
@@ -476,25 +457,6 @@ def test_command_shows_seeds_and_tests_them(files, tmp_path, capsys):
     assert (new["delta"], new["p"]) == pytest.approx(seed_difference(values["old"], values["new"]), abs=1e-4)
     assert old["p"] is one["p"] is None and one["bleu_deviation"] is None
     assert f"{new['bleu']:.2f} ± {new['bleu_deviation']:.2f}" in lines[1] and lines[1].split()[-1] == "3"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["a={fair},{fair}"], "the same file twice; a seed has a file of its own"),
-        (["a={fair},{poor}", "b={poor}", "--test", "randomization"], "--test randomization: is of one file a system"),
-    ],
-)
-def test_inputs_without_seeds_are_refused(files, capsys, arguments, message):
-    given = [argument.format(**files) for argument in arguments]
-    assert score(files, "--system", *given) == 2 and message in capsys.readouterr().err
-
-
-def test_a_byte_order_mark_is_not_text(files, tmp_path, capsys):
-    (tmp_path / "mark").write_bytes(b"\xef\xbb\xbf" + Path(files["fair"]).read_bytes())
-    assert score(files, "--hyp", str(tmp_path / "mark"), files["fair"], "--metrics", "bleu,chrf") == 0
-    marked, plain = capsys.readouterr().out.splitlines()[1:3]
-    assert marked.split()[1:] == plain.split()[1:]
 
 
 def test_systems_of_one_file_are_compared_by_sentences(files, capsys):
