@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -86,45 +85,3 @@ def test_killed_and_started_again_it_resumes(tmp_path):
     assert "without a tree" in other
     call(*common, "--out", again)
     assert again.read_text() == whole.read_text() and not parts.exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "language", "model"),
-    [
-        ("dependency", "en", "en_core_web_sm"),
-        ("dependency", "de", "de_core_news_sm"),
-        ("constituency", "en", "benepar_en3"),
-        ("constituency", "de", "benepar_de2"),
-        ("dependency", "en_US", "en_core_web_sm"),
-    ],
-)
-def test_default_models(kind, language, model, tmp_path):
-    (tmp_path / "text").touch()  # no lines, so no model is needed
-    call("--kind", kind, "--language", language, "--input", tmp_path / "text", "--out", tmp_path / "out")
-    assert json.loads((tmp_path / "out.json").read_text())["model"] == model
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--kind", "dependency", "--parser", "benepar"), "--parser benepar: makes no dependency trees; take spacy"),
-        (("--kind", "dependency", "--language", "fi"), "--language fi: no default model of spacy"),
-        (("--kind", "dependency", "--workers", 0), "--workers 0: at least 1 is needed"),
-        (("--kind", "dependency", "--shard", "3/2"), "--shard 3/2: I/N with 1 <= I <= N"),
-        (
-            ("--kind", "dependency", "--model", "no_such_model"),
-            r"--model no_such_model: spaCy cannot load it \(.+\); "
-            "get it with: python -m spacy download no_such_model, or give",
-        ),
-        (
-            ("--kind", "constituency", "--language", "de", "--model", "no_such_model"),
-            r"--model no_such_model: benepar cannot load it \(.+\); "
-            r"get it with: python -c \"import benepar; benepar.download\('no_such_model'\)\", or give",
-        ),
-    ],
-)
-def test_errors_are_one_line(arguments, message, tmp_path):
-    (tmp_path / "text").write_text("a b\n")
-    said = call(*arguments, "--input", tmp_path / "text", "--out", tmp_path / "out", fails=True)
-    assert re.match(f"fairseq-diverse parse: {message}", said.splitlines()[-1]) and "Traceback" not in said
-    assert not (tmp_path / "out").exists()
