@@ -261,7 +261,7 @@ FLAGS = {
     "--language fi": "--language fi: no default model of spacy",
     "--workers 0": "--workers 0: at least 1 is needed",
     "--model nosuch": r"--model nosuch: spaCy cannot load it \(.+\); get it with: python -m spacy download no",
-    "--kind constituency --language de --model nosuch": r"--model nosuch: benepar cannot load it \(.+\); get it with: p",
+    "--kind constituency --model nosuch": r"--model nosuch: benepar cannot load it \(.+\); get it with: python -c",
 }
 
 
