@@ -30,6 +30,7 @@ from benchmarks.fake_cuda import fake_cuda, move
 from fairseq_diverse.attention import kernels
 from fairseq_diverse.attention.kernels import launching
 from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import Measurement
 
 SIZES = Path(__file__).resolve().parents[1] / "configs/size"
 WORDS = 32_000
@@ -355,17 +356,17 @@ def count_attention(
         )
         source = encoded if cross else x
         padding = torch.empty(sentences, length, dtype=torch.bool, device="cuda")
-        given = {"key_padding_mask": padding, "query_padding_mask": padding, "need_weights": False, "static_kv": cross}
-        given["terms"] = tuple(filter(None, system.terms.split(",")))
+        given = {"key_padding_mask": padding, "query_padding_mask": padding}
+        given["measurement"] = Measurement(tuple(filter(None, system.terms.split(","))))
         if component == "decoder":
             given["attn_mask"] = torch.empty(length, length, dtype=dtype, device="cuda")
         if model.encoder.plan.trees:
             given["relations"] = relate(_fake(trees), model.encoder.plan.trees)
-        if (carry := attention.attend(x, source, source, **given).carry) is not None:
-            given["previous"] = torch.empty_like(carry).requires_grad_()
+        carry = attention.attend(x, source, source, **given).carry
+        given["carried"] = {name: torch.empty_like(tensor).requires_grad_() for name, tensor in carry.items()}
         with Counting() as mode:
             out = attention.attend(x, source, source, **given)
-            ends = [end for end in (out.value, out.agreement, out.carry) if end is not None]
+            ends = [end for end in (out.value, out.agreement, *out.carry.values()) if end is not None]
             edges = [get_gradient_edge(end) for end in ends]
             like = [torch.empty(end.shape, dtype=end.dtype, device="meta") for end in ends]
             del out, ends, carry  # what the next layer keeps of them is its own

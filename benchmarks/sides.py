@@ -22,7 +22,6 @@ from torch import Tensor
 import fairseq_diverse
 from benchmarks import naive
 from benchmarks.harness import Sample, kept_for_backward, peak_of_cuda, timed
-from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.functional import agreement, routing
 from fairseq_diverse.criterions.with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
@@ -31,6 +30,7 @@ from fairseq_diverse.criterions.with_disagreement import (
 from fairseq_diverse.data.trees import EVERYTHING_RELATED
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.rows import Row
+from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.testing.models import dictionary
 
@@ -303,7 +303,7 @@ def talking_attention(name: str, size: Size) -> tuple[Any, Callable[[Tensor, Ten
 
     def attend(x: Tensor, valid: Tensor) -> Tensor:
         x = x.transpose(0, 1)
-        return ours.attend(x, x, x, key_padding_mask=~valid, need_weights=False).value.transpose(0, 1)
+        return ours.attend(x, x, x, key_padding_mask=~valid).value.transpose(0, 1)
 
     return ours, attend
 

@@ -1,5 +1,6 @@
 """Attention-augmented ResNets (Bello et al., 2019) with evolving attention between their maps (Wang et al., 2021)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from fairseq_diverse import attention as core
 
 Maps = dict[int, Tensor]  # (B, H, T, T) weights by layer
+Carry = Mapping[str, Tensor]  # by mechanism, what an attention hands to the next one
 
 
 class Size(NamedTuple):
@@ -95,11 +97,11 @@ class AugmentedConv(nn.Module):
         widths = dict.fromkeys(("qdim", "kdim", "vdim"), inputs)
         self.attention = core.StandaloneAttention(values, size.heads, mechanisms=mechanisms, layer=layer, **widths)
 
-    def forward(self, x: Tensor, carry: Tensor | None, maps: Maps | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, carry: Carry, maps: Maps | None) -> tuple[Tensor, Carry]:
         """(B, channels, R', C') and the carry of the attention before -> (B, out, R, C) and carry."""
         convolved, seen = self.conv(x), self.pool(x)
         pixels = seen.flatten(2).transpose(1, 2)  # (B, T, channels)
-        previous = carry if carry is not None and carry.size(-1) == pixels.size(1) else None  # of this resolution
+        previous = {name: one for name, one in carry.items() if one.size(-1) == pixels.size(1)}  # of this resolution
         attended = self.attention.attend(pixels, pixels, pixels, need_weights=maps is not None, previous=previous)
         if maps is not None:
             maps[self.layer] = attended.weights
@@ -131,7 +133,7 @@ class Block(nn.Module):
         if (inputs, step) != (self.out, 1):
             self.shortcut.extend([nn.Conv2d(inputs, self.out, 1, step, bias=False), nn.BatchNorm2d(self.out)])
 
-    def forward(self, x: Tensor, carry: Tensor | None, maps: Maps | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, carry: Carry, maps: Maps | None) -> tuple[Tensor, Carry]:
         """Without attention, the carry passes through."""
         inner = x
         for number, (convolution, norm) in enumerate(self.layers):
@@ -182,7 +184,7 @@ class ResNet(nn.Module):
         Args:
             maps: gets the weights of each attention. Layers are counted as in the name ResNet-34; the stem is layer 1.
         """
-        x, carry = self.stem(pictures), None
+        x, carry = self.stem(pictures), {}
         for block in chain(*self.stages):
             x, carry = block(x, carry, maps)
         return self.classifier(x.mean((2, 3)))

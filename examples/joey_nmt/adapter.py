@@ -33,14 +33,14 @@ class Call:
         causal: which of the two it is.
         query_padding: (B, T), True at padding.
         measured: component -> values of disagreement, a (K,) tensor of each attention; None = not measured.
-        carry: (B, H, T, S) what evolving attention hands to the next layer of the encoder.
+        carry: what mechanisms hand to the next layer, by name; such as evolving attention's (B, H, T, S).
     """
 
     mask: Tensor
     causal: bool = False
     query_padding: Tensor | None = None
     measured: dict[str, list[Tensor]] | None = None
-    carry: Tensor | None = field(default=None, repr=False)
+    carry: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
 
 class DiverseAttention(nn.Module):
@@ -75,8 +75,7 @@ class DiverseAttention(nn.Module):
         )
         if output.agreement is not None and call.measured is not None:
             call.measured.setdefault(self.component, []).append(output.agreement)
-        if output.carry is not None:
-            call.carry = output.carry
+        call.carry = output.carry
         return output.value, output.weights.mean(1) if return_weights and output.weights is not None else None
 
 

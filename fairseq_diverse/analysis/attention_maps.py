@@ -12,7 +12,8 @@ from torch import Tensor
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.host.programs import generation_settings
-from fairseq_diverse.models.diverse_transformer import AttentionMaps, DiverseTransformerModel, attentions_at
+from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, attentions_at
+from fairseq_diverse.models.extras import AttentionMaps
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import new_figure

@@ -1,4 +1,4 @@
-"""Multi-head attention with mechanisms; only ``fairseq_attention`` needs fairseq, the rest torch alone."""
+"""Multi-head attention with mechanisms; it needs torch alone."""
 
 from fairseq_diverse.attention import mechanisms
 from fairseq_diverse.attention.mechanism import (

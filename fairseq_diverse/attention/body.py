@@ -1,6 +1,6 @@
 """The body of an attention: the order of the stages, from projected queries, keys and values to head outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,19 +11,27 @@ from fairseq_diverse.attention.functional.agreement import agreement
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_logits, masked_softmax
 from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, AttentionShape, Mechanism
 from fairseq_diverse.attention.plan import Placed
+from fairseq_diverse.attention.request import Measurement
 from fairseq_diverse.support.errors import UserError
 
 # stages that a mechanism with stage "attention" skips
 SKIPPED = ("select", "bias", "logits", "normalize", "weights", "output_bias", "attention")
+# head outputs (B, H, T, D), or wider if a mechanism widens them, the map (B, H, T, S), and the agreement (K,)
+StagesOutput = tuple[Tensor, Tensor | None, Tensor | None]
 OF_ONE = ("select", "normalize", "combine")  # stages that only one mechanism of an attention can have
 
 
-class BodyOutput(NamedTuple):
-    """Result of the stages, before the heads are combined."""
+class AttentionOutput(NamedTuple):
+    """Result of one attention."""
 
-    heads: Tensor  # (B, H, T, D), or wider if a mechanism widens it
-    weights: Tensor | None  # (B, H, T, S); None if no map was computed
-    agreement: Tensor | None  # (K,) one value per disagreement term
+    value: Any  # a tensor, shaped as the query; None in what a layer returns, which has its own output
+    weights: Tensor | None = None  # (B, H, T, S) straight after the softmax
+    agreement: Tensor | None = None  # (K,) one value per disagreement term
+    redundant: Tensor | None = None  # (B, H) bool, only with --enliven
+    heads: Tensor | None = None  # (B, H, T, D) before they are combined; only with ``inside``
+    plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k / sqrt(D))); only with ``inside``
+    loss: Tensor | None = None  # () the sum of the mechanisms' ``add_loss``
+    carry: Mapping[str, Tensor] = {}  # by mechanism, for the next layer; such as evolving attention's (B, H, T, S)
 
 
 def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[list[Mechanism], AttentionShape]:
@@ -61,6 +69,11 @@ def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[l
 class StagedBody:
     """The stages of an attention; a mixin for a module with the projections."""
 
+    batch_first: bool  # whether the input is (B, T, C), not (T, B, C)
+    num_heads: int
+    q_proj: Any
+    k_proj: Any
+    v_proj: Any
     out_proj: Any
     children: Any  # of the module
 
@@ -99,31 +112,56 @@ class StagedBody:
         """The mechanisms with this stage, in order."""
         return [getattr(self, key) for key in self.stage_keys[name]]
 
-    def run_stages(self, context: AttentionContext, need_weights: bool, terms: tuple[str, ...] = ()) -> BodyOutput:
+    def split_heads(self, x: Tensor, heads: int) -> Tensor:
+        """(T, B, ``heads`` D), or (B, T, ``heads`` D) with ``batch_first``, -> (B, ``heads``, T, D)."""
+        x = x.unflatten(-1, (heads, x.size(-1) // heads))
+        return x.transpose(1, 2) if self.batch_first else x.permute(1, 2, 0, 3)
+
+    def answer(self, context: AttentionContext, measurement: Measurement) -> AttentionOutput:
+        """Everything after the projections of queries, keys and values."""
+        context.k, context.v = (_repeat_heads(x, self.num_heads) for x in (context.k, context.v))
+        plain_weights = None
+        if measurement.inside:
+            logits = context.q.detach() @ context.k.detach().transpose(-1, -2)
+            plain_weights = masked_softmax(logits, context.allowed)
+        heads, weights, figures = self.run_stages(context, measurement)
+        order = (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)
+        return AttentionOutput(
+            self.combine_heads(heads.permute(order).flatten(2)),
+            weights if measurement.weights else None,
+            figures,
+            context.selected,
+            heads if measurement.inside else None,
+            plain_weights,
+            context.loss,
+            context.carries,
+        )
+
+    def run_stages(self, context: AttentionContext, measurement: Measurement) -> StagesOutput:
         """Everything between the projections.
 
         The map of weights is computed only if a stage or the caller needs it; otherwise torch's fused kernel runs.
         """
         for mechanism in self.stage("qkv"):
-            context.q, context.k, context.v = mechanism.qkv(context)
+            context.q, context.k, context.v = mechanism.qkv(context.of(mechanism))
         q, k, v = context.q, context.k, context.v
-        replacing = self.stage("attention")
-        need_weights = need_weights or "position" in terms
+        replacing, terms = self.stage("attention"), measurement.terms
+        need_weights = measurement.weights or "position" in terms
         explicit = need_weights or self.needs_map
 
         bias_of: dict[bool, Any] = {True: None, False: context.mask_bias}  # by: is the mechanism gated?
         for mechanism in self.stage("bias"):
-            gated, term = mechanism.name in self.gated_mechanisms, mechanism.bias(context)
+            gated, term = mechanism.name in self.gated_mechanisms, mechanism.bias(context.of(mechanism))
             bias_of[gated] = term if bias_of[gated] is None else bias_of[gated] + term
         logits = q @ k.transpose(-1, -2) if not replacing and (explicit or self.stage_keys["select"]) else None
         for mechanism in self.stage("select"):
-            context.selected = mechanism.select(logits, context)  # (B, H)
+            context.selected = mechanism.select(logits, context.of(mechanism))  # (B, H)
         bias = None if bias_of[True] is None else _where_selected(bias_of[True], 0, context)
         if bias_of[False] is not None:
             bias = bias_of[False] if bias is None else bias + bias_of[False]  # broadcast to (B, H, T, S)
         context.visible = context.allowed
         for mechanism in self.stage("visible"):
-            seen = mechanism.visible(context)
+            seen = mechanism.visible(context.of(mechanism))
             seen = _where_selected(seen, True, context) if mechanism.name in self.gated_mechanisms else seen
             context.visible = attend_somewhere(seen if context.visible is None else seen & context.visible)
 
@@ -133,7 +171,7 @@ class StagedBody:
                 raise UserError(f"--disagreement position: {replacing[0].name} has no map per head; leave the term out")
             if context.mask_bias is not None and bool(context.mask_bias.any()):
                 raise UserError(f"attn_mask: {replacing[0].name} adds no numbers to its logits; give a boolean mask")
-            heads, weights = replacing[0].attention(context, need_weights)
+            heads, weights = replacing[0].attention(context.of(replacing[0]), need_weights)
         elif not explicit:
             mask = context.visible if bias is None else additive_mask(bias, context.visible).type_as(q)
             mask = mask[None] if mask is not None and mask.dim() == 1 else mask  # the kernel wants (T, S)
@@ -142,30 +180,30 @@ class StagedBody:
             assert logits is not None
             logits = logits if bias is None else logits + bias
             for mechanism in self.stage("logits"):
-                logits = mechanism.logits(logits, context)
+                logits = mechanism.logits(logits, context.of(mechanism))
             if normalizing := self.stage("normalize"):
-                weights = normalizing[0].normalize(masked_logits(logits, context.visible), context)
+                weights = normalizing[0].normalize(masked_logits(logits, context.visible), context.of(normalizing[0]))
             else:
                 weights = masked_softmax(logits, context.visible)
             mixed = weights
             for mechanism in self.stage("weights"):
-                mixed = mechanism.weights(mixed, context)
+                mixed = mechanism.weights(mixed, context.of(mechanism))
             dropped = F.dropout(mixed.type_as(v), context.dropout) if context.dropout else mixed.type_as(v)
             heads = dropped @ v  # (B, H, T, D)
             for mechanism in self.stage("output_bias"):
-                term = mechanism.output_bias(dropped, context)
+                term = mechanism.output_bias(dropped, context.of(mechanism))
                 heads = heads + (_where_selected(term, 0, context) if mechanism.name in self.gated_mechanisms else term)
 
         for mechanism in self.stage("heads"):
-            heads = mechanism.heads(heads, context)
+            heads = mechanism.heads(heads, context.of(mechanism))
         figures = None
         if terms:
             signed = replacing or self.stage_keys["normalize"]  # a softmax is never negative
             maps = weights.abs() if signed and weights is not None and "position" in terms else weights
             figures = agreement(terms, context.v, heads, maps, context.valid_keys, context.valid_queries)
         for mechanism in self.stage("gate"):
-            heads = mechanism.gate(heads, context)
-        return BodyOutput(heads, weights, figures)
+            heads = mechanism.gate(heads, context.of(mechanism))
+        return heads, weights, figures
 
     def combine_heads(self, heads: Tensor) -> Tensor:
         """(..., H D) concatenated heads -> (..., C)."""
@@ -174,7 +212,7 @@ class StagedBody:
         return self.out_proj(heads.contiguous())  # else torch would add the bias in a launch of its own
 
 
-def repeat_heads(x: Tensor, heads: int) -> Tensor:
+def _repeat_heads(x: Tensor, heads: int) -> Tensor:
     """(B, h, S, D) -> (B, ``heads``, S, D): each of the h heads serves heads / h heads that follow each other."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
 

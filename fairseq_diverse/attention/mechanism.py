@@ -103,6 +103,15 @@ class AttentionShape:
         """Factor of the queries: 1 / sqrt(Dk)."""
         return float((self.key_width or 1) ** -0.5)
 
+    def projections(self, key_input: int, value_input: int) -> dict[str, tuple[int, int]]:
+        """Widths of the input and the output of each projection, given those of the inputs of keys and values."""
+        return {
+            "q_proj": (self.query_width, self.heads * self.key_width),
+            "k_proj": (key_input, self.key_heads * self.key_width),
+            "v_proj": (value_input, self.key_heads * self.head_width),
+            "out_proj": (self.out_width, self.width),
+        }
+
     @classmethod
     def of(cls, component: str, layer: int, width: int, heads: int) -> Self:
         """The attention without mechanisms."""
@@ -126,14 +135,14 @@ class AttentionContext:
         allowed: (B or 1, 1, T or 1, S) bool, True where padding and causality let a query see a key; None = everywhere.
             A query without an allowed key sees all keys.
         relations: relations from the source trees, for settings with ``trees``.
-        previous: the ``carry`` of the same component in the layer below; None in the first layer.
+        carried: by the name of a mechanism, what it carries from the same component of the layer below.
         memory: tensors (B, ...) by key that mechanisms keep between decoding steps, reordered with the beams; None in
             a full pass.
 
     Set by stages (assigning another field has no effect):
         selected: (B, H) bool, the heads that get the gated mechanisms; None = all.
         visible: ``allowed`` combined with the hard masks of mechanisms.
-        carry: a tensor for the same component in the next layer; only one mechanism of a component may set it.
+        carry: a tensor that the mechanism gives to itself in the next layer of the same component.
         loss: (), the sum of all ``add_loss`` values; the model returns it to the criterion.
     """
 
@@ -147,13 +156,34 @@ class AttentionContext:
     query_padding: Tensor | None = None
     allowed: Tensor | None = None
     relations: Relations | None = None
-    previous: Tensor | None = None
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
     memory: dict[str, Tensor] | None = None
     mask_bias: Tensor | None = None
     selected: Tensor | None = None
     visible: Tensor | None = None
-    carry: Tensor | None = None
     loss: Tensor | None = None
+    running: str = ""  # the mechanism whose stage runs
+
+    def __post_init__(self) -> None:
+        self.carries = dict(self.carried)  # for the next layer
+
+    def of(self, mechanism: "Mechanism") -> Self:
+        """The context for a stage of this mechanism."""
+        self.running = mechanism.name
+        return self
+
+    @property
+    def previous(self) -> Tensor | None:
+        """The ``carry`` of this mechanism in the last layer that set it; None in the first one."""
+        return self.carried.get(self.running)
+
+    @property
+    def carry(self) -> Tensor | None:
+        return self.carries.get(self.running)
+
+    @carry.setter
+    def carry(self, value: Tensor) -> None:
+        self.carries[self.running] = value
 
     def add_loss(self, value: Tensor) -> None:
         """Add a scalar loss term of this attention; a criterion can add it to its loss.

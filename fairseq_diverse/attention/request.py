@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairseq_diverse.attention.functional.agreement import CENTRED
 from fairseq_diverse.attention.placements import Layers, Placement, resolve_placement
@@ -27,6 +28,14 @@ def check_terms(terms: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Raise ``UserError`` for an unknown term."""
     if not all(term in known for term in terms):
         raise UserError(f"terms {terms!r}: give a tuple of {', '.join(known)}")
+
+
+class Measurement(NamedTuple):
+    """What one attention returns besides its output."""
+
+    terms: tuple[str, ...] = ()  # disagreement terms, of ``MEASURED``
+    weights: bool = False  # the map of each head
+    inside: bool = False  # head outputs, and the weights without any mechanism
 
 
 @dataclass(frozen=True)
@@ -86,14 +95,10 @@ class ResolvedRequest:
     inside: Placement
     alignment: bool = True
 
-    def terms_at(self, component: str, layer: int) -> tuple[str, ...]:
-        return self.terms if layer in self.on.get(component, ()) else ()
-
-    def wants_weights(self, component: str, layer: int) -> bool:
-        return layer in self.weights.get(component, ())
-
-    def wants_inside(self, component: str, layer: int) -> bool:
-        return layer in self.inside.get(component, ())
+    def at(self, component: str, layer: int) -> Measurement:
+        """The part of one attention."""
+        terms = self.terms if layer in self.on.get(component, ()) else ()
+        return Measurement(terms, *(layer in where.get(component, ()) for where in (self.weights, self.inside)))
 
 
 @dataclass(frozen=True)

@@ -3,31 +3,21 @@
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.body import StagedBody, build_mechanisms, repeat_heads
+from fairseq_diverse.attention.body import AttentionOutput, StagedBody, build_mechanisms
 from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.attention.request import MEASURED, check_terms
+from fairseq_diverse.attention.request import MEASURED, Measurement, check_terms
 from fairseq_diverse.support.errors import UserError
 
 HIDDEN = -1e4  # what is added to the logits of hidden keys: -inf, the least number of a type, or such a number
-
-
-class StandaloneOutput(NamedTuple):
-    """Result of ``StandaloneAttention.attend``."""
-
-    value: Tensor  # (B, T, C)
-    weights: Tensor | None  # (B, H, T, S)
-    agreement: Tensor | None  # (K,) one value per disagreement term
-    carry: Tensor | None  # from a mechanism to the next layer, such as evolving attention's logits (B, H, T, S)
-    loss: Tensor | None  # () the sum of the mechanisms' ``add_loss``
 
 
 class StandaloneAttention(StagedBody, nn.Module):
@@ -70,32 +60,16 @@ class StandaloneAttention(StagedBody, nn.Module):
         nn.Module.__init__(self)
         if num_heads < 1 or embed_dim % num_heads:
             raise UserError(f"num_heads {num_heads}: must divide embed_dim {embed_dim}")
-        args, mechanisms = Namespace(), mechanisms or {}
-        if not isinstance(mechanisms, Mapping):
-            raise UserError(f"mechanisms {mechanisms!r}: give a dictionary, name -> settings")
-        for name, settings in mechanisms.items():
-            if name not in MECHANISMS:
-                raise UserError(f"mechanisms: {name!r} is not one of {', '.join(MECHANISMS)}")
-            if not isinstance(settings, Mapping):
-                raise UserError(f"mechanisms: {name} {settings!r}: give a dictionary of its settings")
-            if "on" in settings:
-                raise UserError(f"mechanisms: {name} has 'on'; leave it out, component and layer are its place")
-            for field, value in {**settings, "on": f"{component}:{layer}"}.items():
-                if field not in MECHANISMS[name].Settings.__dataclass_fields__:
-                    raise UserError(f"mechanisms: {name} has no setting {field!r}")
-                setattr(args, attribute_name(name, field), value)
-            if not (its := read_settings(args, name)).active and its.switch not in settings:
-                raise UserError(f"mechanisms: {name} is off without {its.switch!r}; give one, or leave {name} out")
-        plan = AttentionPlan(args, {component: Component(layer, embed_dim, num_heads)})
+        plan = AttentionPlan(
+            _flags(mechanisms or {}, f"{component}:{layer}"), {component: Component(layer, embed_dim, num_heads)}
+        )
         before = replace(plan.shape(component, layer), query_width=qdim or embed_dim)
         built, shape = build_mechanisms(plan.at(component, layer), before)
         self.embed_dim, self.num_heads, self.dropout, self.trees = embed_dim, num_heads, dropout, plan.trees
-        self.scale = shape.scale
-        self.key_heads = shape.key_heads
-        self.k_proj = nn.Linear(kdim or embed_dim, self.key_heads * shape.key_width, bias)
-        self.v_proj = nn.Linear(vdim or embed_dim, self.key_heads * shape.head_width, bias)
-        self.q_proj = nn.Linear(shape.query_width, num_heads * shape.key_width, bias)
-        self.out_proj = nn.Linear(shape.out_width, embed_dim, bias)
+        self.scale, self.key_heads = shape.scale, shape.key_heads
+        widths = shape.projections(kdim or embed_dim, vdim or embed_dim)
+        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
+            setattr(self, name, nn.Linear(*widths[name], bias))
         same_width = {kdim, vdim, qdim} <= {None, embed_dim}
         for projection in (self.k_proj, self.v_proj, self.q_proj):
             nn.init.xavier_uniform_(projection.weight, gain=2**-0.5 if same_width else 1.0)
@@ -124,7 +98,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         if is_causal and attn_mask is None:
             raise UserError("is_causal=True only says that attn_mask is causal; give attn_mask, too")
         output = self.attend(query, key, value, key_padding_mask, need_weights, attn_mask)
-        weights = output.weights if need_weights else None
+        weights = output.weights
         return output.value, weights.mean(1) if weights is not None and average_attn_weights else weights
 
     def attend(
@@ -139,8 +113,8 @@ class StandaloneAttention(StagedBody, nn.Module):
         query_padding_mask: Tensor | None = None,
         terms: tuple[str, ...] = (),
         trees: Tensor | None = None,
-        previous: Tensor | None = None,
-    ) -> StandaloneOutput:
+        previous: Mapping[str, Tensor] | None = None,
+    ) -> AttentionOutput:
         """As ``forward``, with additional inputs and results for mechanisms.
 
         Args:
@@ -153,12 +127,47 @@ class StandaloneAttention(StagedBody, nn.Module):
                 logits. -inf and numbers of at most -10,000 count as True.
             terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
             trees: (B, T, 5) integers, see ``relate``; for mechanisms that need trees.
-            previous: the ``carry`` that the layer below returned.
+            previous: the ``carry`` that the layer below returned; it has the tensors of each mechanism.
 
         Raises:
             UserError: missing trees, an unknown term, a tensor or mask of a wrong shape, a mask of integers, or
                 different numbers of keys and values.
         """
+        self._check(query, key, value, terms, trees)
+        batch, queries, keys = *query.shape[:2], key.size(1)
+        _check_shape("key_padding_mask", key_padding_mask, (batch, keys))
+        _check_shape("query_padding_mask", query_padding_mask, (batch, queries))
+        each = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
+        _check_shape("attn_mask", attn_mask, (queries, keys), *each)
+        padding, bias = _split("key_padding_mask", key_padding_mask)
+        padded_queries, _ = _split("query_padding_mask", query_padding_mask)
+        hidden, added = _split("attn_mask", attn_mask)
+        allowed = None if padding is None else ~padding[:, None, None]
+        bias = None if bias is None else bias[:, None, None]
+        if hidden is not None:
+            seen = ~_by_head(hidden, batch, self.num_heads)
+            allowed = seen if allowed is None else seen & allowed
+        if added is not None:
+            added = _by_head(added, batch, self.num_heads)
+            bias = added if bias is None else added + bias
+        context = AttentionContext(
+            query,
+            self.split_heads(self.q_proj(query), self.num_heads) * self.scale,
+            self.split_heads(self.k_proj(key), self.key_heads),
+            self.split_heads(self.v_proj(value), self.key_heads),
+            self.scale,
+            self.dropout if self.training else 0.0,
+            padding,
+            padding if padded_queries is None and query is key else padded_queries,
+            None if allowed is None else attend_somewhere(allowed),
+            relate(trees, self.trees) if trees is not None else None,
+            previous or {},
+            mask_bias=bias,
+        )
+        return self.answer(context, Measurement(terms, need_weights))
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor, terms: tuple[str, ...], trees: Tensor | None) -> None:
+        """Raise ``UserError`` for what ``attend`` does not take, besides masks."""
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.dim() != 3:
                 raise UserError(f"{name} {(*x.shape,)}: must have three dimensions, sentences, positions and width")
@@ -168,49 +177,27 @@ class StandaloneAttention(StagedBody, nn.Module):
         if self.trees and trees is None:
             raise UserError(f"this attention needs {' and '.join(self.trees)} trees; call attend(..., trees=...)")
         check_terms(terms, MEASURED)
-        batch, queries, keys = *query.shape[:2], key.size(1)
-        _check_shape("key_padding_mask", key_padding_mask, (batch, keys))
-        _check_shape("query_padding_mask", query_padding_mask, (batch, queries))
-        of_sentences = [(size, queries, keys) for size in (batch, batch * self.num_heads)]
-        _check_shape("attn_mask", attn_mask, (queries, keys), *of_sentences)
-        q, k, v = (
-            repeat_heads(
-                projection(x).unflatten(-1, (heads, projection.out_features // heads)).transpose(1, 2), self.num_heads
-            )
-            for projection, x, heads in (
-                (self.q_proj, query, self.num_heads),
-                (self.k_proj, key, self.key_heads),
-                (self.v_proj, value, self.key_heads),
-            )
-        )
-        padding, bias = _split("key_padding_mask", key_padding_mask)
-        padded_queries, _ = _split("query_padding_mask", query_padding_mask)
-        hidden, added = _split("attn_mask", attn_mask)
-        allowed = None if padding is None else ~padding[:, None, None]
-        bias = None if bias is None else bias[:, None, None]
-        if hidden is not None:
-            seen = ~_by_head(hidden, len(q), self.num_heads)
-            allowed = seen if allowed is None else seen & allowed
-        if added is not None:
-            added = _by_head(added, len(q), self.num_heads)
-            bias = added if bias is None else added + bias
-        context = AttentionContext(
-            query,
-            q * self.scale,
-            k,
-            v,
-            self.scale,
-            self.dropout if self.training else 0.0,
-            padding,
-            padding if padded_queries is None and query is key else padded_queries,
-            None if allowed is None else attend_somewhere(allowed),
-            relate(trees, self.trees) if trees is not None else None,
-            previous,
-            mask_bias=bias,
-        )
-        heads, weights, agreement = self.run_stages(context, need_weights, terms)
-        value = self.combine_heads(heads.transpose(1, 2).flatten(2))
-        return StandaloneOutput(value, weights, agreement, context.carry, context.loss)
+
+
+def _flags(mechanisms: Mapping[str, Mapping[str, Any]], place: str) -> Namespace:
+    """The settings of mechanisms at a place, as parsed arguments."""
+    args = Namespace()
+    if not isinstance(mechanisms, Mapping):
+        raise UserError(f"mechanisms {mechanisms!r}: give a dictionary, name -> settings")
+    for name, settings in mechanisms.items():
+        if name not in MECHANISMS:
+            raise UserError(f"mechanisms: {name!r} is not one of {', '.join(MECHANISMS)}")
+        if not isinstance(settings, Mapping):
+            raise UserError(f"mechanisms: {name} {settings!r}: give a dictionary of its settings")
+        if "on" in settings:
+            raise UserError(f"mechanisms: {name} has 'on'; leave it out, component and layer are its place")
+        for field, value in {**settings, "on": place}.items():
+            if field not in MECHANISMS[name].Settings.__dataclass_fields__:
+                raise UserError(f"mechanisms: {name} has no setting {field!r}")
+            setattr(args, attribute_name(name, field), value)
+        if not (its := read_settings(args, name)).active and its.switch not in settings:
+            raise UserError(f"mechanisms: {name} is off without {its.switch!r}; give one, or leave {name} out")
+    return args
 
 
 def _check_shape(name: str, mask: Tensor | None, *shapes: tuple[int, ...]) -> None:

@@ -20,7 +20,6 @@ from fairseq_diverse.models.diverse_transformer import (
     check_heads,
     layer_counts,
     make_plan,
-    mean_agreement,
 )
 from fairseq_diverse.models.layers import add_layer_flags, check_compile_layers, compile_layers
 from fairseq_diverse.support.errors import UserError
@@ -195,7 +194,7 @@ class DiverseClassifier(BaseFairseqModel):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             encoded = self.encoder(tokens[:, : int(lengths.max())], src_lengths=lengths, request=request)
         x = encoded["encoder_out"][0].transpose(0, 1)  # (B, T, C)
-        return self.pooling(x, ~encoded["encoder_padding_mask"][0]), mean_agreement([encoded["agreement"]], request, x)
+        return self.pooling(x, ~encoded["encoder_padding_mask"][0]), encoded["extras"].results(request, x)["agreement"]
 
 
 def _refuse_trees(plan: AttentionPlan) -> None:

@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import BaseFairseqModel, register_model
@@ -17,16 +16,15 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.fairseq_attention import IncrementalState
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
+from fairseq_diverse.models.attention import IncrementalState
+from fairseq_diverse.models.extras import Extras, Loop
 from fairseq_diverse.models.layers import (
-    DecoderLayerOutput,
     DiverseDecoderLayer,
     DiverseEncoderLayer,
-    EncoderLayerOutput,
     add_layer_flags,
     check_compile_layers,
     compile_layers,
@@ -37,9 +35,6 @@ from fairseq_diverse.support.errors import UserError, exit_with
 logger = logging.getLogger(__name__)
 
 CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # they do not read extra["attn"]
-
-AttentionMaps = dict[tuple[str, int], Tensor]
-Inside = dict[tuple[str, int], tuple[Tensor, Tensor]]  # head outputs (B, H, T, D), plain weights (B, H, T, S)
 
 
 def layer_counts(cfg: Any) -> dict[str, int]:
@@ -81,15 +76,9 @@ def check_heads(args: Any, sides: Sequence[str] = ("encoder", "decoder")) -> Non
             raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
 
 
-def mean_agreement(measured: Sequence[list[Tensor]], request: ResolvedRequest, like: Tensor) -> Tensor:
-    """(K,) the agreement by term: mean over the layers of each component that ran, then over components.
-
-    Args:
-        measured: (K,) values of the layers, by component.
-        request: gives the terms; if no layer was measured, every term is 0.
-    """
-    components = [torch.stack(layers).mean(0) for layers in measured if layers]
-    return torch.stack(components).mean(0) if components else torch.zeros(len(request.terms), device=like.device)
+def resolve(request: AttentionRequest | None, cfg: Any) -> ResolvedRequest:
+    """The request for a model of this configuration."""
+    return NOTHING if request is None else request.resolve(layer_counts(cfg), attention_heads(cfg))
 
 
 class DiverseEncoder(TransformerEncoderBase):
@@ -114,10 +103,7 @@ class DiverseEncoder(TransformerEncoderBase):
         source_trees: Tensor | None = None,
         request: ResolvedRequest = NOTHING,
     ) -> dict[str, Any]:
-        """As fairseq's encoder.
-
-        The result also has ``agreement`` (one (K,) tensor per measured layer), ``maps``, ``inside``, ``losses``, and
-        ``redundant`` (with --enliven: layer -> (B, H), True at redundant heads).
+        """As fairseq's encoder; the result also has ``extras``, what ``request`` asks for.
 
         Args:
             source_trees: (B, T, 5) integers, see ``relate``; ignored by a model without syntax.
@@ -133,62 +119,17 @@ class DiverseEncoder(TransformerEncoderBase):
                     "translation_with_syntax; for new text use fairseq-diverse translate"
                 )
             relations = relate(source_trees, self.plan.trees)
-        padding = src_tokens.eq(self.padding_idx)  # (B, T)
-        has_pads = padding.any()
-        key_padding = padding if has_pads else None
-        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
-        x = x * (1 - padding.unsqueeze(-1).type_as(x) * has_pads.type_as(x))
-        x = x.transpose(0, 1)  # (T, B, C)
+        extras = Extras.none()
 
-        states = [x] if return_all_hiddens else []
-        agreement: list[Tensor] = []
-        maps: AttentionMaps = {}
-        redundant: dict[int, Tensor] = {}
-        inside: Inside = {}
-        losses: dict[tuple[str, int], Tensor] = {}
-        carry = None
-        for layer in self.layers:
-            out = EncoderLayerOutput(
-                *layer(
-                    x,
-                    encoder_padding_mask=key_padding,
-                    terms=request.terms_at("encoder", layer.number),
-                    need_head_weights=request.wants_weights("encoder", layer.number),
-                    relations=relations,
-                    previous=carry,
-                    inside=request.wants_inside("encoder", layer.number),
-                )
-            )
-            x = out.x
-            carry = carry if out.carry is None else out.carry
-            if return_all_hiddens:
-                states.append(x)
-            if out.agreement is not None:
-                agreement.append(out.agreement)
-            if out.weights is not None:
-                maps["encoder", layer.number] = out.weights
-            if out.redundant is not None:
-                redundant[layer.number] = out.redundant
-            if out.heads is not None and out.plain_weights is not None:
-                inside["encoder", layer.number] = out.heads, out.plain_weights
-            if out.loss is not None:
-                losses["encoder", layer.number] = out.loss
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        return {
-            "encoder_out": [x],  # (T, B, C)
-            "encoder_padding_mask": [padding],
-            "encoder_embedding": [embedding],  # (B, T, C)
-            "encoder_states": states,
-            "fc_results": [None] * max(0, len(states) - 1),
-            "src_tokens": [],
-            "src_lengths": [(~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()],
-            "agreement": agreement,
-            "maps": maps,
-            "redundant": redundant,
-            "inside": inside,
-            "losses": losses,
-        }
+        def run(layer: Any, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
+            measurement, carried = request.at("encoder", layer.number), extras.carried["encoder"]
+            x, attentions = layer(x, encoder_padding_mask, measurement, relations, carried)
+            extras.add("encoder", layer.number, attentions["encoder"])
+            return x
+
+        loop: Any = Loop(self, run)
+        given = src_tokens, src_lengths, return_all_hiddens, token_embeddings
+        return {**TransformerEncoderBase.forward_scriptable(loop, *given), "extras": extras}
 
 
 class DiverseDecoder(TransformerDecoderBase):
@@ -218,8 +159,7 @@ class DiverseDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's decoder; the second result also has ``agreement``, ``maps``, ``inside`` and ``losses``
-        (see ``DiverseEncoder``)."""
+        """As fairseq's decoder; the second result also has ``extras``, what ``request`` asks for."""
         x, extra = self.extract_features(
             prev_output_tokens,
             encoder_out,
@@ -242,93 +182,47 @@ class DiverseDecoder(TransformerDecoderBase):
         request: ResolvedRequest = NOTHING,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As in fairseq, without TorchScript support."""
-        encoded = padding = None
-        if encoder_out is not None and encoder_out["encoder_out"]:
-            encoded = encoder_out["encoder_out"][0]
-        if encoder_out is not None and encoder_out["encoder_padding_mask"]:
-            padding = encoder_out["encoder_padding_mask"][0]
-
-        positions = None
-        if self.embed_positions is not None:
-            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
-        if incremental_state is not None:
-            prev_output_tokens = prev_output_tokens[:, -1:]
-            positions = None if positions is None else positions[:, -1:]
-        x = self.embed_scale * self.embed_tokens(prev_output_tokens.contiguous())
-        if self.quant_noise is not None:
-            x = self.quant_noise(x)
-        if self.project_in_dim is not None:
-            x = self.project_in_dim(x)
-        if positions is not None:
-            x = x + positions
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        x = self.dropout_module(x).transpose(0, 1)  # (T, B, C)
-
-        pads = prev_output_tokens.eq(self.padding_idx)
-        target_padding = pads if pads.any() else None
-        causal = incremental_state is None and not full_context_alignment
-        future = self.buffered_future_mask(x) if causal else None
-
         read = request.alignment and (self.criterion_reads_map or not self.training)
         map_needed = read or alignment_layer is not None
-        attn = None
-        states = [x]
-        agreement: dict[str, list[Tensor]] = {"decoder": [], "cross": []}
-        maps: AttentionMaps = {}
-        inside: Inside = {}
-        losses: dict[tuple[str, int], Tensor] = {}
-        carry = cross_carry = None
-        for index, layer in enumerate(self.layers):
-            aligned = index == (self.num_layers - 1 if alignment_layer is None else alignment_layer)
-            out = DecoderLayerOutput(
-                *layer(
-                    x,
-                    encoded,
-                    padding,
-                    incremental_state=incremental_state,
-                    self_attn_mask=future,
-                    self_attn_padding_mask=target_padding,
-                    need_attn=aligned,
-                    map_needed=map_needed,
-                    cross_terms=request.terms_at("cross", layer.number),
-                    decoder_terms=request.terms_at("decoder", layer.number),
-                    need_cross_weights=request.wants_weights("cross", layer.number),
-                    need_decoder_weights=request.wants_weights("decoder", layer.number),
-                    inside_cross=request.wants_inside("cross", layer.number),
-                    inside_decoder=request.wants_inside("decoder", layer.number),
-                    previous_cross=cross_carry,
-                    previous_decoder=carry,
-                )
-            )
-            x = out.x
-            carry = carry if out.decoder_carry is None else out.decoder_carry
-            cross_carry = cross_carry if out.cross_carry is None else out.cross_carry
-            states.append(x)
-            if aligned and out.cross_weights is not None:
-                attn = out.cross_weights.float().to(x)[:alignment_heads].mean(dim=0)
-            of_decoder = out.decoder_weights, out.decoder_heads, out.decoder_plain_weights, out.decoder_loss
-            of_cross = out.cross_weights, out.cross_heads, out.cross_plain_weights, out.cross_loss
-            for component, figures, (weights, heads, plain, loss) in (
-                ("decoder", out.decoder_agreement, of_decoder),
-                ("cross", out.cross_agreement, of_cross),
-            ):
-                if figures is not None:
-                    agreement[component].append(figures)
-                if weights is not None and request.wants_weights(component, layer.number):
-                    maps[component, layer.number] = weights
-                if heads is not None and plain is not None:
-                    inside[component, layer.number] = heads, plain
-                if loss is not None:
-                    losses[component, layer.number] = loss
+        extras = Extras.none()
 
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        x = x.transpose(0, 1)  # (B, T, C)
-        if self.project_out_dim is not None:
-            x = self.project_out_dim(x)
-        extra = {"agreement": agreement, "maps": maps, "inside": inside, "losses": losses}
-        return x, {"attn": [attn], "inner_states": states, **extra}
+        def run(
+            layer: Any,
+            x: Tensor,
+            encoder_out: Tensor | None,
+            encoder_padding_mask: Tensor | None,
+            incremental_state: IncrementalState | None,
+            need_attn: bool,
+            need_head_weights: bool,
+            **masks: Tensor | None,
+        ) -> tuple[Tensor, Tensor | None, None]:
+            wanted = {component: request.at(component, layer.number) for component in ("decoder", "cross")}
+            weights = wanted["cross"].weights or (need_attn and map_needed)
+            x, attentions = layer(
+                x,
+                encoder_out,
+                encoder_padding_mask,
+                incremental_state=incremental_state,
+                **masks,
+                measurements={**wanted, "cross": wanted["cross"]._replace(weights=weights)},
+                carried=extras.carried,
+            )
+            for component, output in attentions.items():
+                extras.add(component, layer.number, output, maps=wanted[component].weights)
+            alignment = attentions["cross"].weights if "cross" in attentions else None
+            return x, None if alignment is None else alignment.transpose(0, 1), None
+
+        loop: Any = Loop(self, run)
+        x, extra = TransformerDecoderBase.extract_features_scriptable(
+            loop,
+            prev_output_tokens,
+            encoder_out,
+            incremental_state,
+            full_context_alignment,
+            alignment_layer,
+            alignment_heads,
+        )
+        return x, {**extra, "extras": extras}
 
 
 class DiverseModel(BaseFairseqModel):
@@ -448,9 +342,7 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
           components (0 if LayerDrop dropped all);
         - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``.
         """
-        request = NOTHING
-        if attention_request is not None:
-            request = attention_request.resolve(layer_counts(self.cfg), attention_heads(self.cfg))
+        request = resolve(attention_request, self.cfg)
         encoder_out = self.encoder(
             src_tokens,
             src_lengths=src_lengths,
@@ -468,9 +360,7 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
             return_all_hiddens=return_all_hiddens,
             request=request,
         )
-        extra["agreement"] = mean_agreement([encoder_out["agreement"], *extra["agreement"].values()], request, x)
-        extra["redundant"] = encoder_out["redundant"]
-        for name in ("maps", "inside", "losses"):
-            extra[name] |= encoder_out[name]
+        extras = extra.pop("extras") | encoder_out["extras"]
+        extra |= extras.results(request, x)
         self.warn_of_ignored(extra["losses"])
         return x, extra

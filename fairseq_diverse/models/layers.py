@@ -1,7 +1,8 @@
 """fairseq's Transformer layers with ``StagedAttention``; every value that passes between layers is returned."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -9,36 +10,42 @@ from fairseq.distributed import fsdp_wrap
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from fairseq_diverse.attention.fairseq_attention import AttentionOutput, IncrementalState, StagedAttention
+from fairseq_diverse.attention.body import AttentionOutput
 from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.relations import Relations
+from fairseq_diverse.attention.request import Measurement
+from fairseq_diverse.models.attention import NO_CARRY, NOTHING, IncrementalState, StagedAttention
 from fairseq_diverse.support.errors import UserError
 
-RECOMPILE_LIMIT = 64  # of one kind of layer: by mechanisms, mode, padding, what is asked for
+RECOMPILE_LIMIT = 64  # of one kind of layer: by mechanisms, mode, padding, what is measured
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     """Activation checkpointing and FSDP around a layer, as in fairseq."""
     if cfg.checkpoint_activations:
-        layer.forward = functools.partial(_in_autocast, layer.forward)
+        layer.forward = functools.partial(_recomputed, layer.forward)
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-        layer.forward = functools.partial(_keeping_autocast, layer.forward)
+        layer.forward = functools.partial(_checkpointed, layer.forward)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
-def _keeping_autocast(forward: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """A checkpointed layer, which fairseq recomputes without autocast: in float32, where kernels drop other weights."""
-    kind = x.device.type
+def _checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A checkpointed layer. fairseq keeps the gradients of single tensors only, not of those in a tuple or dictionary,
+    and recomputes without autocast: in float32, where kernels drop other weights."""
+    state, kind = kwargs.get("incremental_state"), args[0].device.type  # the state is changed in place
+    leaves, structure = tree_flatten((args, kwargs), is_leaf=lambda part: part is state)
     autocast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
-    return forward(x, *args, autocast=autocast, **kwargs)
+    *results, made = forward(*leaves, structure=structure, autocast=autocast)
+    return tree_unflatten(results, made)
 
 
-def _in_autocast(forward: Callable[..., Any], *args: Any, autocast: Any = None, **kwargs: Any) -> Any:
-    if autocast is None:
-        return forward(*args, **kwargs)
-    with torch.autocast(*autocast):
-        return forward(*args, **kwargs)
+def _recomputed(forward: Callable[..., Any], *leaves: Any, structure: Any, autocast: Any) -> tuple[Any, ...]:
+    args, kwargs = tree_unflatten(leaves, structure)
+    with nullcontext() if autocast is None else torch.autocast(*autocast):
+        results, made = tree_flatten(forward(*args, **kwargs))
+    return *results, made
 
 
 def add_layer_flags(parser: Any) -> None:
@@ -61,10 +68,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True, options=OPTIONS)
 
 
-def _contiguous(value: Any) -> Any:
-    return value.contiguous() if isinstance(value, Tensor) else value
-
-
 class CompiledLayer:
     """A layer whose ``run`` is compiled while ``compiles`` is set: with --compile-layers, until the model decodes.
 
@@ -79,8 +82,8 @@ class CompiledLayer:
         if not self.compiles or kwargs.get("incremental_state") is not None:
             return self.run(*args, **kwargs)
         # views, such as the first layer's transposed input, would be compiled for themselves
-        named = {name: _contiguous(value) for name, value in kwargs.items()}
-        return compiled(type(self).run)(self, *map(_contiguous, args), **named)
+        args, kwargs = tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
+        return compiled(type(self).run)(self, *args, **kwargs)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """As in fairseq, before translating."""
@@ -137,11 +140,9 @@ def attend_to_itself(layer: Any, x: Tensor, padding: Tensor | None, **options: A
     residual = x
     if layer.normalize_before:
         x = layer.self_attn_layer_norm(x)
-    attended = layer.self_attn.attend(
-        x, x, x, key_padding_mask=padding, query_padding_mask=padding, need_weights=False, **options
-    )
+    attended = layer.self_attn.attend(x, x, x, key_padding_mask=padding, query_padding_mask=padding, **options)
     x = layer.residual_connection(layer.dropout_module(attended.value), residual)
-    return (x if layer.normalize_before else layer.self_attn_layer_norm(x)), attended
+    return (x if layer.normalize_before else layer.self_attn_layer_norm(x)), attended._replace(value=None)
 
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
@@ -154,17 +155,11 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
     return x if layer.normalize_before else layer.final_layer_norm(x)
 
 
-class EncoderLayerOutput(NamedTuple):
-    """Top-level tensors only: anything else has no gradient under activation checkpointing."""
+class LayerOutput(NamedTuple):
+    """Result of a layer."""
 
     x: Tensor  # (T, B, C)
-    weights: Tensor | None  # (H, B, T, T)
-    agreement: Tensor | None  # (K,)
-    redundant: Tensor | None  # (B, H)
-    carry: Tensor | None  # of a mechanism, for the next layer
-    heads: Tensor | None  # (B, H, T, D) head outputs, on request
-    plain_weights: Tensor | None  # (B, H, T, T) weights without any mechanism, on request
-    loss: Tensor | None  # () of the mechanisms
+    attentions: dict[str, AttentionOutput]  # by component, without ``value``
 
 
 class DiverseEncoderLayer(CompiledLayer, TransformerEncoderLayerBase):
@@ -189,42 +184,15 @@ class DiverseEncoderLayer(CompiledLayer, TransformerEncoderLayerBase):
         self,
         x: Tensor,
         encoder_padding_mask: Tensor | None,
-        terms: tuple[str, ...] = (),
-        need_head_weights: bool = False,
+        measurement: Measurement = NOTHING,
         relations: Relations | None = None,
-        previous: Tensor | None = None,
-        inside: bool = False,
-    ) -> tuple[Tensor | None, ...]:
-        """One layer; ``terms`` and the later arguments as in ``StagedAttention.attend``."""
+        carried: Mapping[str, Tensor] = NO_CARRY,
+    ) -> LayerOutput:
+        """One layer; ``measurement`` and the later arguments as in ``StagedAttention.attend``."""
         x, attended = attend_to_itself(
-            self,
-            x,
-            encoder_padding_mask,
-            need_head_weights=need_head_weights,
-            terms=terms,
-            relations=relations,
-            previous=previous,
-            inside=inside,
+            self, x, encoder_padding_mask, measurement=measurement, relations=relations, carried=carried
         )
-        return EncoderLayerOutput(feed_forward(self, x), *attended[1:])
-
-
-class DecoderLayerOutput(NamedTuple):
-    """Top-level tensors only: anything else has no gradient under activation checkpointing."""
-
-    x: Tensor  # (T, B, C)
-    cross_weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads
-    decoder_weights: Tensor | None  # (H, B, T, T)
-    cross_agreement: Tensor | None  # (K,)
-    decoder_agreement: Tensor | None  # (K,)
-    cross_heads: Tensor | None  # (B, H, T, D) head outputs, where they were asked for
-    cross_plain_weights: Tensor | None  # (B, H, T, S) weights without any mechanism, likewise
-    decoder_heads: Tensor | None
-    decoder_plain_weights: Tensor | None
-    cross_loss: Tensor | None  # () of the mechanisms
-    decoder_loss: Tensor | None
-    cross_carry: Tensor | None  # of a mechanism, for the next layer
-    decoder_carry: Tensor | None
+        return LayerOutput(feed_forward(self, x), {"encoder": attended})
 
 
 class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
@@ -255,45 +223,24 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
         incremental_state: IncrementalState | None,
         self_attn_mask: Tensor | None,
         self_attn_padding_mask: Tensor | None,
-        need_attn: bool = False,
-        map_needed: bool = True,
-        cross_terms: tuple[str, ...] = (),
-        decoder_terms: tuple[str, ...] = (),
-        need_cross_weights: bool = False,
-        need_decoder_weights: bool = False,
-        inside_cross: bool = False,
-        inside_decoder: bool = False,
-        previous_cross: Tensor | None = None,
-        previous_decoder: Tensor | None = None,
-    ) -> tuple[Tensor | None, ...]:
-        """One layer.
-
-        Args:
-            need_attn: return the weights of each head of the cross-attention, as in fairseq.
-            map_needed: whether the caller reads them; if not, a cross-attention with a mechanism does not compute them.
-            need_cross_weights, need_decoder_weights: always return these maps.
-            cross_terms, decoder_terms: disagreement terms to measure.
-            inside_cross, inside_decoder: return head outputs and plain weights.
-            previous_cross, previous_decoder: what mechanisms of the layer before carry.
-        """
+        measurements: Mapping[str, Measurement] = {},
+        carried: Mapping[str, Mapping[str, Tensor]] = {},
+    ) -> LayerOutput:
+        """One layer; measurements and what is carried by component, else as in fairseq."""
         x, attended = attend_to_itself(
             self,
             x,
             self_attn_padding_mask,
             incremental_state=incremental_state,
             attn_mask=self_attn_mask,
-            need_head_weights=need_decoder_weights,
-            terms=decoder_terms,
-            previous=previous_decoder,
-            inside=inside_decoder,
+            measurement=measurements.get("decoder", NOTHING),
+            carried=carried.get("decoder", NO_CARRY),
         )
-        cross_weights = cross_agreement = cross_heads = cross_plain_weights = cross_loss = cross_carry = None
+        attentions = {"decoder": attended}
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
             if self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
-            # in evaluation, fairseq requests a map of every layer and uses only the last
-            plain = self.encoder_attn.is_plain and not cross_terms and not inside_cross
             crossed = self.encoder_attn.attend(
                 x,
                 encoder_out,
@@ -301,32 +248,11 @@ class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
                 key_padding_mask=encoder_padding_mask,
                 query_padding_mask=self_attn_padding_mask,
                 incremental_state=incremental_state,
-                static_kv=True,
-                need_weights=plain and not self.training and self.need_attn,
-                need_head_weights=need_cross_weights or (need_attn and (plain or map_needed)),
-                terms=cross_terms,
-                previous=previous_cross,
-                inside=inside_cross,
+                measurement=measurements.get("cross", NOTHING),
+                carried=carried.get("cross", NO_CARRY),
             )
-            cross_weights, cross_agreement = crossed.weights, crossed.agreement
-            cross_heads, cross_plain_weights = crossed.heads, crossed.plain_weights
-            cross_loss, cross_carry = crossed.loss, crossed.carry
+            attentions["cross"] = crossed._replace(value=None)
             x = self.residual_connection(self.dropout_module(crossed.value), residual)
             if not self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
-
-        return DecoderLayerOutput(
-            feed_forward(self, x),
-            cross_weights,
-            attended.weights,
-            cross_agreement,
-            attended.agreement,
-            cross_heads,
-            cross_plain_weights,
-            attended.heads,
-            attended.plain_weights,
-            cross_loss,
-            attended.loss,
-            cross_carry,
-            attended.carry,
-        )
+        return LayerOutput(feed_forward(self, x), attentions)

@@ -13,18 +13,12 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.registry import active
-from fairseq_diverse.attention.request import NOTHING, AttentionRequest
-from fairseq_diverse.models.diverse_transformer import (
-    DiverseEncoder,
-    DiverseModel,
-    attention_heads,
-    layer_counts,
-    mean_agreement,
-)
+from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.models.attention import StagedAttention
+from fairseq_diverse.models.diverse_transformer import DiverseEncoder, DiverseModel, resolve
 from fairseq_diverse.support.errors import UserError
 
 
@@ -77,20 +71,12 @@ class DiverseRobertaEncoder(RobertaEncoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """(B, T) tokens -> (B, T, C) features; the second result also has ``agreement``, ``maps`` and ``inside``, as
         that of ``DiverseTransformerModel``."""
-        cfg, request = self.sentence_encoder.cfg, NOTHING
-        if attention_request is not None:
-            request = attention_request.resolve(layer_counts(cfg), attention_heads(cfg))
+        request = resolve(attention_request, self.sentence_encoder.cfg)
         encoded = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=token_embeddings, request=request
         )
-        x = encoded["encoder_out"][0].transpose(0, 1)
-        return x, {
-            "inner_states": encoded["encoder_states"] if return_all_hiddens else None,
-            "agreement": mean_agreement([encoded["agreement"]], request, x),
-            "maps": encoded["maps"],
-            "inside": encoded["inside"],
-            "losses": encoded["losses"],
-        }
+        x, states = encoded["encoder_out"][0].transpose(0, 1), encoded["encoder_states"]
+        return x, {"inner_states": states if return_all_hiddens else None, **encoded["extras"].results(request, x)}
 
 
 @register_model("diverse_roberta")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from torch.nn.functional import pad as pad_tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_diverse.attention import mechanisms
-from fairseq_diverse.attention.fairseq_attention import AttentionOutput, StagedAttention
+from fairseq_diverse.attention.body import AttentionOutput
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name
 from fairseq_diverse.attention.relations import PADDING, Relations, relate
-from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.attention.request import AttentionRequest, Measurement
 from fairseq_diverse.checkpoints.loading import not_finite
 from fairseq_diverse.host.programs import parser
+from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import (
@@ -42,6 +43,7 @@ from fairseq_diverse.testing.models import (
     terms,
 )
 
+MAPS = Measurement(weights=True)
 UPDATES = 4  # in which every parameter has a gradient
 LONGER = 40  # words of a target that is longer than blocks and windows
 EVERYWHERE = "encoder,cross,decoder"
@@ -324,23 +326,22 @@ def on_the_device(flags: Flags) -> None:
     except RuntimeError as error:
         _of_another_device(error, f"in decoding, {made}")
     require(all(out.value.device.type == "cpu" for out in steps), f"in decoding, {made}")
-    previous = None
+    carried: Mapping[str, Tensor] = {}
     for attention in attentions_at(model, component)[:2]:  # the second may get what the first carries
         for maps in (True, False):
-            given: dict[str, Any] = {"previous": previous, "need_head_weights": maps}
+            given: dict[str, Any] = {"query_padding_mask": padding, "relations": related, "carried": carried}
             try:
                 with torch.device("meta"):
-                    out = attention.attend(x, x, x, padding, query_padding_mask=padding, relations=related, **given)
+                    out = attention.attend(x, x, x, padding, measurement=Measurement(weights=maps), **given)
             except RuntimeError as error:
                 _of_another_device(error, made)
             require(out.value.device.type == "cpu", made)
         on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
         moved, pads = x.to("meta"), padding.to("meta")
-        before = None if previous is None else previous.to("meta")
-        previous = out.carry
+        before, carried = {name: one.to("meta") for name, one in carried.items()}, out.carry
         try:
             attention.to("meta").attend(
-                moved, moved, moved, pads, query_padding_mask=pads, relations=on_meta, previous=before
+                moved, moved, moved, pads, query_padding_mask=pads, relations=on_meta, carried=before
             )
         except Exception as error:  # else it looks at values or at the kind of device, which meta has not
             if re.search("same device|expected device|two devices", str(error)):
@@ -353,12 +354,11 @@ def _decode(model: Any, component: str, x: Tensor) -> list[AttentionOutput]:
     state: dict = {}
     model.eval()
     for now in x.split(1)[:2] if component != "encoder" else ():
-        previous = None
+        carried: Mapping[str, Tensor] = {}
         for attention in attentions_at(model, component)[:2]:
-            keys, cross = (x, True) if component == "cross" else (now, False)
-            given: dict[str, Any] = {"incremental_state": state, "static_kv": cross, "previous": previous}
-            outputs.append(attention.attend(now, keys, keys, need_weights=False, **given))
-            previous = outputs[-1].carry
+            keys = x if component == "cross" else now
+            outputs.append(attention.attend(now, keys, keys, incremental_state=state, carried=carried))
+            carried = outputs[-1].carry
     model.train()
     return outputs
 
@@ -431,7 +431,7 @@ def gradients_in_float64(flags: Flags) -> None:
         source = keys if component == "cross" else x
         return (
             attention.eval()
-            .attend(x, source, source, padding, query_padding_mask=padding, relations=related, need_head_weights=True)
+            .attend(x, source, source, padding, query_padding_mask=padding, relations=related, measurement=MAPS)
             .value[:, :, ::5]
         )
 
@@ -562,7 +562,8 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True
     trees = batch((4, 4, 4))["source_trees"].masked_fill(pads.unsqueeze(-1), -1)
-    previous = None
+    carried: Mapping[str, Tensor] = {}
+    measurement = Measurement(terms(flags) if need_weights else ("output",), need_weights)
     for attention in attentions_at(model, where_placed(flags))[:2]:  # the second may get what the first carries
         x = torch.randn(5, 3, 24, dtype=dtype)
         out = attention.attend(
@@ -572,9 +573,8 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
             pads,
             query_padding_mask=pads,
             relations=relate(trees, ("dependency", "constituency")),
-            need_head_weights=need_weights,
-            terms=terms(flags) if need_weights else ("output",),
-            previous=previous,
+            measurement=measurement,
+            carried=carried,
         )
         assert out.agreement is not None
         if out.loss is not None:
@@ -583,7 +583,7 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
         require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
         require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
         require_finite_gradients(attention, f"{dtype}: a gradient is not finite")
-        previous = None if out.carry is None else out.carry.detach()
+        carried = {name: tensor.detach() for name, tensor in out.carry.items()}
     try:
         steps = _decode(model, where_placed(flags), torch.randn(5, 3, 24, dtype=dtype))
     except RuntimeError as error:
@@ -599,7 +599,7 @@ def large_logits(flags: Flags) -> None:
     _, related = _short_sentences()
     for maps in (True, False):
         x = 100 * torch.randn(5, 2, 24)
-        out = attention.attend(x, x, x, relations=related, need_head_weights=maps)
+        out = attention.attend(x, x, x, relations=related, measurement=Measurement(weights=maps))
         out.value.square().mean().backward()
         require(bool(out.value.isfinite().all()), "outputs of large logits are not finite")
         require_finite_gradients(attention, "a gradient of large logits is not finite")
@@ -627,11 +627,11 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
         for length in (6, 9):
             sample = batch((length - 1, length - 4, length - 2), sides=("right", "right"))
             pads = sample["src_tokens"] == dictionary().pad()
-            options: dict[str, Any] = {"query_padding_mask": pads, "key_padding_mask": pads, "need_weights": False}
+            options: dict[str, Any] = {"query_padding_mask": pads, "key_padding_mask": pads}
             x = source = torch.randn(length, 3, 24)
             if component == "cross":
                 source = torch.randn(length + 2, 3, 24)
-                options |= {"key_padding_mask": torch.nn.functional.pad(pads, (2, 0)), "static_kv": True}
+                options |= {"key_padding_mask": torch.nn.functional.pad(pads, (2, 0))}
             if component == "decoder":
                 options["attn_mask"] = torch.full((length, length), -torch.inf).triu(1)
             if component == "encoder":
@@ -641,7 +641,7 @@ def one_graph(flags: Flags, evaluation: bool = True) -> None:
                 attention.zero_grad()
                 torch.manual_seed(1)  # the same draws
                 try:
-                    out = run(x, source, source, terms=("output",), **options)
+                    out = run(x, source, source, measurement=Measurement(("output",)), **options)
                 except torch._dynamo.exc.TorchDynamoException as error:
                     raise PropertyFailed(f"torch.compile: {str(error).strip().splitlines()[0]}") from None
                 assert out.agreement is not None
@@ -733,11 +733,10 @@ def reload(cases: list[Flags], user_dir: str | None = None) -> list[float]:
 
 
 def with_others(name: str, component: str, others: Iterable[str] | None = None) -> None:
-    """On one attention with each other mechanism that it does not refuse, training and decoding work, both mechanisms
-    have an effect, and at most one carries a tensor to the next layer."""
+    """On one attention with each other mechanism that it does not refuse, training and decoding work, and both
+    mechanisms have an effect."""
     others = [other for other in MECHANISMS if other != name] if others is None else others
     own = at(examples(name)[0], component)
-    carries = _carries(own)
     for other in (other for other in others if component in MECHANISMS[other].components):
         theirs = at(examples(other)[0], component)
         flags = {**theirs, **own}
@@ -745,10 +744,6 @@ def with_others(name: str, component: str, others: Iterable[str] | None = None) 
             build_model(flags)
         except UserError:
             continue
-        if carries and _carries(theirs):
-            raise PropertyFailed(
-                f"with {other}: both carry a tensor, and would read each other's; one refuses the other"
-            )
         if (said := _together(flags)) and not _together(theirs):  # else the other is wrong
             raise PropertyFailed(f"with {other}: {said}")
         for one, alone, without in (name, own, theirs), (other, theirs, own):
@@ -765,16 +760,6 @@ def _acts(flags: Flags, without: Flags | None = None) -> bool:
     except PropertyFailed:
         return False
     return True
-
-
-def _carries(flags: Flags) -> bool:
-    """Whether an attention gives a tensor to the next layer."""
-    attention = attention_at(trained_model(flags), where_placed(flags))
-    x = torch.randn(5, 2, 24)
-    try:
-        return attention.attend(x, x, x, relations=_short_sentences()[1]).carry is not None
-    except Exception:  # which training together raises, too
-        return False
 
 
 def _together(flags: Flags) -> str:

@@ -117,19 +117,19 @@ def test_an_augmented_convolution_equals_loops(images):
     conv = images.model.AugmentedConv(5, 8, 1, 4, size, {}, 2)
     x = torch.randn(2, 5, 4, 4)
     with torch.no_grad():
-        got, carry = conv(x, None, None)
+        got, carry = conv(x, {}, None)
         torch.testing.assert_close(got, torch.stack([augmented_by_loops(conv, picture) for picture in x]))
-    assert carry is None and conv.attention.q_proj.out_features == 6 and conv.attention.embed_dim == 4
+    assert carry == {} and conv.attention.q_proj.out_features == 6 and conv.attention.embed_dim == 4
 
 
 def test_the_map_before_counts_if_it_has_the_same_resolution(images):
     size = images.model.Size((1,), heads=2, key_share=0.5, value_share=0.5)
     conv = images.model.AugmentedConv(5, 8, 1, 4, size, {"evolving": {"carry": 0.5, "conv": "1.0"}}, 2)
     x = torch.randn(2, 5, 4, 4)
-    first, carry = conv(x, None, None)
-    other, _ = conv(x, torch.randn(2, 2, 9, 9), None)
-    assert torch.equal(first, other) and carry.shape == (2, 2, 16, 16)
-    assert not torch.allclose(conv(x, torch.randn(2, 2, 16, 16), None)[0], first)
+    first, carry = conv(x, {}, None)
+    other, _ = conv(x, {"evolving": torch.randn(2, 2, 9, 9)}, None)
+    assert torch.equal(first, other) and carry["evolving"].shape == (2, 2, 16, 16)
+    assert not torch.allclose(conv(x, {"evolving": torch.randn(2, 2, 16, 16)}, None)[0], first)
 
 
 def test_without_carry_and_convolution_it_is_the_augmented_network(images):

@@ -61,7 +61,12 @@ def run(model, request, sample):
     return {"outputs": output, "agreement": extra["agreement"], **gradients}
 
 
-@pytest.mark.parametrize("more", [{}, {"checkpoint_activations": True, "encoder_layerdrop": 0.4}], ids=["", "wrapped"])
+WRAPPED = {"checkpoint_activations": True, "encoder_layerdrop": 0.4}
+CARRYING = {**WRAPPED, "realformer_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
+
+
+@pytest.mark.usefixtures("carrying")
+@pytest.mark.parametrize("more", [{}, WRAPPED, CARRYING], ids=["", "wrapped", "carrying"])
 def test_compiled_layers_give_the_numbers_of_others(traced, more):
     """Carry and agreement pass between layers; with activation checkpointing and LayerDrop too; a copy compiles."""
     flags = {**SOME, **SIZES, **more, "dropout": 0.1}

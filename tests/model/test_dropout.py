@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq.modules import FairseqDropout
 
-from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.attention.request import AttentionRequest, Measurement
 from tests.cases import batch, build_model
 
 EVERYWHERE = "encoder,decoder,cross"
@@ -17,9 +17,9 @@ EVERYWHERE = "encoder,decoder,cross"
 def test_mean_over_draws_is_evaluation(flags, weights):
     attention = build_model({"attention_dropout": 0.5, **flags}).encoder.layers[0].self_attn
     x = torch.randn(5, 3, 24)
-    options = {"need_head_weights": weights, "need_weights": False, "terms": ("output",)}
-    draws = torch.stack([attention.attend(x, x, x, **options).value for _ in range(3000)])
-    expected = attention.eval().attend(x, x, x, **options).value
+    measurement = Measurement(("output",), weights)
+    draws = torch.stack([attention.attend(x, x, x, measurement=measurement).value for _ in range(3000)])
+    expected = attention.eval().attend(x, x, x, measurement=measurement).value
     assert draws.std(0).mean() > 0.01
     torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=0.05)
 

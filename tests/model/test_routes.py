@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_diverse.attention.fairseq_attention import StagedAttention
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.mechanisms import interacting
 from fairseq_diverse.attention.request import TERMS, AttentionRequest
+from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, CASES, batch, build_model
 

@@ -10,10 +10,12 @@ from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.functional.position import relative_logits, relative_values
 from fairseq_diverse.attention.functional.syntax import dependency_relation
 from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import Measurement
 from tests.cases import batch, build_model
 from tests.reference import differential, evolving, heads, routing
 
 T, B, C, H = 5, 2, 24, 4
+MAPS = Measurement(weights=True)
 REAL = torch.tensor([[True] * T, [False, False, True, True, True]])  # padded on the left
 
 
@@ -37,7 +39,7 @@ def test_interacting_heads(combine, key_width):
     attention, x = attention_of({"interacting": combine, "qk_head_dim": key_width})
     with torch.no_grad():
         q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
-        got = attention.eval().attend(x, x, x, ~REAL, need_head_weights=True)
+        got = attention.eval().attend(x, x, x, ~REAL, measurement=MAPS)
         for b in range(B):
             rows, maps = heads.interacting_attention(
                 *(y[b].tolist() for y in (q, k, v)), REAL[b].expand(T, T).tolist(), combine
@@ -45,7 +47,7 @@ def test_interacting_heads(combine, key_width):
             outputs = torch.tensor(rows, dtype=torch.float64)  # concat keeps H W_o
             expected = attention.out_proj(outputs / (H if combine == "concat" else 1))
             torch.testing.assert_close(got.value[:, b], expected, rtol=1e-10, atol=1e-10)
-            torch.testing.assert_close(got.weights[:, b], torch.tensor(maps, dtype=torch.float64))
+            torch.testing.assert_close(got.weights[b], torch.tensor(maps, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("key_width", "kind"), [(0, "none"), (4, "none"), (0, "dependency")])
@@ -62,7 +64,7 @@ def test_differential_attention(key_width, kind):
     ratio = differential.differential_ratio(*vectors, initial)
     with torch.no_grad():
         q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
-        got = attention.eval().attend(x, x, x, ~REAL, need_head_weights=True, relations=relate(trees, ("dependency",)))
+        got = attention.eval().attend(x, x, x, ~REAL, measurement=MAPS, relations=relate(trees, ("dependency",)))
         for b in range(B):
             allowed = attend_somewhere(seen[b]).tolist()
             outputs, maps = zip(
@@ -76,7 +78,7 @@ def test_differential_attention(key_width, kind):
             )
             outputs, maps = (torch.tensor(y, dtype=torch.float64) for y in (outputs, maps))
             torch.testing.assert_close(got.value[:, b], attention.out_proj(outputs.permute(1, 0, 2).flatten(1)))
-            torch.testing.assert_close(got.weights[:, b], maps)
+            torch.testing.assert_close(got.weights[b], maps)
 
 
 @pytest.mark.parametrize("iterations", [1, 4])
@@ -132,8 +134,8 @@ def test_bias_then_talking_then_evolving_then_mask_then_softmax_then_talking_the
     with torch.no_grad():
         torch.manual_seed(2)
         got = attention.attend(
-            x, x, x, ~REAL, query_padding_mask=~REAL, relations=relate(trees, ("dependency",)), previous=previous,
-            need_head_weights=True,
+            x, x, x, ~REAL, query_padding_mask=~REAL, relations=relate(trees, ("dependency",)), measurement=MAPS,
+            carried={"evolving": previous},
         )  # fmt: skip
         q, k, v = (split(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
         q = q * (C // H) ** -0.5
@@ -154,6 +156,6 @@ def test_bias_then_talking_then_evolving_then_mask_then_softmax_then_talking_the
         dropped = F.dropout(mixed, dropout)
         values = dropped @ v + relative_values(dropped, attention.relative.values)
         expected = attention.out_proj(values.permute(2, 0, 1, 3).flatten(2))
-    torch.testing.assert_close(got.weights, weights.transpose(0, 1))
-    torch.testing.assert_close(got.carry, evolved)
+    torch.testing.assert_close(got.weights, weights)
+    torch.testing.assert_close(got.carry["evolving"], evolved)
     torch.testing.assert_close(got.value, expected)

@@ -128,7 +128,7 @@ def test_agreement_is_over_all_tokens_of_the_pairs(task, terms):
     inputs = dataset.collater([dataset[i] for i in range(6)])["net_input"]
     request = AttentionRequest(terms, "encoder")
     resolved = request.resolve({"encoder": 2, "decoder": 0, "cross": 0}, attention_heads(model.encoder.cfg))
-    both_sides = model.encoder(**inputs, request=resolved)["agreement"]  # in one padded batch
+    both_sides = model.encoder(**inputs, request=resolved)["extras"].agreement["encoder"]  # in one padded batch
     expected = torch.stack(both_sides).mean(0)
     torch.testing.assert_close(model(**inputs, attention_request=request)[1]["agreement"], expected)
 

@@ -14,6 +14,7 @@ from benchmarks.fake_cuda import fake_cuda, move
 from benchmarks.gpu_counting import Counting, count_generation
 from fairseq_diverse.attention.kernels import cpu, launching
 from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.request import Measurement
 from fairseq_diverse.testing.properties import where_placed
 from tests.cases import ALL_ON, CASES, build_model, terms
 
@@ -108,16 +109,14 @@ def test_no_layer_waits_or_mixes_devices_in_half_types(name, flags, dtype):
         pads, source_pads = (torch.empty(3, length, dtype=torch.bool, device="cuda") for length in (5, 7))
         related = relate(torch.empty(3, 5, 5, dtype=torch.long, device="cuda"), ("dependency", "constituency"))
         future = torch.empty(5, 5, dtype=dtype, device="cuda")
-        both = {"cross_terms": terms(flags), "decoder_terms": terms(flags)}
         for training in (True, False):
-            outputs = []
+            outputs, measurement = [], Measurement(terms(flags), weights=not training)
             if placed == "encoder":
-                given = {"terms": terms(flags), "need_head_weights": not training, "relations": related}
-                outputs.append(move(encoder, dtype).train(training)(x, pads, **given)[0])
+                outputs.append(move(encoder, dtype).train(training)(x, pads, measurement, related)[0])
             if placed != "encoder" or name in ("off", ALL_ON[0]):
-                given = {"self_attn_mask": future, "self_attn_padding_mask": pads, "need_attn": not training, **both}
-                inputs = (x, encoded, source_pads)
-                outputs.append(move(decoder, dtype).train(training)(*inputs, incremental_state=None, **given)[0])
+                inputs = (x, encoded, source_pads, None, future, pads)
+                both = {"decoder": measurement._replace(weights=False), "cross": measurement}
+                outputs.append(move(decoder, dtype).train(training)(*inputs, measurements=both)[0])
             for out in outputs:
                 assert out.dtype == dtype and out.is_cuda
                 if training:

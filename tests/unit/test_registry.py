@@ -972,13 +972,6 @@ def test_a_property_of_a_flag_that_does_not_exist_does_not_hold(flag):
         properties.step_by_step({flag: "decoder"})
 
 
-def test_check_finds_two_that_read_each_others_carry():
-    register_mechanism("own")(CarriesValues)
-    with pytest.raises(properties.PropertyFailed, match="with evolving: both carry a tensor, and would read each oth"):
-        properties.with_others("own", "encoder", ["evolving"])
-    properties.with_others("own", "decoder", ["evolving"])
-
-
 def test_check_finds_an_attention_that_loses_the_masks_of_others():
     def attention(self, context, need_weights):
         weights = masked_softmax(context.q @ context.k.transpose(-1, -2) * 1.5, context.allowed)

@@ -1,38 +1,27 @@
 """fairseq's ``MultiheadAttention`` with the stages of ``StagedBody``."""
 
 import logging
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from fairseq.modules import MultiheadAttention
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.body import StagedBody, build_mechanisms, repeat_heads
-from fairseq_diverse.attention.functional.masking import attend_somewhere, masked_softmax
+from fairseq_diverse.attention.body import AttentionOutput, StagedBody, build_mechanisms
+from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext, AttentionShape
 from fairseq_diverse.attention.plan import Placed
 from fairseq_diverse.attention.relations import Relations
+from fairseq_diverse.attention.request import Measurement
 from fairseq_diverse.attention.warm_start import NotTrained, trained_only
 
 logger = logging.getLogger(__name__)
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
+NOTHING, NO_CARRY = Measurement(), dict[str, Tensor]()
 MEMORY = "mechanisms"  # key in the incremental state for what mechanisms keep between steps
-
-
-class AttentionOutput(NamedTuple):
-    """Result of one attention."""
-
-    value: Tensor  # (T, B, C)
-    weights: Tensor | None  # (H, B, T, S), or (B, T, S) averaged over heads; straight after the softmax
-    agreement: Tensor | None  # (K,) one value per disagreement term
-    redundant: Tensor | None = None  # (B, H) bool, only with --enliven
-    carry: Tensor | None = None  # of a mechanism, for the next layer; (B, H, T, S) logits of evolving attention
-    heads: Tensor | None = None  # (B, H, T, D) before they are combined; only with ``inside``
-    plain_weights: Tensor | None = None  # (B, H, T, S) softmax(mask(q k / sqrt(D))); only with ``inside``
-    loss: Tensor | None = None  # () the sum of the mechanisms' ``add_loss``
 
 
 class StagedAttention(StagedBody, MultiheadAttention):
@@ -47,6 +36,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
         layer: from 1 at the bottom.
         Others as in fairseq.
     """
+
+    batch_first = False
 
     def __init__(
         self,
@@ -63,18 +54,12 @@ class StagedAttention(StagedBody, MultiheadAttention):
         MultiheadAttention.__init__(self, embed_dim, num_heads, **options)
         self.dropout_module.module_name = "MultiheadAttention"  # the name that --retain-dropout-modules expects
         self.is_plain = not mechanisms and shape == before
+        self.scaling, self.key_heads, self.out_gain = shape.scale, shape.key_heads, shape.out_gain
         noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
-        if shape.key_width != before.key_width:
-            self.scaling = shape.scale
-            self.q_proj = quant_noise(nn.Linear(embed_dim, num_heads * shape.key_width), *noise)
-        self.key_heads = shape.key_heads
-        if (shape.key_width, shape.key_heads) != (before.key_width, before.key_heads):
-            self.k_proj = quant_noise(nn.Linear(self.kdim, self.key_heads * shape.key_width), *noise)
-        if (shape.head_width, shape.key_heads) != (before.head_width, before.key_heads):
-            self.v_proj = quant_noise(nn.Linear(self.vdim, self.key_heads * shape.head_width), *noise)
-        if shape.out_width != before.out_width:
-            self.out_proj = quant_noise(nn.Linear(shape.out_width, embed_dim), *noise)
-        self.out_gain = shape.out_gain
+        plain = before.projections(self.kdim, self.vdim)
+        for name, widths in shape.projections(self.kdim, self.vdim).items():
+            if widths != plain[name]:
+                setattr(self, name, quant_noise(nn.Linear(*widths), *noise))
         if shape != before:
             self.reset_parameters()
             self.scale_out_proj()
@@ -85,12 +70,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
         if self.out_gain != 1:
             self.out_proj.weight.data.mul_(self.out_gain)
 
-    def forward(self, *args, **kwargs) -> tuple[Tensor, Tensor | None]:  # type: ignore[no-untyped-def]
-        """As fairseq's ``MultiheadAttention.forward``."""
-        output = self.attend(*args, **kwargs)
-        return output.value, output.weights
-
-    def attend(
+    def forward(
         self,
         query: Tensor,
         key: Tensor | None,
@@ -100,12 +80,27 @@ class StagedAttention(StagedBody, MultiheadAttention):
         need_weights: bool = True,
         static_kv: bool = False,
         attn_mask: Tensor | None = None,
+        before_softmax: bool = False,
         need_head_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As fairseq's ``MultiheadAttention.forward``; the layers of this package call ``attend``."""
+        measurement = Measurement(weights=need_weights or need_head_weights)
+        output = self.attend(query, key, value, key_padding_mask, incremental_state, attn_mask, measurement=measurement)
+        weights = None if output.weights is None else output.weights.transpose(0, 1)
+        return output.value, weights if weights is None or need_head_weights else weights.mean(0)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        attn_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
-        terms: tuple[str, ...] = (),
+        measurement: Measurement = NOTHING,
         relations: Relations | None = None,
-        previous: Tensor | None = None,
-        inside: bool = False,
+        carried: Mapping[str, Tensor] = NO_CARRY,
     ) -> AttentionOutput:
         """One attention of the query over the keys.
 
@@ -113,69 +108,62 @@ class StagedAttention(StagedBody, MultiheadAttention):
             query: (T, B, C).
             key, value: (S, B, C); None if they are in the cache.
             key_padding_mask: (B, S), True at padding.
-            query_padding_mask: (B, T), True at padding; only ``terms`` and mechanisms use it.
+            query_padding_mask: (B, T), True at padding; only disagreement terms and mechanisms use it.
             attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
-            need_weights, need_head_weights: return the weights averaged over heads, or of each head.
-            terms: disagreement terms to measure: subspace, position, output, centred-subspace, centred-output.
+            measurement: what to return besides the output.
             relations: from the source trees, for mechanisms that need them.
-            previous: the ``carry`` of the layer before, or None.
-            inside: return the head outputs, and the weights without any mechanism.
+            carried: the ``carry`` of the layer before.
             Others as in fairseq.
 
         Raises:
             UserError: the position term with a mechanism that has no map per head.
             ValueError: a mechanism keeps in ``memory`` what is not a tensor whose first dimension is the batch.
         """
-        need_weights = need_weights or need_head_weights
+        static_kv = self.encoder_decoder_attention
         fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
-        if self.is_plain and not terms and not inside and not (need_head_weights and fused_in_fairseq):
-            plain, plain_weights = MultiheadAttention.forward(
+        terms, weights, inside = measurement
+        if self.is_plain and not terms and not inside and not (weights and fused_in_fairseq):
+            plain, maps = MultiheadAttention.forward(
                 self,
                 query,
                 key,
                 value,
                 key_padding_mask=key_padding_mask,
                 incremental_state=incremental_state,
-                need_weights=need_weights,
+                need_weights=weights,
                 static_kv=static_kv,
                 attn_mask=attn_mask,
-                need_head_weights=need_head_weights,
+                need_head_weights=weights,
             )
-            return AttentionOutput(plain, plain_weights, None)
+            return AttentionOutput(plain, None if maps is None else maps.transpose(0, 1), carry=carried)
 
-        q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state, static_kv)
+        q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state)
         context = AttentionContext(
             query.transpose(0, 1),
             q,
-            repeat_heads(k, self.num_heads),
-            repeat_heads(v, self.num_heads),
+            k,
+            v,
             self.scaling,
             self._dropout,
             key_padding_mask,
             query_padding_mask,
             _allowed(key_padding_mask, attn_mask),
             relations,
-            previous,
+            carried,
             self._recall(incremental_state),
         )
-        output = self.run_stages(context, need_weights, terms)
+        output = self.answer(context, measurement)
         if context.memory:
-            for name, kept in context.memory.items():
-                if not isinstance(kept, Tensor) or kept.shape[:1] != (query.size(1),):
-                    found = (*kept.shape,) if isinstance(kept, Tensor) else repr(kept)
-                    wanted = f"keep a tensor whose first dimension is the batch, {query.size(1)}"
-                    raise ValueError(f"memory {name!r} {found}: {wanted}")
-            self.set_incremental_state(incremental_state, MEMORY, context.memory)
-        value = self.combine_heads(output.heads.permute(2, 0, 1, 3).flatten(2))  # (T, B, C)
-        shown = None
-        if need_weights and output.weights is not None:
-            shown = output.weights.transpose(0, 1) if need_head_weights else output.weights.mean(1)
-        heads = plain_weights = None
-        if inside:
-            k = repeat_heads(k.detach(), self.num_heads)
-            heads, plain_weights = output.heads, masked_softmax(q.detach() @ k.transpose(-1, -2), context.allowed)
-        from_stages = context.selected, context.carry, heads, plain_weights, context.loss
-        return AttentionOutput(value, shown, output.agreement, *from_stages)
+            self._keep(incremental_state, context.memory, query.size(1))
+        return output
+
+    def _keep(self, state: IncrementalState | None, memory: Mapping[str, Tensor], batch: int) -> None:
+        """Keep for later decoding steps what mechanisms put into ``memory``."""
+        for name, kept in memory.items():
+            if not isinstance(kept, Tensor) or kept.shape[:1] != (batch,):
+                given = (*kept.shape,) if isinstance(kept, Tensor) else repr(kept)
+                raise ValueError(f"memory {name!r} {given}: keep a tensor whose first dimension is the batch, {batch}")
+        self.set_incremental_state(state, MEMORY, memory)
 
     def _recall(self, state: IncrementalState | None) -> dict[str, Tensor] | None:
         """What mechanisms kept at earlier decoding steps; None in a full pass."""
@@ -203,24 +191,20 @@ class StagedAttention(StagedBody, MultiheadAttention):
         value: Tensor | None,
         key_padding_mask: Tensor | None,
         incremental_state: IncrementalState | None,
-        static_kv: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """q (B, H, T, D), already scaled; k and v (B, ``key_heads``, S, D) and their padding (B, S), also cached ones.
 
         The cache has fairseq's key and format, so fairseq reorders it with the beams.
         """
-
-        def split(x: Tensor, heads: int) -> Tensor:
-            return x.view(x.size(0), x.size(1), heads, x.size(2) // heads).permute(1, 2, 0, 3)
-
-        q = split(self.q_proj(query) * self.scaling, self.num_heads)
+        q = self.split_heads(self.q_proj(query) * self.scaling, self.num_heads)
         cache = self._get_input_buffer(incremental_state) if incremental_state is not None else {}
-        cached = "prev_key" in cache
+        cached, static_kv = "prev_key" in cache, self.encoder_decoder_attention
         if cached and static_kv:
             k, v = cache["prev_key"], cache["prev_value"]
         else:
             assert key is not None and value is not None
-            k, v = split(self.k_proj(key), self.key_heads), split(self.v_proj(value), self.key_heads)
+            k = self.split_heads(self.k_proj(key), self.key_heads)
+            v = self.split_heads(self.v_proj(value), self.key_heads)
             if cached:
                 k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
         assert k is not None and v is not None
