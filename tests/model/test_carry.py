@@ -5,6 +5,7 @@ import torch
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, batch, build_model
 from tests.reference import evolving
@@ -69,7 +70,7 @@ def test_the_tensors_are_named_by_mechanism_and_pass_layers_that_carry_nothing()
     model = build_model({"realformer_on": "decoder:1", "value_residual_on": "decoder:2"})
     x, carried = torch.randn(5, 2, 24), {}
     named = []
-    for attention in properties.attentions_at(model, "decoder"):
+    for attention in attentions_at(model, "decoder"):
         before, carried = carried, attention.attend(x, x, x, carried=carried).carry
         named.append(set(carried))
         assert all(carried[name] is tensor for name, tensor in before.items())
