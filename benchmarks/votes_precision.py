@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from benchmarks import gpu_rows
 from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
-from fairseq_diverse.attention.mechanism import AttentionShape
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
+from fairseq_diverse.attention.settings import AttentionShape
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 
 WIDTH, HEADS, TOKENS = 512, 8, 256

@@ -1,17 +1,11 @@
 """Multi-head attention with mechanisms; it needs torch alone."""
 
 from fairseq_diverse.attention import mechanisms
-from fairseq_diverse.attention.mechanism import (
-    AttentionContext,
-    AttentionShape,
-    Mechanism,
-    MechanismSettings,
-    option,
-    placement,
-)
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.precision import at_least_float32
 from fairseq_diverse.attention.registry import MECHANISMS, register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.attention.standalone import StandaloneAttention
 from fairseq_diverse.support.errors import UserError
 

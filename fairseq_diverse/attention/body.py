@@ -9,9 +9,10 @@ from torch import Tensor
 
 from fairseq_diverse.attention.functional.agreement import agreement
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_logits, masked_softmax
-from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, AttentionShape, Mechanism
+from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, Mechanism
 from fairseq_diverse.attention.plan import Placed
 from fairseq_diverse.attention.request import Measurement
+from fairseq_diverse.attention.settings import AttentionShape
 from fairseq_diverse.support.errors import UserError
 
 # stages that a mechanism with stage "attention" skips

@@ -1,122 +1,22 @@
-"""Base class of mechanisms, their settings, and the data that their stages read."""
+"""Base class of mechanisms, and the data that their stages read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.relations import Relations
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings
 from fairseq_diverse.support.errors import UserError
 
-# In the order in which ``StagedBody`` runs them.
-STAGES = {
-    "project": "change the width of queries, keys or the output projection, or the number of heads of keys and values",
-    "qkv": "change queries, keys and values after their projections",
-    "bias": "add a finite term to the logits",
-    "select": "choose, for each sentence, the heads that get the mechanisms in ``gates``",
-    "visible": "forbid keys",
-    "logits": "change the logits, before the mask",
-    "normalize": "compute the weights from the masked logits, in place of the softmax",
-    "weights": "change the weights, after the softmax",
-    "output_bias": "add a term to the head outputs, computed from the weights",
-    "attention": "replace the attention, from queries, keys and values to head outputs",
-    "heads": "change the head outputs",
-    "gate": "change the head outputs, after disagreement is measured",
-    "combine": "replace the output projection",
-}
-
-
-def option(default: Any, help: str, **argparse_options: Any) -> Any:
-    """A field of ``Settings`` that is also a flag; ``flag="--name"`` gives the flag another name."""
-    return field(default=default, metadata={"help": help, **argparse_options})
-
-
-def placement(default: str, help: str) -> Any:
-    """The field ``on``: where the mechanism is, see ``parse_placement``. Without a field ``kind``, empty = off."""
-    return option(default, help)
-
-
-@dataclass(frozen=True)
-class MechanismSettings:
-    """The settings of a mechanism; every field is a flag.
-
-    The field ``kind`` is the flag ``--<mechanism>``, every other field ``--<mechanism>-<field>``. The mechanism is off
-    if ``kind`` has its default or, without a field ``kind``, if its placement (``on``) is empty.
-    """
-
-    if TYPE_CHECKING:  # every mechanism declares it, after ``kind``
-        on: str
-
-    @property
-    def switch(self) -> str:
-        """The field that switches the mechanism on."""
-        return "kind" if hasattr(self, "kind") else "on"
-
-    @property
-    def active(self) -> bool:
-        return self.kind != type(self).kind if hasattr(self, "kind") else bool(self.on.strip())
-
-    @property
-    def trees(self) -> tuple[str, ...]:
-        """The kinds of source trees needed: dependency, constituency."""
-        return ()
-
-    def check(self, where: "AttentionShape") -> None:
-        """Raise ``UserError``, naming the flag, for values that do not fit this attention."""
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """Place and sizes of the attention that a mechanism is added to.
-
-    Args:
-        component: encoder, decoder or cross.
-        layer: number of the layer, from 1 at the bottom. ``--*-layers-to-keep`` renumbers the remaining layers, so a
-            mechanism that computes with the number keeps it in a buffer, as differential attention does.
-        width: C, width of the model.
-        heads: H.
-        key_width: Dk, width of each head's queries and keys; 0: there are none, and the logits are 0 before the stages.
-        head_width: D, width of each head's values.
-        out_width: input width of the output projection.
-        out_gain: factor on the initial weights of the output projection.
-        query_width: input width of the query projection.
-        key_heads: number of heads of keys and values, a divisor of H; each serves H / key_heads consecutive heads.
-            The stages see H heads; the cache of decoding has key_heads.
-    """
-
-    component: str
-    layer: int
-    width: int
-    heads: int
-    key_width: int
-    head_width: int
-    out_width: int
-    out_gain: float = 1.0
-    query_width: int = 0
-    key_heads: int = 0
-
-    @property
-    def scale(self) -> float:
-        """Factor of the queries: 1 / sqrt(Dk)."""
-        return float((self.key_width or 1) ** -0.5)
-
-    def projections(self, key_input: int, value_input: int) -> dict[str, tuple[int, int]]:
-        """Widths of the input and the output of each projection, given those of the inputs of keys and values."""
-        return {
-            "q_proj": (self.query_width, self.heads * self.key_width),
-            "k_proj": (key_input, self.key_heads * self.key_width),
-            "v_proj": (value_input, self.key_heads * self.head_width),
-            "out_proj": (self.out_width, self.width),
-        }
-
-    @classmethod
-    def of(cls, component: str, layer: int, width: int, heads: int) -> Self:
-        """The attention without mechanisms."""
-        head_width = width // max(heads, 1)
-        return cls(component, layer, width, heads, head_width, head_width, width, query_width=width, key_heads=heads)
+# in the order in which ``StagedBody`` runs them
+STAGES = (
+    *("project", "qkv", "bias", "select", "visible", "logits", "normalize", "weights"),
+    *("output_bias", "attention", "heads", "gate", "combine"),
+)
 
 
 @dataclass
@@ -228,17 +128,19 @@ class Mechanism(nn.Module):
     Register a subclass with ``register_mechanism``. It has a class ``Settings`` and one method for each stage that it
     uses. Logits and weights are (B, H, T, S), head outputs (B, H, T, D):
 
-        project(cls, settings, where: AttentionShape) -> AttentionShape                        (a class method)
+        project(cls, settings, where: AttentionShape) -> AttentionShape, with other widths (a class method)
         qkv(self, context) -> q, k, v, shaped as in ``context``; the width of q and k may change
-        select(self, logits, context) -> (B, H) bool
-        bias(self, context) -> broadcast to (B, H, T, S)
-        visible(self, context) -> bool, broadcast to (B, H, T, S)
-        logits(self, logits, context), weights(self, weights, context) -> (B, H, T, S)
-        normalize(self, logits, context) -> weights (B, H, T, S), 0 where a logit is masked (the least finite number)
-        output_bias(self, weights, context) -> (B, H, T, D)
-        attention(self, context, need_weights: bool) -> head outputs, weights or None
-        heads(self, heads, context), gate(self, heads, context) -> (B, H, T, D)
-        combine(self, concatenated (..., H D)) -> (..., C)
+        select(self, logits, context) -> (B, H) bool, the heads that get the mechanisms in ``gates``
+        bias(self, context) -> a finite term of the logits, broadcast to (B, H, T, S)
+        visible(self, context) -> bool, broadcast to (B, H, T, S), False at forbidden keys
+        logits(self, logits, context) -> (B, H, T, S), before the mask
+        normalize(self, logits, context) -> weights, in place of the softmax; 0 where a logit is the least finite number
+        weights(self, weights, context) -> (B, H, T, S), after the softmax
+        output_bias(self, weights, context) -> a term of the head outputs
+        attention(self, context, need_weights: bool) -> head outputs, weights or None, in place of all that
+        heads(self, heads, context) -> (B, H, T, D)
+        gate(self, heads, context) -> (B, H, T, D), after disagreement is measured
+        combine(self, concatenated (..., H D)) -> (..., C), in place of the output projection
 
     A call must store nothing on ``self``. Keep what later decoding steps need in ``context.memory``.
     """

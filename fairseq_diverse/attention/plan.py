@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fairseq_diverse.attention.mechanism import AttentionShape, Mechanism
+from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.placements import Placement, parse_placement, resolve_placement
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name, read_settings
+from fairseq_diverse.attention.settings import AttentionShape
 from fairseq_diverse.support.errors import UserError
 
 Placed = tuple[type[Mechanism], Any]  # a mechanism and its settings

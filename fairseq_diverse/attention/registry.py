@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from fairseq_diverse.attention.mechanism import STAGES, Mechanism, MechanismSettings
+from fairseq_diverse.attention.mechanism import STAGES, Mechanism
 from fairseq_diverse.attention.placements import COMPONENTS, parse_placement
+from fairseq_diverse.attention.settings import MechanismSettings
 from fairseq_diverse.support.errors import UserError
 
 MECHANISMS: dict[str, type[Mechanism]] = {}  # in the order in which they run in a stage
@@ -32,20 +33,24 @@ def register_mechanism(name: str, before: str | None = None) -> Callable[[M], M]
     """
 
     def register(cls: M) -> M:
+        def refuse(problem: str | None) -> None:
+            if problem:
+                raise UserError(f"mechanism {name!r}: {problem}")
+
         if not NAME.fullmatch(name):
-            raise UserError(f"mechanism {name!r}: a name is lower-case words joined by '-', such as my-mechanism")
+            refuse("a name is lower-case words joined by '-', such as my-mechanism")
         known = MECHANISMS.get(name)
         if known is not None and not _same_class(known, cls):
-            raise UserError(f"mechanism {name!r}: the name is taken by {known.__module__}.{known.__qualname__}")
+            refuse(f"the name is taken by {known.__module__}.{known.__qualname__}")
         if before is not None and (before == name or before not in MECHANISMS):
-            raise UserError(f"mechanism {name!r}: before={before!r} is not a mechanism; known are {_list(MECHANISMS)}")
-        _check_class(name, cls)
+            refuse(f"before={before!r} is not a mechanism; known are {_list(MECHANISMS)}")
+        refuse(_problem(name, cls))
         cls.name, cls.key = name, cls.__dict__.get("key", name.replace("-", "_"))
         for other in MECHANISMS.values():
             if other.name != name and (shared := {*_flags(other)} & {*_flags(cls)}):
-                raise UserError(f"mechanism {name!r}: {_list(shared)} is a flag of the mechanism {other.name!r}")
+                refuse(f"{_list(shared)} is a flag of the mechanism {other.name!r}")
             if other.name != name and other.key == cls.key:
-                raise UserError(f"mechanism {name!r}: its key {cls.key!r} is used by the mechanism {other.name!r}")
+                refuse(f"its key {cls.key!r} is used by the mechanism {other.name!r}")
         names, rest = [*MECHANISMS], {}
         if before is not None and name not in names[: names.index(before)]:
             rest = {later: MECHANISMS.pop(later) for later in names[names.index(before) :]}
@@ -74,52 +79,45 @@ def _source(cls: type) -> str:
         return cls.__module__
 
 
-def _check_class(name: str, cls: Any) -> None:
+def _problem(name: str, cls: Any) -> str | None:
+    """What is wrong with the class of a mechanism."""
     settings = getattr(cls, "Settings", None)
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
-        raise UserError(f"mechanism {name!r}: {cls!r} is not a subclass of Mechanism")
+        return f"{cls!r} is not a subclass of Mechanism"
     if not (isinstance(settings, type) and issubclass(settings, MechanismSettings)):
-        raise UserError(f"mechanism {name!r}: its class Settings must be a dataclass derived from MechanismSettings")
+        return "its class Settings must be a dataclass derived from MechanismSettings"
     if "__dataclass_params__" not in vars(settings) or "on" not in _fields(settings):
-        raise UserError(f"mechanism {name!r}: Settings needs the decorator @dataclass(frozen=True) and a field `on`")
+        return "Settings needs the decorator @dataclass(frozen=True) and a field `on`"
     for f in dataclasses.fields(settings):
         if f.default is dataclasses.MISSING or type(f.default) not in (str, int, float) or "help" not in f.metadata:
-            raise UserError(
-                f"mechanism {name!r}: Settings.{f.name}: give option(default, help); the default is a text, an integer "
-                "or a float"
-            )
+            return f"Settings.{f.name}: give option(default, help); the default is a text, an integer or a float"
         if f.default not in (choices := f.metadata.get("choices", (f.default,))):
             allowed = ", ".join(map(str, choices))
-            raise UserError(
-                f"mechanism {name!r}: Settings.{f.name}: its default {f.default!r} is not among the choices {allowed}"
-            )
+            return f"Settings.{f.name}: its default {f.default!r} is not among the choices {allowed}"
         if (flag := _flag(name, f)).startswith(MOVED_BY_FAIRSEQ):
-            raise UserError(f"mechanism {name!r}: {flag}: fairseq reserves flags with this prefix; choose another name")
+            return f"{flag}: fairseq reserves flags with this prefix; choose another name"
     for attribute, value in vars(settings).items():
         if type(value) in (str, int, float) and attribute not in settings.__dataclass_fields__ and attribute[0] != "_":
-            raise UserError(
-                f"mechanism {name!r}: Settings.{attribute}: give its type, {attribute}: float = option(...)"
-            )
+            return f"Settings.{attribute}: give its type, {attribute}: float = option(...)"
     for attribute, value in vars(cls).items():
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if attribute in STAGES or attribute.startswith("_") or not inspect.isfunction(function):
             continue
         parameters = inspect.signature(function).parameters
         if "context" in parameters:
-            raise UserError(f"mechanism {name!r}: {attribute} is not a stage; stages are {', '.join(STAGES)}")
+            return f"{attribute} is not a stage; stages are {', '.join(STAGES)}"
         likely = difflib.get_close_matches(attribute, STAGES, 1, 0.85) if len(parameters) > 2 else []
         if likely and not hasattr(Mechanism, attribute):
-            raise UserError(f"mechanism {name!r}: {attribute} is not a stage; rename it to {likely[0]} or _{attribute}")
+            return f"{attribute} is not a stage; rename it to {likely[0]} or _{attribute}"
     if not cls.components or not set(cls.components) <= set(COMPONENTS):
-        raise UserError(f"mechanism {name!r}: components {cls.components!r}: give a tuple of {', '.join(COMPONENTS)}")
+        return f"components {cls.components!r}: give a tuple of {', '.join(COMPONENTS)}"
     if not str(cls.__dict__.get("key", "key")).isidentifier():
-        raise UserError(f"mechanism {name!r}: key {cls.__dict__['key']!r}: give the name of an attribute")
+        return f"key {cls.__dict__['key']!r}: give the name of an attribute"
     if not isinstance(cls.examples, list | tuple) or not all(isinstance(flags, Mapping) for flags in cls.examples):
-        raise UserError(f"mechanism {name!r}: examples {cls.examples!r}: give a list of dictionaries, flag -> value")
+        return f"examples {cls.examples!r}: give a list of dictionaries, flag -> value"
     if not isinstance(cls.refuses, Mapping):
-        raise UserError(f"mechanism {name!r}: refuses {cls.refuses!r}: give a dictionary, mechanism -> reason")
-    if not cls.stages():
-        raise UserError(f"mechanism {name!r}: it has no method for a stage; stages are {', '.join(STAGES)}")
+        return f"refuses {cls.refuses!r}: give a dictionary, mechanism -> reason"
+    return None if cls.stages() else f"it has no method for a stage; stages are {', '.join(STAGES)}"
 
 
 def _fields(settings: Any) -> dict[str, dataclasses.Field]:

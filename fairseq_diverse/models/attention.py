@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import AttentionOutput, StagedBody, build_mechanisms
 from fairseq_diverse.attention.functional.masking import attend_somewhere
-from fairseq_diverse.attention.mechanism import AttentionContext, AttentionShape
+from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import Placed
 from fairseq_diverse.attention.relations import Relations
 from fairseq_diverse.attention.request import Measurement
+from fairseq_diverse.attention.settings import AttentionShape
 from fairseq_diverse.attention.warm_start import NotTrained, trained_only
 
 logger = logging.getLogger(__name__)
@@ -70,24 +71,9 @@ class StagedAttention(StagedBody, MultiheadAttention):
         if self.out_gain != 1:
             self.out_proj.weight.data.mul_(self.out_gain)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState | None = None,
-        need_weights: bool = True,
-        static_kv: bool = False,
-        attn_mask: Tensor | None = None,
-        before_softmax: bool = False,
-        need_head_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As fairseq's ``MultiheadAttention.forward``; the layers of this package call ``attend``."""
-        measurement = Measurement(weights=need_weights or need_head_weights)
-        output = self.attend(query, key, value, key_padding_mask, incremental_state, attn_mask, measurement=measurement)
-        weights = None if output.weights is None else output.weights.transpose(0, 1)
-        return output.value, weights if weights is None or need_head_weights else weights.mean(0)
+    def forward(self, *args: Any, **kwargs: Any) -> AttentionOutput:
+        """As ``attend``."""
+        return self.attend(*args, **kwargs)
 
     def attend(
         self,

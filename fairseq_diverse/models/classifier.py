@@ -5,23 +5,16 @@ from argparse import Namespace
 from typing import Any
 
 import torch
-from fairseq.models import BaseFairseqModel, register_model
+from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.plan import AttentionPlan
-from fairseq_diverse.attention.registry import active, add_flags, keep_layers, keep_names
+from fairseq_diverse.attention.registry import active
 from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
-from fairseq_diverse.models.diverse_transformer import (
-    DiverseEncoder,
-    attention_heads,
-    check_heads,
-    layer_counts,
-    make_plan,
-)
-from fairseq_diverse.models.layers import add_layer_flags, check_compile_layers, compile_layers
+from fairseq_diverse.models.diverse_transformer import DiverseEncoder, DiverseModel, attention_heads, layer_counts
 from fairseq_diverse.support.errors import UserError
 
 
@@ -59,7 +52,7 @@ class QueryPooling(nn.Module):
 
 
 @register_model("diverse_classifier")
-class DiverseClassifier(BaseFairseqModel):
+class DiverseClassifier(DiverseModel):
     """``DiverseEncoder``, a pooling of its last layer, and a feed-forward classifier.
 
     The task gives the number of sequences per example (``sequences``, K), the number of classes (``classes``), and
@@ -69,7 +62,7 @@ class DiverseClassifier(BaseFairseqModel):
     once, whatever the number of epochs.
     """
 
-    classifies = True
+    classifies, sides = True, ("encoder",)
 
     def __init__(
         self, encoder: DiverseEncoder, pooling: nn.Module, classifier: nn.Module, sequences: int, frozen: bool
@@ -84,8 +77,7 @@ class DiverseClassifier(BaseFairseqModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         TransformerModel.add_args(parser)
-        add_flags(parser)
-        add_layer_flags(parser)
+        super().add_args(parser)
         parser.add_argument("--pooling", choices=("mean", "queries"), help="pooling of token vectors (default: mean)")
         parser.add_argument("--pooling-queries", type=int, help="learned queries of --pooling queries (default: 2)")
         parser.add_argument("--classifier-layers", type=int, help="linear layers of the classifier (default: 2)")
@@ -96,14 +88,9 @@ class DiverseClassifier(BaseFairseqModel):
         for flag in ("pooling_queries", "classifier_layers"):
             if getattr(args, flag) < 1:
                 raise UserError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: must be at least 1")
-        args.decoder_layers, args.no_cross_attention = 0, True
-        check_heads(args)
-        keep_names(args)
         if layers_kept := getattr(args, "encoder_layers_to_keep", None):
-            keep_layers(args)
-            args.encoder_layers = len(layers_kept.split(","))
-        check_compile_layers(args)
-        plan = make_plan(TransformerConfig.from_namespace(args))
+            args.encoder_layers = len(str(layers_kept).split(","))
+        plan = super().prepare(args)
         _refuse_trees(plan)
         return plan
 
@@ -127,7 +114,6 @@ class DiverseClassifier(BaseFairseqModel):
             path = cfg.encoder.embed_path if kept is None else None
             embedding = TransformerModel.build_embedding(cfg, dictionary, cfg.encoder.embed_dim, path)
             encoder = DiverseEncoder(cfg, dictionary, embedding)
-        compile_layers(encoder, args)
         _refuse_trees(encoder.plan)
         width = encoder.cfg.encoder.embed_dim
         pooling = MeanPooling() if args.pooling == "mean" else QueryPooling(width, args.pooling_queries)
@@ -139,7 +125,9 @@ class DiverseClassifier(BaseFairseqModel):
                 nn.Linear(before, after),
                 nn.ReLU(),
             ]
-        return cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, kept is not None)
+        model = cls(encoder, pooling, nn.Sequential(*layers[:-1]), task.sequences, kept is not None)
+        model.finish(args)
+        return model
 
     def train(self, mode: bool = True) -> "DiverseClassifier":
         super().train(mode)

@@ -68,14 +68,29 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True, options=OPTIONS)
 
 
-class CompiledLayer:
-    """A layer whose ``run`` is compiled while ``compiles`` is set: with --compile-layers, until the model decodes.
+class DiverseLayer:
+    """What both kinds of layers share; put it before fairseq's layer.
 
-    The module is not wrapped: its ``state_dict`` is the same, and activation checkpointing is around what is compiled.
+    ``run`` is compiled while ``compiles`` is set: with --compile-layers, until the model decodes. The module is not
+    wrapped: its ``state_dict`` is the same, and activation checkpointing is around what is compiled.
+
+    Args:
+        cfg: fairseq's ``TransformerConfig``.
+        plan: placement of the mechanisms.
+        number: index of this layer, from 1 at the bottom.
+        more: as in fairseq's layer.
     """
 
     compiles = False
     run: Callable[..., Any]
+    base: str  # fairseq's class, the name that --retain-dropout-modules expects
+    dropout_module: Any
+    activation_dropout_module: Any
+
+    def __init__(self, cfg: Any, plan: AttentionPlan, number: int, *more: Any) -> None:
+        self.plan, self.number = plan, number
+        super().__init__(cfg, *more)  # type: ignore[call-arg]
+        self.dropout_module.module_name = self.activation_dropout_module.module_name = self.base
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As ``run``; a step of incremental decoding is not compiled."""
@@ -105,7 +120,7 @@ def check_compile_layers(args: Any) -> None:
 def compile_layers(model: nn.Module, args: Any) -> None:
     """Let the layers compile if ``args`` have --compile-layers, and stop them if not."""
     for layer in model.modules():
-        if isinstance(layer, CompiledLayer):
+        if isinstance(layer, DiverseLayer):
             layer.compiles = getattr(args, "compile_layers", False)
 
 
@@ -162,20 +177,10 @@ class LayerOutput(NamedTuple):
     attentions: dict[str, AttentionOutput]  # by component, without ``value``
 
 
-class DiverseEncoderLayer(CompiledLayer, TransformerEncoderLayerBase):
-    """fairseq's encoder layer with a staged self-attention.
+class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
+    """fairseq's encoder layer with a staged self-attention."""
 
-    Args:
-        cfg: fairseq's ``TransformerConfig``.
-        plan: placement of the mechanisms.
-        number: index of this layer, from 1 at the bottom.
-    """
-
-    def __init__(self, cfg: Any, plan: AttentionPlan, number: int) -> None:
-        self.plan, self.number = plan, number
-        super().__init__(cfg)
-        for dropout in (self.dropout_module, self.activation_dropout_module):
-            dropout.module_name = "TransformerEncoderLayerBase"  # the name that --retain-dropout-modules expects
+    base = "TransformerEncoderLayerBase"
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> StagedAttention:
         return build_attention(cfg, self.plan, "encoder", self.number)
@@ -195,19 +200,11 @@ class DiverseEncoderLayer(CompiledLayer, TransformerEncoderLayerBase):
         return LayerOutput(feed_forward(self, x), {"encoder": attended})
 
 
-class DiverseDecoderLayer(CompiledLayer, TransformerDecoderLayerBase):
-    """fairseq's decoder layer with staged self- and cross-attention.
+class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
+    """fairseq's decoder layer with staged self- and cross-attention; the last argument, ``no_encoder_attn``, leaves the
+    cross-attention out."""
 
-    Args:
-        cfg, plan, number: as in ``DiverseEncoderLayer``.
-        no_encoder_attn: leave the cross-attention out.
-    """
-
-    def __init__(self, cfg: Any, plan: AttentionPlan, number: int, no_encoder_attn: bool = False) -> None:
-        self.plan, self.number = plan, number
-        super().__init__(cfg, no_encoder_attn)
-        for dropout in (self.dropout_module, self.activation_dropout_module):
-            dropout.module_name = "TransformerDecoderLayerBase"
+    base = "TransformerDecoderLayerBase"
 
     def build_self_attention(self, embed_dim: int, cfg: Any, **unused: bool) -> StagedAttention:
         return build_attention(cfg, self.plan, "decoder", self.number)

@@ -103,7 +103,7 @@ def test_decoding_is_not_compiled(traced):
 def test_every_model_has_the_flag(arch):
     for on in (False, True):
         of = build_model({"compile_layers": on}, arch).modules()
-        assert {layer.compiles for layer in of if isinstance(layer, layers.CompiledLayer)} == {on}
+        assert {layer.compiles for layer in of if isinstance(layer, layers.DiverseLayer)} == {on}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from fairseq.modules import MultiheadAttention
 
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.mechanisms import interacting
-from fairseq_diverse.attention.request import TERMS, AttentionRequest
+from fairseq_diverse.attention.request import TERMS, AttentionRequest, Measurement
 from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, CASES, batch, build_model
@@ -63,15 +64,13 @@ def test_no_map_is_computed_for_a_criterion_that_reads_none(flags, criterion, mo
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_need_head_weights_returns_every_head(incremental):
+def test_the_weights_are_those_of_every_head(incremental):
     attention = StagedAttention(24, 4, self_attention=True).eval()
-    x = torch.randn(5, 3, 24)
-    state = {} if incremental else None
-    padding = torch.zeros(3, 5, dtype=torch.bool)
+    x, padding = torch.randn(5, 3, 24), torch.zeros(3, 5, dtype=torch.bool)
     padding[1, :2] = True
-    value, weights = attention(x, x, x, key_padding_mask=padding, incremental_state=state, need_head_weights=True)
-    assert weights.shape == (4, 3, 5, 5)
-    assert not weights[:, 1, :, :2].any()
-    expected, mean = attention(x, x, x, key_padding_mask=padding, incremental_state={} if incremental else None)
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(weights.mean(0), mean)
+    state = ({}, {}) if incremental else (None, None)
+    got = attention.attend(x, x, x, padding, state[0], measurement=Measurement(weights=True))
+    assert got.weights.shape == (3, 4, 5, 5) and not got.weights[1, ..., :2].any()
+    plain, mean = MultiheadAttention.forward(attention, x, x, x, key_padding_mask=padding, incremental_state=state[1])
+    torch.testing.assert_close(got.value, plain)
+    torch.testing.assert_close(got.weights.mean(1), mean)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fairseq_diverse.attention.mechanism import AttentionShape
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
+from fairseq_diverse.attention.settings import AttentionShape
 from tests.reference.routing import em_routing, simple_routing
 
 

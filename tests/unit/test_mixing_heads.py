@@ -12,9 +12,9 @@ from fairseq_diverse.attention.functional.interacting import interacting_attenti
 from fairseq_diverse.attention.functional.mixing import mix_heads
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.kernels import interacting as kernel
-from fairseq_diverse.attention.mechanism import AttentionShape
 from fairseq_diverse.attention.mechanisms.talking import TalkingHeads
 from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.attention.settings import AttentionShape
 from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model
 from tests.reference import heads as reference

@@ -12,11 +12,11 @@ from fairseq_diverse.attention.functional.syntax import (
     phrase_distance,
     phrase_relation,
 )
-from fairseq_diverse.attention.mechanism import AttentionShape
 from fairseq_diverse.attention.mechanisms.localness import Localness
 from fairseq_diverse.attention.mechanisms.relative import RelativePositions
 from fairseq_diverse.attention.mechanisms.syntax import PhraseAttention, Syntax
 from fairseq_diverse.attention.relations import relate
+from fairseq_diverse.attention.settings import AttentionShape
 from tests.reference import syntax as reference
 
 B, H, T, D, K = 3, 2, 7, 4, 2

@@ -48,7 +48,7 @@ def simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
     _check(iterations)
     if kernels.on_gpu(votes, iterations):
         return kernels.simple_on_gpu(votes, iterations)
-    return SimpleRouting.apply(votes, iterations)
+    return Routing.apply(votes, None, None, iterations, False)
 
 
 SimpleStep = tuple[Tensor | None, Tensor, Tensor, Tensor]  # softmax of B, shares of the heads, S, Omega
@@ -109,7 +109,7 @@ def em_routing(
         raise ValueError("activation=True needs beta_a and beta_u")
     if kernels.on_gpu(votes, iterations, beta_a, beta_u):
         return kernels.em_on_gpu(votes, beta_a, beta_u, iterations)
-    return EMRouting.apply(votes, beta_a, beta_u, iterations)
+    return Routing.apply(votes, beta_a, beta_u, iterations, True)
 
 
 def _check(iterations: int) -> None:
@@ -167,6 +167,14 @@ def _em_steps(first: Tensor, d: Tensor, betas: Betas, iterations: int) -> list[_
     return steps
 
 
+def _em_capsules(v: Tensor, betas: Betas, iterations: int) -> Tensor:
+    """(M, N, D) Omega of votes (M, H, N, D)."""
+    first, relative = _relative(v)
+    last = _em_steps(first, relative, betas, iterations)[-1]
+    mean = last.mean + first
+    return mean if last.log_a is None else mean * last.log_a.exp().unsqueeze(-1)
+
+
 def _sum_width(x: Tensor) -> Tensor:
     return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
 
@@ -196,7 +204,7 @@ def _simple_backward(v: Tensor, steps: list[SimpleStep], grad: Tensor) -> Tensor
 
 
 def _em_backward(
-    first: Tensor, d: Tensor, steps: list[_EMStep], betas: Betas, grad_betas: Betas, grad: Tensor
+    first: Tensor, d: Tensor, steps: list[_EMStep], betas: Betas, grad_betas: list[Tensor], grad: Tensor
 ) -> Tensor:
     """The gradient of the votes (M, H, N, D); those of the betas are added to ``grad_betas``."""
     width = d.size(-1)
@@ -213,9 +221,8 @@ def _em_backward(
         grad_log_sigma = torch.zeros_like(step.log_sigma)
         grad_variance: Tensor | float = 0.0
         grad_centred: Tensor | None = None
-        if (
-            grad_share is not None
-        ):  # E-step: share' = softmax over n of  -sum_i centred^2 / (2 variance) - log_sigma + log_a
+        if grad_share is not None:
+            # E-step: share' = softmax over n of  -sum_i centred^2 / (2 variance) - log_sigma + log_a
             following = steps[t + 1].share
             grad_mean = torch.zeros_like(step.mean)
             grad_logits = grad_share.sub_((grad_share * following).sum(-1, keepdim=True)).mul_(following)
@@ -225,8 +232,7 @@ def _em_backward(
             grad_centred = grad_logits.unsqueeze(-1) * centred
             grad_variance = (grad_centred * centred).sum(-3).div_(2 * step.variance.square())
             grad_centred.mul_((-1 / step.variance).unsqueeze(-3))
-        if grad_log_a is not None and betas is not None and grad_betas is not None:
-            assert step.log_a is not None
+        if grad_log_a is not None and betas is not None and step.log_a is not None:
             grad_cost = grad_log_a * torch.expm1(step.log_a) * step.temperature
             grad_betas[0].sub_(grad_cost.sum(0))
             grad_betas[1].add_((grad_cost * step.total).sum(0))
@@ -270,42 +276,12 @@ def _gradient(votes: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(votes, memory_format=torch.contiguous_format)
 
 
-@opaque(_capsules)
-def simple_capsules(votes: Tensor, iterations: int) -> Tensor:
-    """(..., N D) capsules of votes (..., H, N, D), in C or torch."""
-    if kernels.usable(votes) and (made := kernels.simple_in_c(votes, iterations)) is not None:
-        return made
-    out = _capsules(votes)
-    rows = out.view(-1, out.size(-1))
-    for part, v in _chunks(votes):
-        rows[part] = _simple_steps(v, iterations)[-1][-1].flatten(-2)
-    return out
-
-
-@opaque(_gradient)
-def simple_gradient(votes: Tensor, grad: Tensor, iterations: int) -> Tensor:
-    """The gradient of the votes, given that of the capsules."""
-    if kernels.usable(votes) and (made := kernels.simple_gradient_in_c(votes, grad, iterations)) is not None:
-        return made
-    grad_votes = _gradient(votes)
-    rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
-    for part, v in _chunks(votes):
-        rows[part] = _simple_backward(v, _simple_steps(v, iterations), at_least_float32(grad_rows[part]))
-    return grad_votes
-
-
-class SimpleRouting(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, votes: Tensor, iterations: int) -> Tensor:
-        ctx.save_for_backward(votes)
-        ctx.iterations = iterations
-        return simple_capsules(votes, iterations)
-
-    @staticmethod
-    @first_derivative_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (votes,) = ctx.saved_tensors
-        return simple_gradient(votes, grad, ctx.iterations), None
+def _gradients(
+    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, *others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for the gradients of votes and betas; empty for betas that there are not."""
+    like_betas = (votes.new_empty(0) if beta is None else beta.new_empty(votes.size(-2)) for beta in (beta_a, beta_u))
+    return _gradient(votes), *like_betas  # type: ignore[return-value]
 
 
 def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas:
@@ -317,62 +293,54 @@ def _betas(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None) -> Betas
 
 
 @opaque(_capsules)
-def em_capsules(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int) -> Tensor:
+def routed_capsules(votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int, em: bool) -> Tensor:
     """(..., N D) capsules of votes (..., H, N, D), in C or torch."""
     betas = _betas(votes, beta_a, beta_u)
-    if kernels.usable(votes) and (made := kernels.em_in_c(votes, betas, iterations)) is not None:
+    if kernels.usable(votes) and (made := kernels.capsules_in_c(votes, betas, iterations, em)) is not None:
         return made
     out = _capsules(votes)
     rows = out.view(-1, out.size(-1))
     for part, v in _chunks(votes):
-        first, relative = _relative(v)
-        last = _em_steps(first, relative, betas, iterations)[-1]
-        mean = last.mean + first
-        capsules = mean if last.log_a is None else mean * last.log_a.exp().unsqueeze(-1)
-        rows[part] = capsules.flatten(-2)
+        rows[part] = (_em_capsules(v, betas, iterations) if em else _simple_steps(v, iterations)[-1][-1]).flatten(-2)
     return out
 
 
-def _em_gradients(
-    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Memory for the gradients of votes and betas; empty for betas that there are not."""
-    like_betas = (votes.new_empty(0) if beta is None else beta.new_empty(votes.size(-2)) for beta in (beta_a, beta_u))
-    return _gradient(votes), *like_betas  # type: ignore[return-value]
-
-
-@opaque(_em_gradients)
-def em_gradients(
-    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, grad: Tensor, iterations: int
+@opaque(_gradients)
+def routed_gradients(
+    votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, grad: Tensor, iterations: int, em: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of votes and betas (empty without betas), given that of the capsules."""
     betas = _betas(votes, beta_a, beta_u)
-    grad_betas: Betas
-    if kernels.usable(votes) and (made := kernels.em_gradients_in_c(votes, betas, grad, iterations)) is not None:
-        grad_votes, grad_betas = made[0], made[1:]
-    else:
-        grad_votes = _gradient(votes)
-        rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
-        grad_betas = None if betas is None else (torch.zeros_like(betas[0]), torch.zeros_like(betas[1]))
-        for part, v in _chunks(votes):
+    made = kernels.gradients_in_c(votes, betas, grad, iterations, em) if kernels.usable(votes) else None
+    grad_votes, *grad_betas = made or (_gradient(votes), *(torch.zeros_like(beta) for beta in betas or ()))
+    rows, grad_rows = grad_votes.view(-1, *votes.shape[-3:]), grad.reshape(-1, *votes.shape[-2:])
+    for part, v in _chunks(votes) if made is None else ():
+        grad_part = at_least_float32(grad_rows[part])
+        if em:
             first, relative = _relative(v)
             steps = _em_steps(first, relative, betas, iterations)
-            rows[part] = _em_backward(first, relative, steps, betas, grad_betas, at_least_float32(grad_rows[part]))
-    if beta_a is None or beta_u is None or grad_betas is None:
+            rows[part] = _em_backward(first, relative, steps, betas, grad_betas, grad_part)
+        else:
+            rows[part] = _simple_backward(v, _simple_steps(v, iterations), grad_part)
+    if beta_a is None or beta_u is None:
         return grad_votes, votes.new_empty(0), votes.new_empty(0)
     return grad_votes, grad_betas[0].type_as(beta_a), grad_betas[1].type_as(beta_u)
 
 
-class EMRouting(torch.autograd.Function):
+class Routing(torch.autograd.Function):
+    """Simple routing, or with ``em`` EM routing."""
+
     @staticmethod
-    def forward(ctx: Any, votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int) -> Tensor:
+    def forward(
+        ctx: Any, votes: Tensor, beta_a: Tensor | None, beta_u: Tensor | None, iterations: int, em: bool
+    ) -> Tensor:
         ctx.save_for_backward(votes, beta_a, beta_u)
-        ctx.iterations = iterations
-        return em_capsules(votes, beta_a, beta_u, iterations)
+        ctx.options = iterations, em
+        return routed_capsules(votes, beta_a, beta_u, *ctx.options)
 
     @staticmethod
     @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        votes, beta_a, beta_u = ctx.saved_tensors
-        grads = em_gradients(votes, beta_a, beta_u, grad, ctx.iterations)
-        return (grads[0], None, None, None) if beta_a is None else (*grads, None)
+        votes, *betas = ctx.saved_tensors
+        grad_votes, *grad_betas = routed_gradients(votes, *betas, grad, *ctx.options)
+        return grad_votes, *((None, None) if betas[0] is None else grad_betas), None, None

@@ -75,34 +75,20 @@ def _call(name: str, votes: Tensor, iterations: int, *others: Tensor | None, sha
     return cpu.in_threads(tokens, part)
 
 
-def simple_in_c(votes: Tensor, iterations: int) -> Tensor | None:
+def capsules_in_c(votes: Tensor, betas: Betas, iterations: int, em: bool) -> Tensor | None:
     """(..., N) capsules of votes (..., H, N, 1); None if torch must compute them."""
-    out = votes.new_empty(_of_capsules(votes))
-    return out if _call("simple_forward", _rows(votes), iterations, _rows(out, votes.size(-2))) else None
+    out, name = votes.new_empty(_of_capsules(votes)), "em_forward" if em else "simple_forward"
+    shared = (betas or (None, None)) if em else ()
+    done = _call(name, _rows(votes), iterations, *shared, _rows(out, votes.size(-2)), shared=len(shared))
+    return out if done else None
 
 
-def simple_gradient_in_c(votes: Tensor, grad: Tensor, iterations: int) -> Tensor | None:
-    """Gradient of the votes, given that of the capsules; None if torch must compute it."""
-    rows = _rows(votes)
+def gradients_in_c(votes: Tensor, betas: Betas, grad: Tensor, iterations: int, em: bool) -> tuple[Tensor, ...] | None:
+    """Gradients of the votes and, with ``em``, of both betas, given that of the capsules; None if torch must compute
+    them."""
+    rows, name = _rows(votes), "em_backward" if em else "simple_backward"
+    shared = (betas or (None, None)) if em else ()
+    grad_betas = [votes.new_zeros(max(1, cpu.share(len(rows))), votes.size(-2)) for _ in shared]
     grad_votes, grad = torch.empty_like(rows), _rows(grad, votes.size(-2))
-    done = _call("simple_backward", rows, iterations, grad, grad_votes)
-    return grad_votes.view(votes.shape) if done else None
-
-
-def em_in_c(votes: Tensor, betas: Betas, iterations: int) -> Tensor | None:
-    """As ``simple_in_c``."""
-    out = votes.new_empty(_of_capsules(votes))
-    given = *(betas or (None, None)), _rows(out, votes.size(-2))
-    return out if _call("em_forward", _rows(votes), iterations, *given, shared=2) else None
-
-
-def em_gradients_in_c(
-    votes: Tensor, betas: Betas, grad: Tensor, iterations: int
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Gradients of the votes and of both betas, given that of the capsules; None if torch must compute them."""
-    rows = _rows(votes)
-    grad_votes, grad = torch.empty_like(rows), _rows(grad, votes.size(-2))
-    grad_betas = [votes.new_zeros(max(1, cpu.share(len(rows))), votes.size(-2)) for _ in range(2)]
-    given = *(betas or (None, None)), grad, grad_votes, *grad_betas
-    done = _call("em_backward", rows, iterations, *given, shared=2)
-    return (grad_votes.view(votes.shape), grad_betas[0].sum(0), grad_betas[1].sum(0)) if done else None
+    done = _call(name, rows, iterations, *shared, grad, grad_votes, *grad_betas, shared=len(shared))
+    return (grad_votes.view(votes.shape), *(each.sum(0) for each in grad_betas)) if done else None

@@ -9,14 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.differential import differential_attention, differential_ratio
-from fairseq_diverse.attention.mechanism import (
-    AttentionContext,
-    AttentionShape,
-    Mechanism,
-    MechanismSettings,
-    placement,
-)
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, placement
 from fairseq_diverse.support.errors import UserError
 
 NOT_DEFINED = "which is not defined for the difference of two maps"

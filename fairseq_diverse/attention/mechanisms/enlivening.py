@@ -9,15 +9,9 @@ from torch import Tensor
 
 from fairseq_diverse.attention.functional.enlivening import redundant_heads
 from fairseq_diverse.attention.functional.masking import masked_softmax
-from fairseq_diverse.attention.mechanism import (
-    AttentionContext,
-    AttentionShape,
-    Mechanism,
-    MechanismSettings,
-    option,
-    placement,
-)
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.support.errors import UserError
 
 

@@ -5,16 +5,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.evolving import evolve_logits, mask_cells, stack_rows
-from fairseq_diverse.attention.mechanism import (
-    AttentionContext,
-    AttentionShape,
-    Mechanism,
-    MechanismSettings,
-    option,
-    placement,
-)
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.support.errors import UserError
 
 

@@ -6,14 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.position import localness_bias
-from fairseq_diverse.attention.mechanism import (
-    AttentionContext,
-    AttentionShape,
-    Mechanism,
-    MechanismSettings,
-    placement,
-)
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, placement
 
 
 @register_mechanism("localness")

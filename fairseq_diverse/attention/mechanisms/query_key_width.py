@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from fairseq_diverse.attention.mechanism import AttentionShape, Mechanism, MechanismSettings, option, placement
+from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.support.errors import UserError
 
 

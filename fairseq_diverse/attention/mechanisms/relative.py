@@ -6,15 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.position import relative_logits, relative_values
-from fairseq_diverse.attention.mechanism import (
-    AttentionContext,
-    AttentionShape,
-    Mechanism,
-    MechanismSettings,
-    option,
-    placement,
-)
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.support.errors import UserError
 
 

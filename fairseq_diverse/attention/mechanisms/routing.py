@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
-from fairseq_diverse.attention.mechanism import AttentionShape, Mechanism, MechanismSettings, option, placement
+from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.support.errors import UserError
 
 

@@ -6,16 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.syntax import phrase_bias, phrase_distance
-from fairseq_diverse.attention.mechanism import (
-    AttentionContext,
-    AttentionShape,
-    Mechanism,
-    MechanismSettings,
-    option,
-    placement,
-)
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
 from fairseq_diverse.attention.relations import Relations
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.support.errors import UserError
 
 

@@ -14,6 +14,7 @@ from fairseq_diverse.models.diverse_transformer import attentions_at
 from fairseq_diverse.testing.models import Flags, batch, dictionary, terms
 from fairseq_diverse.testing.properties.common import (
     PropertyFailed,
+    attending,
     attention_at,
     decode,
     everywhere,
@@ -105,14 +106,9 @@ def _of_another_device(error: Exception, problem: str) -> None:
 
 def attention_dropout(flags: Flags) -> None:
     """In training, --attention-dropout has an effect: two draws differ."""
-    attention = attention_at(trained_model({**flags, "attention_dropout": 0.5}), where_placed(flags))
-    _, related = short_sentences()
-    x, draws = torch.randn(5, 2, 24), []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        draws.append(attention.attend(x, x, x, relations=related).value)
-    first, second = draws
-    require(not torch.allclose(first, second), "context.dropout has no effect")
+    _, attend = attending({**flags, "attention_dropout": 0.5})
+    x = torch.randn(5, 2, 24)
+    require(not torch.allclose(attend(x).value, attend(x).value), "context.dropout has no effect")
 
 
 def routes_agree(flags: Flags) -> None:
@@ -235,11 +231,9 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
 
 def large_logits(flags: Flags) -> None:
     """Outputs and gradients are finite where logits are in the thousands, whose exponentials are not."""
-    attention = attention_at(trained_model(flags), where_placed(flags))
-    _, related = short_sentences()
+    attention, attend = attending(flags)
     for maps in (True, False):
-        x = 100 * torch.randn(5, 2, 24)
-        out = attention.attend(x, x, x, relations=related, measurement=Measurement(weights=maps))
+        out = attend(100 * torch.randn(5, 2, 24), measurement=Measurement(weights=maps))
         out.value.square().mean().backward()
         require(bool(out.value.isfinite().all()), "outputs of large logits are not finite")
         require_finite_gradients(attention, "a gradient of large logits is not finite")

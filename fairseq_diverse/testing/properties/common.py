@@ -2,7 +2,7 @@
 
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,12 @@ def short_sentences() -> tuple[Tensor, Relations]:
     """Padding (2, 5) and trees of two sentences, for one attention."""
     sample = batch((4, 3), (1, 1))
     return sample["src_tokens"] == dictionary().pad(), relate(sample["source_trees"], ("dependency", "constituency"))
+
+
+def attending(flags: Flags) -> tuple[StagedAttention, Callable[..., AttentionOutput]]:
+    """The first attention on which ``flags`` put a mechanism, and its call with two sentences of five words."""
+    attention, (_, related) = attention_at(trained_model(flags), where_placed(flags)), short_sentences()
+    return attention, lambda x, **options: attention.attend(x, x, x, relations=related, **options)
 
 
 def decode(model: Any, component: str, x: Tensor) -> list[AttentionOutput]:

@@ -14,6 +14,7 @@ from fairseq_diverse.testing.models import Flags, batch, build_model, terms
 from fairseq_diverse.testing.properties.common import (
     MAPS,
     PropertyFailed,
+    attending,
     attention_at,
     everywhere,
     require,
@@ -122,11 +123,9 @@ class _Additions(TorchDispatchMode):
 
 def fast_gradients(flags: Flags) -> None:
     """No table with a gradient is read as ``table[index]``: a GPU adds such gradients one by one, which is slow."""
-    attention = attention_at(trained_model(flags), where_placed(flags))
-    _, related = short_sentences()
-    x = torch.randn(5, 2, 24)
+    _, attend = attending(flags)
     with _Additions() as mode:
-        attention.attend(x, x, x, relations=related).value.sum().backward()
+        attend(torch.randn(5, 2, 24)).value.sum().backward()
     require(not mode.found, "x[index] is differentiated, slow on a GPU: expand x and use gather, or use F.embedding")
 
 
