@@ -127,15 +127,10 @@ class StagedBody:
             plain_weights = masked_softmax(logits, context.allowed)
         heads, weights, figures = self.run_stages(context, measurement)
         order = (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)
+        value = self.combine_heads(heads.permute(order).flatten(2))
+        weights, inside = weights if measurement.weights else None, heads if measurement.inside else None
         return AttentionOutput(
-            self.combine_heads(heads.permute(order).flatten(2)),
-            weights if measurement.weights else None,
-            figures,
-            context.selected,
-            heads if measurement.inside else None,
-            plain_weights,
-            context.loss,
-            context.carries,
+            value, weights, figures, context.selected, inside, plain_weights, context.loss, context.carries
         )
 
     def run_stages(self, context: AttentionContext, measurement: Measurement) -> StagesOutput:

@@ -150,20 +150,13 @@ class StandaloneAttention(StagedBody, nn.Module):
         if added is not None:
             added = _by_head(added, batch, self.num_heads)
             bias = added if bias is None else added + bias
-        context = AttentionContext(
-            query,
-            self.split_heads(self.q_proj(query), self.num_heads) * self.scale,
-            self.split_heads(self.k_proj(key), self.key_heads),
-            self.split_heads(self.v_proj(value), self.key_heads),
-            self.scale,
-            self.dropout if self.training else 0.0,
-            padding,
-            padding if padded_queries is None and query is key else padded_queries,
-            None if allowed is None else attend_somewhere(allowed),
-            relate(trees, self.trees) if trees is not None else None,
-            previous or {},
-            mask_bias=bias,
-        )
+        q = self.split_heads(self.q_proj(query), self.num_heads) * self.scale
+        k, v = (self.split_heads(x, self.key_heads) for x in (self.k_proj(key), self.v_proj(value)))
+        padded_queries = padding if padded_queries is None and query is key else padded_queries
+        masks = padding, padded_queries, None if allowed is None else attend_somewhere(allowed)
+        relations = relate(trees, self.trees) if trees is not None else None
+        options = self.scale, self.dropout if self.training else 0.0
+        context = AttentionContext(query, q, k, v, *options, *masks, relations, previous or {}, mask_bias=bias)
         return self.answer(context, Measurement(terms, need_weights))
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor, terms: tuple[str, ...], trees: Tensor | None) -> None:

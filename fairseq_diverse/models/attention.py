@@ -109,35 +109,14 @@ class StagedAttention(StagedBody, MultiheadAttention):
         fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
         terms, weights, inside = measurement
         if self.is_plain and not terms and not inside and not (weights and fused_in_fairseq):
-            plain, maps = MultiheadAttention.forward(
-                self,
-                query,
-                key,
-                value,
-                key_padding_mask=key_padding_mask,
-                incremental_state=incremental_state,
-                need_weights=weights,
-                static_kv=static_kv,
-                attn_mask=attn_mask,
-                need_head_weights=weights,
-            )
+            given = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
+            plain, maps = MultiheadAttention.forward(self, query, key, value, *given)
             return AttentionOutput(plain, None if maps is None else maps.transpose(0, 1), carry=carried)
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state)
-        context = AttentionContext(
-            query.transpose(0, 1),
-            q,
-            k,
-            v,
-            self.scaling,
-            self._dropout,
-            key_padding_mask,
-            query_padding_mask,
-            _allowed(key_padding_mask, attn_mask),
-            relations,
-            carried,
-            self._recall(incremental_state),
-        )
+        masks = key_padding_mask, query_padding_mask, _allowed(key_padding_mask, attn_mask)
+        more = relations, carried, self._recall(incremental_state)
+        context = AttentionContext(query.transpose(0, 1), q, k, v, self.scaling, self._dropout, *masks, *more)
         output = self.answer(context, measurement)
         if context.memory:
             self._keep(incremental_state, context.memory, query.size(1))
@@ -195,12 +174,10 @@ class StagedAttention(StagedBody, MultiheadAttention):
                 k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
         assert k is not None and v is not None
         if incremental_state is not None:
-            key_padding_mask = self._append_prev_key_padding_mask(
-                key_padding_mask, cache.get("prev_key_padding_mask"), k.size(0), k.size(2), static_kv
-            )
-            self._set_input_buffer(
-                incremental_state, {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
-            )
+            before, sizes = cache.get("prev_key_padding_mask"), (k.size(0), k.size(2))
+            key_padding_mask = self._append_prev_key_padding_mask(key_padding_mask, before, *sizes, static_kv)
+            cache = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
+            self._set_input_buffer(incremental_state, cache)
         return q, k, v, key_padding_mask
 
     def _adaptive_prune_heads(self, reserve_head_index: list[tuple[int, int]]) -> None:
@@ -235,9 +212,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
             state_dict.update(new)
             projection = (f"{name}.out_proj.weight", f"{name}.out_proj.bias") if self.out_proj is None else ()
             dropped = [key for key in projection if state_dict.pop(key, None) is not None]
-            logger.warning(
-                f"warm start: new in this model: {', '.join(new)}; dropped: {', '.join(dropped) or 'nothing'}"
-            )
+            gone = ", ".join(dropped) or "nothing"
+            logger.warning(f"warm start: new in this model: {', '.join(new)}; dropped: {gone}")
 
 
 def _allowed(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:

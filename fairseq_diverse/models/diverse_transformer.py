@@ -2,7 +2,7 @@
 
 import logging
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fairseq.checkpoint_utils import prune_state_dict
@@ -37,43 +37,32 @@ logger = logging.getLogger(__name__)
 CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # they do not read extra["attn"]
 
 
+def components(cfg: Any) -> dict[str, Component]:
+    """The sizes of each component."""
+    encoder, decoder = (
+        Component(side.layers, side.embed_dim, side.attention_heads) for side in (cfg.encoder, cfg.decoder)
+    )
+    return {
+        "encoder": encoder,
+        "decoder": decoder,
+        "cross": decoder._replace(layers=0) if cfg.no_cross_attention else decoder,
+    }
+
+
 def layer_counts(cfg: Any) -> dict[str, int]:
     """Number of layers of each component."""
-    return {
-        "encoder": cfg.encoder.layers,
-        "decoder": cfg.decoder.layers,
-        "cross": 0 if cfg.no_cross_attention else cfg.decoder.layers,
-    }
+    return {name: its.layers for name, its in components(cfg).items()}
+
+
+def attention_heads(cfg: Any) -> dict[str, int]:
+    """Number of heads of each component's attentions."""
+    return {name: its.heads for name, its in components(cfg).items()}
 
 
 def attentions_at(model: Any, component: str) -> list[Any]:
     """The attentions of a component, one a layer; None in a decoder without cross-attention."""
     layers = model.encoder.layers if component == "encoder" else model.decoder.layers
     return [layer.encoder_attn if component == "cross" else layer.self_attn for layer in layers]
-
-
-def attention_heads(cfg: Any) -> dict[str, int]:
-    """Number of heads of each component's attentions."""
-    return {
-        "encoder": cfg.encoder.attention_heads,
-        "decoder": cfg.decoder.attention_heads,
-        "cross": cfg.decoder.attention_heads,
-    }
-
-
-def make_plan(cfg: Any) -> AttentionPlan:
-    """The plan of a whole model; encoder and decoder both check the whole plan."""
-    layers, heads = layer_counts(cfg), attention_heads(cfg)
-    widths = {"encoder": cfg.encoder.embed_dim, "decoder": cfg.decoder.embed_dim, "cross": cfg.decoder.embed_dim}
-    return AttentionPlan(cfg, {name: Component(layers[name], widths[name], heads[name]) for name in layers})
-
-
-def check_heads(args: Any, sides: Sequence[str] = ("encoder", "decoder")) -> None:
-    """Raise ``UserError`` if a number of heads does not divide its width."""
-    for side in sides:
-        heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
-        if heads < 1 or width % heads:
-            raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
 
 
 def resolve(request: AttentionRequest | None, cfg: Any) -> ResolvedRequest:
@@ -85,8 +74,7 @@ class DiverseEncoder(TransformerEncoderBase):
     """fairseq's encoder; its loop over the layers also collects the results of ``request``."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
-        self.plan = make_plan(cfg)
-        self.built = 0
+        self.plan, self.built = AttentionPlan(cfg, components(cfg)), 0  # both sides check the whole plan
         super().__init__(cfg, dictionary, embed_tokens)
         self.dropout_module.module_name = "TransformerEncoder"  # the name that --retain-dropout-modules expects
 
@@ -136,8 +124,7 @@ class DiverseDecoder(TransformerDecoderBase):
     """fairseq's decoder; its loop over the layers also collects the results of ``request``."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
-        self.plan = make_plan(cfg)
-        self.built = 0
+        self.plan, self.built = AttentionPlan(cfg, components(cfg)), 0  # both sides check the whole plan
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.dropout_module.module_name = "TransformerDecoder"
         self.criterion_reads_map = True  # extra["attn"], which fairseq's decoder always computes
@@ -152,36 +139,18 @@ class DiverseDecoder(TransformerDecoderBase):
         encoder_out: Mapping[str, Any] | None = None,
         incremental_state: IncrementalState | None = None,
         features_only: bool = False,
-        full_context_alignment: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
         src_lengths: Any = None,
         return_all_hiddens: bool = False,
-        request: ResolvedRequest = NOTHING,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's decoder; the second result also has ``extras``, what ``request`` asks for."""
-        x, extra = self.extract_features(
-            prev_output_tokens,
-            encoder_out,
-            incremental_state,
-            full_context_alignment,
-            alignment_layer,
-            alignment_heads,
-            request,
-        )
+        """As fairseq's decoder; ``options`` as for ``extract_features``."""
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **options)
         return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Mapping[str, Any] | None,
-        incremental_state: IncrementalState | None = None,
-        full_context_alignment: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-        request: ResolvedRequest = NOTHING,
+        self, *inputs: Any, alignment_layer: int | None = None, request: ResolvedRequest = NOTHING, **options: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in fairseq, without TorchScript support."""
+        """As in fairseq; the second result also has ``extras``, what ``request`` asks for."""
         read = request.alignment and (self.criterion_reads_map or not self.training)
         map_needed = read or alignment_layer is not None
         extras = Extras.none()
@@ -198,15 +167,9 @@ class DiverseDecoder(TransformerDecoderBase):
         ) -> tuple[Tensor, Tensor | None, None]:
             wanted = {component: request.at(component, layer.number) for component in ("decoder", "cross")}
             weights = wanted["cross"].weights or (need_attn and map_needed)
-            x, attentions = layer(
-                x,
-                encoder_out,
-                encoder_padding_mask,
-                incremental_state=incremental_state,
-                **masks,
-                measurements={**wanted, "cross": wanted["cross"]._replace(weights=weights)},
-                carried=extras.carried,
-            )
+            measurements = {**wanted, "cross": wanted["cross"]._replace(weights=weights)}
+            passed = {**masks, "incremental_state": incremental_state, "carried": extras.carried}
+            x, attentions = layer(x, encoder_out, encoder_padding_mask, measurements=measurements, **passed)
             for component, output in attentions.items():
                 extras.add(component, layer.number, output, maps=wanted[component].weights)
             alignment = attentions["cross"].weights if "cross" in attentions else None
@@ -214,13 +177,7 @@ class DiverseDecoder(TransformerDecoderBase):
 
         loop: Any = Loop(self, run)
         x, extra = TransformerDecoderBase.extract_features_scriptable(
-            loop,
-            prev_output_tokens,
-            encoder_out,
-            incremental_state,
-            full_context_alignment,
-            alignment_layer,
-            alignment_heads,
+            loop, *inputs, alignment_layer=alignment_layer, **options
         )
         return x, {**extra, "extras": extras}
 
@@ -251,11 +208,15 @@ class DiverseModel(BaseFairseqModel):
             exit_with(f"fairseq-hydra-train ignores misspelt flags of {cls.__name__}; use fairseq-train")
         if "decoder" not in cls.sides:
             args.decoder_layers, args.no_cross_attention = 0, True
-        check_heads(args, cls.sides)
+        for side in cls.sides:
+            heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
+            if heads < 1 or width % heads:
+                raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
         keep_names(args)
         keep_layers(args)
         check_compile_layers(args)
-        return make_plan(TransformerConfig.from_namespace(args))
+        cfg = TransformerConfig.from_namespace(args)
+        return AttentionPlan(cfg, components(cfg))
 
     def finish(self, args: Namespace) -> None:
         """What depends on flags and is not in fairseq's ``build_model``: compiling, and who reads loss terms."""
@@ -325,13 +286,11 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         src_lengths: Tensor,
         prev_output_tokens: Tensor,
         return_all_hiddens: bool = True,
-        features_only: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
         source_trees: Tensor | None = None,
         attention_request: AttentionRequest | None = None,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``.
+        """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``, and ``options`` as for the decoder.
 
         The second result, a dictionary, also has
 
@@ -343,23 +302,8 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``.
         """
         request = resolve(attention_request, self.cfg)
-        encoder_out = self.encoder(
-            src_tokens,
-            src_lengths=src_lengths,
-            return_all_hiddens=return_all_hiddens,
-            source_trees=source_trees,
-            request=request,
-        )
-        x, extra = self.decoder(
-            prev_output_tokens,
-            encoder_out=encoder_out,
-            features_only=features_only,
-            alignment_layer=alignment_layer,
-            alignment_heads=alignment_heads,
-            src_lengths=src_lengths,
-            return_all_hiddens=return_all_hiddens,
-            request=request,
-        )
+        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, None, source_trees, request)
+        x, extra = self.decoder(prev_output_tokens, encoder_out, request=request, **options)
         extras = extra.pop("extras") | encoder_out["extras"]
         extra |= extras.results(request, x)
         self.warn_of_ignored(extra["losses"])

@@ -150,23 +150,22 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
     )
 
 
-def attend_to_itself(layer: Any, x: Tensor, padding: Tensor | None, **options: Any) -> tuple[Tensor, AttentionOutput]:
-    """The first part of either layer: self-attention, residual connection and its layer norm."""
-    residual = x
-    if layer.normalize_before:
-        x = layer.self_attn_layer_norm(x)
-    attended = layer.self_attn.attend(x, x, x, key_padding_mask=padding, query_padding_mask=padding, **options)
-    x = layer.residual_connection(layer.dropout_module(attended.value), residual)
-    return (x if layer.normalize_before else layer.self_attn_layer_norm(x)), attended._replace(value=None)
+def attend(
+    layer: Any, attention: StagedAttention, norm: nn.Module, x: Tensor, source: Tensor | None, **options: Any
+) -> tuple[Tensor, AttentionOutput]:
+    """An attention of a layer, with its layer norm and residual connection; without a source, to itself."""
+    query = norm(x) if layer.normalize_before else x
+    source = query if source is None else source
+    attended = attention.attend(query, source, source, **options)
+    x = layer.residual_connection(layer.dropout_module(attended.value), x)
+    return (x if layer.normalize_before else norm(x)), attended._replace(value=None)
 
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
-    """The last part of either layer: feed-forward network, residual connection and its layer norm."""
-    residual = x
-    if layer.normalize_before:
-        x = layer.final_layer_norm(x)
-    x = layer.fc2(layer.activation_dropout_module(layer.activation_fn(layer.fc1(x))))
-    x = layer.residual_connection(layer.dropout_module(x), residual)
+    """The feed-forward network of a layer, likewise."""
+    inner = layer.final_layer_norm(x) if layer.normalize_before else x
+    inner = layer.fc2(layer.activation_dropout_module(layer.activation_fn(layer.fc1(inner))))
+    x = layer.residual_connection(layer.dropout_module(inner), x)
     return x if layer.normalize_before else layer.final_layer_norm(x)
 
 
@@ -194,9 +193,9 @@ class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
         carried: Mapping[str, Tensor] = NO_CARRY,
     ) -> LayerOutput:
         """One layer; ``measurement`` and the later arguments as in ``StagedAttention.attend``."""
-        x, attended = attend_to_itself(
-            self, x, encoder_padding_mask, measurement=measurement, relations=relations, carried=carried
-        )
+        given = {"measurement": measurement, "relations": relations, "carried": carried}
+        padding = {"key_padding_mask": encoder_padding_mask, "query_padding_mask": encoder_padding_mask}
+        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, x, None, **padding, **given)
         return LayerOutput(feed_forward(self, x), {"encoder": attended})
 
 
@@ -224,32 +223,16 @@ class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
         carried: Mapping[str, Mapping[str, Tensor]] = {},
     ) -> LayerOutput:
         """One layer; measurements and what is carried by component, else as in fairseq."""
-        x, attended = attend_to_itself(
-            self,
-            x,
-            self_attn_padding_mask,
-            incremental_state=incremental_state,
-            attn_mask=self_attn_mask,
-            measurement=measurements.get("decoder", NOTHING),
-            carried=carried.get("decoder", NO_CARRY),
+        both: dict[str, Any] = {"query_padding_mask": self_attn_padding_mask, "incremental_state": incremental_state}
+        to_itself, to_source = (
+            {"measurement": measurements.get(name, NOTHING), "carried": carried.get(name, NO_CARRY), **both}
+            for name in ("decoder", "cross")
         )
+        to_itself |= {"key_padding_mask": self_attn_padding_mask, "attn_mask": self_attn_mask}
+        to_source |= {"key_padding_mask": encoder_padding_mask}
+        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, x, None, **to_itself)
         attentions = {"decoder": attended}
         if self.encoder_attn is not None and encoder_out is not None:
-            residual = x
-            if self.normalize_before:
-                x = self.encoder_attn_layer_norm(x)
-            crossed = self.encoder_attn.attend(
-                x,
-                encoder_out,
-                encoder_out,
-                key_padding_mask=encoder_padding_mask,
-                query_padding_mask=self_attn_padding_mask,
-                incremental_state=incremental_state,
-                measurement=measurements.get("cross", NOTHING),
-                carried=carried.get("cross", NO_CARRY),
-            )
-            attentions["cross"] = crossed._replace(value=None)
-            x = self.residual_connection(self.dropout_module(crossed.value), residual)
-            if not self.normalize_before:
-                x = self.encoder_attn_layer_norm(x)
+            parts = self.encoder_attn, self.encoder_attn_layer_norm
+            x, attentions["cross"] = attend(self, *parts, x, encoder_out, **to_source)
         return LayerOutput(feed_forward(self, x), attentions)

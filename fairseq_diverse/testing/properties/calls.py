@@ -87,10 +87,9 @@ def on_the_device(flags: Flags) -> None:
         on_meta = Relations(*(None if one is None else one.to("meta") for one in related))
         moved, pads = x.to("meta"), padding.to("meta")
         before, carried = {name: one.to("meta") for name, one in carried.items()}, out.carry
+        given = {"query_padding_mask": pads, "relations": on_meta, "carried": before}
         try:
-            attention.to("meta").attend(
-                moved, moved, moved, pads, query_padding_mask=pads, relations=on_meta, carried=before
-            )
+            attention.to("meta").attend(moved, moved, moved, pads, **given)
         except Exception as error:  # else it looks at values or at the kind of device, which meta has not
             if re.search("same device|expected device|two devices", str(error)):
                 _of_another_device(error, "a tensor does not move with the module: keep it by register_buffer")
@@ -198,24 +197,16 @@ def half_types(flags: Flags, dtype: torch.dtype = torch.bfloat16, need_weights: 
     pads = torch.zeros(3, 5, dtype=torch.bool)
     pads[1] = True
     trees = batch((4, 4, 4))["source_trees"].masked_fill(pads.unsqueeze(-1), -1)
+    given: dict[str, Any] = {"query_padding_mask": pads, "relations": relate(trees, ("dependency", "constituency"))}
+    given["measurement"] = Measurement(terms(flags) if need_weights else ("output",), need_weights)
     carried: Mapping[str, Tensor] = {}
-    measurement = Measurement(terms(flags) if need_weights else ("output",), need_weights)
     for attention in attentions_at(model, where_placed(flags))[:2]:  # the second may get what the first carries
         x = torch.randn(5, 3, 24, dtype=dtype)
-        out = attention.attend(
-            x,
-            x,
-            x,
-            pads,
-            query_padding_mask=pads,
-            relations=relate(trees, ("dependency", "constituency")),
-            measurement=measurement,
-            carried=carried,
-        )
+        out = attention.attend(x, x, x, pads, carried=carried, **given)
         assert out.agreement is not None
-        if out.loss is not None:
-            require(bool(out.loss.isfinite()), f"{dtype}: a loss is not finite")
-        (out.value.float().sum() + out.agreement.sum() + (0 if out.loss is None else out.loss.float())).backward()
+        loss = torch.zeros(()) if out.loss is None else out.loss.float()
+        require(bool(loss.isfinite()), f"{dtype}: a loss is not finite")
+        (out.value.float().sum() + out.agreement.sum() + loss).backward()
         require(out.value.dtype == dtype, f"an output of {out.value.dtype} from {dtype}")
         require(bool(out.value.isfinite().all() and out.agreement.isfinite().all()), f"{dtype}: not finite")
         require_finite_gradients(attention, f"{dtype}: a gradient is not finite")

@@ -96,11 +96,8 @@ def gradients_in_float64(flags: Flags) -> None:
 
     def attend(x: Tensor, keys: Tensor, *_: Tensor) -> Tensor:
         source = keys if component == "cross" else x
-        return (
-            attention.eval()
-            .attend(x, source, source, padding, query_padding_mask=padding, relations=related, measurement=MAPS)
-            .value[:, :, ::5]
-        )
+        given: dict[str, Any] = {"query_padding_mask": padding, "relations": related, "measurement": MAPS}
+        return attention.eval().attend(x, source, source, padding, **given).value[:, :, ::5]
 
     try:
         torch.autograd.gradcheck(attend, (x, keys, *parameters), fast_mode=True)
