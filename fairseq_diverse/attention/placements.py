@@ -1,6 +1,5 @@
 """Placements: the attentions of a model on which a mechanism is."""
 
-import functools
 from collections.abc import Mapping
 
 from fairseq_diverse.support.errors import UserError
@@ -46,9 +45,17 @@ def parse_placement(flag: str, text: str) -> dict[str, frozenset[int] | None]:
     return placement
 
 
-@functools.cache
-def _resolve(flag: str, text: str, counts: tuple[tuple[str, int], ...]) -> Placement:
-    layers = dict(counts)
+def resolve_placement(flag: str, text: str, layers: Layers) -> Placement:
+    """The layer numbers that a placement selects in each component of a model.
+
+    Args:
+        flag: for the message.
+        text: the placement.
+        layers: component -> number of layers.
+
+    Raises:
+        UserError: as ``parse_placement``, or a layer above the component's number of layers.
+    """
     resolved = {}
     for component, chosen in parse_placement(flag, text).items():
         count = layers[component]
@@ -62,17 +69,3 @@ def _resolve(flag: str, text: str, counts: tuple[tuple[str, int], ...]) -> Place
             )
         resolved[component] = chosen
     return resolved
-
-
-def resolve_placement(flag: str, text: str, layers: Layers) -> Placement:
-    """The layer numbers that a placement selects in each component of a model.
-
-    Args:
-        flag: for the message.
-        text: the placement.
-        layers: component -> number of layers.
-
-    Raises:
-        UserError: as ``parse_placement``, or a layer above the component's number of layers.
-    """
-    return _resolve(flag, text, tuple(sorted(layers.items())))

@@ -85,6 +85,14 @@ class AttentionRequest:
         return ResolvedRequest(terms, on, weights, inside, self.alignment)
 
 
+Requests = AttentionRequest | tuple[AttentionRequest, ...] | None
+
+
+def as_tuple(requests: Requests) -> tuple[AttentionRequest, ...]:
+    """None, one or several requests as a tuple."""
+    return requests if isinstance(requests, tuple) else () if requests is None else (requests,)
+
+
 @dataclass(frozen=True)
 class ResolvedRequest:
     """A request resolved for one model; ``NOTHING`` is the empty request."""
@@ -100,36 +108,18 @@ class ResolvedRequest:
         terms = self.terms if layer in self.on.get(component, ()) else ()
         return Measurement(terms, *(layer in where.get(component, ()) for where in (self.weights, self.inside)))
 
-
-@dataclass(frozen=True)
-class JoinedRequest:
-    """Two requests in one forward pass, such as disagreement's and that of another loss term.
-
-    Errors of each name its own flag. Head outputs and maps of one request would be mixed with those of the other, so
-    only one may ask for each.
-    """
-
-    first: "AttentionRequest | JoinedRequest"
-    second: "AttentionRequest | JoinedRequest"
-
-    def resolve(self, layers: Layers, heads: Mapping[str, int]) -> ResolvedRequest:
-        """As ``AttentionRequest.resolve``.
+    def joined(self, other: "ResolvedRequest") -> "ResolvedRequest":
+        """Both in one forward pass, such as disagreement's and that of another loss term.
 
         Raises:
-            UserError: also where both ask for terms, for weights or for head outputs.
+            UserError: both ask for terms, for weights or for head outputs, which would be mixed.
         """
-        one, other = (request.resolve(layers, heads) for request in (self.first, self.second))
         for name in ("terms", "weights", "inside"):
-            if getattr(one, name) and getattr(other, name):
+            if getattr(self, name) and getattr(other, name):
                 raise UserError(f"two losses ask for {name!r} in an AttentionRequest; let one of them ask for both")
-        measuring = one if one.terms else other
-        return ResolvedRequest(
-            measuring.terms,
-            measuring.on,
-            one.weights or other.weights,
-            one.inside or other.inside,
-            one.alignment or other.alignment,
-        )
+        measuring = self if self.terms else other
+        maps, inside = self.weights or other.weights, self.inside or other.inside
+        return ResolvedRequest(measuring.terms, measuring.on, maps, inside, self.alignment or other.alignment)
 
 
 NOTHING = ResolvedRequest((), {}, {}, {})

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairseq_diverse.attention.request import JoinedRequest
+from fairseq_diverse.attention.request import as_tuple
 
 REQUEST = "attention_request"
 
@@ -22,7 +22,7 @@ class ObservedModel:
     def __call__(self, **net_input: Any) -> Any:
         added = dict(self.added)
         if REQUEST in added and REQUEST in net_input:
-            added[REQUEST] = JoinedRequest(added[REQUEST], net_input.pop(REQUEST))
+            added[REQUEST] = as_tuple(added[REQUEST]) + as_tuple(net_input.pop(REQUEST))
         output = self.model(**net_input, **added)
         self.extra = output[1]
         return output

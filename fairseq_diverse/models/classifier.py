@@ -11,10 +11,10 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
-from fairseq_diverse.attention.plan import AttentionPlan
+from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import active
-from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
-from fairseq_diverse.models.diverse_transformer import DiverseEncoder, DiverseModel, attention_heads, layer_counts
+from fairseq_diverse.attention.request import Requests, ResolvedRequest
+from fairseq_diverse.models.diverse_transformer import DiverseEncoder, DiverseModel, components, resolve
 from fairseq_diverse.support.errors import UserError
 
 
@@ -147,17 +147,16 @@ class DiverseClassifier(DiverseModel):
         return self.encoder.max_positions()
 
     def forward(
-        self, src_tokens: Tensor, src_lengths: Tensor, attention_request: AttentionRequest | None = None
+        self, src_tokens: Tensor, src_lengths: Tensor, attention_request: Requests = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """(K B, T) tokens -> (B, classes) logits, and ``agreement`` (terms,) over all tokens.
 
         The first sequences of all examples are one batch for the encoder, then the second ones, and so on; each batch
         is padded only to its own longest sequence.
         """
-        request = NOTHING
-        if attention_request is not None:
-            layers = {**layer_counts(self.encoder.cfg), "decoder": 0, "cross": 0}
-            request = attention_request.resolve(layers, attention_heads(self.encoder.cfg))
+        sizes = components(self.encoder.cfg)
+        none = dict.fromkeys(("decoder", "cross"), Component(0, 0, 0))
+        request = resolve(attention_request, sizes | none)
         fixed = self.frozen and not [*self.pooling.parameters()]
         pool = self._pool_cached if fixed and attention_request is None else self._pool
         features, agreement = [], []

@@ -1,5 +1,6 @@
 """The transformer with mechanisms in its attentions."""
 
+import functools
 import logging
 from argparse import Namespace
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.attention.request import NOTHING, AttentionRequest, ResolvedRequest
+from fairseq_diverse.attention.request import NOTHING, Requests, ResolvedRequest, as_tuple
 from fairseq_diverse.models.attention import IncrementalState
 from fairseq_diverse.models.extras import Extras, Loop
 from fairseq_diverse.models.layers import (
@@ -54,20 +55,17 @@ def layer_counts(cfg: Any) -> dict[str, int]:
     return {name: its.layers for name, its in components(cfg).items()}
 
 
-def attention_heads(cfg: Any) -> dict[str, int]:
-    """Number of heads of each component's attentions."""
-    return {name: its.heads for name, its in components(cfg).items()}
-
-
 def attentions_at(model: Any, component: str) -> list[Any]:
     """The attentions of a component, one a layer; None in a decoder without cross-attention."""
     layers = model.encoder.layers if component == "encoder" else model.decoder.layers
     return [layer.encoder_attn if component == "cross" else layer.self_attn for layer in layers]
 
 
-def resolve(request: AttentionRequest | None, cfg: Any) -> ResolvedRequest:
-    """The request for a model of this configuration."""
-    return NOTHING if request is None else request.resolve(layer_counts(cfg), attention_heads(cfg))
+def resolve(requests: Requests, sizes: Mapping[str, Component]) -> ResolvedRequest:
+    """One or several requests, for a model with these components."""
+    layers, heads = ({name: getattr(its, field) for name, its in sizes.items()} for field in ("layers", "heads"))
+    resolved = [request.resolve(layers, heads) for request in as_tuple(requests)]
+    return functools.reduce(ResolvedRequest.joined, resolved) if resolved else NOTHING
 
 
 class DiverseEncoder(TransformerEncoderBase):
@@ -287,7 +285,7 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
         prev_output_tokens: Tensor,
         return_all_hiddens: bool = True,
         source_trees: Tensor | None = None,
-        attention_request: AttentionRequest | None = None,
+        attention_request: Requests = None,
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's model, with ``source_trees`` as in ``DiverseEncoder``, and ``options`` as for the decoder.
@@ -301,7 +299,7 @@ class DiverseTransformerModel(DiverseModel, TransformerModel):
           components (0 if LayerDrop dropped all);
         - ``maps``, on request: ``{(component, layer): (H, B, T, S)}``.
         """
-        request = resolve(attention_request, self.cfg)
+        request = resolve(attention_request, components(self.cfg))
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, None, source_trees, request)
         x, extra = self.decoder(prev_output_tokens, encoder_out, request=request, **options)
         extras = extra.pop("extras") | encoder_out["extras"]

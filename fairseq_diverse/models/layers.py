@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -169,11 +169,8 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
     return x if layer.normalize_before else layer.final_layer_norm(x)
 
 
-class LayerOutput(NamedTuple):
-    """Result of a layer."""
-
-    x: Tensor  # (T, B, C)
-    attentions: dict[str, AttentionOutput]  # by component, without ``value``
+# (T, B, C), and by component what its attention returned, without ``value``
+LayerOutput = tuple[Tensor, dict[str, AttentionOutput]]
 
 
 class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
@@ -196,7 +193,7 @@ class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
         given = {"measurement": measurement, "relations": relations, "carried": carried}
         padding = {"key_padding_mask": encoder_padding_mask, "query_padding_mask": encoder_padding_mask}
         x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, x, None, **padding, **given)
-        return LayerOutput(feed_forward(self, x), {"encoder": attended})
+        return feed_forward(self, x), {"encoder": attended}
 
 
 class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
@@ -235,4 +232,4 @@ class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
         if self.encoder_attn is not None and encoder_out is not None:
             parts = self.encoder_attn, self.encoder_attn_layer_norm
             x, attentions["cross"] = attend(self, *parts, x, encoder_out, **to_source)
-        return LayerOutput(feed_forward(self, x), attentions)
+        return feed_forward(self, x), attentions

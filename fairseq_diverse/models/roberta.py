@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.registry import active
-from fairseq_diverse.attention.request import AttentionRequest
+from fairseq_diverse.attention.request import Requests
 from fairseq_diverse.models.attention import StagedAttention
-from fairseq_diverse.models.diverse_transformer import DiverseEncoder, DiverseModel, resolve
+from fairseq_diverse.models.diverse_transformer import DiverseEncoder, DiverseModel, components, resolve
 from fairseq_diverse.support.errors import UserError
 
 
@@ -66,12 +66,12 @@ class DiverseRobertaEncoder(RobertaEncoder):
         src_tokens: Tensor,
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
-        attention_request: AttentionRequest | None = None,
+        attention_request: Requests = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """(B, T) tokens -> (B, T, C) features; the second result also has ``agreement``, ``maps`` and ``inside``, as
         that of ``DiverseTransformerModel``."""
-        request = resolve(attention_request, self.sentence_encoder.cfg)
+        request = resolve(attention_request, components(self.sentence_encoder.cfg))
         encoded = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=token_embeddings, request=request
         )

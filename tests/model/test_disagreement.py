@@ -15,7 +15,7 @@ from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
 )
 from fairseq.logging import metrics
 
-from fairseq_diverse.attention.request import TERMS, AttentionRequest, JoinedRequest
+from fairseq_diverse.attention.request import TERMS, AttentionRequest
 from fairseq_diverse.criterions.disagreement import DisagreementConfig, DisagreementMixin
 from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.criterions.with_disagreement import (
@@ -208,7 +208,7 @@ def test_another_loss_term_is_logged_by_the_token(sharpness):
     ],
 )
 def test_errors_of_joined_requests_say_which(first, second, message):
-    joined = JoinedRequest(AttentionRequest(**first), AttentionRequest(**second))
+    joined = AttentionRequest(**first), AttentionRequest(**second)
     with pytest.raises(UserError, match=message):
         build_model()(**batch(), attention_request=joined)
 
@@ -217,10 +217,10 @@ def test_joined_requests_get_what_either_asks_for():
     """Also what only the second asks for, or only one reads."""
     model = build_model({"talking": "both", "talking_on": "cross"})
     without, inside = AttentionRequest(alignment=False), AttentionRequest(inside="cross")
-    for joined in (JoinedRequest(without, inside), JoinedRequest(inside, without)):
+    for joined in ((without, inside), (inside, without)):
         _, extra = model(**batch(), attention_request=joined)
         assert set(extra["inside"]) == {("cross", layer) for layer in (1, 2, 3)} and extra["attn"][0] is not None
-    _, extra = model(**batch(), attention_request=JoinedRequest(without, without))
+    _, extra = model(**batch(), attention_request=(without, without))
     assert not extra["inside"] and extra["attn"][0] is None
 
 

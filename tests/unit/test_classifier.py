@@ -16,7 +16,6 @@ from fairseq_diverse.data.classification import ClassificationDataset
 from fairseq_diverse.logic.corpus import read_pairs, write_corpus
 from fairseq_diverse.logic.formulas import RELATIONS
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
-from fairseq_diverse.models.diverse_transformer import attention_heads
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig
 
@@ -127,7 +126,9 @@ def test_agreement_is_over_all_tokens_of_the_pairs(task, terms):
     dataset, model = task.dataset("test5"), build(task)
     inputs = dataset.collater([dataset[i] for i in range(6)])["net_input"]
     request = AttentionRequest(terms, "encoder")
-    resolved = request.resolve({"encoder": 2, "decoder": 0, "cross": 0}, attention_heads(model.encoder.cfg))
+    resolved = request.resolve(
+        {"encoder": 2, "decoder": 0, "cross": 0}, {"encoder": model.encoder.cfg.encoder.attention_heads}
+    )
     both_sides = model.encoder(**inputs, request=resolved)["extras"].agreement["encoder"]  # in one padded batch
     expected = torch.stack(both_sides).mean(0)
     torch.testing.assert_close(model(**inputs, attention_request=request)[1]["agreement"], expected)
