@@ -77,29 +77,16 @@ def untyped(**values):
         ("routing", mechanism(), {}, "'routing': the name is taken by .*RoutedAggregation"),
         ("My_own", mechanism(), {}, "'My_own': a name is lower-case words joined by '-'"),
         ("own", mechanism(), {"before": "nothing"}, "before='nothing' is not a mechanism; known are "),
-        (
-            "own",
-            mechanism(logit=lambda self, logits, context: logits),
-            {},
-            "'own': logit is not a stage; stages are pro",
-        ),
-        (
-            "own",
-            mechanism(logit=lambda self, logits, c: logits),
-            {},
-            "'own': logit is not a stage; rename it to logits",
-        ),
+        ("own", mechanism(logit=lambda self, x, context: x), {}, "'own': logit is not a stage; stages are pro"),
+        ("own", mechanism(components=("encodr",)), {}, r"components \('encodr',\): give a tuple of encoder"),
         ("own", mechanism(refuses=["evolving"]), {}, "refuses .'evolving'.: give a dictionary, mechanism -> reason"),
         ("own", mechanism(untyped(rate=0.5)), {}, "Settings.rate: give its type, rate: float = option"),
         ("own", type("Own", (Mechanism,), {"Settings": On}), {}, "'own': it has no method for a stage"),
         ("own", mechanism(settings=int), {}, "its class Settings must be a dataclass"),
-        ("own", int, {}, "is not a subclass of Mechanism"),
         ("encoder-own", mechanism(), {}, "--encoder-own-on: fairseq reserves flags with this prefix"),
         ("own", mechanism(key="talking"), {}, "its key 'talking' is used by the mechanism 'talking'"),
         ("own", mechanism(examples={"own_on": "decoder"}), {}, "examples {'own_on': 'decoder'}: give a list of dict"),
-        ("own", mechanism(key="my.gain"), {}, "'own': key 'my.gain': give the name of an attribute"),
         ("qk-head", mechanism(settings(dim=1)), {}, "--qk-head-dim is a flag of the mechanism 'qk-head-dim'"),
-        ("own", mechanism(settings(values=())), {}, "Settings.values: give option"),
         ("own", mechanism(Joined), {}, "Settings.how: its default 'sum' is not among the choices mean, max"),
     ],
 )
@@ -309,13 +296,6 @@ UNNOTICED = {
             {"__init__": initialized(**DEAD), "heads": lambda self, heads, c: heads * (1 + self.a * self.b)},
         ),
         (
-            "own: a has no gradient at the initial values and in the first updates",
-            {
-                "__init__": initialized(**DEAD, c=parameter(1.0)),
-                "heads": lambda self, heads, context: heads * (self.c + self.a * self.b),
-            },
-        ),
-        (
             "own: gains keeps parameters in a list, where they are not trained and not saved; use nn.ParameterList",
             {
                 "__init__": initialized(gains=lambda where: [nn.Parameter(torch.tensor(0.5))] * where.heads),
@@ -335,10 +315,6 @@ UNNOTICED = {
         (
             "a tensor does not move with the module: keep it by register_buffer",
             {"__init__": initialized(**PLAIN), "heads": lambda self, heads, c: heads * self.slopes[:, None, None]},
-        ),
-        (
-            "a tensor does not move with the module",
-            of_heads(lambda heads: heads * torch.FloatTensor([2.0, 3.0, 4.0, 5.0])[:, None, None]),
         ),
     ],
     "finite with large logits": [
@@ -465,17 +441,6 @@ def test_a_row_whose_stages_do_not_go_together_is_refused_before_anything_runs(t
     said = capsys.readouterr()
     assert "row second: encoder:2 has differential and own: differential skips the stage normalize" in said.err
     assert said.out == "" and said.err.count("\n") == 1
-
-
-def test_rows_that_have_each_flag_alone_do_not_hide_one_that_has_both(table, monkeypatch, capsys):
-    monkeypatch.setattr(check, "PARSERS", {})
-    register_mechanism("own")(Sparsemax)
-    arch, own, differential = "arch: diverse_transformer", "own-on: encoder", "differential-on: encoder"
-    rows = (("one", own), ("other", differential), ("both", f"{own}, {differential}"))
-    more = "".join(f"\n  {row}: {{{arch}, {given}}}" for row, given in rows)
-    name = table(("  first:", f"  first: {more}"))
-    assert main(["run", name, "--dry-run", "--data", "toy"]) == 2
-    assert "row both: encoder:6 has differential and own" in capsys.readouterr().err
 
 
 def test_a_row_whose_mechanism_cannot_be_made_is_one_line_with_its_place(table, monkeypatch, capsys):
@@ -779,14 +744,8 @@ def distances(context, device):
     return (torch.arange(s - t, s, device=device)[:, None] - torch.arange(s, device=device)).abs()
 
 
-def counted(self, settings, where):
-    Mechanism.__init__(self, settings, where)
-    self.register_buffer("calls", torch.zeros(()))
-
-
 DOUBLED = of_heads(lambda heads: 2 * heads)
 DIVIDED = of_heads(lambda heads: heads / 0)
-NO_OUTPUT = {"gate": lambda self, heads, context: torch.zeros_like(heads)}
 FOUND = {
     "the same twice, and in long sentences": [
         ("a second call in evaluation gives other outputs", of_heads(lambda heads: nn.functional.dropout(heads, 0.1))),
@@ -795,17 +754,8 @@ FOUND = {
             {"heads": lambda self, heads, context: setattr(self, "last", heads.detach()) or heads},
         ),
         (
-            "own: a call stores calls on the module",
-            {"__init__": counted, "heads": lambda self, heads, context: (self.calls.add_(1), heads)[1]},
-        ),
-        (
             "out of (range|bounds)",
             {"bias": lambda self, context: torch.zeros(12)[distances(context, context.q.device)]},
-        ),
-        ("out of (range|bounds)", {"bias": lambda self, c: torch.zeros(127)[distances(c, c.q.device)]}),
-        (
-            "an output of a long sentence is not finite",
-            of_heads(lambda heads: heads / (0 if heads.size(2) > 50 else 1)),
         ),
     ],
     "causality": [
@@ -843,19 +793,13 @@ FOUND = {
         )
     ],
     "alone = in a padded batch": [
-        (r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean())),
-        (
-            r"loss \('decoder', 1\) of a sentence padded .* differs",
-            {"heads": lambda self, x, context: (context.add_loss(x.square().mean()) if self.training else None) or x},
-        ),
+        (r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean()))
     ],
     "float16 finite, with maps": [("a loss is not finite", with_loss(lambda heads: (heads * 0 + 60000).sum()))],
     "gradients, also with activation checkpointing": [
         ("it has no gradient", with_loss(lambda heads: heads.detach().mean())),
         (r"add_loss: a tensor of shape \(3, 4, 7, 6\); give a sum or mean", with_loss(lambda heads: heads)),
         ("k_proj.weight: no gradient$", of_heads(lambda heads: heads.detach())),
-        ("embed_tokens.weight: its gradient is not finite", of_heads(infinite_gradient)),
-        ("k_proj.weight: its gradient is 0", of_heads(lambda heads: heads * 0)),
         (
             "own.a: no gradient with --checkpoint-activations",
             {
@@ -890,7 +834,6 @@ FOUND = {
     "bfloat16 finite, without maps": [
         ("an output of torch.float32 from torch.bfloat16", {"combine": lambda self, heads: heads.float()}),
         ("torch.bfloat16: not finite", {"gate": lambda self, heads, context: heads / 0}),
-        ("torch.bfloat16: not finite", DIVIDED | NO_OUTPUT),
         ("torch.bfloat16: a gradient is not finite", of_heads(infinite_gradient)),
     ],
     "bfloat16 finite, with maps": [
@@ -901,15 +844,7 @@ FOUND = {
             "outputs without maps, compared with those with maps: differs by",
             {"attention": lambda self, context, need: (context.v * (1 + need), similar(context))},
         ),
-        (
-            "gradients without maps, compared with those with maps: differs by",
-            {"attention": lambda self, c, need: (doubled_gradient(c.v) if need else c.v, similar(c))},
-        ),
         ("maps are missing", {"attention": lambda self, context, need: (context.v, None)}),
-        (
-            r"decoder: a map of \(4, 3, 7, 1\)",
-            {"attention": lambda self, context, need: (context.v, similar(context)[..., :1])},
-        ),
     ],
     "one graph of torch.compile": [
         ("torch.compile: ", of_heads(lambda heads: heads if float(heads.sum()) > 0 else heads * 1)),
@@ -918,29 +853,13 @@ FOUND = {
             "compiled outputs: differs by",
             {"heads": lambda self, x, c: x * (1 if self.training or not torch.compiler.is_compiling() else 2)},
         ),
-        (
-            "k_proj.weight: compiled gradient: differs by",
-            of_heads(lambda heads: doubled_gradient(heads) if torch.compiler.is_compiling() else heads),
-        ),
     ],
-    "LayerDrop": [
-        ("an output is not finite", DIVIDED),
-        (r"an agreement is outside \[0, 1\]", DIVIDED | NO_OUTPUT),
-        ("a gradient is not finite", of_heads(infinite_gradient)),
-    ],
+    "LayerDrop": [("an output is not finite", DIVIDED), ("a gradient is not finite", of_heads(infinite_gradient))],
     "warm start from a plain model": [
         (
             "own.a: neither the plain model's nor its initial value",
             {"__init__": initialized(a=lambda where: nn.Parameter(torch.tensor(float(next(COUNT)))))},
-        ),
-        (
-            "q_proj.weight: neither the plain model's nor its initial value",
-            {
-                "upgrade_state_dict_named": lambda self, state, name: state.update(
-                    {key: 2 * value for key, value in state.items() if key.endswith("q_proj.weight")}
-                )
-            },
-        ),
+        )
     ],
 }
 
@@ -964,12 +883,6 @@ def test_a_mechanism_may_have_a_dropout_of_its_own(place):
     register_mechanism("own")(type("Own", (Mechanism,), {"Settings": On, "heads": drop}))
     properties.routes_agree({"own_on": place})
     properties.padding({"own_on": place})
-
-
-@pytest.mark.parametrize("flag", ["temprature_on", "evolving-on"])
-def test_a_property_of_a_flag_that_does_not_exist_does_not_hold(flag):
-    with pytest.raises(UserError, match=f"'{flag}': not a flag; write it with _, as in parsed arguments"):
-        properties.step_by_step({flag: "decoder"})
 
 
 def test_check_finds_an_attention_that_loses_the_masks_of_others():
@@ -996,20 +909,6 @@ def test_an_attribute_that_hides_a_stage_is_refused(name):
         build_model({"own_on": "encoder"})
 
 
-def test_an_attribute_may_have_the_name_of_a_stage_that_the_class_has_not():
-    register_mechanism("own")(doubles_and_keeps("logits"))
-    build_model({"own_on": "encoder"})
-
-
-def test_helpers_and_constants_may_have_names_like_stages():
-    @dataclass(frozen=True)
-    class Limited(On):
-        LIMIT: ClassVar[int] = 5
-
-    register_mechanism("own")(mechanism(Limited, _weights=lambda self, logits, scale: logits * scale))
-    build_model({"own_on": "encoder"})
-
-
 def test_check_finds_a_neutral_setting_that_changes_something():
     register_mechanism("own")(mechanism(neutral={"own_on": "{on}"}, **DOUBLED))
     with pytest.raises(properties.PropertyFailed, match="outputs: differs by"):
@@ -1025,16 +924,6 @@ def test_settings_that_check_nothing_are_named(members):
     register_mechanism("own")(mechanism(settings(window=3), **members))
     with pytest.raises(properties.PropertyFailed, match=r"does not switch own on at .*, so that nothing is checked"):
         properties.declared("own")
-
-
-def test_a_kind_without_choices_and_examples_cannot_be_checked(capsys):
-    @dataclass(frozen=True)
-    class Kinds(On):
-        kind: str = option("off", "help")
-
-    register_mechanism("own")(mechanism(Kinds))
-    assert main(["check", "own"]) == 2
-    assert "mechanism 'own': give kind its choices, or the class examples" in capsys.readouterr().err
 
 
 def test_a_checkpoint_names_mechanisms_of_ones_own():
@@ -1189,20 +1078,6 @@ def test_memory_without_the_batch_first_is_named():
         properties.PROPERTIES["step by step = full pass, beam 5 reordered"]({"own_on": "decoder"})
 
 
-@pytest.mark.parametrize("kept", [1, torch.tensor(1)])
-def test_memory_that_is_no_tensor_of_the_batch_is_named(kept):
-    def keep(self, heads, context):
-        if context.memory is not None:
-            context.memory["step"] = kept
-        return heads
-
-    register_mechanism("own")(mechanism(heads=keep))
-    with pytest.raises(
-        ValueError, match=r"memory 'step' (1|\(\)): keep a tensor whose first dimension is the batch, 3$"
-    ):
-        properties.step_by_step({"own_on": "decoder"}, beam=1)
-
-
 def test_memory_is_reordered_automatically():
     class Keeps(KeepsStateOnItself):
         def gate(self, heads, context):
@@ -1292,14 +1167,3 @@ def test_what_a_class_declares_must_exist(members, message):
     register_mechanism("own")(mechanism(**members))
     with pytest.raises(properties.PropertyFailed, match=message):
         properties.declared("own")
-
-
-def test_check_finds_a_flag_that_fairseq_has():
-    register_mechanism("max")(mechanism(settings(tokens=1)))
-    with pytest.raises((UserError, argparse.ArgumentError), match="--max-tokens"):
-        properties.declared("max")
-
-
-def test_components_that_do_not_exist_are_refused():
-    with pytest.raises(UserError, match=r"components \('encodr',\): give a tuple of encoder, decoder, cross"):
-        register_mechanism("own")(mechanism(components=("encodr",)))
