@@ -34,8 +34,4 @@ print(",".join(row["row"] for row in sorted(found, key=lambda row: row["nll_delt
     fi
 fi
 [[ " $* " != *" --seeds"[\ =]* ]] || seeds=
-if [[ " $* " == *" --dry-run "* ]]; then
-    fairseq-diverse run "comparison-$corpus" "${rows[@]}" ${seeds:+--seeds $seeds} "$@"
-    exit
-fi
 exec "$root/scripts/table.sh" comparison "$corpus" "${rows[@]}" ${seeds:+--seeds $seeds} "$@"

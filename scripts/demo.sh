@@ -14,7 +14,8 @@ export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out OMP_NUM_THREADS=${OM
 
 table=(toy --size "$size" --set max-update="$updates")
 [[ $systems != all ]] ||
-    systems=$(fairseq-diverse run "${table[@]}" --dry-run | sed -n 's/^# \(.*\) seed .*/\1/p' | paste -sd,)
+    systems=$(fairseq-diverse run "${table[@]}" --dry-run --json |
+        python -c 'import json, sys; print(*(run["row"] for run in json.load(sys.stdin)), sep=",")')
 
 echo "== corpus and its word-by-word translation: $out/raw"
 if [[ ! -f $out/word-by-word.txt ]]; then
@@ -36,17 +37,17 @@ fairseq-diverse run "${table[@]}" --rows "$systems" --jobs 3
 
 echo "== attention maps, two side by side"
 maps=() # component, map, checkpoint
-for system in ${systems//,/ }; do
-    run=$(fairseq-diverse run "${table[@]}" --rows "$system" --dry-run | sed -n '1s/.*, //p')
+while IFS=$'\t' read -r system checkpoint; do
     for component in encoder cross; do
-        map=$out/attention/$system-$component-2.png checkpoint=$(echo "$run"/checkpoints/checkpoint_*.pt)
+        map=$out/attention/$system-$component-2.png
         if [[ $map -nt $checkpoint ]]; then
             echo "$map: drawn before"
         else
             maps+=("$component" "$map" "$checkpoint")
         fi
     done
-done
+done < <(fairseq-diverse run "${table[@]}" --rows "$systems" --dry-run --json |
+    python -c 'import json, sys; [print(run["row"], run["checkpoint"], sep="\t") for run in json.load(sys.stdin)]')
 [[ ${#maps[@]} -eq 0 ]] || printf '%s\0' "${maps[@]}" | DATA=$out/data/toy xargs -0 -n 3 -P 2 bash -o pipefail -c \
     'fairseq-diverse plot attention --data "$DATA" --sentence 3 --layer 2 --component "$0" --out "$1" --path "$2" | tail -n 1' ||
     { echo "$0: a map could not be drawn, see above" >&2 && exit 1; }

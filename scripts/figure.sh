@@ -25,7 +25,7 @@ runs=${FAIRSEQ_DIVERSE_RUNS:-runs}
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$runs
 out=$runs/figures/$figure.png
 
-given=() shared=() seeds=() drawing=() from=(--archives "$runs/archives") checks=()
+given=() drawing=() from=(--archives "$runs/archives") checks=()
 while [[ $# -gt 0 ]]; do
     [[ $1 != --*=* ]] || set -- "${1%%=*}" "${1#*=}" "${@:2}"
     case $1 in
@@ -35,16 +35,10 @@ while [[ $# -gt 0 ]]; do
         --data)
             data=("${2:?$1: a name is missing}")
             [[ ! -f $root/configs/data/$2_en_de.yaml ]] || data=("$2_en_de")
-            given+=(--data "${data[0]}") shared+=(--data "${data[0]}") && shift
+            given+=(--data "${data[0]}") && shift
             ;;
         --archives | --raw) from=("$1" "${2:?$1: a folder is missing}") given+=("$1" "$2") && shift ;;
         --no-download | --accept-counts | --strict-counts) checks+=("$1") given+=("$1") ;;
-        --gpus-of-paper)
-            given+=("$1") shared+=("$1")
-            [[ ! ${2:-} =~ ^[0-9]+$ ]] || { given+=("$2") shared+=("$2") && shift; }
-            ;;
-        --size | --set) given+=("$1" "${2:?$1: a value is missing}") shared+=("$1" "$2") && shift ;;
-        --seeds) given+=("$1" "${2:?$1: a number is missing}") seeds=("$1" "$2") && shift ;;
         *) given+=("$1") ;;
     esac
     shift
@@ -63,25 +57,24 @@ fi
 
 "$root/scripts/table.sh" "$paper" "$number" --rows "$rows" "${given[@]}" ||
     { echo "$0: nothing drawn: a row failed, see above" >&2 && exit 1; }
-table=$paper-table$number
-[[ $number != figure* ]] || table=$paper-$number
-if [[ $paper == wang2021 ]]; then # of each grid the point with the lowest validation loss
-    rows=$(fairseq-diverse report "$table" --rows "$rows" "${shared[@]}" --best --format json |
-        python -c 'import json, sys; print(",".join(row["row"] for row in json.load(sys.stdin)["rows"]))')
-fi
-plan=$(fairseq-diverse run "$table" --rows "$rows" "${shared[@]}" "${seeds[@]}" --dry-run)
-trained_on=$(sed -n 's/.*fairseq_cli.train \(\S*\) .*/\1/p' <<<"$plan" | awk 'NR == 1')
-found=$(sed -n 's/^# \(.*\) seed [0-9]*: \(.*\), \([^,]*\)$/\1\t\2\t\3/p' <<<"$plan") # name, stage, folder
-if unfinished=$(grep -v $'\tdone\t' <<<"$found"); then
-    echo "$0: not finished: $(cut -f 1 <<<"$unfinished" | sort -u | paste -sd,); call it again when they are" >&2
-    exit 1
-fi
+# of each row, of a grid the point with the lowest validation loss: name, checkpoint of the first seed, folders of all
+chosen=$("$root/scripts/table.sh" "$paper" "$number" --rows "$rows" --dry-run --json "${given[@]}" | python -c '
+import json, statistics, sys
+families = {}
+for run in json.load(sys.stdin):
+    families.setdefault(run["family"], {}).setdefault(run["row"], []).append(run)
+def loss(point): return statistics.mean([run["loss"] for run in point if run["done"]] or [float("inf")])
+chosen = {name: min(points.values(), key=loss) for name, points in families.items()}
+if unfinished := [point[0]["row"] for point in chosen.values() if not all(run["done"] for run in point)]:
+    sys.exit("not finished: " + ",".join(unfinished) + "; call it again when they are")
+for name, point in chosen.items():
+    print(name, point[0]["data"], point[0]["checkpoint"], *(run["folder"] for run in point), sep="\t")')
 named=() logs=()
-while IFS=$'\t' read -r name _ folder; do
-    label=$(sed 's/-[a-z]*=.*//' <<<"$name")
-    logs+=("$label=$folder")
-    [[ " ${named[*]} " == *" $label="* ]] || named+=("$label=$(echo "$folder"/checkpoints/checkpoint_*.pt)") # of its first seed
-done <<<"$found"
+while IFS=$'\t' read -r name trained_on checkpoint folders; do
+    named+=("$name=$checkpoint")
+    IFS=$'\t' read -ra folders <<<"$folders"
+    logs+=("${folders[@]/#/$name=}")
+done <<<"$chosen"
 
 case $figure in
     li2021-figure3) fairseq-diverse plot head-map "${named[@]}" --data "$trained_on" --out "$out" ;;

@@ -14,18 +14,8 @@ shift 2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out
 
-data=multi30k_${pair/-/_}
-table=("${TABLE:-multi30k}" --size "${SIZE:-small}" --data "$data")
+table=${TABLE:-multi30k} rows=()
 [[ $# -gt 0 ]] || set -- baseline disagreement
-[[ $1 == all ]] || table+=(--rows "$(IFS=, && echo "$*")")
-plan=$(fairseq-diverse run "${table[@]}" --dry-run)
-[[ $plan != *translation_with_syntax* ]] || export TREES=both
-
-"$root/data-prep/prepare-multi30k.sh" "$raw" "$out/data/$data" "$pair"
-
-failed=0
-fairseq-diverse run "${table[@]}" --seeds "${SEEDS:-1,2,3}" --jobs "${JOBS:-2}" || failed=$?
-
-echo
-fairseq-diverse report "${table[@]}" --format markdown
-exit "$failed"
+[[ $1 == all ]] || rows=(--rows "$(IFS=, && echo "$*")")
+exec fairseq-diverse run "$table" --size "${SIZE:-small}" --data "multi30k_${pair/-/_}" "${rows[@]}" --seeds "${SEEDS:-1,2,3}" \
+    --jobs "${JOBS:-2}" --prepare --raw "$raw" --report "$out/reports/$table.html"

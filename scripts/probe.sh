@@ -29,9 +29,4 @@ mkdir -p "$out"
 } >"$out/probing.yaml.part"
 mv "$out/probing.yaml.part" "$out/probing.yaml"
 
-failed=0
-fairseq-diverse run "$out/probing.yaml" --seeds "${SEEDS:-1}" --jobs "${JOBS:-2}" || failed=$?
-
-echo
-fairseq-diverse report "$out/probing.yaml" --format markdown
-exit "$failed"
+fairseq-diverse run "$out/probing.yaml" --seeds "${SEEDS:-1}" --jobs "${JOBS:-2}" --report "$out/probing.html"

@@ -8,13 +8,19 @@ itself (--seed, --save-dir, those for saving and logging) are refused in tables 
 Each run uses its share of the cores as threads, or $OMP_NUM_THREADS threads. On a CPU it also keeps freed memory, which
 makes training faster and changes no result (docs/speed.md). With --slurm the runs become one array of jobs, at most
 --jobs at a time; a job that reaches its time limit is queued again and resumes.
+
+--prepare first prepares what is missing: data sets, from the archives in --archives (missing ones are downloaded, or
+listed if you must download them yourself) or from raw files in --raw, and for rows with syntax the trees of the source.
+The environment variables DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers.
 """
 
 import argparse
+import json
 import os
-import re
 import shlex
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -22,14 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.support.installed import install
-from fairseq_diverse.support.processes import cores
 
 if TYPE_CHECKING:
+    from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.run import Run, Tracking
-    from fairseq_diverse.experiments.runs.copies import Copies
     from fairseq_diverse.experiments.tables.load import Table
 
-NUMBER = "slurm-job.txt"  # of the job that a run was queued as, in its folder
+PREPARE = ("archives", "raw", "gpt2_bpe", "no_download", "strict_counts", "accept_counts")  # flags of --prepare
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
 
@@ -70,8 +75,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wandb", metavar="PROJECT", help="log trainings to this Weights & Biases project")
     parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="show the report when all runs are done, and write its page to FILE"
+    )
+    parser.add_argument("--best", action="store_true", help="report only the best point of each grid")
+    parser.add_argument(
         "--dry-run", action="store_true", help="print each run's commands, state and folder; start nothing"
     )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print them as JSON")
+    parser.add_argument("--prepare", action="store_true", help="first prepare missing data sets and trees")
+    group = parser.add_argument_group("flags of --prepare")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--archives", type=Path, metavar="DIR", help="the archives (default: archives/ in the folder of runs)"
+    )
+    source.add_argument("--raw", type=Path, metavar="DIR", help="the raw files")
+    for flag in ("--no-download", "--strict-counts", "--accept-counts"):
+        group.add_argument(flag, action="store_true", help="as of `fairseq-diverse prepare`")
+    group.add_argument("--gpt2-bpe", type=Path, metavar="DIR", help="as of `fairseq-diverse prepare`")
 
 
 def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
@@ -128,7 +148,7 @@ def _gpus(slurm: list[str] | None, jobs: int) -> int | None:
     return int(count) if count.isdecimal() else None
 
 
-def _tracking(args: argparse.Namespace) -> "Tracking":
+def _tracking(tensorboard: Path | None, wandb: str | None) -> "Tracking":
     """Where trainings log to.
 
     Raises:
@@ -137,12 +157,12 @@ def _tracking(args: argparse.Namespace) -> "Tracking":
     from fairseq_diverse.experiments.run import Tracking
 
     for flag, given, packages in (
-        ("--tensorboard", args.tensorboard, ("tensorboardX", "tensorboard")),
-        ("--wandb", args.wandb, ("wandb",)),
+        ("--tensorboard", tensorboard, ("tensorboardX", "tensorboard")),
+        ("--wandb", wandb, ("wandb",)),
     ):
         if given is not None and not any(map(find_spec, packages)):
             raise ValueError(f"{flag} needs {packages[0]}; install it: {install('tracking')}")
-    return Tracking(args.tensorboard and args.tensorboard.absolute(), args.wandb)
+    return Tracking(tensorboard and tensorboard.absolute(), wandb)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -154,74 +174,138 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.experiments.runs.check import lacking_trees, refuse_unknown_flags
     from fairseq_diverse.experiments.runs.copies import Copies
-    from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children, of_job
-    from fairseq_diverse.experiments.runs.find import find_runs
-    from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage
-    from fairseq_diverse.experiments.runs.plan import lines_of
+    from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children, of_job, threads_of_runs
+    from fairseq_diverse.experiments.runs.find import find_runs, joined, with_first
+    from fairseq_diverse.experiments.runs.folder import is_finished
     from fairseq_diverse.experiments.tables.load import select_rows
 
-    if args.jobs < 1:
-        raise ValueError(f"--jobs {args.jobs}: at least 1")
-    if args.save and args.save.exists() and not args.save.is_dir():
-        raise ValueError(f"--save {args.save}: a file; name a folder")
-    if args.save and args.slurm is not None:
-        raise ValueError("--save: not with --slurm; `fairseq-diverse report TABLE --save DIR` copies the summaries")
-    if args.yisi_model:
-        from fairseq_diverse.metrics.yisi import use_model
-
-        use_model(args.yisi_model)
-    table = read_table(args)
-    tracking = _tracking(args)
-    rows = select_rows(table, args.rows)
-    if args.heads:
-        if others := [row.name for row in rows if "heads" not in kind_of(row).keys]:
-            raise ValueError(f"--heads: row {others[0]} does not translate; choose others with --rows")
-        rows = [replace(row, heads=True) for row in rows]
-    found = find_runs(rows, parse_seeds(args.seeds), args.dry_run)
-    found = [each for run in found for each in (run.first, run) if each]
-    copies = Copies(args.save, found) if args.save else None
-    runs = _left(found, tracking, copies)
+    _check(args)
+    table, seeds, tracking = read_table(args), parse_seeds(args.seeds), _tracking(args.tensorboard, args.wandb)
+    rows = _with_heads(select_rows(table, args.rows)) if args.heads else select_rows(table, args.rows)
+    if args.prepare and not args.dry_run and (code := _prepare(rows, args)):
+        return code
+    of_rows = with_first(find_runs(rows, seeds, args.dry_run))
+    copies, runs = Copies(args.save, of_rows) if args.save else None, joined(of_rows, tracking)
+    runs = copies.open_runs(runs, say) if copies else runs
+    for line in sorted({line for run in runs if (line := _without_tests(run))}):
+        say(line)
     refuse_unknown_flags(runs, args.table)
     for line in lacking_trees(run for run in runs if not is_finished(run)):
         if not args.dry_run:
             raise ValueError(line)
-        print(f"warning: {line}", file=sys.stderr)
-    share = 1 if args.same_arithmetic else max(1, cores() // args.jobs)
-    asked = os.environ.get("OMP_NUM_THREADS") or str(share)
-    if not re.fullmatch("[1-9][0-9]{,5}", asked):
-        raise ValueError(f"OMP_NUM_THREADS={asked}: a number of threads above 0 expected")
-    cpu = all(run.cpu for run in runs)
-    environment = of_children(int(asked), dict(os.environ), cpu, args.same_arithmetic)
+        say(f"warning: {line}")
+    cpu, threads = all(run.cpu for run in runs), threads_of_runs(args.jobs, os.environ, args.same_arithmetic)
+    environment = of_children(threads, dict(os.environ), cpu, args.same_arithmetic)
     shares = gpus_of_jobs(args.jobs, os.environ) if args.slurm is None else []
     if copies and runs:
         for line in copies.differences(environment | of_job(shares, 0, runs[0].row.gpus)):
-            print(f"warning: {line}", file=sys.stderr)
+            say(f"warning: {line}")
     if args.dry_run:
-        for number, run in enumerate(runs):
-            print(f"# {run.name}: {stage(run)}, {run.directory}")
-            lines = lines_of(run, read_state(run), environment | of_job(shares, number, run.row.gpus))
-            print("\n".join(lines.values()), end="\n\n")
+        _show(runs, [environment | of_job(shares, number, run.row.gpus) for number, run in enumerate(runs)], args.json)
         return 0
     gpus = _gpus(args.slurm, args.jobs)
     if gpus and (args.slurm is not None or not cpu):
         _warn_of_batches(runs, gpus, args.gpus_of_paper is not None)
-    if args.slurm is not None:
-        _submit(runs, args)
-        return 0
     from fairseq_diverse.experiments.runs.schedule import run_all
+    from fairseq_diverse.experiments.runs.slurm import queue
+
+    if args.slurm is not None:
+        for line in queue(runs, args.jobs, args.slurm, args.same_arithmetic):
+            print(line)
+        if args.report:
+            _report(args)
+        return 0
 
     def ended(run: "Run") -> None:
         if copies:
             copies.add(run)
             _copy_sentences(copies.folder, run)
 
-    if run_all(runs, args.jobs, environment, ended, shares):
-        return 1
-    print(f"the results: {_report(args)}", file=sys.stderr)
+    failed = run_all(runs, args.jobs, environment, ended, shares)
+    if args.report:
+        _report(args)
+    elif not failed:
+        say(f"the results: {shlex.join(['fairseq-diverse', *_words_of_report(args)])}")
+    return 1 if failed else 0
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise ``ValueError`` where flags do not go together, and choose the model of YiSi."""
+    if args.jobs < 1:
+        raise ValueError(f"--jobs {args.jobs}: at least 1")
+    if args.save and args.save.exists() and not args.save.is_dir():
+        raise ValueError(f"--save {args.save}: a file; name a folder")
+    if args.save and args.slurm is not None:
+        raise ValueError("--save: not with --slurm; `fairseq-diverse report TABLE --save DIR` copies the summaries")
+    if given := [name.replace("_", "-") for name in PREPARE if getattr(args, name) and not args.prepare]:
+        raise ValueError(f"--{given[0]}: goes with --prepare")
+    if args.best and not args.report:
+        raise ValueError("--best: goes with --report")
+    if args.json and not args.dry_run:
+        raise ValueError("--json: goes with --dry-run")
+    if args.yisi_model:
+        from fairseq_diverse.metrics.yisi import use_model
+
+        use_model(args.yisi_model)
+
+
+def _with_heads(rows: "Sequence[Row]") -> "list[Row]":
+    from fairseq_diverse.experiments.kinds.kind import kind_of
+
+    if others := [row.name for row in rows if "heads" not in kind_of(row).keys]:
+        raise ValueError(f"--heads: row {others[0]} does not translate; choose others with --rows")
+    return [replace(row, heads=True) for row in rows]
+
+
+def _prepare(rows: "Sequence[Row]", args: argparse.Namespace) -> int:
+    """Prepare what the rows lack; the exit code of the command that failed, or 0."""
+    from fairseq_diverse.experiments.runs.find import find_runs, with_first
+    from fairseq_diverse.experiments.runs.preparation import preparations
+    from fairseq_diverse.support.paths import runs_dir
+
+    source = ["--raw", str(args.raw)] if args.raw else ["--archives", str(args.archives or runs_dir() / "archives")]
+    checks = [name for name in ("no_download", "strict_counts", "accept_counts") if getattr(args, name)]
+    flags = [*source, *(f"--{name.replace('_', '-')}" for name in checks)]
+    flags += ["--gpt2-bpe", str(args.gpt2_bpe)] if args.gpt2_bpe else []
+    runs = with_first(find_runs(rows, [0], dry=True))
+    for words in preparations(runs, flags, again=bool(args.gpt2_bpe)):
+        print(f"== {shlex.join(['fairseq-diverse', *words])}", flush=True)
+        if code := subprocess.run([sys.executable, "-m", "fairseq_diverse.cli", *words]).returncode:
+            return code
     return 0
+
+
+def _show(runs: "Sequence[Run]", environments: Sequence[Mapping[str, str]], as_json: bool) -> None:
+    """Print the commands of runs, their states and folders."""
+    from fairseq_diverse.experiments.kinds.kind import kind_of
+    from fairseq_diverse.experiments.runs.folder import read_state, stage, summary_of
+    from fairseq_diverse.experiments.runs.plan import lines_of
+
+    plans = []
+    for run, environment in zip(runs, environments, strict=True):
+        lines = list(lines_of(run, read_state(run), environment).values())
+        if not as_json:
+            print("\n".join([f"# {run.name}: {stage(run)}, {run.directory}", *lines]), end="\n\n")
+            continue
+        summary = summary_of(run) if (done := stage(run) == "done") else None
+        plan = {"row": run.row.name, "family": run.row.family, "seed": run.seed, "done": done}
+        plan["loss"] = kind_of(run.row).loss(summary) if summary else None
+        files = {"folder": run.directory, "checkpoint": run.checkpoint, "data": run.data.path}
+        plans.append(plan | {name: str(path) for name, path in files.items()})
+    if as_json:
+        print(json.dumps(plans, indent=1))
+
+
+def _without_tests(run: "Run") -> str:
+    """Which test sets of the row the data do not have, in words."""
+    names = [name for name in run.row.tests if name not in run.data.subsets]
+    return f"tests: data set {run.data.name} has no {', '.join(names)}: left out" if names else ""
 
 
 def _copy_sentences(folder: Path, run: "Run") -> None:
@@ -242,83 +326,26 @@ def _warn_of_batches(runs: "list[Run]", gpus: int, of_paper: bool) -> None:
     for of in sorted({run.row.gpus for run in runs if not is_finished(run) and run.row.gpus not in (0, gpus)}):
         batches = f"warning: batches are for {of} GPU{'s' * (of > 1)}, and runs have {gpus}"
         if of < gpus:
-            print(f"{batches}: a run uses {of}; share them with --jobs, or ask SLURM for {of}", file=sys.stderr)
+            say(f"{batches}: a run uses {of}; share them with --jobs, or ask SLURM for {of}")
         elif not of_paper:
-            print(f"{batches}: an update has {gpus}/{of} of the tokens; see --gpus-of-paper", file=sys.stderr)
+            say(f"{batches}: an update has {gpus}/{of} of the tokens; see --gpus-of-paper")
 
 
-def _left(found: "list[Run]", tracking: "Tracking", copies: "Copies | None") -> "list[Run]":
-    """What has no complete copy: of equal rows one run, scored as all of them ask for."""
-    once: dict[Path, Run] = {}
-    for run in found:
-        same = once.get(run.directory, run)
-        once[run.directory] = replace(run, row=run.row.with_scores_of(same.row), tracking=tracking)
-    runs = list(once.values())
-    if copies:
-        for run in runs:
-            if run.directory in copies.finished:
-                print(f"{run.name}: done before, {copies.folder}", file=sys.stderr)
-            elif run.directory in copies.lacking and not run.checkpoint.is_file():
-                why = "its copy lacks a test set, a metric or the figures of heads, and its checkpoint is not here"
-                print(f"{run.name}: {why}: trained again", file=sys.stderr)
-        runs = [run for run in runs if run.directory not in copies.finished]
-    lacking = {
-        f"data set {run.data.name} has no {', '.join(names)}: left out"
-        for run in runs
-        if (names := [name for name in run.row.tests if name not in run.data.subsets])
-    }
-    for line in sorted(lacking):
-        print(f"tests: {line}", file=sys.stderr)
-    return runs
-
-
-def _submit(runs: "list[Run]", args: argparse.Namespace) -> None:
-    """Queue what is not finished on SLURM, but for runs that wait for their pre-training."""
-    from fairseq_diverse.experiments.runs.environment import AVX2
-    from fairseq_diverse.experiments.runs.folder import is_finished
-    from fairseq_diverse.experiments.runs.schedule import other_arithmetic
-    from fairseq_diverse.experiments.runs.slurm import Job
-    from fairseq_diverse.support.files import atomic_write
-    from fairseq_diverse.support.paths import runs_dir
-    from fairseq_diverse.support.processes import is_locked
-    from fairseq_diverse.support.slurm import queued_jobs, submit
-
-    for run in runs:
-        if args.same_arithmetic and (why := other_arithmetic(run, AVX2)):
-            print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
-    unfinished = [run for run in runs if not is_finished(run)]
-    for run in (busy := [run for run in unfinished if is_locked(run.directory)]):
-        print(f"{run.name}: a process is working on {run.directory}", file=sys.stderr)
-    unfinished = [run for run in unfinished if run not in busy]
-    numbers, there = {run.name: _number(run) for run in unfinished}, queued_jobs()
-    for run in (queued := [run for run in unfinished if numbers[run.name] in there]):
-        print(f"{run.name}: is queued as job {numbers[run.name]}", file=sys.stderr)
-    unfinished = [run for run in unfinished if run not in queued]
-    waiting = [run for run in unfinished if run.first and not is_finished(run.first)]
-    ready = [run for run in unfinished if run not in waiting]
-    folder = runs_dir() / "slurm"
-    jobs = [Job(run, args.same_arithmetic) for run in ready]
-    for run, job in zip(ready, submit(jobs, args.jobs, args.slurm, folder) if jobs else [], strict=True):
-        with atomic_write(run.directory / NUMBER) as f:
-            f.write(job)
-        print(f"{run.name}: job {job}, {run.directory}")
-    begun = len(busy) + len(queued)
-    others = f"{begun} queued or at work, " * bool(begun) + f"{len(runs) - len(unfinished) - begun} done before"
-    print(f"{len(ready)} runs queued, {others}; logs of jobs: {folder}")
-    if waiting:
-        print(f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again")
-
-
-def _number(run: "Run") -> str:
-    """Of the SLURM job that the run was last queued as; empty where it never was."""
-    path = run.directory / NUMBER
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _report(args: argparse.Namespace) -> str:
-    """The command that shows what was run."""
-    words = ["fairseq-diverse", "report", args.table]
+def _words_of_report(args: argparse.Namespace) -> list[str]:
+    """The command that shows what was run, without ``fairseq-diverse``."""
     of_paper = None if args.gpus_of_paper is None else str(args.gpus_of_paper)
     flags = [("rows", args.rows), ("data", args.data), ("size", args.size), ("gpus-of-paper", of_paper)]
     flags += [("set", setting) for setting in args.settings] + [("user-dir", args.user_dir)]
-    return shlex.join([*words, *(part for flag, value in flags if value is not None for part in (f"--{flag}", value))])
+    given = [part for flag, value in flags if value is not None for part in (f"--{flag}", value)]
+    return ["report", args.table, *given]
+
+
+def _report(args: argparse.Namespace) -> None:
+    """Show the report as Markdown and write its page."""
+    from fairseq_diverse.cli import main as command
+
+    words = _words_of_report(args) + ["--best"] * args.best
+    print(flush=True)
+    command([*words, "--format", "markdown"])
+    command([*words, "--format", "html", "--out", str(args.report)])
+    print(f"with pictures: {args.report}")

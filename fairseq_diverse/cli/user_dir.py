@@ -1,12 +1,8 @@
 """Print the folder of this package, to give to fairseq's commands as --user-dir. They then work in any folder."""
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from fairseq_diverse.support.errors import with_place
 from fairseq_diverse.support.paths import PACKAGE
 
 EXAMPLE = 'fairseq-train DATA --user-dir "$(fairseq-diverse user-dir)" --arch diverse_transformer ...'
@@ -44,21 +40,12 @@ def register_with(user_dir: str | None) -> None:
     Raises:
         ValueError: the folder does not exist, or fairseq cannot import it.
     """
-    if user_dir is not None and not Path(user_dir, "__init__.py").is_file():
-        raise ValueError(f"--user-dir {user_dir}: no such folder, or one without an __init__.py")
-    if user_dir and (name := Path(os.path.abspath(user_dir)).name) in sys.stdlib_module_names:
-        raise ValueError(f"--user-dir {user_dir}: {name} is a module of Python; call the folder otherwise")
+    from fairseq_diverse.host.programs import check_user_dir, import_user_dir
+
+    if user_dir is not None:
+        check_user_dir(user_dir)
     from fairseq_diverse import register
-    from fairseq_diverse.host.programs import import_user_dir
 
     register()
-    if user_dir is None:
-        return
-    try:
+    if user_dir is not None:
         import_user_dir(user_dir)
-    except ValueError:
-        raise
-    except SyntaxError as error:
-        raise ValueError(f"--user-dir {user_dir}: {error.filename}:{error.lineno}: {error.msg}") from error
-    except Exception as error:  # the folder's code may raise anything
-        raise ValueError(f"--user-dir {user_dir}: {with_place(error, user_dir)}") from error

@@ -1,11 +1,14 @@
 """Flags, architectures and criterions of fairseq, for rooms that do not import it."""
 
 import argparse
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from fairseq_diverse.support.errors import with_place
 
 Registry = Mapping[str, Any]  # name -> class
 
@@ -92,8 +95,33 @@ def generation_settings(**settings: Any) -> Any:
     return GenerationConfig(**settings)
 
 
-def import_user_dir(folder: str | Path) -> None:
-    """Import a user's folder as ``fairseq-train --user-dir`` does; its code may raise anything."""
+def check_user_dir(folder: str, given: str = "--user-dir") -> None:
+    """Raise ``ValueError`` where a user's folder does not exist or has the name of a module; imports nothing.
+
+    Args:
+        given: where the folder is named, for messages.
+    """
+    if not Path(folder, "__init__.py").is_file():
+        raise ValueError(f"{given} {folder}: no such folder, or one without an __init__.py")
+    if (name := Path(folder).absolute().name) in sys.stdlib_module_names:
+        raise ValueError(f"{given} {folder}: {name} is a module of Python; call the folder otherwise")
+
+
+def import_user_dir(folder: str, given: str = "--user-dir") -> None:
+    """Import a user's folder as ``fairseq-train --user-dir`` does.
+
+    Raises:
+        ValueError: as `check_user_dir`, or the folder cannot be imported.
+    """
+    where = f"{given} {folder}"
+    check_user_dir(folder, given)
     from fairseq import utils
 
-    utils.import_user_module(Namespace(user_dir=str(folder)))
+    try:
+        utils.import_user_module(Namespace(user_dir=str(folder)))
+    except ValueError:
+        raise
+    except SyntaxError as error:
+        raise ValueError(f"{where}: {error.filename}:{error.lineno}: {error.msg}") from error
+    except Exception as error:  # the folder's code may raise anything
+        raise ValueError(f"{where}: {with_place(error, folder)}") from error

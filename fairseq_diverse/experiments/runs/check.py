@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fairseq_diverse.experiments.kinds.kind import kind_of
@@ -35,47 +35,57 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
 
     register()
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
-    of_rows = {run.row.name: run for run in runs}.values()  # whatever its seed
-    own_flags = {run.row.name: kind_of(run.row).own_flags(run.row) for run in of_rows}
-    steps = (
-        (run, *step) for run in of_rows for step in steps_of(run, {}).items() if step[0] in own_flags[run.row.name]
-    )
-    for run, program, command in steps:
-        row, arguments, own = f"{table}: row {run.row.name}", command[3:], own_flags[run.row.name][program]
-        following = zip(arguments, [*arguments[1:], ""], strict=True)
-        given = [pair for pair in following if pair[0].startswith("--") and pair[0][2:] not in own]
-        pairs = {(program, _choices(arguments), *pair) for pair in given}
-        if program == "generate" and pairs <= taken_before:
-            continue  # of training, flags that are taken alone may not go together
-        taken_before |= pairs
-        where = f"{row}: fairseq-{program}"
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                parser = _parser(program, arguments)
-                parsed, unknown = parser.parse_known_args(list(arguments))
-        except SystemExit:
-            problem = said.getvalue().strip().splitlines()[-1].partition(": error: ")[2] or "would show its help only"
-            raise ValueError(f"{where}: {_shortened(problem)}") from None
-        except Exception as error:  # of fairseq's own types of values
-            flag = _unreadable(error)
-            raise ValueError(f"{where}: {flag}{type(error).__name__}: {_shortened(str(error))}") from None
-        if unknown:
-            raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
-        if program == "train":
-            try:
-                if plan := _plan(parsed):
-                    _check_stages(plan)
-                _check_disagreement(parsed, plan)
-            except ValueError as error:
-                raise ValueError(f"{row}: {error}") from None
-            except Exception as error:  # of an own mechanism's code
-                raise ValueError(f"{row}: {with_place(error, parsed.user_dir)}") from None
-        actions = parser._option_string_actions
-        taken = {actions[f"--{flag}"].dest for flag in own if f"--{flag}" in actions}
-        for word in arguments:
-            if word in actions and actions[word].dest in taken and word.removeprefix("--") not in own:
-                raise ValueError(f"{where}: {word}: `fairseq-diverse run` sets this flag by itself, under another name")
+    for run in {run.row.name: run for run in runs}.values():  # whatever its seed
+        row, steps = f"{table}: row {run.row.name}", steps_of(run, {})
+        for program, own in kind_of(run.row).own_flags(run.row).items():
+            arguments = steps[program][3:] if program in steps else []
+            flags = [pair for pair in itertools.pairwise([*arguments, ""]) if pair[0].startswith("--")]
+            given = {(program, _choices(arguments), *pair) for pair in flags if pair[0][2:] not in own}
+            if not arguments or (program == "generate" and given <= taken_before):
+                continue  # of training, flags that are taken alone may not go together
+            taken_before |= given
+            args, actions = _parsed(program, arguments, f"{row}: fairseq-{program}")
+            taken = {actions[f"--{flag}"].dest for flag in own if f"--{flag}" in actions}
+            for word in arguments:
+                if word in actions and actions[word].dest in taken and word.removeprefix("--") not in own:
+                    raise ValueError(
+                        f"{row}: fairseq-{program}: {word}: `fairseq-diverse run` sets this flag by itself, under "
+                        "another name"
+                    )
+            if program == "train":
+                _check_model(args, row)
+
+
+def _parsed(
+    program: str, arguments: Sequence[str], where: str
+) -> tuple[argparse.Namespace, Mapping[str, argparse.Action]]:
+    """What fairseq's parser makes of arguments, and the flags that it knows; errors in one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            parser = _parser(program, arguments)
+            args, unknown = parser.parse_known_args(list(arguments))
+    except SystemExit:
+        problem = said.getvalue().strip().splitlines()[-1].partition(": error: ")[2] or "would show its help only"
+        raise ValueError(f"{where}: {_shortened(problem)}") from None
+    except Exception as error:  # of fairseq's own types of values
+        raise ValueError(f"{where}: {_unreadable(error)}{type(error).__name__}: {_shortened(str(error))}") from None
+    if unknown:
+        raise ValueError(f"{where}: {_explained(unknown[0], arguments, list(parser._option_string_actions))}")
+    return args, parser._option_string_actions
+
+
+def _check_model(args: argparse.Namespace, row: str) -> None:
+    """Raise ``ValueError`` where the mechanisms of a row do not go together, or its criterion with its model."""
+    try:
+        plan = _plan(args)
+        if plan:
+            _check_stages(plan)
+        _check_disagreement(args, plan)
+    except ValueError as error:
+        raise ValueError(f"{row}: {error}") from None
+    except Exception as error:  # of an own mechanism's code
+        raise ValueError(f"{row}: {with_place(error, args.user_dir)}") from None
 
 
 def lacking_trees(runs: Iterable[Run]) -> Iterator[str]:
@@ -159,8 +169,8 @@ def _unreadable(error: Exception) -> str:
 def _choices(arguments: Sequence[str]) -> tuple[str, ...]:
     """The flags that decide which others there are, and their values."""
     deciding = programs.choosing_flags()
-    found = {word: arguments[place : place + 2] for place, word in enumerate(arguments) if word in deciding}
-    return tuple(word for flag in sorted(found) for word in found[flag])
+    chosen = {word: arguments[place : place + 2] for place, word in enumerate(arguments) if word in deciding}
+    return tuple(word for flag in sorted(chosen) for word in chosen[flag])
 
 
 def _parser(program: str, arguments: Sequence[str]) -> argparse.ArgumentParser:

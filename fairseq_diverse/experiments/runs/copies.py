@@ -66,6 +66,16 @@ class Copies:
                     f"{run.data.path}; bring the {what} from where it was trained, or give another --save"
                 )
 
+    def open_runs(self, runs: Sequence[Run], say: Callable[[str], None]) -> list[Run]:
+        """The runs that have no complete copy; says which have, and which are trained again for what theirs lack."""
+        for run in runs:
+            if run.directory in self.finished:
+                say(f"{run.name}: done before, {self.folder}")
+            elif run.directory in self.lacking and not run.checkpoint.is_file():
+                why = "its copy lacks a test set, a metric or the figures of heads, and its checkpoint is not here"
+                say(f"{run.name}: {why}: trained again")
+        return [run for run in runs if run.directory not in self.finished]
+
     def differences(self, environment: dict[str, str]) -> list[str]:
         """In what the copies are not of the commit, versions and machine that runs with this environment have."""
         if not self.summaries:

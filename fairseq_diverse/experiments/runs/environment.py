@@ -1,5 +1,7 @@
 """The environment variables that a run's programs get: threads, memory allocation, arithmetic."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +28,20 @@ SEVERAL_NODES = (
     *("SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_JOB_ID"),
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
 )
+
+
+def threads_of_runs(jobs: int, inherited: Mapping[str, str], same_arithmetic: bool = False, cores: str = "") -> int:
+    """How many threads each of several runs gets: ``OMP_NUM_THREADS``, else its share of the cores.
+
+    Raises:
+        UserError: ``OMP_NUM_THREADS`` is not a number.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = 1 if same_arithmetic else max(1, int(cores or count) // jobs)
+    text = inherited.get("OMP_NUM_THREADS") or str(share)
+    if not re.fullmatch("[1-9][0-9]{,5}", text):
+        raise UserError(f"OMP_NUM_THREADS={text}: a number of threads above 0 expected")
+    return int(text)
 
 
 def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithmetic: bool = False) -> dict[str, str]:

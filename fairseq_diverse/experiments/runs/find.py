@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_diverse.experiments.datasets import DataSet
@@ -10,7 +11,7 @@ from fairseq_diverse.experiments.inputs import kept_digests, read_by, refused_tr
 from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.names import NAME_BYTES
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.experiments.run import Run, Tracking
 from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
@@ -50,6 +51,20 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
     return data
 
 
+def with_first(runs: Iterable[Run]) -> list[Run]:
+    """The runs, each behind the one that it is pre-trained by."""
+    return [each for run in runs for each in (run.first, run) if each]
+
+
+def joined(runs: Iterable[Run], tracking: Tracking) -> list[Run]:
+    """Of equal rows one run, scored as all of them want."""
+    once: dict[Path, Run] = {}
+    for run in runs:
+        row = run.row.with_scores_of(once.get(run.directory, run).row)
+        once[run.directory] = replace(run, row=row, tracking=tracking)
+    return list(once.values())
+
+
 def find_runs(
     rows: Sequence[Row], seeds: Sequence[int], dry: bool = False, root: Path | None = None, cpu: bool | None = None
 ) -> list[Run]:
@@ -66,11 +81,8 @@ def find_runs(
     for row in every:
         first = by_name[row.first.data] if row.first and not dry else None
         kind_of(row).check_data(row, by_name[row.data], first)
-        if isinstance(row.pretrained, str) and row.pretrained and not dry and not Path(row.pretrained).is_file():
-            raise ValueError(
-                f"row {row.name}: pretrained: {row.pretrained}: neither a row of this table nor a checkpoint; give one "
-                "with --set pretrained=FILE"
-            )
+        if not dry:
+            refuse_lacking_start(row)
     if cpu is None:
         import torch
 
@@ -107,6 +119,21 @@ def find_runs(
     runs: list[Run] = []
     for row in rows:
         runs += runs_of(row)
-        if not dry and (why := refused_trees(row, runs[-1].data)):
-            raise ValueError(f"row {row.name}: {why}")
+        if not dry:
+            refuse_other_trees(row, runs[-1].data)
     return runs
+
+
+def refuse_lacking_start(row: Row) -> None:
+    """Raise ``ValueError`` where the checkpoint that a row starts from is missing."""
+    if isinstance(row.pretrained, str) and row.pretrained and not Path(row.pretrained).is_file():
+        raise ValueError(
+            f"row {row.name}: pretrained: {row.pretrained}: neither a row of this table nor a checkpoint; give one "
+            "with --set pretrained=FILE"
+        )
+
+
+def refuse_other_trees(row: Row, data: DataSet) -> None:
+    """Raise ``ValueError`` where the data's trees are not by the parsers that a row names."""
+    if why := refused_trees(row, data):
+        raise ValueError(f"row {row.name}: {why}")

@@ -1,12 +1,21 @@
-"""A run as a SLURM job."""
+"""Runs as jobs of SLURM."""
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children
-from fairseq_diverse.experiments.runs.schedule import outcome, run_all
+from fairseq_diverse.experiments.runs.environment import AVX2, gpus_of_jobs, of_children, threads_of_runs
+from fairseq_diverse.experiments.runs.folder import is_finished
+from fairseq_diverse.experiments.runs.schedule import other_arithmetic, outcome, run_all
+from fairseq_diverse.host.programs import import_user_dir
+from fairseq_diverse.support.files import atomic_write
+from fairseq_diverse.support.paths import runs_dir
+from fairseq_diverse.support.processes import is_locked
+from fairseq_diverse.support.slurm import queued_jobs, submit
+
+NUMBER = "slurm-job.txt"  # of the job that a run was last queued as, in its folder
 
 
 @dataclass
@@ -19,10 +28,12 @@ class Job:
     def __call__(self) -> str:
         import torch
 
-        given = os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0))
-        cores = os.environ.get("OMP_NUM_THREADS") or (1 if self.same_arithmetic else given)
+        if self.run.row.user_dir:
+            import_user_dir(self.run.row.user_dir)
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
-        environment = of_children(int(cores), dict(os.environ), run.cpu, self.same_arithmetic)
+        cores = os.environ.get("SLURM_CPUS_PER_TASK", "")
+        threads = threads_of_runs(1, os.environ, self.same_arithmetic, cores)
+        environment = of_children(threads, dict(os.environ), run.cpu, self.same_arithmetic)
         if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)
@@ -32,3 +43,40 @@ class Job:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
+
+
+def queue(runs: Sequence[Run], jobs: int, options: Sequence[str], same_arithmetic: bool) -> Iterator[str]:
+    """Queue what is not finished, ``jobs`` at a time, but for runs that wait for their pre-training; says what it does.
+
+    Raises:
+        UserError: see ``support.slurm.submit``.
+    """
+    if same_arithmetic:
+        yield from (f"{run.name}: {run.directory}{why}" for run in runs if (why := other_arithmetic(run, AVX2)))
+    unfinished = [run for run in runs if not is_finished(run)]
+    ready: list[Run] = []
+    waiting: list[Run] = []
+    queued = queued_jobs()
+    for run in unfinished:
+        if is_locked(run.directory):
+            yield f"{run.name}: a process is working on {run.directory}"
+        elif (number := _number(run)) in queued:
+            yield f"{run.name}: is queued as job {number}"
+        else:
+            (waiting if run.first and not is_finished(run.first) else ready).append(run)
+    folder = runs_dir() / "slurm"
+    numbers = submit([Job(run, same_arithmetic) for run in ready], jobs, options, folder) if ready else []
+    for run, number in zip(ready, numbers, strict=True):
+        with atomic_write(run.directory / NUMBER) as f:
+            f.write(number)
+        yield f"{run.name}: job {number}, {run.directory}"
+    begun = len(unfinished) - len(ready) - len(waiting)
+    others = f"{begun} queued or at work, " * bool(begun) + f"{len(runs) - len(unfinished)} done before"
+    yield f"{len(ready)} runs queued, {others}; logs of jobs: {folder}"
+    if waiting:
+        yield f"{len(waiting)} runs wait for pre-training; when it is finished, give the command again"
+
+
+def _number(run: Run) -> str:
+    path = run.directory / NUMBER
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

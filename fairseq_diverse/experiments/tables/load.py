@@ -30,6 +30,7 @@ from fairseq_diverse.experiments.tables.values import (
     parse_settings,
     published_figures,
 )
+from fairseq_diverse.host.programs import import_user_dir
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 from fairseq_diverse.support.typed import typed
 from fairseq_diverse.support.yaml_files import shown
@@ -87,8 +88,7 @@ def load_table(
     replaced = parse_settings(settings or [])
     if user_dir is None and table.user_dir:
         user_dir = str(path.parent / str(table.user_dir))
-        if not Path(user_dir, "__init__.py").is_file():
-            raise ValueError(f"{path}: user-dir: {user_dir} is not a folder of a Python package")
+        import_user_dir(user_dir, f"{path}: user-dir")  # it may have the kind of its rows
     given = _Given(
         path, content, table, data or "", size or "", replaced, os.path.abspath(user_dir) if user_dir else ""
     )
