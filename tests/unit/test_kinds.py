@@ -62,6 +62,9 @@ def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys):
     assert summary["row"]["train"]["task"] == "copying" and summary["peak_memory"]["generate"] == 2**20
     assert main(["run", own_table, "--rows", "second"]) == 0
     assert "second seed 1: exact match 75.00 (done before" in capsys.readouterr().err
+    assert main(["report", own_table, "--format", "json"]) == 0
+    lines = {line["row"]: line for line in json.loads(capsys.readouterr().out)["rows"]}
+    assert lines["second"]["exact"] == 75 and lines["first"]["seeds"] == 0
     (run.directory / "summary.json").write_text(json.dumps(summary | {"exact": "all"}))
     assert stage(run).endswith(
         "summary.json: not a summary of a run (exact: a number expected, not all); delete this file and start the run "
