@@ -56,11 +56,7 @@ def logic_architecture(args: Namespace) -> None:
 
 
 def classifier_architecture(args: Namespace) -> None:
-    """A Base encoder, mean pooling, and a two-layer classifier (Li et al., 2021, section 4.2.2).
-
-    Mechanisms that are on every component by default are on the encoder, the only component here.
-    """
-    place_by_default(args, "encoder")
+    """A Base encoder, mean pooling, and a two-layer classifier (Li et al., 2021, section 4.2.2)."""
     _default(args, {"pooling": "mean", "pooling_queries": 2, "classifier_layers": 2})
     base_architecture(args)
 
@@ -72,22 +68,14 @@ def roberta_tiny_architecture(args: Namespace) -> None:
     roberta_base_architecture(args)
 
 
-def _on_encoder(size: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Of a language model, whose only component is the encoder: mechanisms are placed there by default."""
-
-    def architecture(args: Namespace) -> None:
-        place_by_default(args, "encoder")
-        size(args)
-
-    return architecture
-
-
 ROBERTA_FUNCTIONS = (roberta_base_architecture, roberta_large_architecture, roberta_tiny_architecture)
 
 
 def _register(
     name: str, flags: dict[str, object], size: Callable[[Namespace], None], model: str = "diverse_transformer"
 ) -> None:
+    """Register an architecture; where the encoder is the only component, mechanisms are placed there by default."""
+
     @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
         if getattr(args, "bf16", False) and not find_spec("torch_xla"):
@@ -95,6 +83,8 @@ def _register(
         default = Namespace()
         for namespace in (args, default):
             _default(namespace, flags)
+            if model != "diverse_transformer":
+                place_by_default(namespace, "encoder")
             size(namespace)
             fill_defaults(namespace)
         for line in without_effect(args, default):
@@ -111,4 +101,4 @@ for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.ite
 
 for system, flags in ROBERTA_SYSTEMS.items():
     for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
-        _register(system + suffix, flags, _on_encoder(size), "diverse_roberta")
+        _register(system + suffix, flags, size, "diverse_roberta")
