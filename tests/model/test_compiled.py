@@ -33,7 +33,10 @@ def traced(monkeypatch):
         yield graphs
 
 
-@pytest.mark.parametrize(("name", "flags"), [*CASES, ALL_ON])
+OTHERS = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if not case[0].endswith("encoder")]
+
+
+@pytest.mark.parametrize(("name", "flags"), [*(case for case in CASES if case[0].endswith("encoder")), ALL_ON, *OTHERS])
 def test_every_attention_is_one_graph(name, flags):
     """In evaluation too; of a mechanism on several components, at the first of them."""
     properties.one_graph(flags, evaluation=name.endswith("encoder") or name == ALL_ON[0])
@@ -61,12 +64,12 @@ def run(model, request, sample):
     return {"outputs": output, "agreement": extra["agreement"], **gradients}
 
 
-WRAPPED = {"checkpoint_activations": True, "encoder_layerdrop": 0.4}
-CARRYING = {**WRAPPED, "realformer_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
+CARRYING = {"checkpoint_activations": True, "encoder_layerdrop": 0.4}
+CARRYING |= {"realformer_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
 
 
 @pytest.mark.usefixtures("carrying")
-@pytest.mark.parametrize("more", [{}, WRAPPED, CARRYING], ids=["", "wrapped", "carrying"])
+@pytest.mark.parametrize("more", [{}, CARRYING], ids=["", "carrying"])
 def test_compiled_layers_give_the_numbers_of_others(traced, more):
     """Carry and agreement pass between layers; with activation checkpointing and LayerDrop too; a copy compiles."""
     flags = {**SOME, **SIZES, **more, "dropout": 0.1}

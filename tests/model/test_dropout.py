@@ -18,10 +18,10 @@ def test_mean_over_draws_is_evaluation(flags, weights):
     attention = build_model({"attention_dropout": 0.5, **flags}).encoder.layers[0].self_attn
     x = torch.randn(5, 3, 24)
     measurement = Measurement(("output",), weights)
-    draws = torch.stack([attention.attend(x, x, x, measurement=measurement).value for _ in range(3000)])
+    draws = torch.stack([attention.attend(x, x, x, measurement=measurement).value for _ in range(1000)])
     expected = attention.eval().attend(x, x, x, measurement=measurement).value
     assert draws.std(0).mean() > 0.01
-    torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=0.05)
+    torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=0.09)
 
 
 def test_maps_are_taken_before_dropout():

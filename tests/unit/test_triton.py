@@ -428,17 +428,16 @@ def map_errors(device, sizes, cells, component, dtype=torch.float32):
     return [relative(*pair) for pair in zip(got, convolved(*inputs, component, grad, True), strict=True)]
 
 
-@pytest.mark.parametrize("component", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize(
-    ("sizes", "cells"),
+    ("sizes", "cells", "component"),
     [
-        ((2, 3, 5, 7, 3), "none"),
-        ((2, 8, 6, 6, 3), "all"),
-        ((1, 2, 9, 70, 5), "keys"),
-        ((1, 8, 40, 33, 3), "causal"),
-        ((1, 16, 3, 20, 5), "all"),
-        ((2, 17, 3, 20, 1), "all"),
-        ((1, 1, 1, 1, 3), "none"),
+        *(((2, 3, 5, 7, 3), "none", component) for component in ("encoder", "decoder", "cross")),
+        *(((2, 8, 6, 6, 3), "all", component) for component in ("encoder", "decoder", "cross")),
+        ((1, 2, 9, 70, 5), "keys", "cross"),
+        ((1, 8, 40, 33, 3), "causal", "decoder"),
+        ((1, 16, 3, 20, 5), "all", "encoder"),
+        ((2, 17, 3, 20, 1), "all", "decoder"),
+        ((1, 1, 1, 1, 3), "none", "encoder"),
     ],
 )
 def test_convolved_maps_equal_the_formula(sizes, cells, component, device):
@@ -451,7 +450,7 @@ def test_convolved_maps_may_be_strided_and_of_many_tiles(cells, device, monkeypa
     from fairseq_diverse.attention.kernels import maps_triton
 
     monkeypatch.setattr(maps_triton, "PROGRAMS", (2, 2))
-    x, weight, bias, seen, grad = maps_of_heads(device, (3, 4, 9, 70, 3), cells)
+    x, weight, bias, seen, grad = maps_of_heads(device, (3, 2, 9, 40, 3), cells)
     strided = [y.transpose(0, -1).contiguous().transpose(0, -1) for y in (x, weight, grad)]
     wide = torch.stack([bias, bias + 1], 1)[:, 0]
     assert not any(y.is_contiguous() for y in (*strided, wide))
@@ -464,7 +463,7 @@ def test_convolved_maps_may_be_strided_and_of_many_tiles(cells, device, monkeypa
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
-@pytest.mark.parametrize("sizes", [(2, 8, 6, 7, 3), (1, 16, 9, 70, 5), (1, 32, 5, 20, 1)])
+@pytest.mark.parametrize("sizes", [(2, 8, 6, 7, 3), (1, 16, 3, 20, 5), (1, 32, 5, 20, 1)])
 def test_convolved_maps_of_half_types_are_summed_in_float32(sizes, dtype, most, device):
     assert max(map_errors(device, sizes, "all", "decoder", dtype)) < most
 
@@ -488,7 +487,9 @@ def test_mixed_heads_equal_the_formula(sizes, dtype, most, device):
 
 
 def test_convolved_maps_repeat_to_the_last_bit_and_see_numbers_within_their_cells_alone(device):
-    x, weight, bias, cells, grad = maps_of_heads(device, (2, 3, 20, 40, 3), "all")
+    x, weight, bias, cells, grad = maps_of_heads(
+        device, (2, 3, 20, 40, 3) if device == "cuda" else (2, 3, 9, 20, 3), "all"
+    )
     first, second = (convolved(x, weight, bias, cells, "cross", grad) for _ in range(2))
     assert all(one.equal(other) for one, other in zip(first, second, strict=True))
     spoilt = x.masked_fill(~cells, float("nan"))
@@ -521,7 +522,7 @@ def test_layers_with_the_kernels_are_one_graph(device):
     compiled = torch.compile(
         work, fullgraph=True, dynamic=True, backend=lambda graph, inputs: traced.append(graph) or graph
     )
-    for queries, keys in ((4, 5), (6, 3), (5, 16), (40, 80)):  # not the number of heads
+    for queries, keys in ((4, 5), (6, 3), (5, 16), *([(40, 80)] if device == "cuda" else [])):  # not the heads
         q, k, v, allowed, _ = pairs_of_heads(device, (2, 2, queries, keys, 3, 3), mask="both")
         real = [torch.ones(2, length, dtype=torch.bool, device=device) for length in (keys, queries)]
         results = []
