@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-fast test-joeynmt wheels fuzz fuzz-guided lint bench results docs notebook
+.PHONY: setup demo test test-slow test-fast test-joeynmt wheels fuzz fuzz-guided lint bench results docs notebook
 
 setup: .venv/.done
 
@@ -24,9 +24,12 @@ setup: .venv/.done
 demo: setup
 	scripts/demo.sh
 
-# Everything but the tests that need a GPU or are marked slow (`pytest -m slow`).
+# Everything but the tests that need a GPU or are marked slow (`make test-slow`).
 test: setup
 	$(BIN)/python -m pytest -q -m 'not gpu and not slow' -n 2 --dist loadfile --no-loadscope-reorder --durations 10
+
+test-slow: setup
+	$(BIN)/python -m pytest -q -m 'slow and not gpu' -n 2
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m 'not slow' tests/unit tests/model -n 2
@@ -46,7 +49,7 @@ wheels:
 	scripts/wheels.sh $(WHEELS)
 
 # The fuzz tests of `make test` for TIMES as long (20 minutes), or for SECONDS each with input guided by coverage.
-TIMES ?= 20
+TIMES ?= 40
 SECONDS ?= 60
 fuzz: setup
 	FAIRSEQ_DIVERSE_FUZZ=$(TIMES) $(BIN)/python -m pytest -q tests/fuzz -n 2 -o timeout=0

@@ -90,7 +90,7 @@ def test_changed_archives(kind: str, tmp_path: Path) -> None:
     name, content, lead, end = ARCHIVES[kind]
 
     @given(changes=CHANGES, wild=st.just(False) if "zip" in kind else st.booleans())
-    @budget(0.9)
+    @budget(0.5)
     def check(changes: list[tuple[str, float, int]], wild: bool) -> None:
         (tmp_path / name).write_bytes(changed(content, changes))
         try:

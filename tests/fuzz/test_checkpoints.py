@@ -83,7 +83,7 @@ def settings(config: Any, name: str = "model") -> Any:
 
 
 @given(configs)
-@budget(4)
+@budget(2)
 def test_what_is_accepted_runs_nothing_when_it_is_evaluated(tmp_path, config):
     path = tmp_path / "checkpoint.pt"
     torch.save(checkpoint(config), path)
@@ -100,7 +100,7 @@ def test_what_is_accepted_runs_nothing_when_it_is_evaluated(tmp_path, config):
 
 
 @given(literals, st.sampled_from(EVALUATED_NAMES))
-@budget(1)
+@budget(0.5)
 def test_every_literal_is_accepted(tmp_path, value, name):
     text = repr(value)
     assert is_literal(text)
@@ -125,7 +125,7 @@ def edited(data: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 
 
 @given(edits, st.sampled_from(["zip", "pickle", "legacy"]))
-@budget(4)
+@budget(2)
 def test_a_damaged_file_is_a_user_error(tmp_path, changes, what):
     """The whole file, only its pickle (with the right checksum), and the format before torch 1.6."""
     from fairseq import checkpoint_utils
@@ -156,7 +156,7 @@ def average(tmp_path_factory) -> bytes:
 
 
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-@budget(1)
+@budget(0.5)
 def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path, average, place, bit):
     data, path = bytearray(average), tmp_path / "average.pt"
     data[int(place * len(data))] ^= 1 << bit

@@ -39,7 +39,7 @@ class Tree:
     inside=st.booleans(),
     error=ERRORS,
 )
-@budget(4)
+@budget(2)
 def test_a_file_is_written_atomically(name, kind, inside, error):
     with tempfile.TemporaryDirectory() as given_folder:
         folder = Path(given_folder)

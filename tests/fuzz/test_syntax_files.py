@@ -70,7 +70,7 @@ def test_changed_bytes(name: str, prefix: Path) -> None:
     expected, content = read(prefix), Path(f"{prefix}.{name}").read_bytes()
 
     @given(CHANGES)
-    @budget(1.5)
+    @budget(0.8)
     def check(changes: list[tuple[str, float, int]]) -> None:
         refused_or_equal(prefix, name, changed(content, changes), expected)
 
@@ -81,7 +81,7 @@ def test_random_descriptions(prefix: Path) -> None:
     expected, record = read(prefix), json.loads(Path(f"{prefix}.syntax.json").read_text())
 
     @given(JSON, st.booleans())
-    @budget(1.5)
+    @budget(0.8)
     def check(given_: Any, merged: bool) -> None:
         content = record | given_ if merged and isinstance(given_, dict) else given_
         refused_or_equal(prefix, "syntax.json", json.dumps(content).encode(), expected)

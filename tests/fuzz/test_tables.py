@@ -85,7 +85,7 @@ def check(path, settings=()) -> None:
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=3))
-@budget(1.5)
+@budget(0.8)
 def test_any_values_are_a_table_or_refused_by_name(folder, content):
     path = folder / "values.yaml"
     whole = {"data": "multi30k_en_de", "size": str(folder / "size.yaml"), "rows": {"a": None}}
@@ -94,7 +94,7 @@ def test_any_values_are_a_table_or_refused_by_name(folder, content):
 
 
 @given(st.dictionaries(st.sampled_from(FLAGS) | KEYS, VALUES, max_size=2), st.text(max_size=20), SCALARS)
-@budget(1.5)
+@budget(0.8)
 def test_any_flags_of_a_row_or_settings_are_accepted_or_refused_by_name(folder, flags, setting, value):
     path = folder / "flags.yaml"
     text = (TABLE % (folder / "size.yaml")).replace(
@@ -105,7 +105,7 @@ def test_any_flags_of_a_row_or_settings_are_accepted_or_refused_by_name(folder, 
 
 
 @given(st.text(max_size=200) | st.text("a:1 \n-[]{}&*<!|>'\"%@?,#~\t", max_size=60) | st.binary(max_size=30))
-@budget(1.5)
+@budget(0.8)
 def test_any_text_is_a_table_or_refused_by_name(folder, text):
     path = folder / "text.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
@@ -115,7 +115,7 @@ def test_any_text_is_a_table_or_refused_by_name(folder, text):
 @given(
     st.text(max_size=30) | st.text("./\\a ~$-\n\0", max_size=12) | st.integers(0, 500).map(lambda count: "ä" * count)
 )
-@budget(1)
+@budget(0.5)
 def test_no_name_of_a_row_leaves_the_folder_of_runs(folder, name):
     path = folder / "names.yaml"
     content = {"data": "multi30k_en_de", "size": str(folder / "size.yaml"), "rows": {name: None}}
@@ -132,7 +132,7 @@ def test_no_name_of_a_row_leaves_the_folder_of_runs(folder, name):
 
 
 @given(st.dictionaries(st.sampled_from(sorted(WHOLE)), VALUES, max_size=2), st.integers(0, 20_000))
-@budget(1.5)
+@budget(0.8)
 def test_any_change_of_a_summary_is_reported_or_refused_by_name(folder, rows, changes, end):
     path = folder / "first-seed1.json"
     path.write_text(json.dumps(WHOLE | changes, default=str, skipkeys=True)[: end + 1], encoding="utf-8")

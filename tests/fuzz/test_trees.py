@@ -78,13 +78,13 @@ def checked(line: str) -> None:
 
 
 @given(LINES)
-@budget(2)
+@budget(1)
 def test_any_line(line: str) -> None:
     checked(line)
 
 
 @given(TREES, st.integers(0, 40), LINES, st.booleans())
-@budget(2)
+@budget(1)
 def test_a_tree_with_other_text_in_it(tree: Any, place: int, other: str, keep: bool) -> None:
     line = bracketed(tree if isinstance(tree, list) else [tree])
     (read,) = read_brackets(PATH, [line])
@@ -97,7 +97,7 @@ CELLS = st.one_of(WORDS, st.sampled_from(("_", "1", "2", "1-2", "a-b", "1.1", "#
 
 
 @given(st.lists(st.lists(st.tuples(WORDS, HEADS), max_size=5), min_size=1, max_size=3))
-@budget(1.5)
+@budget(0.8)
 def test_sentences_in_conllu(sentences: list[list[tuple[str, str]]]) -> None:
     lines = []
     for sentence in sentences:
@@ -128,7 +128,7 @@ def is_tree(heads: list[str]) -> bool:
 
 
 @given(st.lists(st.lists(CELLS, min_size=8, max_size=11).map("\t".join), max_size=5), LINES)
-@budget(1.5)
+@budget(0.8)
 def test_lines_that_are_not_conllu(lines: list[str], other: str) -> None:
     for given_ in (lines, [*lines, other]):
         try:
