@@ -316,99 +316,71 @@ def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path):
         averaging.best([*tmp_path.iterdir()], 1, "loss")
 
 
-def test_best_by_the_name_of_a_file(tmp_path, capsys):
+def test_best_by_the_name_of_a_file_and_of_an_unknown_metric(tmp_path, capsys):
+    """Of a metric that averaging does not know, the best is what training maximized."""
+    model = OrderedDict(weight=torch.ones(1))
     for value in ("36.70", "9.81", "12.00"):
-        save(
-            tmp_path / f"checkpoint.best_chrf_{value}.pt", OrderedDict(weight=torch.ones(1)), updates=int(float(value))
-        )
-    assert [name.split(" ")[0] for name in chosen(capsys, tmp_path, "--best", "2", "--metric", "chrf")] == [
-        "checkpoint.best_chrf_36.70.pt",
-        "checkpoint.best_chrf_12.00.pt",
-    ]
-
-
-def test_best_of_an_unknown_metric_is_what_training_maximized(tmp_path, capsys):
-    for value in (1.0, 2.0):
-        model = OrderedDict(weight=torch.ones(1))
-        save(
-            tmp_path / f"checkpoint{value:.0f}.pt",
-            model,
-            int(value),
-            metric="f1",
-            value=np.float64(value),
-            maximize=True,
-        )
+        save(tmp_path / f"checkpoint.best_chrf_{value}.pt", model, updates=int(float(value)))
+    best = [name.split(" ")[0] for name in chosen(capsys, tmp_path, "--best", "2", "--metric", "chrf")]
+    assert best == ["checkpoint.best_chrf_36.70.pt", "checkpoint.best_chrf_12.00.pt"]
+    for value in (1, 2):
+        path = tmp_path / f"checkpoint{value}.pt"
+        save(path, model, value, metric="f1", value=np.float64(value), maximize=True)
     assert chosen(capsys, tmp_path, "--best", "1", "--metric", "f1") == ["checkpoint2.pt (2)"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("", "Add --last N, --range A-B or --best N --metric NAME"),
-        ("--last 2", "choose with --epochs or --updates"),
-        ("--epochs", "--epochs goes with --last, --range or --best"),
-        (
-            "--strict --epochs --last 12",
-            "12 checkpoints are wanted, but there are 11: checkpoint1.pt, checkpoint2.pt, ",
-        ),
-        ("--epochs --last 0", "at least 1 checkpoint is needed, not 0"),
-        ("--updates --range 200-300", "no checkpoint from 200 to 300; found checkpoint_1_50.pt, "),
-        ("--updates --range 300", "--range 300: write the first and the last number"),
-        ("--best 4", "--best and --metric go together"),
-        (
-            "--best 4 --metric meteor",
-            "training tracks only --best-checkpoint-metric); found checkpoint.best_bleu_35.0001.pt, ",
-        ),
-        ("--strict --best 13 --metric bleu", "13 checkpoints are wanted, but there are 11: "),
-        (
-            "--best 1 --metric bleu --updates",
-            "no checkpoint holds bleu (training tracks only --best-checkpoint-metric); found checkpoint_1_50.pt, ",
-        ),
-    ],
-)
-def test_an_impossible_choice_is_one_line(folder, tmp_path, capsys, flags, message):
+CHOICES = {
+    "": "Add --last N, --range A-B or --best N --metric NAME",
+    "--last 2": "choose with --epochs or --updates",
+    "--epochs": "--epochs goes with --last, --range or --best",
+    "--strict --epochs --last 12": "12 checkpoints are wanted, but there are 11: checkpoint1.pt, checkpoint2.pt, ",
+    "--epochs --last 0": "at least 1 checkpoint is needed, not 0",
+    "--updates --range 200-300": "no checkpoint from 200 to 300; found checkpoint_1_50.pt, ",
+    "--updates --range 300": "--range 300: write the first and the last number",
+    "--best 4": "--best and --metric go together",
+    "--best 4 --metric meteor": "training tracks only --best-checkpoint-metric); found checkpoint.best_bleu_35.0001",
+}
+
+
+@pytest.mark.parametrize("flags", CHOICES)
+def test_an_impossible_choice_is_one_line(folder, tmp_path, capsys, flags):
     out = tmp_path / "average.pt"
     assert main(["average", "--checkpoints", str(folder), "--out", str(out), *flags.split()]) == 2
     printed = capsys.readouterr().err
-    assert message in printed and len(printed.splitlines()) == 1
+    assert CHOICES[flags] in printed and len(printed.splitlines()) == 1
     assert not out.exists()
 
 
-def test_missing_and_empty_paths(tmp_path, capsys):
-    for path, message in ((tmp_path / "absent", "no such checkpoint"), (tmp_path, "no checkpoint (*.pt)")):
-        assert main(["average", "--checkpoints", str(path), "--last", "1", "--out", str(tmp_path / "a.pt")]) == 2
-        assert f"{path}: {message}" in capsys.readouterr().err
-
-
-def test_an_average_is_a_file(three, tmp_path, capsys):
-    assert main(["average", "--checkpoints", *map(str, three), "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith(f"--out {tmp_path}: a directory; name a file\n")
+def test_paths_that_cannot_be(three, tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path, out, message in (
+        (tmp_path / "absent", tmp_path / "a.pt", f"{tmp_path}/absent: no such checkpoint"),
+        (empty, tmp_path / "a.pt", f"{empty}: no checkpoint (*.pt)"),
+        (three[0], tmp_path, f"--out {tmp_path}: a directory; name a file"),
+    ):
+        assert main(["average", "--checkpoints", str(path), "--out", str(out)] + ["--last", "1"] * (path == empty)) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        *({"extra_state": value} for value in ([1], "text", 3)),
-        *({"optimizer_history": value} for value in ([3], "x", 5)),
-    ],
-    ids=str,
+    "change", [{"extra_state": "text"}, {"optimizer_history": [3]}, {"optimizer_history": 5}], ids=str
 )
 @pytest.mark.parametrize("flags", [[], ["--best", "1", "--metric", "loss"]], ids=["all", "best"])
 def test_parts_of_other_types_are_one_line(change, flags, tmp_path, capsys):
     path = save(tmp_path / "checkpoint1.pt", parameters(1), value=1.0)
-    state = torch.load(path, weights_only=False)
-    torch.save({**state, **change}, path)
+    torch.save(torch.load(path, weights_only=False) | change, path)
     assert main(["average", "--checkpoints", str(path), *flags, "--out", str(tmp_path / "out.pt")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and f"{path}: " in error and not (tmp_path / "out.pt").exists()
 
 
-@pytest.mark.parametrize("change", [{"metrics": 3}, {"metrics": {"valid": [3]}}, {"val_loss": [1]}], ids=str)
-def test_damaged_figures_are_one_line(change, tmp_path, capsys):
-    path = save(tmp_path / "checkpoint1.pt", parameters(1), value=None, **change)
-    asked = ["average", "--checkpoints", str(path), "--best", "1", "--metric", "loss", "--out", str(tmp_path / "o.pt")]
-    assert main(asked) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_damaged_figures_are_one_line(tmp_path, capsys):
+    flags = ["--best", "1", "--metric", "loss", "--out", str(tmp_path / "o.pt")]
+    for change in ({"metrics": 3}, {"metrics": {"valid": [3]}}, {"val_loss": [1]}):
+        path = save(tmp_path / "checkpoint1.pt", parameters(1), value=None, **change)
+        assert main(["average", "--checkpoints", str(path), *flags]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_an_average_does_not_replace_what_it_is_of(tmp_path, capsys):
