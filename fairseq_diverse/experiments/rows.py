@@ -9,6 +9,7 @@ from fairseq_diverse.syntax.makers import other_makers
 
 ENCODER = ("from-checkpoint", "checkpoint-data")  # where an encoder lies that is probed
 TREES = "translation_with_syntax"  # the task of rows that read trees
+NAME_BYTES = 200  # of a row's name, which is part of files' names: with a seed and more, what a file system takes
 EARLY = ("max-epoch", "patience", "stop-min-lr", "stop-time-hours")  # by which a row ends training before max-update
 
 

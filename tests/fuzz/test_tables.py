@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import common, machinery
+from fairseq_diverse.experiments.kinds.kind import KINDS
 from fairseq_diverse.experiments.kinds.translation import generation
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.find import find_runs
@@ -16,7 +17,7 @@ from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.runs.summary import read_summary
 from fairseq_diverse.experiments.tables.file import ROW_KEYS, TABLE_KEYS, SizeFile
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.experiments.tables.values import PUBLISHED_KEYS
+from fairseq_diverse.experiments.tables.values import OF_COST
 from fairseq_diverse.reports import formats
 from tests.fuzz.budget import budget
 from tests.unit.conftest import SIZE, TABLE
@@ -37,7 +38,10 @@ SCALARS = st.one_of(
     ),
 )
 KEYS = st.one_of(
-    st.sampled_from([*TABLE_KEYS, *ROW_KEYS, *SizeFile.__struct_encode_fields__, *FLAGS, *PUBLISHED_KEYS]), SCALARS
+    st.sampled_from(
+        [*TABLE_KEYS, *ROW_KEYS, *SizeFile.__struct_encode_fields__, *FLAGS, *OF_COST, *KINDS["translation"].published]
+    ),
+    SCALARS,
 )
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=5

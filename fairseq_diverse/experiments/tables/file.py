@@ -2,21 +2,23 @@
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Container
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from fairseq_diverse.experiments.names import NOT_IN_NAMES, refuse_name
+from fairseq_diverse.experiments.rows import NAME_BYTES
 from fairseq_diverse.support.typed import refuse_unknown, typed
-from fairseq_diverse.support.yaml_files import read_yaml
+from fairseq_diverse.support.yaml_files import read_yaml, shown
 
 Flags = dict[str, Any]
 Text = str | int | float | None  # 4 is a number in YAML
 Scalar = str | int | float | bool | None
 IN_GRIDS = ("data", "size", "parser", "pretrained")  # of the keys that are not flags
 MOST_ROWS = 10_000  # that a grid may make
+NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\xa0\u2028\u2029]")
 
 
 class RowKeys(msgspec.Struct, kw_only=True, rename="kebab"):
@@ -87,7 +89,7 @@ def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) 
     rows = {name: row or {} for name, row in (table.rows or {}).items()}
     grids: dict[str, dict[str, list[Any]]] = {}
     for name, row in rows.items():
-        refuse_name(name, path)
+        _refuse_name(name, path)
         keys = typed({key: row[key] for key in ROW_KEYS if key in row}, RowKeys, f"{path}: row {name}")
         grid = (keys.grid if "grid" in row else table.grid) or {}
         if wrong := next((flag for flag in grid if flag in ROW_KEYS and flag not in IN_GRIDS), None):
@@ -103,12 +105,23 @@ def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) 
         for values in itertools.product(*grids[name].values()):
             chosen = dict(zip(grids[name], values, strict=True))
             point = f"{name}{_suffix(chosen)}"
-            refuse_name(point, path)
+            _refuse_name(point, path)
             if point in found:
                 raise ValueError(f"{path}: two rows would be called {point}")
             shared = {flag: chosen[flag] for flag in grids.get(baseline, grids[name]) if flag in chosen}
             found[point] = name, {**row, **chosen, "baseline": f"{baseline}{_suffix(shared)}"}
     return found
+
+
+def _refuse_name(name: str, path: Path) -> None:
+    """Raise ``ValueError`` for a row's name that cannot be part of a file's name."""
+    if not name.strip() or name != name.strip() or name[0] == "." or NOT_IN_NAMES.search(name):
+        raise ValueError(
+            f"{path}: row '{shown(name)}': a row's name is part of names of files: one line of text without / and \\, "
+            "that neither starts with a dot nor starts or ends with a space"
+        )
+    if len(name.encode()) > NAME_BYTES:
+        raise ValueError(f"{path}: row {shown(name)}: a name of {len(name.encode())} bytes; at most {NAME_BYTES}")
 
 
 def _suffix(values: Flags) -> str:

@@ -89,9 +89,8 @@ def load_table(
     if user_dir is None and table.user_dir:
         user_dir = str(path.parent / str(table.user_dir))
         import_user_dir(user_dir, f"{path}: user-dir")  # it may have the kind of its rows
-    given = _Given(
-        path, content, table, data or "", size or "", replaced, os.path.abspath(user_dir) if user_dir else ""
-    )
+    folder = os.path.abspath(user_dir) if user_dir else ""
+    given = _Given(path, content, table, data or "", size or "", replaced, folder)
     fixed = {*replaced.train, *replaced.keys, *(key for key in ("data", "size") if getattr(given, key))}
     rows = {point: _resolved(point, *of, given) for point, of in points(content, table, path, fixed).items()}
     if not rows:
@@ -255,8 +254,6 @@ def _text(value: Text) -> str:
 def _place(value: Text, key: str, path: Path) -> str:
     """A row's data or size, a name or a path, from the current folder or the table's; empty where there is none."""
     text = _text(value)
-    if len(text) > 1000 or any(len(part.encode()) > 255 for part in Path(text).parts):
-        raise ValueError(f"{path}: {key}: {shown(text)}: longer than a file's name can be")
     beside = path.parent / text
     here = Path(text).exists() or (runs_dir() / "data" / text).exists() or text in config_names(key)
     return str(beside) if text and not here and beside.exists() else text

@@ -15,10 +15,7 @@ from fairseq_diverse.support.yaml_files import check_text, parse_value, shown
 
 TEXT_FIGURE = re.compile(r"[\d.,]+[KMGT]?(/[\d.,]+)*")
 POSITIVE = ("batch-size", "beam", "max-sentences", "max-tokens", "max-update", "nbest", "update-freq")
-PUBLISHED_KEYS = (
-    *(key for kind in KINDS.values() for key in kind.published),
-    *("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes"),
-)
+OF_COST = ("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes")  # published
 AVERAGE_KEYS = ("last", "best", "every", "by")
 FLAG = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 EPOCHS = re.compile(r"([1-9][0-9]{,3}) epochs?")
@@ -52,11 +49,12 @@ def parse_settings(settings: Sequence[str]) -> Settings:
 
 def published_figures(published: Mapping[str, Any], where: str, tests: Sequence[str]) -> Flags:
     """A paper's figures: numbers, besides probing accuracies also text such as 12.6M; by name those of ``tests``."""
+    known = (*(key for kind in KINDS.values() for key in kind.published), *OF_COST, *tests)
     for name, value in published.items():
         if name in tests and isinstance(value, dict):
             published_figures(value, where, ())
             continue
-        refuse_unknown([name], (*PUBLISHED_KEYS, *tests), f"{where}: published")
+        refuse_unknown([name], known, f"{where}: published")
         if not isinstance(value, int | float if name in TASKS else int | float | str):
             raise ValueError(f"{where}: published {name}: {shown(value)} is not a figure")
         if isinstance(value, str) and not TEXT_FIGURE.fullmatch(value):
