@@ -1,6 +1,7 @@
 """Runs as jobs of SLURM."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,22 +47,25 @@ class Job:
 
 
 def queue(runs: Sequence[Run], jobs: int, options: Sequence[str], same_arithmetic: bool) -> Iterator[str]:
-    """Queue what is not finished, ``jobs`` at a time, but for runs that wait for their pre-training; says what it does.
+    """Queue what is not finished, ``jobs`` at a time, but for runs that wait for their pre-training; yields what
+    is queued, a line each, and says on standard error what is not.
 
     Raises:
         UserError: see ``support.slurm.submit``.
     """
     if same_arithmetic:
-        yield from (f"{run.name}: {run.directory}{why}" for run in runs if (why := other_arithmetic(run, AVX2)))
+        for run in runs:
+            if why := other_arithmetic(run, AVX2):
+                print(f"{run.name}: {run.directory}{why}", file=sys.stderr)
     unfinished = [run for run in runs if not is_finished(run)]
     ready: list[Run] = []
     waiting: list[Run] = []
     queued = queued_jobs()
     for run in unfinished:
         if is_locked(run.directory):
-            yield f"{run.name}: a process is working on {run.directory}"
+            print(f"{run.name}: a process is working on {run.directory}", file=sys.stderr)
         elif (number := _number(run)) in queued:
-            yield f"{run.name}: is queued as job {number}"
+            print(f"{run.name}: is queued as job {number}", file=sys.stderr)
         else:
             (waiting if run.first and not is_finished(run.first) else ready).append(run)
     folder = runs_dir() / "slurm"
