@@ -70,7 +70,8 @@ if unfinished := [point[0]["row"] for point in chosen.values() if not all(run["d
 for name, point in chosen.items():
     print(name, point[0]["data"], point[0]["checkpoint"], *(run["folder"] for run in point), sep="\t")')
 named=() logs=()
-while IFS=$'\t' read -r name trained_on checkpoint folders; do
+while IFS=$'\t' read -r name corpus checkpoint folders; do
+    trained_on=$corpus # corpus is empty after the last read
     named+=("$name=$checkpoint")
     IFS=$'\t' read -ra folders <<<"$folders"
     logs+=("${folders[@]/#/$name=}")

@@ -179,13 +179,13 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children, of_job, threads_of_runs
     from fairseq_diverse.experiments.runs.find import find_runs, joined, with_first
     from fairseq_diverse.experiments.runs.folder import is_finished
-    from fairseq_diverse.experiments.tables.load import select_rows
 
     _check(args)
-    table, seeds, tracking = read_table(args), parse_seeds(args.seeds), _tracking(args.tensorboard, args.wandb)
-    rows = _with_heads(select_rows(table, args.rows)) if args.heads else select_rows(table, args.rows)
-    if args.prepare and not args.dry_run and (code := _prepare(rows, args)):
-        return code
+    rows, seeds, tracking = _read_rows(args), parse_seeds(args.seeds), _tracking(args.tensorboard, args.wandb)
+    if args.prepare and not args.dry_run:
+        if code := _prepare(rows, args):
+            return code
+        rows = _read_rows(args)  # epochs of prepared data are of their number of examples
     of_rows = with_first(find_runs(rows, seeds, args.dry_run))
     copies, runs = Copies(args.save, of_rows) if args.save else None, joined(of_rows, tracking)
     runs = copies.open_runs(runs, say) if copies else runs
@@ -229,6 +229,13 @@ def main(args: argparse.Namespace) -> int:
     elif not failed:
         say(f"the results: {shlex.join(['fairseq-diverse', *_words_of_report(args)])}")
     return 1 if failed else 0
+
+
+def _read_rows(args: argparse.Namespace) -> "list[Row]":
+    from fairseq_diverse.experiments.tables.load import select_rows
+
+    rows = select_rows(read_table(args), args.rows)
+    return _with_heads(rows) if args.heads else rows
 
 
 def say(line: str) -> None:
