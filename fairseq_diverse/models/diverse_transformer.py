@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import BaseFairseqModel, register_model
@@ -105,17 +106,31 @@ class DiverseEncoder(TransformerEncoderBase):
                     "translation_with_syntax; for new text use fairseq-diverse translate"
                 )
             relations = relate(source_trees, self.plan.trees)
-        extras = Extras.none()
-
-        def run(layer: Any, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
+        padding = src_tokens.eq(self.padding_idx)  # (B, T)
+        has_pads = padding.any()
+        key_padding = padding if has_pads else None  # fairseq's loop waits for a GPU to know it, at every layer
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        x = x * (1 - padding.unsqueeze(-1).type_as(x) * has_pads.type_as(x))
+        x = x.transpose(0, 1)  # (T, B, C)
+        states, extras = [x] if return_all_hiddens else [], Extras.none()
+        for layer in self.layers:
             measurement, carried = request.at("encoder", layer.number), extras.carried["encoder"]
-            x, attentions = layer(x, encoder_padding_mask, measurement, relations, carried)
+            x, attentions = layer(x, key_padding, measurement, relations, carried)
             extras.add("encoder", layer.number, attentions["encoder"])
-            return x
-
-        loop: Any = Loop(self, run)
-        given = src_tokens, src_lengths, return_all_hiddens, token_embeddings
-        return {**TransformerEncoderBase.forward_scriptable(loop, *given), "extras": extras}
+            if return_all_hiddens:
+                states.append(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x],
+            "encoder_padding_mask": [padding],
+            "encoder_embedding": [embedding],  # (B, T, C)
+            "encoder_states": states,
+            "fc_results": [None] * max(0, len(states) - 1),
+            "src_tokens": [],
+            "src_lengths": [(~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()],
+            "extras": extras,
+        }
 
 
 class DiverseDecoder(TransformerDecoderBase):
