@@ -1,4 +1,4 @@
-"""What the attentions of a model return besides their outputs, collected in fairseq's own loops over the layers."""
+"""What the attentions of a model return besides their outputs, collected while its layers run."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
