@@ -4,6 +4,7 @@ import pytest
 
 from fairseq_diverse.attention.registry import MECHANISMS
 from fairseq_diverse.testing import properties
+from fairseq_diverse.testing.properties import definition
 from tests.cases import ALL_ON, CASES, build_model
 
 NAMES = [*MECHANISMS]
@@ -27,5 +28,5 @@ def test_what_a_checkpoint_does_not_keep_changes_the_outputs_of_a_new_process(mo
         model.encoder.embed_scale *= 2
         return model
 
-    monkeypatch.setattr(properties, "trained_model", trained_model)
+    monkeypatch.setattr(definition, "trained_model", trained_model)
     assert properties.reload([{}])[0] > 1e-3
