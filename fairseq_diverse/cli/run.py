@@ -40,85 +40,53 @@ EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
-    parser.add_argument("--seeds", default="1", metavar="1,2,3", help="seeds of every row (default: 1)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of runs at the same time (default: 1)")
-    parser.add_argument(
-        "--slurm",
-        nargs="*",
-        metavar="OPTION=VALUE",
-        help="queue the runs with SLURM, with options of sbatch: partition=gpu gpus_per_node=1 time=600 (minutes)",
-    )
-    parser.add_argument(
-        "--same-arithmetic",
-        action="store_true",
-        help="on a CPU: one thread and no instructions beyond AVX2, so that repeated trainings agree bit for bit",
-    )
-    parser.add_argument(
-        "--heads",
-        action="store_true",
-        help="also measure how different the heads of every attention are; finished runs are not trained again",
-    )
-    parser.add_argument(
-        "--yisi-model",
-        type=Path,
-        metavar="DIR",
-        help="folder of the embedding model for tables with metric yisi-1 (default: $FAIRSEQ_DIVERSE_YISI_MODEL)",
-    )
-    parser.add_argument(
-        "--tensorboard", type=Path, metavar="DIR", help="write TensorBoard logs there, one folder per run"
-    )
-    parser.add_argument(
-        "--save",
-        type=Path,
-        metavar="DIR",
-        help="copy each run's summary there, as `report --save`; runs with a complete copy there are skipped",
-    )
-    parser.add_argument("--wandb", metavar="PROJECT", help="log trainings to this Weights & Biases project")
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="show the report when all runs are done, and write its page to FILE"
-    )
-    parser.add_argument("--best", action="store_true", help="report only the best point of each grid")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print each run's commands, state and folder; start nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="with --dry-run: print them as JSON")
-    parser.add_argument("--prepare", action="store_true", help="first prepare missing data sets and trees")
-    group = parser.add_argument_group("flags of --prepare")
+    add = parser.add_argument
+    add("--seeds", default="1", metavar="1,2,3", help="seeds of every row (default: 1)")
+    add("--jobs", type=int, default=1, metavar="N", help="number of runs at the same time (default: 1)")
+    sbatch = "queue the runs with SLURM, with options of sbatch: partition=gpu gpus_per_node=1 time=600 (minutes)"
+    add("--slurm", nargs="*", metavar="OPTION=VALUE", help=sbatch)
+    exact = "on a CPU: one thread and no instructions beyond AVX2, so that repeated trainings agree bit for bit"
+    add("--same-arithmetic", action="store_true", help=exact)
+    heads = "also measure how different the heads of every attention are; finished runs are not trained again"
+    add("--heads", action="store_true", help=heads)
+    yisi = "folder of the embedding model for tables with metric yisi-1 (default: $FAIRSEQ_DIVERSE_YISI_MODEL)"
+    add("--yisi-model", type=Path, metavar="DIR", help=yisi)
+    add("--tensorboard", type=Path, metavar="DIR", help="write TensorBoard logs there, one folder per run")
+    copies = "copy each run's summary there, as `report --save`; runs with a complete copy there are skipped"
+    add("--save", type=Path, metavar="DIR", help=copies)
+    add("--wandb", metavar="PROJECT", help="log trainings to this Weights & Biases project")
+    page = "show the report when all runs are done, and write its page to FILE"
+    add("--report", type=Path, metavar="FILE", help=page)
+    add("--best", action="store_true", help="report only the best point of each grid")
+    add("--dry-run", action="store_true", help="print each run's commands, state and folder; start nothing")
+    add("--json", action="store_true", help="with --dry-run: print where runs are, and which are done, as JSON")
+    add("--prepare", action="store_true", help="first prepare missing data sets and trees")
+    group = parser.add_argument_group("flags of --prepare, see `fairseq-diverse prepare --help`")
     source = group.add_mutually_exclusive_group()
-    source.add_argument(
-        "--archives", type=Path, metavar="DIR", help="the archives (default: archives/ in the folder of runs)"
-    )
-    source.add_argument("--raw", type=Path, metavar="DIR", help="the raw files")
+    source.add_argument("--archives", type=Path, metavar="DIR", help="default: archives/ in the folder of runs")
+    source.add_argument("--raw", type=Path, metavar="DIR", help="folder of the raw files")
     for flag in ("--no-download", "--strict-counts", "--accept-counts"):
-        group.add_argument(flag, action="store_true", help="as of `fairseq-diverse prepare`")
-    group.add_argument("--gpt2-bpe", type=Path, metavar="DIR", help="as of `fairseq-diverse prepare`")
+        group.add_argument(flag, action="store_true", help="as of prepare")
+    group.add_argument("--gpt2-bpe", type=Path, metavar="DIR", help="as of prepare")
 
 
 def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """What `run` and `report` share: which table, and what is changed in it."""
     parser.set_defaults(user_dir=None)  # a flag of several commands, see cli/user_dir.py
-    parser.add_argument("table", nargs=nargs, metavar="TABLE", help="a table in configs/tables, or a YAML file")
-    parser.add_argument("--rows", metavar="a,b", help="only these rows (default: all)")
-    parser.add_argument("--data", metavar="D", help="replace the table's data set: a name, or a prepared folder")
-    parser.add_argument("--size", metavar="S", help="replace the table's size: a name in configs/size, or a YAML file")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="FLAG=VALUE",
-        help="training flag for every row; generate.FLAG=VALUE: for translation; average.last=N, or average.best=N "
-        "with average.by=METRIC, and average.every=UPDATES: which checkpoints are saved and averaged",
+    add = parser.add_argument
+    add("table", nargs=nargs, metavar="TABLE", help="a table in configs/tables, or a YAML file")
+    add("--rows", metavar="a,b", help="only these rows (default: all)")
+    add("--data", metavar="D", help="replace the table's data set: a name, or a prepared folder")
+    add("--size", metavar="S", help="replace the table's size: a name in configs/size, or a YAML file")
+    setting = (
+        "training flag for every row; generate.FLAG=VALUE: for translation; average.last=N, or average.best=N with "
     )
-    parser.add_argument(
-        "--gpus-of-paper",
-        type=int,
-        nargs="?",
-        const=0,
-        metavar="N",
-        help="keep the paper's number of tokens per update on N GPUs, with --update-freq (without N: the GPUs here or "
-        "of --slurm)",
+    setting += "average.by=METRIC, and average.every=UPDATES: which checkpoints are saved and averaged"
+    add("--set", action="append", default=[], dest="settings", metavar="FLAG=VALUE", help=setting)
+    of_paper = (
+        "keep the paper's number of tokens per update on N GPUs, with --update-freq (without N: the GPUs here or of "
     )
+    add("--gpus-of-paper", type=int, nargs="?", const=0, metavar="N", help=f"{of_paper}--slurm)")
 
 
 def read_table(args: argparse.Namespace) -> "Table":
@@ -176,7 +144,12 @@ def parse_seeds(text: str) -> list[int]:
 def main(args: argparse.Namespace) -> int:
     from fairseq_diverse.experiments.runs.check import lacking_trees, refuse_unknown_flags
     from fairseq_diverse.experiments.runs.copies import Copies
-    from fairseq_diverse.experiments.runs.environment import gpus_of_jobs, of_children, of_job, threads_of_runs
+    from fairseq_diverse.experiments.runs.environment import (
+        gpu_variables,
+        gpus_of_jobs,
+        threads_of_runs,
+        variables_of_run,
+    )
     from fairseq_diverse.experiments.runs.find import find_runs, joined, with_first
     from fairseq_diverse.experiments.runs.folder import is_finished
 
@@ -197,13 +170,14 @@ def main(args: argparse.Namespace) -> int:
             raise ValueError(line)
         say(f"warning: {line}")
     cpu, threads = all(run.cpu for run in runs), threads_of_runs(args.jobs, os.environ, args.same_arithmetic)
-    environment = of_children(threads, dict(os.environ), cpu, args.same_arithmetic)
+    environment = variables_of_run(threads, dict(os.environ), cpu, args.same_arithmetic)
     shares = gpus_of_jobs(args.jobs, os.environ) if args.slurm is None else []
     if copies and runs:
-        for line in copies.differences(environment | of_job(shares, 0, runs[0].row.gpus)):
+        for line in copies.differences(environment | gpu_variables(shares, 0, runs[0].row.gpus)):
             say(f"warning: {line}")
     if args.dry_run:
-        _show(runs, [environment | of_job(shares, number, run.row.gpus) for number, run in enumerate(runs)], args.json)
+        variables = [gpu_variables(shares, number, run.row.gpus) for number, run in enumerate(runs)]
+        _show(runs, [environment | of_run for of_run in variables], args.json)
         return 0
     gpus = _gpus(args.slurm, args.jobs)
     if gpus and (args.slurm is not None or not cpu):

@@ -25,15 +25,15 @@ def read_by(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
     Of a file that is missing it is the path, so that training says that it is missing.
     """
     code = functools.cache(_of_code)
-    found = {}
+    digests = {}
     for row in rows:
         probed = _of_encoder(*(str(row.train.get(flag, "")) for flag in ENCODER))
         read = {ENCODER[0]: probed, "user-dir": code(row.user_dir)}
         read["pretrained"] = _of_file(row.pretrained) if isinstance(row.pretrained, str) else ""
         for names, flags in ((TRAIN, row.train), (GENERATE, row.generate)):
             read |= {name: _of_file(str(flags[name])) for name in names if name in flags}
-        found[row.name] = {name: value for name, value in read.items() if value}
-    return found
+        digests[row.name] = {name: value for name, value in read.items() if value}
+    return digests
 
 
 def kept_digests(read: Mapping[str, str], root: Path, called: str) -> Iterator[dict[str, str]]:

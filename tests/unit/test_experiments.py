@@ -769,8 +769,8 @@ def test_training_that_a_flag_ends_early_is_recorded(training, setting, capsys):
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
 
 
-@pytest.mark.parametrize(("asked", "of_run", "of_job"), [("", "2", "3"), ("5", "5", "5")])
-def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_run, of_job, monkeypatch, capsys):
+@pytest.mark.parametrize(("asked", "of_run", "gpu_variables"), [("", "2", "3"), ("5", "5", "5")])
+def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_run, gpu_variables, monkeypatch, capsys):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)
     for name, value in (("OMP_NUM_THREADS", asked), ("SLURM_CPUS_PER_TASK", "3")):
         monkeypatch.setenv(name, value)
@@ -782,7 +782,7 @@ def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_ru
     )
     monkeypatch.setattr(slurm, "outcome", lambda run: "BLEU 1")
     (run,) = find_runs([load_table(table(), data="toy").rows["first"]], [1], dry=True, cpu=True)
-    assert slurm.Job(run)() == "BLEU 1" and given == [of_job]
+    assert slurm.Job(run)() == "BLEU 1" and given == [gpu_variables]
 
 
 def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, tmp_path):

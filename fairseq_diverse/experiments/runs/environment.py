@@ -44,7 +44,9 @@ def threads_of_runs(jobs: int, inherited: Mapping[str, str], same_arithmetic: bo
     return int(text)
 
 
-def of_children(threads: int, inherited: dict[str, str], cpu: bool, same_arithmetic: bool = False) -> dict[str, str]:
+def variables_of_run(
+    threads: int, inherited: dict[str, str], cpu: bool, same_arithmetic: bool = False
+) -> dict[str, str]:
     """The variables that a run adds to the inherited ones; of ``ALLOCATION`` those that are not set already.
 
     Args:
@@ -92,20 +94,20 @@ def gpus_of_jobs(jobs: int, inherited: Mapping[str, str]) -> list[str]:
     return [",".join(names[(job * share + number) % count] for number in range(share)) for job in range(jobs)]
 
 
-def of_job(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:
+def gpu_variables(gpus: Sequence[str], job: int, batch: int) -> dict[str, str]:
     """The variable of a run that may use the GPUs of one job (`gpus_of_jobs`): as many as its batch is for, 0 for all;
     empty where there are not several GPUs."""
     names = gpus[job % len(gpus)].split(",")[: batch or None] if gpus else []
     return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}
 
 
-def of_one_node(inherited: Mapping[str, str]) -> dict[str, str]:
+def without_other_nodes(inherited: Mapping[str, str]) -> dict[str, str]:
     """The variables without those by which fairseq takes itself for one of several nodes' processes, or gives all runs
     of a SLURM job the same port: a run uses one node, and others may run beside it."""
     return {name: value for name, value in inherited.items() if name not in SEVERAL_NODES}
 
 
-def of_same_arithmetic(start: Mapping[str, Any]) -> bool:
+def had_same_arithmetic(start: Mapping[str, Any]) -> bool:
     """Whether training was started with ``same_arithmetic``, by what `provenance.collect` wrote."""
     machine = start.get("machine") or {"threads": 0}
     return machine["threads"] == 1 and AVX2.items() <= machine.get("variables", {}).items()

@@ -16,7 +16,7 @@ from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import provenance
-from fairseq_diverse.experiments.runs.environment import of_one_node
+from fairseq_diverse.experiments.runs.environment import without_other_nodes
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, summary_of, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.runs.summary import complete, summarize
@@ -120,7 +120,7 @@ def _spawn(
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
-            env=of_one_node(os.environ) | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"},
+            env=without_other_nodes(os.environ) | environment | variables(run, step) | {"PYTHONUNBUFFERED": "1"},
             pass_fds=[lock],  # while any part of a run lives, the run stays locked
             preexec_fn=partial(die_with_parent, os.getpid()),
         )

@@ -96,27 +96,27 @@ def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 def machine(start: Mapping[str, Any]) -> str:
     """The machine that a run was started on and its settings of threads, memory and arithmetic, in words: equal for
     runs with the same."""
-    found = start.get("machine")
-    if not found:
+    entries = start.get("machine")
+    if not entries:
         return UNKNOWN
-    cpu, cores, threads, capability, device = (found.get(key) for key in MACHINE_KEYS)
+    cpu, cores, threads, capability, device = (entries.get(key) for key in MACHINE_KEYS)
     counts = [f"{cores} core{'s' * (cores != 1)}", f"{threads} thread{'s' * (threads != 1)}"]
-    settings = _settings(found)
+    settings = _settings(entries)
     return ", ".join(
         map(str, [cpu, *counts, capability, *([device] * (device != "cpu")), *([settings] * bool(settings))])
     )
 
 
-def _settings(found: Mapping[str, Any]) -> str:
+def _settings(entries: Mapping[str, Any]) -> str:
     """The variables that change speed or results, in words; not those that repeat another entry of the machine."""
-    given = dict(found.get("variables", {}))
+    given = dict(entries.get("variables", {}))
     words = []
     for text, variables in (("keeps freed memory", ALLOCATION), ("--same-arithmetic", AVX2)):
         if variables.items() <= given.items():
             words.append(text)
             given = {name: value for name, value in given.items() if name not in variables}
-    known = {"ATEN_CPU_CAPABILITY": found["capability"].lower()}
-    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(found["threads"]))
+    known = {"ATEN_CPU_CAPABILITY": entries["capability"].lower()}
+    known |= dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS"), str(entries["threads"]))
     others = (f"{name}={value}" for name, value in sorted(given.items()) if value.lower() != known.get(name))
     return ", ".join([*words, *others])
 

@@ -11,7 +11,7 @@ from statistics import mean
 
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.experiments.runs.environment import AVX2, of_job, of_same_arithmetic
+from fairseq_diverse.experiments.runs.environment import AVX2, gpu_variables, had_same_arithmetic
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of
 from fairseq_diverse.experiments.runs.provenance import starts_of
@@ -52,7 +52,7 @@ def run_all(
                     if not (ready := _ready(waiting, [run for run, _ in working.values()])):
                         continue
                     run = waiting.pop(waiting.index(ready))
-                    own = of_job(gpus, slot, run.row.gpus)
+                    own = gpu_variables(gpus, slot, run.row.gpus)
                     working[slot] = run, start(run, environment | own, display.say)
                 if slot not in working:
                     continue
@@ -114,7 +114,7 @@ def other_arithmetic(run: Run, environment: dict[str, str]) -> str:
         return ""
     finished = is_finished(run)
     before = starts_of(summary_of(run) or {}) if finished else read_state(run).get("starts", [])
-    if all(map(of_same_arithmetic, before)):
+    if all(map(had_same_arithmetic, before)):
         return ""
     if finished:
         return "; NOT with --same-arithmetic, by its summary: remove that folder to train it again"

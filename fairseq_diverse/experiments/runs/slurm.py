@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.experiments.runs.environment import AVX2, gpus_of_jobs, of_children, threads_of_runs
+from fairseq_diverse.experiments.runs.environment import AVX2, gpus_of_jobs, threads_of_runs, variables_of_run
 from fairseq_diverse.experiments.runs.folder import is_finished
 from fairseq_diverse.experiments.runs.schedule import other_arithmetic, outcome, run_all
 from fairseq_diverse.host.programs import import_user_dir
@@ -34,7 +34,7 @@ class Job:
         run = replace(self.run, cpu=not torch.cuda.is_available())  # the node that submitted may have had none
         cores = os.environ.get("SLURM_CPUS_PER_TASK", "")
         threads = threads_of_runs(1, os.environ, self.same_arithmetic, cores)
-        environment = of_children(threads, dict(os.environ), run.cpu, self.same_arithmetic)
+        environment = variables_of_run(threads, dict(os.environ), run.cpu, self.same_arithmetic)
         if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)

@@ -97,7 +97,7 @@ def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) 
         grids[name] = {flag: values for flag, values in grid.items() if flag not in fixed}
     if (count := sum(math.prod(map(len, grid.values())) for grid in grids.values())) > MOST_ROWS:
         raise ValueError(f"{path}: grid: makes {count:,} rows; at most {MOST_ROWS:,}")
-    found: dict[str, tuple[str, Flags]] = {}
+    rows_of_points: dict[str, tuple[str, Flags]] = {}
     for name, row in rows.items():
         if twice := next((flag for flag in grids[name] if flag in row), None):
             raise ValueError(f"{path}: row {name}: {twice}: the grid has it, too; give the row a grid of its own")
@@ -106,11 +106,11 @@ def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) 
             chosen = dict(zip(grids[name], values, strict=True))
             point = f"{name}{_suffix(chosen)}"
             _refuse_name(point, path)
-            if point in found:
+            if point in rows_of_points:
                 raise ValueError(f"{path}: two rows would be called {point}")
             shared = {flag: chosen[flag] for flag in grids.get(baseline, grids[name]) if flag in chosen}
-            found[point] = name, {**row, **chosen, "baseline": f"{baseline}{_suffix(shared)}"}
-    return found
+            rows_of_points[point] = name, {**row, **chosen, "baseline": f"{baseline}{_suffix(shared)}"}
+    return rows_of_points
 
 
 def _refuse_name(name: str, path: Path) -> None:

@@ -123,9 +123,13 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
     except ValueError as error:
         raise ValueError(f"{where}: size {' '.join(str(error).split())}") from None
     size = _read_size(size_path, size_path.stat().st_mtime_ns)
-    of_data = table.data_flags or {}
+    data_flags = table.data_flags or {}
     own = {flag: value for flag, value in row.items() if flag not in ROW_KEYS}
-    train = {**(size.train or {}), **(table.flags or {}), **(of_data.get(data, of_data.get(Path(data).name)) or {})}
+    train = {
+        **(size.train or {}),
+        **(table.flags or {}),
+        **(data_flags.get(data, data_flags.get(Path(data).name)) or {}),
+    }
     train |= own | settings.train
     gpus = size.gpus if given.size else table.gpus or size.gpus
     kind = kind_of_task(train.get("task"))
@@ -235,11 +239,11 @@ def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[R
     if names is None:
         return list(table.rows.values())
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    found = {name: [row for row in table.rows.values() if name in (row.name, row.family)] for name in chosen}
-    unknown = [name for name, rows in found.items() if not rows]
+    rows_by_name = {name: [row for row in table.rows.values() if name in (row.name, row.family)] for name in chosen}
+    unknown = [name for name, rows in rows_by_name.items() if not rows]
     if unknown or not chosen:
         raise ValueError(f"{flag} {names}: no row {', '.join(unknown)} in {table.name}; rows: {', '.join(table.rows)}")
-    return list({row.name: row for rows in found.values() for row in rows}.values())
+    return list({row.name: row for rows in rows_by_name.values() for row in rows}.values())
 
 
 @functools.cache
