@@ -224,7 +224,8 @@ def test_a_summary_of_glue_has_the_figures_of_its_task(glue, tmp_path):
         read_summary(path, "save it again")
 
 
-NLU = Path(__file__).parents[2] / "results/nlu-small"
+RESULTS = Path(__file__).parents[2] / "results"
+NLU = RESULTS / "nlu-small"
 
 
 @pytest.mark.parametrize("chosen", ["evolving", "evolving-pretraining,plain-pretraining"])
@@ -249,6 +250,29 @@ def test_finished_rows_of_glue_without_their_baseline_are_shown(tmp_path, capsys
     assert main(asked) == 0
     lines = [line for line in json.loads(capsys.readouterr().out)["rows"] if line["figure"] == "RTE accuracy"]
     assert len(lines) == 2 and not any("delta" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "comparison/main/em-seed1.json",
+        "multi30k/lpea-rhe-seed1.json",
+        "li2021-figure4/both-seed1.json",
+        "nlu-small/evolving-data=glue-RTE@nlu_small-seed1.json",
+        "nlu-small/plain-pretraining-seed1.json",
+    ],
+)
+def test_a_summary_of_an_earlier_version_is_converted(name, tmp_path):
+    """Without a schema, its command lines say what its row was."""
+    new = json.loads((RESULTS / name).read_text())
+    old = {key: value for key, value in new.items() if key not in ("schema", "kind", "row")}
+    old |= {key: new["row"][key] for key in ("average", "pretrained") if key in new["row"]}
+    old |= {"pretraining": {}} if new["kind"] == "pretraining" else {}
+    old["commands"] = [
+        f"OMP_NUM_THREADS=1 python -m {line}" if n == 0 else line for n, line in enumerate(old["commands"])
+    ]
+    (tmp_path / "summary.json").write_text(json.dumps(old))
+    assert read_summary(tmp_path / "summary.json", "") == new
 
 
 def test_a_summary_from_before_machines_were_recorded_is_read(tmp_path):
