@@ -140,7 +140,7 @@ def test_size_of_a_language_model(capsys):
     assert "FLOPs (7 tokens)" in shown and "decoder" not in shown and "  with BERT's pooler for LM head" in shown
     for wrong, message in (
         (["--target-length", "3"], "--target-length 3: wang2021_evolving_roberta_tiny reads one sentence"),
-        (["--data", "d"], "--data: sentence pairs are for translation, not for wang2021_evolving_roberta_tiny"),
+        (["--data", "."], "--data: sentence pairs are for translation, not for wang2021_evolving_roberta_tiny"),
         (["--max-positions", "6"], "--source-length 7: from 1 to 6 (--max-positions)"),
         (["--evolving-on", "decoder"], "--evolving-on 'decoder': this model has no decoder attention"),
     ):
@@ -291,7 +291,7 @@ def test_how_many_heads_the_training_sentences_allow(tmp_path, capsys):
     assert f"{2 * len(lengths[0])} training pairs, mean length {source:.2f} and {target:.2f} tokens" in shown
     assert f"h_max = floor(64 / {source:.2f}) = {most}; " in shown
     assert f"h_max = floor(4 / {source:.2f}) = 0; numbers of heads up to it that divide the width: none" in shown
-    for directory, message in ((tmp_path / "none", "No such file or directory"), (tmp_path, "no training split")):
+    for directory, message in ((tmp_path / "none", "no such file or folder"), (tmp_path, "no training split")):
         assert main([*command[:-1], str(directory)]) == 2
         error = capsys.readouterr().err
         assert f"--data {directory}: {message}" in error and error.count("\n") == 1
