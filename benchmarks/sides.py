@@ -23,11 +23,11 @@ import fairseq_diverse
 from benchmarks import naive
 from benchmarks.harness import Sample, kept_for_backward, peak_of_cuda, timed
 from fairseq_diverse.attention.functional import agreement, routing
+from fairseq_diverse.attention.relations import EVERYTHING_RELATED
 from fairseq_diverse.criterions.with_disagreement import (
     LabelSmoothedCrossEntropyWithDisagreement,
     LabelSmoothedCrossEntropyWithDisagreementConfig,
 )
-from fairseq_diverse.data.trees import EVERYTHING_RELATED
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.models.attention import StagedAttention

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.registry import fill_defaults
+from fairseq_diverse.attention.relations import EVERYTHING_RELATED
 from fairseq_diverse.attention.request import AttentionRequest
-from fairseq_diverse.data.trees import EVERYTHING_RELATED
 from fairseq_diverse.host import programs
 from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, attentions_at

@@ -8,6 +8,7 @@ from fairseq_diverse.attention.functional.syntax import dependency_relation, phr
 
 COLUMNS = ("word", "head", "start", "end", "layer")
 PADDING = (-1, -1, 0, 0, 0)  # the columns of a padded subword
+EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # those of each subword of a sentence without trees
 
 
 class Relations(NamedTuple):

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from fairseq_diverse.logic.corpus import MOST_OPERATORS, write_corpus
-    from fairseq_diverse.logic.formulas import RELATIONS
+    from fairseq_diverse.data.formulas import RELATIONS
+    from fairseq_diverse.data.logic import MOST_OPERATORS, write_corpus
     from fairseq_diverse.support.errors import UserError
 
     if args.pairs < 2:

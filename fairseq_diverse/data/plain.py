@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_diverse.data.logic import MOST_OPERATORS, read_pairs
 from fairseq_diverse.data.probing import ORIGIN, TASKS, read_probing
-from fairseq_diverse.logic.corpus import MOST_OPERATORS, read_pairs
 from fairseq_diverse.preparation.download import fetch
 from fairseq_diverse.preparation.prepare import put_in_place
 from fairseq_diverse.preparation.sources import Sources

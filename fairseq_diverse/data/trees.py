@@ -21,6 +21,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_diverse.attention.relations import EVERYTHING_RELATED
 from fairseq_diverse.preparation.subwords import SPACE_MARK
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, iterate_lines
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 ROW = ("pieces", "head", "start", "end", "layer")  # head -1: no dependency tree; end 0: no constituency tree
 KINDS = ("dependency", "constituency")
 END = object()
-EVERYTHING_RELATED = (0, 0, 0, 1, 0)  # word, head, start, end, layer of each token of a sentence without trees
 
 
 class Counts(NamedTuple):

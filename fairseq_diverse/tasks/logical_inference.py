@@ -12,8 +12,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 
-from fairseq_diverse.logic.corpus import MOST_OPERATORS, Pair, read_pairs
-from fairseq_diverse.logic.formulas import RELATIONS, SYMBOLS
+from fairseq_diverse.data.formulas import RELATIONS, SYMBOLS
+from fairseq_diverse.data.logic import MOST_OPERATORS, Pair, read_pairs
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.classification import ClassificationTask
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from fairseq_diverse.logic.corpus import read_pairs, write_corpus
+from fairseq_diverse.data.logic import read_pairs, write_corpus
 from tests.integration.commands import cli, run, train_in_two_processes
 
 SMALL = (

@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.logic.corpus import read_pairs, write_corpus
-from fairseq_diverse.logic.formulas import (
+from fairseq_diverse.data.formulas import (
     OPERATORS,
     RELATIONS,
     TAUTOLOGY,
@@ -16,6 +15,7 @@ from fairseq_diverse.logic.formulas import (
     relation,
     truth_table,
 )
+from fairseq_diverse.data.logic import read_pairs, write_corpus
 from fairseq_diverse.support.errors import UserError
 from tests.integration.commands import shared_data
 from tests.reference import logic as reference

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
+from fairseq_diverse.data.logic import MOST_OPERATORS
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 from fairseq_diverse.experiments.datasets import DataSet
@@ -27,7 +28,6 @@ from fairseq_diverse.experiments.kinds.lines import (
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.logic.corpus import MOST_OPERATORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

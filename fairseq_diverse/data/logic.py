@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_diverse.logic.formulas import RELATIONS, TAUTOLOGY, VARIABLES, random_formula, relation, truth_table
+from fairseq_diverse.data.formulas import RELATIONS, TAUTOLOGY, VARIABLES, random_formula, relation, truth_table
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, read_lines, refuse_foreign
 

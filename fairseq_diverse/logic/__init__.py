@@ -1,1 +1,0 @@
-"""Formulae of propositional logic and the relations between them (Bowman et al., 2015)."""
