@@ -17,7 +17,7 @@ from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figu
 from fairseq_diverse.support.tables import in_columns
 
 if TYPE_CHECKING:
-    from fairseq_diverse.analysis.accuracy import Accuracy
+    from fairseq_diverse.metrics.accuracy import Accuracy
 
 PATHS = ("checkpoints", "data")
 EXAMPLE = (
@@ -47,8 +47,9 @@ def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register
-    from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, measure_accuracy
+    from fairseq_diverse.analysis.accuracy import measure_accuracy
     from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
+    from fairseq_diverse.metrics.accuracy import draw_accuracy
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
     from fairseq_diverse.tasks.sentence_probing import SentenceProbing
@@ -93,8 +94,8 @@ def main(args: argparse.Namespace) -> None:
 
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
     """One row per split, one column per name, and totals: all lengths, or the groups of probes."""
-    from fairseq_diverse.analysis.accuracy import pooled
     from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
+    from fairseq_diverse.metrics.accuracy import pooled
 
     known = TASKS if probing else tuple(next(iter(found.values())))
     rows = [row for row in known if any(row in of_name for of_name in found.values())]

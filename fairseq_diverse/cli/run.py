@@ -142,6 +142,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_diverse import register
     from fairseq_diverse.experiments.runs.check import lacking_trees, refuse_unknown_flags
     from fairseq_diverse.experiments.runs.copies import Copies
     from fairseq_diverse.experiments.runs.environment import (
@@ -164,6 +165,7 @@ def main(args: argparse.Namespace) -> int:
     runs = copies.open_runs(runs, say) if copies else runs
     for line in sorted({line for run in runs if (line := _without_tests(run))}):
         say(line)
+    register()
     refuse_unknown_flags(runs, args.table)
     for line in lacking_trees(run for run in runs if not is_finished(run)):
         if not args.dry_run:

@@ -10,6 +10,7 @@ from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
 from fairseq.logging import metrics
 
 from fairseq_diverse.attention.placements import parse_placement
+from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.request import AttentionRequest, parse_terms
 from fairseq_diverse.criterions.observed import ObservedModel
 from fairseq_diverse.support.errors import UserError
@@ -77,6 +78,23 @@ class DisagreementMixin(FairseqCriterion):
         # fairseq's alignment criterion reads the map that the decoder always makes; the others drop it
         reads_alignment = issubclass(cls, LabelSmoothedCrossEntropyCriterionWithAlignment)
         return AttentionRequest(terms, cfg.disagreement_on, centre=cfg.disagreement_centre, alignment=reads_alignment)
+
+    @classmethod
+    def check_model(cls, cfg: Any, model: type, plan: AttentionPlan | None) -> None:
+        """See that a model that is not built yet has what the criterion measures.
+
+        Args:
+            plan: of the model's mechanisms; None for a model that is not this package's.
+
+        Raises:
+            UserError: it has not, or a flag of the criterion has no such value.
+        """
+        if plan is not None:
+            sizes = plan.components.items()
+            layers, heads = ({name: getattr(of, size) for name, of in sizes} for size in ("layers", "heads"))
+            cls.request_of(cfg).resolve(layers, heads)
+        elif model.__module__.startswith("fairseq."):  # a user's own model may measure its heads
+            raise UserError(NOT_MEASURED)
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> "DisagreementMixin":

@@ -18,6 +18,7 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor, nn
 
+from fairseq_diverse.attention.body import build_mechanisms
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.relations import relate
@@ -230,6 +231,20 @@ class DiverseModel(BaseFairseqModel):
         check_compile_layers(args)
         cfg = TransformerConfig.from_namespace(args)
         return AttentionPlan(cfg, components(cfg))
+
+    @classmethod
+    def checked_plan(cls, args: Namespace) -> AttentionPlan:
+        """As ``prepare``; also makes the mechanisms of each component, once where layers have the same, to see that
+        their stages go together.
+
+        Raises:
+            UserError: as ``prepare`` and ``build_mechanisms``.
+        """
+        plan = cls.prepare(args)
+        for component, sizes in plan.components.items():
+            for layer in {tuple(plan.at(component, layer)): layer for layer in range(1, sizes.layers + 1)}.values():
+                build_mechanisms(plan.at(component, layer), plan.shape(component, layer))
+        return plan
 
     def finish(self, args: Namespace) -> None:
         """What depends on flags and is not in fairseq's ``build_model``: compiling, and who reads loss terms."""

@@ -9,12 +9,13 @@ from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.modules import FairseqDropout
 
-from fairseq_diverse.analysis.accuracy import Accuracy, measure_accuracy, pooled
+from fairseq_diverse.analysis.accuracy import measure_accuracy
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
 from fairseq_diverse.data.classification import ClassificationDataset
 from fairseq_diverse.data.formulas import RELATIONS
 from fairseq_diverse.data.logic import read_pairs, write_corpus
+from fairseq_diverse.metrics.accuracy import Accuracy, pooled
 from fairseq_diverse.models.classifier import MeanPooling, QueryPooling
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.logical_inference import LogicalInference, LogicalInferenceConfig

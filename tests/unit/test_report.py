@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy.stats import dunnett, ttest_ind
 
-from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
@@ -20,6 +19,7 @@ from fairseq_diverse.experiments.records import bleu_statistics
 from fairseq_diverse.experiments.runs import saved
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics import seeds
+from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy
 from fairseq_diverse.metrics.dunnett import SeedTest
 from fairseq_diverse.metrics.scores import sacrebleu_result, score
 from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from fairseq_diverse.analysis.accuracy import Accuracy, draw_accuracy, pooled
-from fairseq_diverse.data.logic import MOST_OPERATORS
 from fairseq_diverse.data.plain import PLAIN_DATA
 from fairseq_diverse.data.probing import GROUPS, TASKS, group_means
 from fairseq_diverse.experiments.datasets import DataSet
@@ -28,6 +26,7 @@ from fairseq_diverse.experiments.kinds.lines import (
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy, pooled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,11 +122,10 @@ class Classification(Kind):
     def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
         """Accuracy of every finished row by number of operators, the seeds together."""
         trained = max(_trained(line.row.train) for line in lines)
-        lengths = list(range(1, MOST_OPERATORS + 1))
+        done = [line for line in lines if line.seeds]
+        lengths = sorted(map(int, _parts(done[0].runs[0])))
         accuracies = {
-            line.name: [pooled(_parts(run)[str(length)] for run in line.runs) for length in lengths]
-            for line in lines
-            if line.seeds
+            line.name: [pooled(_parts(run)[str(length)] for run in line.runs) for length in lengths] for line in done
         }
         return {"Accuracy by number of operators": draw_accuracy(lengths, accuracies, trained)}
 

@@ -8,7 +8,7 @@ import itertools
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.rows import TREES
@@ -18,22 +18,16 @@ from fairseq_diverse.host import programs
 from fairseq_diverse.support.errors import FORGOTTEN, with_place
 from fairseq_diverse.support.paths import PACKAGE
 
-if TYPE_CHECKING:
-    from fairseq_diverse.attention.plan import AttentionPlan
-
 PARSERS: dict[tuple[str, ...], argparse.ArgumentParser] = {}  # fairseq needs half a second to build one
 
 
 def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
-    """See that fairseq's own parsers take all flags, before anything starts.
+    """See that fairseq's own parsers take all flags, before anything starts; the plugin is registered.
 
     Raises:
         ValueError: names the table, the row, the flag and the known one most like it, the value that does not fit, or
             another name of a flag that is the run's own.
     """
-    from fairseq_diverse import register
-
-    register()
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
     for run in {run.row.name: run for run in runs}.values():  # whatever its seed
         row, steps = f"{table}: row {run.row.name}", steps_of(run, {})
@@ -78,10 +72,9 @@ def _parsed(
 def _check_model(args: argparse.Namespace, row: str) -> None:
     """Raise ``ValueError`` where the mechanisms of a row do not go together, or its criterion with its model."""
     try:
-        plan = _plan(args)
-        if plan:
-            _check_stages(plan)
-        _check_disagreement(args, plan)
+        plan, criterion = _plan(args), programs.criterions()[args.criterion]
+        if hasattr(criterion, "check_model"):
+            criterion.check_model(args, programs.architectures()[args.arch], plan)
     except ValueError as error:
         raise ValueError(f"{row}: {error}") from None
     except Exception as error:  # of an own mechanism's code
@@ -109,53 +102,19 @@ def lacking_trees(runs: Iterable[Run]) -> Iterator[str]:
                 break
 
 
-def _plan(args: argparse.Namespace) -> "AttentionPlan | None":
-    """Where a model with these flags has mechanisms; None for a model that is not this package's.
+def _plan(args: argparse.Namespace) -> Any:
+    """The `AttentionPlan` of a model with these flags; None for a model that is not this package's.
 
     Raises:
         ValueError: as the model when training starts.
     """
-    from fairseq_diverse.models.classifier import DiverseClassifier
-    from fairseq_diverse.models.diverse_transformer import DiverseModel
-
-    if not issubclass(model := programs.architectures()[args.arch], DiverseModel | DiverseClassifier):
+    if not hasattr(model := programs.architectures()[args.arch], "checked_plan"):
         return None
     programs.fill_architecture(args)
-    plan = model.prepare(args)
+    plan = model.checked_plan(args)
     if plan.trees and args.task == "translation":
         raise ValueError(f"syntax needs {' and '.join(plan.trees)} trees: add task: {TREES}")
     return plan
-
-
-def _check_stages(plan: "AttentionPlan") -> None:
-    """Make the mechanisms of each component, once where layers have the same, to see that their stages go together.
-
-    Raises:
-        ValueError: they do not.
-    """
-    from fairseq_diverse.attention.body import build_mechanisms
-
-    for component, sizes in plan.components.items():
-        for layer in {tuple(plan.at(component, layer)): layer for layer in range(1, sizes.layers + 1)}.values():
-            build_mechanisms(plan.at(component, layer), plan.shape(component, layer))
-
-
-def _check_disagreement(args: argparse.Namespace, plan: "AttentionPlan | None") -> None:
-    """See that the model has what a criterion with disagreement regularization measures.
-
-    Raises:
-        ValueError: it has not, or a flag of the criterion has no such value.
-    """
-    from fairseq_diverse.criterions.disagreement import NOT_MEASURED, DisagreementMixin
-
-    if not issubclass(criterion := programs.criterions()[args.criterion], DisagreementMixin):
-        return
-    if plan is None:
-        if programs.architectures()[args.arch].__module__.startswith("fairseq."):
-            raise ValueError(NOT_MEASURED)
-        return  # a user's own model may measure its heads
-    layers, heads = ({name: getattr(of, size) for name, of in plan.components.items()} for size in ("layers", "heads"))
-    criterion.request_of(args).resolve(layers, heads)
 
 
 def _unreadable(error: Exception) -> str:
