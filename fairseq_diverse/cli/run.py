@@ -135,10 +135,9 @@ def _tracking(tensorboard: Path | None, wandb: str | None) -> "Tracking":
 
 def parse_seeds(text: str) -> list[int]:
     seeds = [part.strip() for part in text.split(",")]
-    numbers = [int(seed) if seed.isdecimal() and len(seed) <= 10 else -1 for seed in seeds]
-    if not all(0 <= number < 2**32 for number in numbers) or len(set(numbers)) < len(seeds):
-        raise ValueError(f"--seeds {text}: different whole numbers below 2^32 expected, joined by commas")
-    return numbers
+    if not all(map(str.isdecimal, seeds)) or len(numbers := dict.fromkeys(map(int, seeds))) < len(seeds):
+        raise ValueError(f"--seeds {text}: different whole numbers expected, joined by commas")
+    return [*numbers]
 
 
 def main(args: argparse.Namespace) -> int:

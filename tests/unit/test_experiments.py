@@ -206,9 +206,11 @@ def test_a_key_depends_only_on_the_training(table):
     row = load_table(table()).rows["second"]
     other_order = load_table(table(("{dropout: 0.3, fp16: true,", "{fp16: true, dropout: 0.3,"))).rows["second"]
     renamed = load_table(table(("second:", "another:"), ("27.3", "20.0"))).rows["another"]
-    whole_number = load_table(table(), settings=["lr=1.0"]).rows["second"]
+    whole_number = load_table(table(), settings=["lr=-1.0", "clip-norm=-.5"]).rows["second"]
+    assert whole_number.train["lr"] == "-1"
     assert row.key("hash") == other_order.key("hash") == renamed.key("hash")
-    assert whole_number.key("hash") == load_table(table(), settings=["lr=1"]).rows["second"].key("hash")
+    same = load_table(table(), settings=["lr=-1", "clip-norm=-.5"]).rows["second"]
+    assert whole_number.key("hash") == same.key("hash")
     changed = [["dropout=0.4"], ["generate.beam=4"], ["average.last=2", "average.every=5"]]
     keys = {row.key("hash"), row.key("other hash")}
     keys |= {load_table(table(), settings=s).rows["second"].key("hash") for s in changed}
@@ -353,10 +355,7 @@ def test_a_row_that_names_its_parser_demands_trees_recorded_as_made_by_it(table,
             "row second: published: bleu: text or a list of `key: value` expected, not True",
         ),
         (("{bleu: 27.3}", '{bleu: "27%"}'), "row second: published bleu: 27%: write 27.3, 12.6M or 90.9/87.0"),
-        (("fp16: true", "max-tokens: -1400"), "row second: max-tokens: -1400: a number above 0 expected"),
-        (("fp16: true", "generate: {beam: 0}"), "row second: generate: beam: 0: a number above 0 expected"),
         (("size: ", "size: [a]\nx: "), "table.yaml: size: text expected, not"),
-        (("rows:", f"grid: {{lr: {list(range(101))}, dropout: {list(range(100))}}}\nrows:"), "makes 20,200 rows"),
         (("rows:", "grid: {metrics: [wer, ter]}\nrows:"), "grid: metrics: not a flag of a program; write rows for it"),
         (
             ("fp16: true", "task: sentence_probing, metrics: wer"),
@@ -473,32 +472,24 @@ def test_unknown_names_are_reported_with_the_known_ones(table, tmp_path, monkeyp
     assert find_data("multi30k_en_de", dry=True).hash is None
 
 
-@pytest.mark.parametrize("setting", ["dropout", "=3", "other.beam=4", "average.first=3"])
-def test_a_wrong_setting_is_refused(table, setting):
-    with pytest.raises(ValueError, match=r"--set|unknown key first"):
-        load_table(table(), settings=[setting])
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        *(([setting], rf"--set {setting}: write flag=value, ") for setting in ("dropout", "=3", "other.beam=4")),
+        (["average.first=3"], "unknown key first"),
+        (["max-update=true"], "row first: max-update: True is not a number of updates"),
+        (["dropout={a: 1}"], "row first: dropout: one value expected"),
+        (["average.last=4", "average.every=8"], "row first: average: the last 4 checkpoints of every 8 .*only 30"),
+    ],
+)
+def test_a_wrong_setting_is_refused(table, settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        load_table(table(), settings=settings)
 
 
 @pytest.mark.parametrize("text", ["[[[", "!!bool x", "!!int ''", "a: b: c", "*a", "[" * 5000])
 def test_a_setting_that_is_not_yaml_is_text(table, text):
     assert load_table(table(), settings=[f"data-name={text}"]).rows["first"].train["data-name"] == text
-
-
-@pytest.mark.parametrize(
-    ("setting", "problem"),
-    [
-        ("max-update=true", "max-update: True is not a number of updates"),
-        ("dropout={a: 1}", "dropout: one value expected"),
-    ],
-)
-def test_a_setting_of_another_type_is_named(table, setting, problem):
-    with pytest.raises(ValueError, match=f"row first: {problem}"):
-        load_table(table(), settings=[setting])
-
-
-def test_an_average_of_too_many_checkpoints_is_refused(table):
-    with pytest.raises(ValueError, match=r"row first: average: the last 4 checkpoints of every 8 updates, but only 30"):
-        load_table(table(), settings=["average.last=4", "average.every=8"])
 
 
 def test_rows_that_are_equal_for_another_data_set_are_one(table):
@@ -634,7 +625,7 @@ def test_metrics_of_a_table(table):
 
 def test_seeds():
     assert parse_seeds("1, 20") == [1, 20]
-    for text in ("", "1,a", "1,1", "-1", "1,01", str(2**32), "9" * 5000):
+    for text in ("", "1,a", "1,1", "-1", "1,01"):
         with pytest.raises(ValueError, match="--seeds"):
             parse_seeds(text)
 
@@ -769,10 +760,13 @@ def test_training_that_a_flag_ends_early_is_recorded(training, setting, capsys):
     assert command[command.index("--save-interval") + 1] == "1"  # fairseq does not save where --max-epoch ends training
 
 
-@pytest.mark.parametrize(("asked", "of_run", "gpu_variables"), [("", "2", "3"), ("5", "5", "5")])
-def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_run, gpu_variables, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("asked", "cores", "same", "of_run", "of_job"),
+    [("", "3", False, "2", "3"), ("5", "3", False, "5", "5"), ("", "", False, "2", "8"), ("", "", True, "2", "1")],
+)
+def test_runs_share_the_cores_and_a_job_has_its_own(table, asked, cores, same, of_run, of_job, monkeypatch, capsys):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)
-    for name, value in (("OMP_NUM_THREADS", asked), ("SLURM_CPUS_PER_TASK", "3")):
+    for name, value in (("OMP_NUM_THREADS", asked), ("SLURM_CPUS_PER_TASK", cores)):
         monkeypatch.setenv(name, value)
     assert main(["run", table(), "--data", "toy", "--rows", "first", "--jobs", "4", "--dry-run"]) == 0
     assert f"OMP_NUM_THREADS={of_run} " in capsys.readouterr().out
@@ -782,7 +776,7 @@ def test_runs_share_the_cores_and_a_job_of_slurm_has_its_own(table, asked, of_ru
     )
     monkeypatch.setattr(slurm, "outcome", lambda run: "BLEU 1")
     (run,) = find_runs([load_table(table(), data="toy").rows["first"]], [1], dry=True, cpu=True)
-    assert slurm.Job(run)() == "BLEU 1" and given == [gpu_variables]
+    assert slurm.Job(run, same)() == "BLEU 1" and given == [of_job]
 
 
 def test_what_tracks_a_training_is_in_its_command_and_not_in_its_name(training, tmp_path):
@@ -1002,10 +996,6 @@ def test_a_damaged_record_of_prepared_data_is_one_line(change, problem, tmp_path
         find_data(str(tmp_path))
 
 
-def test_negative_numbers_are_values(table):
-    assert load_table(table(), settings=["lr=-1", "clip-norm=-.5"]).rows["first"].train["lr"] == "-1"
-
-
 @pytest.mark.parametrize(
     ("count", "jobs", "visible", "expected"),
     [
@@ -1076,18 +1066,6 @@ def test_times_of_slurm_are_in_minutes(text, minutes):
 )
 def test_other_options_of_slurm_stay_text(text, value):
     assert _value(text) == value and type(_value(text)) is type(value)
-
-
-@pytest.mark.parametrize(("same", "threads"), [(True, "1"), (False, "2")])
-def test_a_job_of_slurm_has_the_cores_that_it_may_use(same, threads, training, monkeypatch):
-    run, given = training(), []
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
-    monkeypatch.setattr(slurm, "run_all", lambda runs, jobs, variables, gpus: given.append(variables))
-    monkeypatch.setattr(slurm, "outcome", lambda run: "done")
-    assert slurm.Job(replace(run, cpu=True), same)() == "done"
-    assert given[0]["OMP_NUM_THREADS"] == threads
 
 
 def test_the_number_of_gpus_is_part_of_a_machine(monkeypatch):

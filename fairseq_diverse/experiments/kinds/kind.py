@@ -26,6 +26,12 @@ class Measured(msgspec.Struct, kw_only=True):
     """What a kind measures: its part of ``summary.json``."""
 
 
+class Loss(msgspec.Struct):
+    """On the validation split."""
+
+    last: float
+
+
 class Kind:
     """How rows of some tasks are checked, evaluated, summarized and shown.
 

@@ -3,16 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from fairseq_diverse.experiments.datasets import DataSet
-from fairseq_diverse.experiments.kinds.kind import Kind, Measured, Summary, register_kind
+from fairseq_diverse.experiments.kinds.kind import Kind, Loss, Measured, Summary, register_kind
 from fairseq_diverse.experiments.kinds.lines import Column, Measure
 from fairseq_diverse.experiments.rows import Row
-
-
-class Loss(msgspec.Struct):
-    last: float
 
 
 class Pretrained(Measured):

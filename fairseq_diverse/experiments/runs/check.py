@@ -42,10 +42,8 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
             taken = {actions[f"--{flag}"].dest for flag in own if f"--{flag}" in actions}
             for word in arguments:
                 if word in actions and actions[word].dest in taken and word.removeprefix("--") not in own:
-                    raise ValueError(
-                        f"{row}: fairseq-{program}: {word}: `fairseq-diverse run` sets this flag by itself, under "
-                        "another name"
-                    )
+                    named = "`fairseq-diverse run` sets this flag by itself, under another name"
+                    raise ValueError(f"{row}: fairseq-{program}: {word}: {named}")
             if program == "train":
                 _check_model(args, row)
 

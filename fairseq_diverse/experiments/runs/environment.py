@@ -1,11 +1,11 @@
 """The environment variables that a run's programs get: threads, memory allocation, arithmetic."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.processes import cores
 
 # On a CPU glibc gives freed memory back after every update and gets it anew, page by page: 62,000 page faults an update
 # at size `small`. With these it keeps the memory, in huge pages. Results stay the same; see docs/speed.md.
@@ -30,14 +30,15 @@ SEVERAL_NODES = (
 )
 
 
-def threads_of_runs(jobs: int, inherited: Mapping[str, str], same_arithmetic: bool = False, cores: str = "") -> int:
+def threads_of_runs(
+    jobs: int, inherited: Mapping[str, str], same_arithmetic: bool = False, given_cores: str = ""
+) -> int:
     """How many threads each of several runs gets: ``OMP_NUM_THREADS``, else its share of the cores.
 
     Raises:
         UserError: ``OMP_NUM_THREADS`` is not a number.
     """
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = 1 if same_arithmetic else max(1, int(cores or count) // jobs)
+    share = 1 if same_arithmetic else max(1, int(given_cores or cores()) // jobs)
     text = inherited.get("OMP_NUM_THREADS") or str(share)
     if not re.fullmatch("[1-9][0-9]{,5}", text):
         raise UserError(f"OMP_NUM_THREADS={text}: a number of threads above 0 expected")

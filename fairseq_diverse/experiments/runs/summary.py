@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fairseq_diverse.experiments.inputs import parsers_of_trees, trees_read_by
-from fairseq_diverse.experiments.kinds.kind import KINDS, State, Summary, kind_of
+from fairseq_diverse.experiments.kinds.kind import KINDS, Loss, State, Summary, kind_of
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import schema1
@@ -16,10 +16,6 @@ from fairseq_diverse.support.typed import typed
 from fairseq_diverse.support.yaml_files import shown
 
 SCHEMA = 2
-
-
-class Loss(msgspec.Struct):
-    last: float
 
 
 class Settings(msgspec.Struct):

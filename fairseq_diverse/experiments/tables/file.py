@@ -1,7 +1,6 @@
 """Table and size files as they are written, and the rows that grids make of theirs."""
 
 import itertools
-import math
 import re
 from collections.abc import Collection, Container
 from pathlib import Path
@@ -17,7 +16,6 @@ Flags = dict[str, Any]
 Text = str | int | float | None  # 4 is a number in YAML
 Scalar = str | int | float | bool | None
 IN_GRIDS = ("data", "size", "parser", "pretrained")  # of the keys that are not flags
-MOST_ROWS = 10_000  # that a grid may make
 NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\xa0\u2028\u2029]")
 
 
@@ -95,8 +93,6 @@ def points(content: Flags, table: TableFile, path: Path, fixed: Container[str]) 
         if wrong := next((flag for flag in grid if flag in ROW_KEYS and flag not in IN_GRIDS), None):
             raise ValueError(f"{path}: grid: {wrong}: not a flag of a program; write rows for it")
         grids[name] = {flag: values for flag, values in grid.items() if flag not in fixed}
-    if (count := sum(math.prod(map(len, grid.values())) for grid in grids.values())) > MOST_ROWS:
-        raise ValueError(f"{path}: grid: makes {count:,} rows; at most {MOST_ROWS:,}")
     rows_of_points: dict[str, tuple[str, Flags]] = {}
     for name, row in rows.items():
         if twice := next((flag for flag in grids[name] if flag in row), None):

@@ -14,7 +14,6 @@ from fairseq_diverse.support.typed import refuse_unknown
 from fairseq_diverse.support.yaml_files import check_text, parse_value, shown
 
 TEXT_FIGURE = re.compile(r"[\d.,]+[KMGT]?(/[\d.,]+)*")
-POSITIVE = ("batch-size", "beam", "max-sentences", "max-tokens", "max-update", "nbest", "update-freq")
 OF_COST = ("parameters", "flops", "added-parameters", "speed", "relative-speed", "epoch-minutes")  # published
 AVERAGE_KEYS = ("last", "best", "every", "by")
 FLAG = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
@@ -155,8 +154,6 @@ def command_line_values(flags: Flags, where: str) -> dict[str, str | bool]:
             raise ValueError(f"{where}: {flag}: a table names no program and no file to write{OUTSIDE[flag]}")
         if re.match(r"-(?!\.?[0-9])", text):
             raise ValueError(f"{where}: {flag}: {shown(text)} would be read as another flag")
-        if flag in POSITIVE and re.fullmatch(r"-.*|[0.]+", text):
-            raise ValueError(f"{where}: {flag}: {text}: a number above 0 expected")
         problem = unsafe_setting(flag.replace("-", "_"), text) or ("is not a plain value" if "**" in text else "")
         if problem and flag not in ENCODER:
             raise ValueError(f"{where}: {flag}: {shown(text)} {problem}; write the value itself")
