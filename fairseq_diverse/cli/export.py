@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse import register
 
     register()
-    from fairseq_diverse.exporting.plain import to_fairseq
+    from fairseq_diverse.models.plain import to_fairseq
 
     to_fairseq(args.checkpoints, args.out)
     print(f"{args.out}: for fairseq-generate, without --user-dir")

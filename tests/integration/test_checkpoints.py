@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
-from fairseq_diverse.exporting.plain import to_fairseq
+from fairseq_diverse.models.plain import to_fairseq
 from tests.integration.commands import TINY, run, train_in_two_processes
 
 TRAIN = [

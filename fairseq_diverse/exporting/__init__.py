@@ -1,1 +1,0 @@
-"""Checkpoints for other programs: plain fairseq, CTranslate2."""
