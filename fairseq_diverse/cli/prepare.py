@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
 from fairseq_diverse.preparation import glue
-from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
 if TYPE_CHECKING:
@@ -77,16 +76,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    from fairseq_diverse.preparation.encoding import of_gpt2
+
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
     if args.raw and (args.no_download or args.accept_counts or args.strict_counts):
         raise ValueError("--no-download, --accept-counts and --strict-counts go with --archives")
     if given := [f"--{name.replace('_', '-')}" for name in OWN if getattr(args, name) is not None]:
         _check_own(args, given[0])
-        return _prepare_own(args)
-    if not args.configs:
+    elif not args.configs:
         raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
-    configs = {name: _config(name, args) for name in args.configs}
+    gpt2 = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else None
+    if given:
+        return _prepare_own(args, gpt2)
+    configs = {name: _config(name, args, gpt2) for name in args.configs}
     if not (args.raw or args.archives):
         raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
     if args.out and len(args.configs) > 1:
@@ -98,17 +101,19 @@ def main(args: argparse.Namespace) -> None:
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
-            _prepare_glue(*task, out, args)
+            made = _prepare_glue(*task, out, args, gpt2)
         elif config is None:
-            _copy(name, out, args)
+            made = _copy(name, out, args)
         elif args.raw:
-            _prepare(config, args.raw, out, args)
+            made = _prepare(config, args.raw, out, args, encoding=gpt2)
         else:
-            _prepare_from_archives(config, out, args)
+            made = _prepare_from_archives(config, out, args)
+        if not made:
+            print(f"already prepared: {out}")
     return None
 
 
-def _config(name: str, args: argparse.Namespace) -> "DataConfig | None":
+def _config(name: str, args: argparse.Namespace, gpt2: "Encoding | None") -> "DataConfig | None":
     """The configuration that a name means; None where there is none.
 
     Raises:
@@ -119,7 +124,7 @@ def _config(name: str, args: argparse.Namespace) -> "DataConfig | None":
     if task := glue.split_name(name):
         if args.archives or args.monolingual is not None:
             raise ValueError(f"{name}: give the folder of GLUE's files as --raw, without --archives and --monolingual")
-        if task[1] and args.gpt2_bpe:
+        if task[1] and gpt2:
             raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out --gpt2-bpe")
         return None
     if name in PLAIN_DATA:
@@ -134,26 +139,7 @@ def _config(name: str, args: argparse.Namespace) -> "DataConfig | None":
             text = args.archives / name
             raise ValueError(f"--monolingual: goes with --raw; {text} has the text once {name} is prepared without it")
         config = config.monolingual(args.monolingual)
-    return _with_gpt2(config, args)
-
-
-def _with_gpt2(config: "DataConfig", args: argparse.Namespace) -> "DataConfig":
-    """The configuration with the subwords that --gpt2-bpe names.
-
-    Raises:
-        ValueError: it has two languages.
-    """
-    from dataclasses import replace
-
-    from fairseq_diverse.preparation.encoding import of_gpt2
-
-    if not args.gpt2_bpe:
-        return config
-    if config.translates:
-        raise ValueError(f"--gpt2-bpe: for text of one language and GLUE; {config.name} has two, add --monolingual")
-    encoding = of_gpt2(args.gpt2_bpe)
-    side = {"language": config.languages[0], **encoding.steps}
-    return replace(config, sides={"source": side}, bpe=encoding.bpe)
+    return gpt2.applied(config) if gpt2 else config
 
 
 def _check_own(args: argparse.Namespace, first: str) -> None:
@@ -181,7 +167,7 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
                 raise ValueError(f"--{split} {path}: leave out the language: {prefix} means {prefix}.{args.source}")
 
 
-def _prepare_own(args: argparse.Namespace) -> None:
+def _prepare_own(args: argparse.Namespace, gpt2: "Encoding | None") -> None:
     """Prepare files of the user's own by a configuration that is written to OUT.yaml."""
     import yaml
 
@@ -197,7 +183,8 @@ def _prepare_own(args: argparse.Namespace) -> None:
             f"{written}: exists and says otherwise than the flags; `fairseq-diverse prepare {written} --raw {raw}` "
             "follows it, and --overwrite replaces it"
         )
-    _prepare(_with_gpt2(config, args), raw, out, args)
+    if not _prepare(gpt2.applied(config) if gpt2 else config, raw, out, args, encoding=gpt2):
+        print(f"already prepared: {out}")
     command = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out)]
     again = shlex.join([*command, *(["--gpt2-bpe", str(args.gpt2_bpe.resolve())] if args.gpt2_bpe else [])])
     with atomic_write(written) as file:
@@ -221,31 +208,17 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
     return given, raw
 
 
-def _encoding(name: str, args: argparse.Namespace) -> "Encoding | None":
-    """The subwords that are taken: GPT-2's, or those of a data set or folder."""
-    from fairseq_diverse.preparation.encoding import of_data, of_gpt2
-
-    if args.gpt2_bpe:
-        return of_gpt2(args.gpt2_bpe)
-    if not name:
-        return None
-    by_name = runs_dir() / "data" / name
-    return of_data(by_name if by_name.is_dir() else Path(name))
-
-
-def _report(made: bool, out: Path) -> None:
-    if not made:
-        print(f"already prepared: {out}")
-
-
-def _flags(args: argparse.Namespace) -> dict[str, Any]:
-    return {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-
-
-def _prepare_glue(task: glue.GlueTask, encoding: str, out: Path, args: argparse.Namespace) -> None:
+def _prepare_glue(
+    task: glue.GlueTask, named: str, out: Path, args: argparse.Namespace, gpt2: "Encoding | None"
+) -> bool:
+    """With the subwords of the data set or folder ``named``, else those of GPT-2 if given."""
+    from fairseq_diverse.preparation.encoding import of_data
     from fairseq_diverse.preparation.prepare_glue import prepare_glue
 
-    _report(prepare_glue(task, args.raw, out, _encoding(encoding, args), **_flags(args)), out)
+    by_name = runs_dir() / "data" / named
+    encoding = of_data(by_name if by_name.is_dir() else Path(named)) if named else gpt2
+    flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    return prepare_glue(task, args.raw, out, encoding, **flags)
 
 
 def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -> None:
@@ -261,10 +234,10 @@ def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -
         if not extraction.is_extracted(config, args.archives, args.archives / config.name):
             by_hand |= config.sources.by_hand
             archives |= config.sources.archives if args.no_download else {}
-    fetch(Sources(archives, by_hand, {}, {}, 0, {}), args.archives, download=False)
+    fetch(archives, by_hand, args.archives, download=False)
 
 
-def _copy(name: str, out: Path, args: argparse.Namespace) -> None:
+def _copy(name: str, out: Path, args: argparse.Namespace) -> bool:
     from fairseq_diverse.support.processes import locked
 
     data, raw = PLAIN_DATA[name], args.raw or args.archives / name
@@ -273,17 +246,19 @@ def _copy(name: str, out: Path, args: argparse.Namespace) -> None:
             download_plain(data, raw, download=False)
         with locked(args.archives):
             download_plain(data, raw, download=not args.no_download)
-    print(f"prepared {out}" if put_plain(data, raw, out, args.overwrite) else f"already prepared: {out}")
+    if made := put_plain(data, raw, out, args.overwrite):
+        print(f"prepared {out}")
+    return made
 
 
-def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespace, **options: Any) -> None:
+def _prepare(config: "DataConfig", raw: Path, out: Path, args: argparse.Namespace, **options: Any) -> bool:
     from fairseq_diverse.preparation import prepare
 
-    encoding = None if config.translates else _encoding("", args)
-    _report(prepare(config, raw, out, encoding=encoding, **_flags(args), **options), out)
+    flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    return prepare(config, raw, out, **flags, **options)
 
 
-def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Namespace) -> None:
+def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Namespace) -> bool:
     from fairseq_diverse.preparation import extraction
     from fairseq_diverse.preparation.download import fetch
     from fairseq_diverse.preparation.prepare import wrong_pairs
@@ -294,16 +269,17 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
     work = out.with_name(f".{out.name}.part")
     if not extraction.is_extracted(config, args.archives, raw):
         with locked(args.archives):
-            fetch(config.sources, args.archives, download=not args.no_download)
+            fetch(config.sources.archives, config.sources.by_hand, args.archives, download=not args.no_download)
             extraction.extract(config, args.archives, raw)
     _compare(extraction.wrong_lines(config, raw), args.strict_counts, "replace the archive")
     with locked(work):
         try:
-            _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
+            made = _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
         finally:
             if not (work / "data").exists():  # complete, or nothing to resume
                 shutil.rmtree(work)
     _compare(wrong_pairs(config, out), args.strict_counts, f"{out} is complete all the same")
+    return made
 
 
 def _compare(differences: list[str], strict: bool, otherwise: str) -> None:

@@ -10,7 +10,6 @@ from fairseq_diverse.data.logic import MOST_OPERATORS, read_pairs
 from fairseq_diverse.data.probing import ORIGIN, TASKS, read_probing
 from fairseq_diverse.preparation.download import fetch
 from fairseq_diverse.preparation.prepare import put_in_place
-from fairseq_diverse.preparation.sources import Sources
 from fairseq_diverse.support.files import temporary_path
 
 PROBING = "https://raw.githubusercontent.com/facebookresearch/SentEval/main/data/probing"
@@ -49,7 +48,7 @@ PLAIN_DATA = {
 
 def download_plain(data: PlainData, folder: Path, download: bool = True) -> None:
     """Bring the files into ``folder``; arguments and errors as of ``fetch``."""
-    fetch(Sources({name: f"{data.address}/{name}" for name in data.files}, {}, {}, {}, 0, {}), folder, download, "file")
+    fetch({name: f"{data.address}/{name}" for name in data.files}, {}, folder, download, "file")
 
 
 def put_plain(data: PlainData, raw: Path, out: Path, overwrite: bool = False) -> bool:

@@ -8,14 +8,15 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 from fairseq_diverse.preparation.progress import INTERVAL
-from fairseq_diverse.preparation.sources import Sources
 
 TIMEOUT = 60  # seconds without data
 CHUNK = 1 << 20
 
 
-def fetch(sources: Sources, folder: Path, download: bool = True, what: str = "archive") -> None:
-    """Download the archives of ``sources`` that are missing in ``folder``.
+def fetch(
+    archives: dict[str, str], by_hand: dict[str, str], folder: Path, download: bool = True, what: str = "archive"
+) -> None:
+    """Download the archives that are missing in ``folder``; ``by_hand`` has those that a user must download.
 
     An archive is downloaded as ``NAME.part`` (an existing part is continued) and renamed when it is complete. Nothing
     is downloaded while an archive that must be downloaded by hand is missing.
@@ -24,16 +25,16 @@ def fetch(sources: Sources, folder: Path, download: bool = True, what: str = "ar
         ValueError: archives are missing and cannot or must not be downloaded; lists them with their addresses.
     """
     why = ""
-    if download and not _absent(sources.by_hand, folder):
+    if download and not _absent(by_hand, folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _absent(sources.archives, folder):
+        for name in _absent(archives, folder):
             try:
-                _download(sources.archives[name], folder / name)
+                _download(archives[name], folder / name)
             except (OSError, HTTPException) as error:  # URLError is an OSError
                 why = f" ({name}: {getattr(error, 'reason', None) or error})"
                 break
-    listed = [f"  {name}  {sources.archives[name]}" for name in _absent(sources.archives, folder)]
-    listed += [f"  {name}  by hand: {sources.by_hand[name]}" for name in _absent(sources.by_hand, folder)]
+    listed = [f"  {name}  {archives[name]}" for name in _absent(archives, folder)]
+    listed += [f"  {name}  by hand: {by_hand[name]}" for name in _absent(by_hand, folder)]
     if listed:
         files = f"1 {what} is" if len(listed) == 1 else f"{len(listed)} {what}s are"
         raise ValueError("\n".join([f"{files} missing{why}; put into {folder.resolve()}:", *listed]))

@@ -1,11 +1,11 @@
 """Subwords and dictionary that a data set takes over, so that a model trained on other data reads it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation import pipeline
-from fairseq_diverse.preparation.config import SIDE_DEFAULTS
+from fairseq_diverse.preparation.config import SIDE_DEFAULTS, DataConfig
 
 GPT2 = ("encoder.json", "vocab.bpe", "dict.txt")
 GPT2_ORIGIN = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
@@ -28,15 +28,25 @@ class Encoding:
     def files(self) -> list[Path]:
         return [path for path in (self.dictionary, self.model, self.vocabulary, self.truecaser) if path]
 
+    def applied(self, config: DataConfig) -> DataConfig:
+        """The configuration with these steps in place of its own.
+
+        Raises:
+            ValueError: it has two languages, or files of GPT-2 are missing.
+        """
+        if config.translates:
+            raise ValueError(f"--gpt2-bpe: for text of one language and GLUE; {config.name} has two, add --monolingual")
+        folder = self.dictionary.parent
+        if self.steps is RAW and (missing := [name for name in GPT2 if not (folder / name).is_file()]):
+            raise ValueError(f"--gpt2-bpe {folder}: lacks {', '.join(missing)}, from {GPT2_ORIGIN}")
+        sides = {}
+        for side, given in config.sides.items():
+            sides[side] = {key: given[key] for key in ("language", "suffix") if key in given} | self.steps
+        return replace(config, sides=sides, bpe=self.bpe)
+
 
 def of_gpt2(folder: Path) -> Encoding:
-    """GPT-2's byte-level BPE, which fairseq's RoBERTa checkpoints read, from a folder of its three files.
-
-    Raises:
-        ValueError: a file is missing.
-    """
-    if missing := [name for name in GPT2 if not (folder / name).is_file()]:
-        raise ValueError(f"--gpt2-bpe {folder}: lacks {', '.join(missing)}, from {GPT2_ORIGIN}")
+    """GPT-2's byte-level BPE, which fairseq's RoBERTa checkpoints read, from a folder of its three files."""
     model, vocabulary, dictionary = (folder / name for name in GPT2)
     return Encoding(RAW, {"kind": "gpt2", "size": 0, "joint": True, "threshold": 0}, dictionary, model, vocabulary)
 

@@ -1,6 +1,5 @@
 """A task of GLUE, from its own files to what fairseq's ``sentence_prediction`` reads."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SIDE_DEFAULTS, DataConfig
@@ -44,9 +43,7 @@ def prepare_glue(
     sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
     bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
     config = DataConfig(task.name, sides, {split: split for split in files}, FILTER_DEFAULTS, bpe, True, glue=task.name)
-    if encoding:
-        taken = {suffix: {**side, **encoding.steps} for suffix, side in sides.items()}
-        config = replace(config, sides=taken, bpe=encoding.bpe)
+    config = encoding.applied(config) if encoding else config
     work = temporary_path(out.with_name(f"{out.name}.raw"))
     try:
         work.mkdir(parents=True)

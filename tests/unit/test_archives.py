@@ -160,14 +160,14 @@ def test_a_broken_download_resumes_or_restarts_without_ranges(ranges, tmp_path, 
     sources = data_config(archives={"a.tgz": server.address, "b.zip": server.address}).sources
     server.limit = 4000
     with pytest.raises(ValueError) as caught:
-        fetch(sources, tmp_path / "new")
+        fetch(sources.archives, sources.by_hand, tmp_path / "new")
     assert "2 archives are missing (a.tgz: the connection ended after 4,000 of 10,240 bytes" in str(caught.value)
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.tgz.part"]
     server.limit = None
-    fetch(sources, tmp_path / "new")
+    fetch(sources.archives, sources.by_hand, tmp_path / "new")
     assert server.asked == [None, "bytes=4000-", None]
     assert {p.name: p.read_bytes() for p in (tmp_path / "new").iterdir()} == {"a.tgz": CONTENT, "b.zip": CONTENT}
-    fetch(sources, tmp_path / "new")
+    fetch(sources.archives, sources.by_hand, tmp_path / "new")
     assert len(server.asked) == 3  # nothing is downloaded twice
 
 
@@ -175,7 +175,7 @@ def test_a_part_that_is_too_long_is_discarded(tmp_path, serve):
     server = serve(CONTENT)
     (tmp_path / "b.zip").touch()
     (tmp_path / "a.tgz.part").write_bytes(b"?" * len(CONTENT))
-    fetch(data_config(archives={"a.tgz": server.address, "b.zip": ""}).sources, tmp_path)
+    fetch({"a.tgz": server.address, "b.zip": ""}, {}, tmp_path)
     assert (tmp_path / "a.tgz").read_bytes() == CONTENT
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz", "b.zip"]
 
@@ -185,7 +185,7 @@ def test_offline_every_missing_archive_is_listed_with_its_address_and_the_folder
     (archives / "a.tgz").unlink()
     sources = data_config(**{"by-hand": {"c.zip": "https://example.org/ask"}}).sources
     with pytest.raises(ValueError) as caught:
-        fetch(sources, archives, download)
+        fetch(sources.archives, sources.by_hand, archives, download)
     assert str(caught.value).splitlines() == [
         f"2 archives are missing; put into {archives}:",
         "  a.tgz  http://localhost:9/a.tgz",
@@ -193,7 +193,7 @@ def test_offline_every_missing_archive_is_listed_with_its_address_and_the_folder
     ]
     (archives / "c.zip").touch()
     with pytest.raises(ValueError) as caught:
-        fetch(sources, archives, download)
+        fetch(sources.archives, sources.by_hand, archives, download)
     first, listed = str(caught.value).splitlines()
     assert ("Connection refused" in first) == download
     assert listed == "  a.tgz  http://localhost:9/a.tgz"
