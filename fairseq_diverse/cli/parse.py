@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> None:
     for flag in ("workers", "shards"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise ValueError(f"--{flag} {getattr(args, flag)}: at least 1 is needed")
-    shard = _shard(args.shard)
+    shard = _shard(args.shard) if args.shard is not None else None
     if args.join and not args.shard:
         raise ValueError("--join: give --shard I/N too")
     if args.slurm is None and args.shards > 1:
@@ -77,7 +77,7 @@ def main(args: argparse.Namespace) -> None:
     workers = args.workers or len(gpus) or cores()
     for split in splits if "{split}" in args.input else [""]:
         text, out = (Path(pattern.replace("{split}", split)) for pattern in (args.input, args.out))
-        whole, out = out, shard_path(out, *shard) if args.shard else out
+        whole, out = out, shard_path(out, *shard) if shard else out
         existing = [path for path in (out, *[whole] * args.join) if path.exists()]
         for path in existing:
             refuse_other(path, text, args.kind, name, model, args.language)
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> None:
             for reason, times in reasons.most_common():
                 lines = [one.line for one in unparsed if one.reason == reason]
                 print(f"  {times} x {reason}: line {first_lines(lines)}")
-        if args.join and whole not in existing:
+        if args.join and shard and whole not in existing:
             try:
                 missing = join_shards(whole, shard[1])
                 print(f"{whole}: {f'{len(missing)} of {shard[1]} shards are missing' if missing else 'joined'}")
@@ -126,9 +126,7 @@ def _gpus() -> list[str]:
     return (names or [str(number) for number in range(count)])[:count]
 
 
-def _shard(text: str | None) -> tuple[int, int]:
-    if text is None:
-        return 1, 1
+def _shard(text: str) -> tuple[int, int]:
     first, _, count = text.partition("/")
     if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
         raise ValueError(f"--shard {text}: I/N with 1 <= I <= N is needed, for example 2/8")

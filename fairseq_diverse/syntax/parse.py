@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -43,8 +43,7 @@ class Job:
     last: int  # exclusive
 
 
-@dataclass(frozen=True)
-class Unparsed:
+class Unparsed(NamedTuple):
     """A line without a tree, counted from 1."""
 
     line: int
@@ -59,7 +58,7 @@ def parse_file(
     model: str,
     language: str,
     workers: int,
-    shard: tuple[int, int] = (1, 1),
+    shard: tuple[int, int] | None = None,
     gpus: Sequence[str] = (),
 ) -> tuple[int, list[Unparsed]]:
     """Write the trees of a tokenized text, line by line; an interrupted run is resumed.
@@ -70,7 +69,7 @@ def parse_file(
         kind: dependency or constituency.
         parser, model, language: see ``parsers.py``.
         workers: processes.
-        shard: (i, n): the i-th of n equal parts of the lines, i from 1.
+        shard: (i, n): the i-th of n equal parts of the lines, i from 1; None: all lines.
         gpus: names for ``CUDA_VISIBLE_DEVICES`` that the workers take in turn; empty: a CPU.
 
     Returns:
@@ -81,7 +80,8 @@ def parse_file(
             process died.
     """
     count, digest = _measure(text)
-    first, last = (count * i // shard[1] for i in (shard[0] - 1, shard[0]))
+    number, of = shard or (1, 1)
+    first, last = count * (number - 1) // of, count * number // of
     lines = list(itertools.islice(iterate_lines(text), first, last))
     job = Job(kind, parser, model, language, digest, first, last)
     parts = out.with_name(f"{out.name}.parts")
@@ -93,10 +93,9 @@ def parse_file(
             if not any(parts.glob("0*.json")):  # nothing to resume
                 shutil.rmtree(parts)
             raise
-        record: dict[str, Any] = {"kind": kind, "parser": parser, "model": model, "language": language}
-        record["versions"] = versions(parser, model)
-        record |= {"text": digest} if shard == (1, 1) else {"shard": {"text": digest, "lines": [first, last]}}
-        unparsed = _join(paths, out, record)
+        record = {"kind": kind, "parser": parser, "model": model, "language": language}
+        what = {"shard": {"text": digest, "lines": [first, last]}} if shard else {"text": digest}
+        unparsed = _join(paths, out, record | {"versions": versions(parser, model)} | what)
         shutil.rmtree(parts)
     return last - first, unparsed
 
@@ -146,8 +145,6 @@ def join_shards(out: Path, count: int) -> list[Path]:
             shutil.rmtree(parts, ignore_errors=True)
             return []
         records = [_read(record_path(shard)) for shard in shards]
-        if count == 1 and "text" in records[0]:  # 1/1 is recorded as the whole that it is
-            records[0]["shard"] = {"text": records[0].pop("text"), "lines": [0, 0]}
         ranges = [record.pop("shard", None) for record in records]
         if None in ranges:
             shard = shards[ranges.index(None)]

@@ -37,7 +37,11 @@ SUBBATCH_TOKENS = 500  # of benepar: larger ones are slower on a CPU and need gi
 
 
 class Parser(Protocol):
-    """A loaded parser; words are never split or joined."""
+    """A loaded parser; words are never split or joined.
+
+    Those below take a model (the name of an installed one, or a folder), the flag or file ``given`` that named it, for
+    errors, and raise ``UserError`` where parser, model or GPU is missing, damaged, or would run code of the model.
+    """
 
     path: str  # where it was loaded from
 
@@ -46,16 +50,7 @@ class Parser(Protocol):
 
 
 class Spacy:
-    """Dependencies, as blocks of CoNLL-U without comments.
-
-    Args:
-        model: name of an installed model, or a folder.
-        given: the flag or file that gave the model, for errors.
-        gpu: on the first GPU that this process sees.
-
-    Raises:
-        UserError: spaCy, the model or the GPU is missing, or the model is damaged or contains code.
-    """
+    """Dependencies, as blocks of CoNLL-U without comments; ``gpu``: on the first GPU that this process sees."""
 
     def __init__(self, model: str, given: str, gpu: bool = False) -> None:
         try:
@@ -93,24 +88,16 @@ class Spacy:
 
 def _conllu_line(token: Any) -> str:
     head = 0 if token.head.i == token.i else token.head.i + 1
-    relation = "root" if not head else token.dep_ or "_"
-    return f"{token.i + 1}\t{token.text}\t_\t{token.pos_ or '_'}\t{token.tag_ or '_'}\t_\t{head}\t{relation}\t_\t_\n"
+    return _row(token.i + 1, token.text, token.pos_, token.tag_, head, token.dep_ if head else "root")
+
+
+def _row(number: int, word: str, universal: str | None, tag: str | None, head: int, relation: str) -> str:
+    return f"{number}\t{word}\t_\t{universal or '_'}\t{tag or '_'}\t_\t{head}\t{relation or '_'}\t_\t_\n"
 
 
 class Stanza:
-    """Dependencies or constituents, of stanza's models for a language.
-
-    Args:
-        model: name of a package in stanza's own folder, such as default, or a folder with stanza's resources.json.
-        language: of the text.
-        given: the flag or file that gave the model, for errors.
-        kind: of the trees.
-        gpu: on the first GPU that this process sees.
-
-    Raises:
-        UserError: stanza or the model is missing, stanza is a version that runs code of models, the model is damaged,
-            or it has no parser of this kind.
-    """
+    """Dependencies or constituents (``kind``) by a package in stanza's own folder, such as default, or by a folder with
+    stanza's resources.json."""
 
     def __init__(self, model: str, language: str, given: str, kind: str, gpu: bool = False) -> None:
         _refuse_code_of_transformers()
@@ -152,13 +139,13 @@ class Stanza:
             raise ValueError("stanza split or joined words")
         if self.kind == "constituency":
             return [f"{_without_root(sentence.constituency)}\n" for sentence in parsed]
-        return [
-            "".join(
-                f"{word.id}\t{text}\t_\t{word.upos or '_'}\t{word.xpos or '_'}\t_\t{word.head}\t{word.deprel}\t_\t_\n"
-                for word, text in zip(sentence.words, words, strict=True)
+        trees = []
+        for sentence, words in zip(parsed, sentences, strict=True):
+            rows = (
+                (w.id, text, w.upos, w.xpos, w.head, w.deprel) for w, text in zip(sentence.words, words, strict=True)
             )
-            for sentence, words in zip(parsed, sentences, strict=True)
-        ]
+            trees.append("".join(_row(*row) for row in rows))
+        return trees
 
 
 def _without_root(tree: Any) -> Any:
@@ -167,16 +154,7 @@ def _without_root(tree: Any) -> Any:
 
 
 class Benepar:
-    """Constituents, as one PTB tree per line; on a GPU where torch sees one.
-
-    Args:
-        model: name of a downloaded model, or a folder.
-        language: of the text.
-        given: the flag or file that gave the model, for errors.
-
-    Raises:
-        UserError: benepar or the model is missing, or the model is damaged or contains code.
-    """
+    """Constituents, as one PTB tree per line; on a GPU where torch sees one."""
 
     def __init__(self, model: str, language: str, given: str) -> None:
         _refuse_code_of_transformers()

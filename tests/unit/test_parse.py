@@ -90,7 +90,7 @@ def test_very_long_lines_are_not_parsed(line):
 
 def test_two_processes_do_not_write_the_same_trees(tmp_path):
     (tmp_path / "text").write_text("a\n")
-    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "none", "en", 1, (1, 1))
+    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "none", "en", 1)
     with locked(tmp_path / "out.parts"), pytest.raises(ValueError, match=r"is working on .*out\.parts"):
         parse.parse_file(*job)
 
@@ -301,7 +301,7 @@ def test_the_gpus_and_workers_asked_for_parse(tmp_path, monkeypatch):
     command = ["parse", "--kind", "dependency", "--input", f"{tmp_path}/text", "--out", f"{tmp_path}/out"]
     for flags in (["--device", "cuda", "--workers", "2"], ["--device", "cuda"], ["--workers", "2"]):
         assert main([*command, *flags]) == 0
-    assert given == [(2, (1, 1), ["3"]), (1, (1, 1), ["3"]), (2, (1, 1), [])]
+    assert given == [(2, None, ["3"]), (1, None, ["3"]), (2, None, [])]
 
 
 @pytest.mark.parametrize(("name", "parser"), [("stanza", "Stanza"), ("spacy", "Spacy")])
@@ -472,7 +472,7 @@ def test_a_record_names_parsers_by_name_or_absolute_path(found, message):
 def test_interrupted_at_any_file_the_trees_appear_last(step, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("a\n\n")
     monkeypatch.setattr(parse, "parallel_map", here)
-    job = (tmp_path / "text", tmp_path / "out", "constituency", "benepar", "m", "en", 1, (1, 1))
+    job = (tmp_path / "text", tmp_path / "out", "constituency", "benepar", "m", "en", 1)
     real = parse.atomic_write
 
     def stop(path, *mode):
@@ -528,13 +528,13 @@ def test_a_job_that_parsed_nothing_leaves_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(parse, "parallel_map", refused)
     (tmp_path / "text").write_text("a\n")
     with pytest.raises(UserError, match="no such model"):
-        parse.parse_file(tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1, (1, 1))
+        parse.parse_file(tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 @pytest.mark.parametrize("name", ["job.json", "0000000000.json"])
 def test_a_damaged_part_is_named(name, tmp_path):
-    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1, (1, 1))
+    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1)
     (tmp_path / "text").write_text("a\n")
     (tmp_path / "out.parts").mkdir()
     (tmp_path / "out.parts/0000000000.json").write_text("[]" if name == "job.json" else "[[")
