@@ -11,11 +11,11 @@ from fairseq_diverse.analysis.diversity import HeadDiversity
 from fairseq_diverse.analysis.roles import FREQUENT, neighbour_hits, rare_hits
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
 from fairseq_diverse.attention.functional.syntax import dependency_relation
+from fairseq_diverse.attention.relations import place_trees
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, layer_counts
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import new_figure
-from fairseq_diverse.tasks.translation_with_syntax import place_trees
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

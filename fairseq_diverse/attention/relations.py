@@ -1,7 +1,8 @@
 """Relations between subwords, from the trees of the source."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fairseq_diverse.attention.functional.syntax import dependency_relation, phrase_relation
@@ -33,3 +34,12 @@ def relate(trees: Tensor, needed: tuple[str, ...]) -> Relations:
         phrase_relation(word, start, end) if constituency else None,
         layer if constituency else None,
     )
+
+
+def place_trees(batch: dict[str, Any], trees: Any, padding: int) -> Tensor:
+    """(B, T, 5) the trees of a batch, at the positions of its source tokens; sentences are found by id."""
+    source = batch["net_input"]["src_tokens"]
+    placed = torch.tensor(PADDING, device=source.device).repeat(*source.shape, 1)
+    for row, index in enumerate(batch["id"].tolist()):
+        placed[row, source[row] != padding] = trees[index].to(source.device)
+    return placed

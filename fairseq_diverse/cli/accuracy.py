@@ -6,9 +6,9 @@ name; give a name once for each task that it was trained on. Averages are those 
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.cli import named_checkpoints
 from fairseq_diverse.support.errors import UserError
@@ -48,7 +48,6 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.accuracy import measure_accuracy
-    from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
     from fairseq_diverse.metrics.accuracy import draw_accuracy
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
@@ -58,10 +57,13 @@ def main(args: argparse.Namespace) -> None:
     found: dict[str, dict[str, Accuracy]] = {}
     trained = 0
     kinds = set()
+
+    def moved(settings: Mapping[str, Any]) -> dict[str, str]:
+        probes = args.checkpoint_data and settings.get("from_checkpoint")
+        return {"checkpoint_data": args.checkpoint_data} if probes else {}
+
     for name, path in named_checkpoints(args.checkpoints):
-        settings = settings_of("task", load_checkpoint(path, mmap=True, verify=False)) if args.checkpoint_data else {}
-        moved = {"checkpoint_data": args.checkpoint_data} if settings.get("from_checkpoint") else {}
-        (model,), _, task = load_models([path], args.data, **moved)
+        (model,), _, task = load_models([path], args.data, moved)
         if isinstance(task, LogicalInference):
             splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
             trained = max(trained, task.cfg.train_operators)

@@ -7,8 +7,10 @@ the most frequent label for comparison. GLUE's test sets have no labels: its sit
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
@@ -30,9 +32,8 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.glue import predict, scores, write_predictions
-    from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
     from fairseq_diverse.metrics.glue import HEADINGS
-    from fairseq_diverse.models.loading import load_models
+    from fairseq_diverse.models.loading import load_models, task_of
     from fairseq_diverse.preparation.glue import TASKS
     from fairseq_diverse.preparation.pipeline import glue_task, read_record
 
@@ -42,14 +43,15 @@ def main(args: argparse.Namespace) -> None:
     record = read_record(args.data)
     if (task := TASKS.get(glue_task(record) or "")) is None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
-    problem = f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction"
-    saved = load_checkpoint(args.checkpoint, mmap=True, verify=False)
-    settings = settings_of("task", saved)
-    kind, classes = settings.get("_name", settings.get("task")), settings.get("num_classes")
-    if kind != "sentence_prediction" or classes != (len(task.labels) or 1):  # others have other dictionaries
-        raise UserError(problem)
-    _warn_of_other_task(args.checkpoint, str(settings.get("data")), task.name)
-    (model,), _, trained = load_models([args.checkpoint], args.data)
+
+    def look(settings: Mapping[str, Any]) -> dict[str, Any]:
+        classes = settings.get("num_classes")
+        if task_of(settings) != "sentence_prediction" or classes != (len(task.labels) or 1):  # of other dictionaries
+            raise UserError(f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction")
+        _warn_of_other_task(args.checkpoint, str(settings.get("data")), task.name)
+        return {}
+
+    (model,), _, trained = load_models([args.checkpoint], args.data, look)
     wanted = [*task.named("valid").items(), *(task.named("test").items() if args.predictions else ())]
     found = {}
     for name, split in wanted:

@@ -160,8 +160,8 @@ class Translator:
     def __call__(self, lines: Sequence[str]) -> list[list[tuple[float, str]]]:
         import torch
 
+        from fairseq_diverse.data.pairs import PairsWithTrees
         from fairseq_diverse.host.data import source_sentences, to_device
-        from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
         longest = min(model.max_positions()[0] for model in self.models)
         endless = {n for n, line in enumerate(lines) if len("".join(line.split())) > CHARACTERS * longest}

@@ -58,27 +58,30 @@ def load_to_cpu(
     Raises:
         UserError: as ``load_checkpoint``, or a replaced setting is not safe.
     """
+    state = upgraded(path, load_checkpoint(path), arg_overrides or {})
+    if change := _after_reading.get():
+        change(state)
+    return state
+
+
+def upgraded(path: str, state: State, overrides: dict[str, Any]) -> State:
+    """The state of a file as fairseq's functions take it, with some of its settings replaced."""
     from fairseq.checkpoint_utils import _upgrade_state_dict
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
 
-    overrides = arg_overrides or {}
     check_settings("--model-overrides", overrides)
-    state = load_checkpoint(path)
     try:
         if state.get("args") is not None:
-            vars(state["args"]).update(overrides)
+            state["args"].__dict__.update(overrides)
         if state.get("cfg") is not None:
             state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
             overwrite_args_by_name(state["cfg"], overrides)
-        state = _upgrade_state_dict(state)
+        return _upgrade_state_dict(state)
     except MemoryError:
         raise
     except Exception as error:  # a damaged configuration shows in many ways
         raise UserError(f"{path}: {damage(path, error)}") from error
-    if change := _after_reading.get():
-        change(state)
-    return state
 
 
 def load_ensemble(

@@ -1,8 +1,7 @@
 """Load models from checkpoints, with readable errors."""
 
-import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +11,48 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint, settings_of
+from fairseq_diverse.host.loading import INITIAL_FILES, upgraded
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.models.layers import compile_layers
 from fairseq_diverse.support.errors import UserError
 
 
-def load_models(paths: Sequence[str | Path], data: str | Path, **settings: str | bool) -> tuple[list[Any], Any, Any]:
+def load_models(
+    paths: Sequence[str | Path],
+    data: str | Path,
+    look: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda settings: {},
+    **settings: Any,
+) -> tuple[list[Any], Any, Any]:
     """The models of the checkpoints, the configuration of the last one, and a task with the dictionaries of ``data``.
 
     Models trained with trees come first, because their task lets fairseq's ``transformer`` accept trees.
 
     Args:
+        look: gets the task's settings in each checkpoint before its model is built; returns more ``settings``.
         settings: settings of task and model that replace those in the checkpoints.
 
     Raises:
         UserError: a file is missing or not a checkpoint, or dictionaries are missing, do not fit or were merged.
     """
-    if len(paths) > 1:
-        paths = sorted(paths, key=lambda path: "syntax" not in str(_task_of(path)))
-    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [*map(str, paths)], {"data": str(data), **settings}
-    )
-    for model in models:
+    states = [(str(path), load_checkpoint(path)) for path in paths]
+    models, cfg, task = [], None, None
+    for path, state in sorted(states, key=lambda file: "syntax" not in str(task_of(settings_of("task", file[1])))):
+        replaced = {"data": str(data), **settings, **look(settings_of("task", state)), **dict.fromkeys(INITIAL_FILES)}
+        (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+            [path], replaced, task, state=upgraded(path, state, replaced)
+        )
         if getattr(getattr(model, "cfg", None), "merge_src_tgt_embed", False):
             raise UserError(
-                f"{os.pathsep.join(map(str, paths))}: trained with --merge-src-tgt-embed, after which the task numbers "
-                "words otherwise than the data; fairseq-generate translates with it"
+                f"{path}: trained with --merge-src-tgt-embed, after which the task numbers words otherwise than the "
+                "data; fairseq-generate translates with it"
             )
         compile_layers(model, None)  # a few batches are faster without
+        models.append(model)
     return models, cfg, task
 
 
-def _task_of(path: str | Path) -> Any:
-    settings = settings_of("task", load_checkpoint(path, mmap=True, verify=False))  # fairseq verifies it
+def task_of(settings: Mapping[str, Any]) -> Any:
+    """The name of the task in a checkpoint's settings."""
     return settings.get("_name") or settings.get("task")
 
 
@@ -56,9 +64,9 @@ def load_model(path: str | Path, data: str | Path) -> tuple[DiverseTransformerMo
     Raises:
         UserError: as ``load_models``, or the model is of another kind.
     """
-    no_second_checkpoint = {"from_checkpoint": "", "checkpoint_data": ""}
-    gradients = {"checkpoint_activations": False, "offload_activations": False}  # of head outputs fairseq has none then
-    (model,), cfg, task = load_models([path], data, **no_second_checkpoint, **gradients)
+    changed: dict[str, Any] = {"from_checkpoint": "", "checkpoint_data": ""}  # it names no second checkpoint
+    changed |= {"checkpoint_activations": False, "offload_activations": False}  # head outputs have no gradients then
+    (model,), cfg, task = load_models([path], data, **changed)
     if type(model) is TransformerModel:
         plain, of = model, cfg.model  # the settings of an exported file are a dictionary
         settings: Any = vars(of) if isinstance(of, Namespace) else OmegaConf.to_container(of)

@@ -1,17 +1,15 @@
 """Checkpoints of this package as checkpoints of fairseq's own ``transformer``."""
 
-import dataclasses
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fairseq_diverse.attention.registry import MECHANISMS, active, attribute_name
+from fairseq_diverse.attention.registry import active, add_flags
 from fairseq_diverse.checkpoints.loading import DICTIONARIES, dictionary_digests, load_checkpoint, save_checkpoint
 from fairseq_diverse.checkpoints.settings import printable
-from fairseq_diverse.criterions.disagreement import DisagreementConfig
 from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.host.loading import INITIAL_FILES
 from fairseq_diverse.host.programs import build_model, criterions, model_name, settings_by_section
@@ -58,16 +56,16 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{path}: {', '.join(kinds)} cannot go: only fairseq-diverse computes this; a model without mechanisms can "
             "go, also if it was trained with --disagreement"
         )
-    own = set(_own_settings())
+    own = _own_settings()
     names = {"arch": "transformer", "_name": "transformer", "task": _task(settings), "criterion": _criterion(settings)}
-    settings = {name: value for name, value in {**settings, **names}.items() if name not in own}
+    settings = {name: value for name, value in {**settings, **names}.items() if not own(name)}
     settings |= dict.fromkeys(settings.keys() & {*INITIAL_FILES})  # the parameters are here
     _check_parameters(path, state["model"], settings)
     cfg = cfg or settings_by_section(Namespace(**settings))
     sections = {name: _dictionary(section) for name, section in cfg.items()}
     for name in ("task", "criterion"):
         section = sections.get(name) or {}
-        sections[name] = {key: value for key, value in section.items() if key not in own} | {"_name": names[name]}
+        sections[name] = {key: value for key, value in section.items() if not own(key)} | {"_name": names[name]}
     sections["common"] = (sections.get("common") or {}) | {"user_dir": None}
     history = (state.get("optimizer_history") or [{}])[-1]
     extra = state.get("extra_state") or {}
@@ -90,15 +88,13 @@ def _dictionary(value: Any) -> Any:
     return [_dictionary(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _own_settings() -> Iterator[str]:
-    """The names of settings that fairseq's ``transformer`` does not have."""
-    for name, mechanism in MECHANISMS.items():
-        yield from (attribute_name(name, field.name) for field in dataclasses.fields(mechanism.Settings))
-    yield from (field.name for field in dataclasses.fields(DisagreementConfig))
-    layers = ArgumentParser()
-    add_layer_flags(layers)
-    yield from vars(layers.parse_args([]))
-    yield from ("user_dir", "own_mechanisms")
+def _own_settings() -> Callable[[str], bool]:
+    """Whether fairseq's ``transformer`` does not have a setting."""
+    parser = ArgumentParser(add_help=False)
+    add_flags(parser)
+    add_layer_flags(parser)
+    flags = {"user_dir", "own_mechanisms", *(action.dest for action in parser._actions)}
+    return lambda name: name in flags or name.startswith("disagreement")
 
 
 def _task(settings: Mapping[str, Any]) -> str:

@@ -2,53 +2,23 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import utils
-from fairseq.data import BaseWrapperDataset, ConcatDataset
+from fairseq.data import ConcatDataset
 from fairseq.logging import metrics
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from torch import Tensor
 
-from fairseq_diverse.attention.relations import PADDING
 from fairseq_diverse.criterions.observed import ObservedModel
+from fairseq_diverse.data.pairs import PairsWithTrees
 from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import source_prefix
-
-
-class PairsWithTrees(BaseWrapperDataset):
-    """Adds ``source_trees`` (B, T, 5) to the batches of a ``LanguagePairDataset``, aligned by sentence id.
-
-    Args:
-        pairs: the sentence pairs.
-        trees: with the same indices.
-    """
-
-    def __init__(self, pairs: Any, trees: Any) -> None:
-        super().__init__(pairs)
-        self.trees = trees
-
-    def collater(self, samples: Sequence[Any], **options: Any) -> dict[str, Any]:
-        batch = self.dataset.collater(samples, **options)
-        if batch:
-            batch["net_input"]["source_trees"] = place_trees(batch, self.trees, self.dataset.src_dict.pad())
-        return batch
-
-
-def place_trees(batch: dict[str, Any], trees: Any, padding: int) -> Tensor:
-    """(B, T, 5) the trees of a batch, at the positions of its source tokens; sentences are found by id."""
-    source = batch["net_input"]["src_tokens"]
-    placed = torch.tensor(PADDING, device=source.device).repeat(*source.shape, 1)
-    for row, index in enumerate(batch["id"].tolist()):
-        placed[row, source[row] != padding] = trees[index].to(source.device)
-    return placed
 
 
 @register_task("translation_with_syntax", dataclass=TranslationConfig)

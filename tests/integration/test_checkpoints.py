@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
+from fairseq_diverse.host import loading as host_loading
+from fairseq_diverse.models import loading
 from fairseq_diverse.models.plain import to_fairseq
 from tests.integration.commands import TINY, run, train_in_two_processes
 
@@ -104,6 +106,15 @@ def test_generate_with_an_ensemble(data, model):
     paths = f"{model}/checkpoint_best.pt:{model}/checkpoint_last.pt"
     printed = run("generate", data, "--path", paths, "--cpu", "--max-len-b", 5, "--num-workers", 0).stdout
     assert printed.count("\nH-") == 8
+
+
+def test_every_checkpoint_of_an_ensemble_is_read_once(data, model, monkeypatch):
+    read = []
+    for room in (loading, host_loading):
+        monkeypatch.setattr(room, "load_checkpoint", lambda path: read.append(path) or load_checkpoint(path))
+    paths = [model / "checkpoint_best.pt", model / "checkpoint_last.pt"]
+    models, *_ = loading.load_models(paths, data)
+    assert len(models) == 2 and read == paths
 
 
 def test_generate_with_an_average(data, model, tmp_path):

@@ -545,12 +545,8 @@ def test_a_model_is_loaded_from_its_own_checkpoint_only(monkeypatch):
     from fairseq_diverse.models import loading
 
     asked: dict = {}
-    monkeypatch.setattr(
-        loading.checkpoint_utils,
-        "load_model_ensemble_and_task",
-        lambda _, settings: asked.update(settings) or ([], 0, 0),
-    )
+    monkeypatch.setattr(loading, "load_models", lambda paths, data, **settings: asked.update(settings) or ([], 0, 0))
     with pytest.raises(ValueError, match="unpack"):
         loading.load_model("checkpoint.pt", "data")
     without = {"checkpoint_activations": False, "offload_activations": False}
-    assert asked == {"data": "data", "from_checkpoint": "", "checkpoint_data": "", **without}
+    assert asked == {"from_checkpoint": "", "checkpoint_data": "", **without}

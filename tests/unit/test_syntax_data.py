@@ -12,12 +12,12 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq_diverse.data import trees as binary
 from fairseq_diverse.data.lengths import PhraseLayers, phrase_layers
 from fairseq_diverse.data.live_trees import LiveTrees
+from fairseq_diverse.data.pairs import PairsWithTrees
 from fairseq_diverse.data.trees import SyntaxDataset, available_trees, binarize, project, words_of
 from fairseq_diverse.support import files as support_files
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable, with_brackets_escaped, without_moses
-from fairseq_diverse.tasks.translation_with_syntax import PairsWithTrees
 
 LINES = ["the l@@ ittle dog", "", "it runs", "&apos;s ( x@@ -@@ y )", "two roots"]
 CONLLU = [
