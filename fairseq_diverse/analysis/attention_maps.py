@@ -234,9 +234,6 @@ def draw_panels(
         rows: panels, row by row; None = an empty panel.
         queries, keys: labels of the T rows and S columns of a map.
         axes: names of the rows and of the columns.
-
-    Raises:
-        UserError: matplotlib is not installed.
     """
     columns = max(map(len, rows))
     width = max(1.5, CELL * len(keys.texts)) + 0.4

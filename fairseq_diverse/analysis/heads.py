@@ -162,11 +162,7 @@ def _of_batch(
 
 
 def draw_figures(figures: dict[str, Tensor]) -> "Figure":
-    """One panel per statistic: layers as rows, heads as columns, values in the cells.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
+    """One panel per statistic: layers as rows, heads as columns, values in the cells."""
     layers, heads = next(iter(figures.values())).shape
     figure = new_figure(len(figures) * (0.45 * heads + 1.2), 0.4 * layers + 1.4)
     for panel, (name, values) in zip(

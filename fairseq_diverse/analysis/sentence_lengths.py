@@ -19,9 +19,6 @@ def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) ->
 
     Args:
         found: tokens of every source and target sentence, by name.
-
-    Raises:
-        UserError: matplotlib is not installed.
     """
     figure = new_figure(max(4.8, 4.2 * len(found)), 3.4)
     for axis, (name, (source, target)) in zip(

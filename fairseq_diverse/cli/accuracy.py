@@ -27,18 +27,17 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a trained classifier and its name in the table"
-    )
-    parser.add_argument("--data", required=True, help="data folder that they were trained on")
-    parser.add_argument(
+    add = parser.add_argument
+    add("checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a trained classifier and its name in the table")
+    add("--data", required=True, help="data folder that they were trained on")
+    add(
         "--checkpoint-data",
         metavar="DIR",
         help="new folder of the data that probed encoders were trained on, if it was moved",
     )
-    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write JSON, with 1 (correct) or 0 per example")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw a plot; {FORMATS_TEXT}")
+    add("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
+    add("--save", type=Path, metavar="FILE", help="also write JSON, with 1 (correct) or 0 per example")
+    add("--out", type=Path, metavar="FILE", help=f"also draw a plot; {FORMATS_TEXT}")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -47,16 +46,13 @@ def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register
-    from fairseq_diverse.analysis.accuracy import measure_accuracy
-    from fairseq_diverse.metrics.accuracy import draw_accuracy
+    from fairseq_diverse.analysis.predictions import classified
+    from fairseq_diverse.metrics.accuracy import Accuracy, draw_accuracy
     from fairseq_diverse.models.loading import load_models
-    from fairseq_diverse.tasks.logical_inference import MOST_OPERATORS, LogicalInference
-    from fairseq_diverse.tasks.sentence_probing import SentenceProbing
 
     register()
     found: dict[str, dict[str, Accuracy]] = {}
-    trained = 0
-    kinds = set()
+    trained: set[int] = set()  # operators in training, -1 for probes
 
     def moved(settings: Mapping[str, Any]) -> dict[str, str]:
         probes = args.checkpoint_data and settings.get("from_checkpoint")
@@ -64,34 +60,28 @@ def main(args: argparse.Namespace) -> None:
 
     for name, path in named_checkpoints(args.checkpoints):
         (model,), _, task = load_models([path], args.data, moved)
-        if isinstance(task, LogicalInference):
-            splits = {str(length): f"test{length}" for length in range(1, MOST_OPERATORS + 1)}
-            trained = max(trained, task.cfg.train_operators)
-        elif isinstance(task, SentenceProbing):
-            splits = {str(task.cfg.probe): "test"}
-            if args.out is not None:
-                raise UserError("--out: only logical inference has a plot, by number of operators")
-        else:
+        if (tests := getattr(task, "tests", None)) is None:
             raise UserError(f"{path}: trained for another task than logical_inference and sentence_probing")
-        kinds.add(type(task))
-        if len(kinds) > 1 or not set(splits).isdisjoint(found.get(name, {})):
+        trained.add(getattr(task.cfg, "train_operators", -1))
+        if args.out is not None and -1 in trained:
+            raise UserError("--out: only logical inference has a plot, by number of operators")
+        if (-1 in trained and len(trained) > 1) or not set(tests).isdisjoint(found.get(name, {})):
             raise UserError(f"{name}={path}: one task at a time, and a name once for each probe")
-        for split in splits.values():
+        for split in tests.values():
             task.load_dataset(split)
-        with tqdm(total=sum(len(task.dataset(split)) for split in splits.values()), desc=name, disable=None) as bar:
-            for row, split in splits.items():
-                accuracy = measure_accuracy(model, task, split, args.max_tokens, bar.update)
-                found.setdefault(name, {})[row] = accuracy
+        with tqdm(total=sum(len(task.dataset(split)) for split in tests.values()), desc=name, disable=None) as bar:
+            for row, split in tests.items():
+                hits, labels = classified(model, task, split, args.max_tokens, bar.update), task.dataset(split).labels
+                found.setdefault(name, {})[row] = Accuracy([*map(labels.count, range(task.classes))], hits)
     if args.save is not None:
         content = {name: {row: part._asdict() for row, part in rows.items()} for name, rows in found.items()}
         with atomic_write(args.save) as file:
             json.dump(content, file)
-    print_table(found, SentenceProbing in kinds)
+    print_table(found, -1 in trained)
     if args.out is not None:
-        lengths = list(range(1, MOST_OPERATORS + 1))
-        save_figure(
-            draw_accuracy(lengths, {name: list(rows.values()) for name, rows in found.items()}, trained), args.out
-        )
+        lengths = [int(length) for length in next(iter(found.values()))]
+        accuracies = {name: list(rows.values()) for name, rows in found.items()}
+        save_figure(draw_accuracy(lengths, accuracies, max(trained)), args.out)
 
 
 def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:

@@ -7,32 +7,36 @@ the most frequent label for comparison. GLUE's test sets have no labels: its sit
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
+
+if TYPE_CHECKING:
+    from fairseq_diverse.preparation.glue import GlueTask
 
 PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse glue --checkpoint checkpoints/checkpoint_last.pt --data data/glue-CoLA --predictions send"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, metavar="CKPT", help="trained with --task sentence_prediction")
-    parser.add_argument("--data", required=True, metavar="DIR", help="prepared data set of the task")
-    parser.add_argument("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the scores as JSON")
-    parser.add_argument("--predictions", type=Path, metavar="DIR", help="write TASK.tsv for every test set there")
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="CKPT", help="trained with --task sentence_prediction")
+    add("--data", required=True, metavar="DIR", help="prepared data set of the task")
+    add("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
+    add("--save", type=Path, metavar="FILE", help="also write the scores as JSON")
+    add("--predictions", type=Path, metavar="DIR", help="write TASK.tsv for every test set there")
 
 
 def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register
-    from fairseq_diverse.analysis.glue import predict, scores, write_predictions
-    from fairseq_diverse.metrics.glue import HEADINGS
+    from fairseq_diverse.analysis.predictions import predict
+    from fairseq_diverse.metrics.glue import HEADINGS, dev_scores
     from fairseq_diverse.models.loading import load_models, task_of
     from fairseq_diverse.preparation.glue import TASKS
     from fairseq_diverse.preparation.pipeline import glue_task, read_record
@@ -63,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
         if split.startswith("test"):
             write_predictions(task, predictions, args.predictions / f"{name}.tsv")
         else:
-            found[name] = scores(task, predictions, targets)
+            found[name] = dev_scores(task.metrics, predictions, targets, classes=not task.regression)
     if args.save is not None:
         with atomic_write(args.save) as file:
             json.dump(found, file)
@@ -71,6 +75,19 @@ def main(args: argparse.Namespace) -> None:
         for metric, score in part["metrics"].items():
             most = f" (most frequent label: {part['majority'][metric]:.2f})" if "majority" in part else ""
             print(f"{name} {HEADINGS[metric]} {score:.2f}{most}, {part['examples']:,} examples")
+
+
+def write_predictions(task: "GlueTask", predictions: Sequence[float], path: Path) -> None:
+    """The file that GLUE's site takes: a header, then the number of each example and its label or score."""
+    from fairseq_diverse.preparation.glue import HIGHEST
+
+    if task.regression:
+        shown = [f"{min(max(value, 0.0), 1.0) * HIGHEST:.3f}" for value in predictions]
+    else:
+        shown = [task.labels[int(number)] for number in predictions]
+    with atomic_write(path) as f:
+        f.write("index\tprediction\n")
+        f.writelines(f"{number}\t{label}\n" for number, label in enumerate(shown))
 
 
 def _warn_of_other_task(checkpoint: str, data: str, task: str) -> None:

@@ -39,14 +39,15 @@ EXAMPLE = "fairseq-diverse heads --checkpoint average.pt --data data/multi30k_en
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="the model to measure")
-    parser.add_argument("--data", required=True, type=Path, help="binarized data that it was trained on")
-    parser.add_argument("--split", default="valid", help="split to measure on (default: valid)")
-    parser.add_argument("--gate", help="threshold: dynamic or a number in (0, 1] (default: the model's, else dynamic)")
-    parser.add_argument("--sentences", type=int, metavar="N", help="only the first N sentences (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the JSON to FILE")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"also draw a heat map; {FORMATS_TEXT}")
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="FILE", help="the model to measure")
+    add("--data", required=True, type=Path, help="binarized data that it was trained on")
+    add("--split", default="valid", help="split to measure on (default: valid)")
+    add("--gate", help="threshold: dynamic or a number in (0, 1] (default: the model's, else dynamic)")
+    add("--sentences", type=int, metavar="N", help="only the first N sentences (default: all)")
+    add("--json", action="store_true", help="print JSON")
+    add("--save", type=Path, metavar="FILE", help="also write the JSON to FILE")
+    add("--out", type=Path, metavar="FILE", help=f"also draw a heat map; {FORMATS_TEXT}")
 
 
 def main(args: argparse.Namespace) -> None:

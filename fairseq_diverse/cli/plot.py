@@ -61,10 +61,11 @@ def add_head_map(kinds: Any) -> argparse.ArgumentParser:
         epilog="example: fairseq-diverse plot head-map baseline=base.pt disagreement=dis.pt --data data/multi30k_en_de "
         "--out heads.png",
     )
-    parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a model and its name in the picture")
-    parser.add_argument("--data", required=True, help="binarized data that they were trained on")
-    parser.add_argument("--split", default="valid", help="split to average over (default: valid)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of t-SNE (default: 1)")
+    add = parser.add_argument
+    add("checkpoints", nargs="+", metavar="NAME=CHECKPOINT", help="a model and its name in the picture")
+    add("--data", required=True, help="binarized data that they were trained on")
+    add("--split", default="valid", help="split to average over (default: valid)")
+    add("--seed", type=int, default=1, help="seed of t-SNE (default: 1)")
     parser.set_defaults(read_paths=("checkpoints", "data"))
     return parser
 
@@ -140,14 +141,11 @@ def add_rows(kinds: Any) -> argparse.ArgumentParser:
     add_source_arguments(parser)
     add_comparison_arguments(parser)
     parser.set_defaults(finished=False)
-    parser.add_argument(
-        "--x", metavar="FLAG", help="the flag, then flags that change with it, comma-separated (default: the table's)"
-    )
-    parser.add_argument(
-        "--by", metavar="PROPERTY", help="draw differences in NLL by length, rare-words, attachment or verb-final"
-    )
-    parser.add_argument("--verdict", action="store_true", help="draw differences in NLL and BLEU to the baseline")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--x", metavar="FLAG", help="the flag, then flags that change with it, comma-separated (default: the table's)")
+    add("--by", metavar="PROPERTY", help="draw differences in NLL by length, rare-words, attachment or verb-final")
+    add("--verdict", action="store_true", help="draw differences in NLL and BLEU to the baseline")
+    add(
         "--metrics",
         default="bleu,nll",
         metavar="LIST",

@@ -44,21 +44,20 @@ def add_parser(kinds: Any) -> argparse.ArgumentParser:
         epilog=f"example:\n  {EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--path", required=True, nargs="+", metavar="CHECKPOINT", help="one checkpoint, or several as NAME=CHECKPOINT"
-    )
-    parser.add_argument("--data", required=True, help="prepared data set that it was trained on")
+    add = parser.add_argument
+    add("--path", required=True, nargs="+", metavar="CHECKPOINT", help="one checkpoint, or several as NAME=CHECKPOINT")
+    add("--data", required=True, help="prepared data set that it was trained on")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--source", metavar="TEXT", help="raw source sentence")
     source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's --split, with its trees")
-    parser.add_argument("--split", help="split that --sentence counts in (default: test)")
-    parser.add_argument(
+    add("--split", help="split that --sentence counts in (default: test)")
+    add(
         "--target",
         metavar="TEXT",
         help="raw target sentence (default: the model's translation, up to 10 plus twice the source's subwords; for "
         "several checkpoints the reference)",
     )
-    parser.add_argument(
+    add(
         "--component",
         choices=("encoder", "decoder", "cross"),
         default="encoder",
@@ -67,8 +66,8 @@ def add_parser(kinds: Any) -> argparse.ArgumentParser:
     layer = parser.add_mutually_exclusive_group(required=True)
     layer.add_argument("--layer", type=int, help="one layer, counted from 1 at the bottom")
     layer.add_argument("--layers", metavar="all|1-3|1,4", help="several layers, one row of panels each")
-    parser.add_argument("--heads", metavar="1,2", help="only these heads, counted from 1 (default: all)")
-    parser.add_argument("--subwords", action="store_true", help="rows and columns are subwords, not words")
+    add("--heads", metavar="1,2", help="only these heads, counted from 1 (default: all)")
+    add("--subwords", action="store_true", help="rows and columns are subwords, not words")
     parser.set_defaults(read_paths=("path", "data"))
     return parser
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_diverse import __version__
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, rewrite_blocks
@@ -37,40 +38,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser, nargs="?")
     add_source_arguments(parser)
     add_comparison_arguments(parser)
-    parser.add_argument(
-        "--finished", action="store_true", help="only rows with a finished run; a note names the others"
-    )
-    parser.add_argument(
-        "--verdict", action="store_true", help="for each row: whether it helps, how certain that is, and its cost"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--finished", action="store_true", help="only rows with a finished run; a note names the others")
+    add("--verdict", action="store_true", help="for each row: whether it helps, how certain that is, and its cost")
+    add(
         "--by",
         metavar="PROPERTY",
         help="NLL by groups of test sentences: length, rare-words, attachment (of prepositional phrases) or verb-final "
         "(clauses); several comma-separated",
     )
-    parser.add_argument(
-        "--heads", action="store_true", help="how different each row's heads are, as measured by `run --heads`"
-    )
-    parser.add_argument(
+    add("--heads", action="store_true", help="how different each row's heads are, as measured by `run --heads`")
+    add(
         "--translations",
         type=int,
         metavar="N",
         help="also each row's translations of N sentences, evenly spread over the test set (default: 0; HTML: 20)",
     )
-    parser.add_argument(
+    add(
         "--format",
         choices=("text", "markdown", "latex", "csv", "json", "html"),
         default="text",
         help="output format (default: text)",
     )
-    parser.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named by their headings")
-    parser.add_argument("--no-notes", action="store_true", help="leave out the notes below the tables")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file instead of printing")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="copy the runs' summaries there, for --results")
-    parser.add_argument(
-        "--refresh", type=Path, nargs="+", metavar="FILE", help="renew the tables of Markdown files, instead of TABLE"
-    )
+    add("--columns", metavar="A,B", help="only these columns, in this order, named by their headings")
+    add("--no-notes", action="store_true", help="leave out the notes below the tables")
+    add("--out", type=Path, metavar="FILE", help="write to this file instead of printing")
+    add("--save", type=Path, metavar="DIR", help="copy the runs' summaries there, for --results")
+    add("--refresh", type=Path, nargs="+", metavar="FILE", help="renew the tables of Markdown files, instead of TABLE")
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,14 +76,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Which rows are compared with which, and on what."""
-    parser.add_argument("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
-    parser.add_argument(
-        "--without", metavar="a,b", help="neither show nor test these rows (rows left out by --rows are still tested)"
-    )
-    parser.add_argument(
-        "--best", action="store_true", help="of each grid only the row with the lowest NLL at its last validation"
-    )
-    parser.add_argument("--test", metavar="NAME", help="only this test set")
+    add = parser.add_argument
+    add("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
+    add("--without", metavar="a,b", help="neither show nor test these rows (rows left out by --rows are still tested)")
+    add("--best", action="store_true", help="of each grid only the row with the lowest NLL at its last validation")
+    add("--test", metavar="NAME", help="only this test set")
 
 
 def source_of(args: argparse.Namespace) -> "Source":
@@ -187,7 +178,7 @@ def _written(
     if args.format == "html":
         from fairseq_diverse.reports.page_contents import page
 
-        return page(selection, report, count, args.out.resolve().parent if args.out else Path.cwd())
+        return page(selection, report, count, args.out.resolve().parent if args.out else Path.cwd(), __version__)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
     written = [write(*block).rstrip("\n") for block in report.blocks]
     if sentences:

@@ -39,9 +39,6 @@ def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]
         lengths: number of operators of each accuracy.
         found: model -> accuracies.
         trained: largest number of operators in training; drawn as a line.
-
-    Raises:
-        UserError: matplotlib is not installed.
     """
     figure = new_figure(5, 3.6)
     axis = figure.subplots()

@@ -1,6 +1,8 @@
 """The metrics of GLUE (Wang et al., 2018), times 100."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,3 +41,18 @@ def glue_scores(names: Sequence[str], predictions: Sequence[float], targets: Seq
         "spearman": lambda: 0.0 if constant else stats.spearmanr(predictions, targets).statistic,
     }
     return {name: 100 * float(formulas[name]()) for name in names}
+
+
+def dev_scores(
+    names: Sequence[str], predictions: Sequence[float], targets: Sequence[float], classes: bool
+) -> dict[str, Any]:
+    """``examples``, ``metrics``, and of ``classes`` ``majority``: of always predicting the most frequent label.
+
+    Raises:
+        ValueError: as `glue_scores`.
+    """
+    found: dict[str, Any] = {"examples": len(targets), "metrics": glue_scores(names, predictions, targets)}
+    if classes:
+        ((label, _),) = Counter(targets).most_common(1)
+        found["majority"] = glue_scores(names, [label] * len(targets), targets)
+    return found

@@ -148,11 +148,7 @@ def group_notes(lines: Sequence[Line], by: str, records: Mapping[str, tuple[Reco
 
 
 def draw_groups(lines: Sequence[Line], title: str) -> "Figure":
-    """Δ NLL a word of every row with its 95% interval over seeds, a panel a group; rows of one seed have no interval.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
+    """Δ NLL a word of every row with its 95% interval over seeds, a panel a group; rows of one seed have none."""
     compared = [line for line in lines if line.differences]
     sentences = {line.facts["group"]: line.facts["sentences"] for line in compared}
     rows = list(dict.fromkeys(line.name for line in compared))

@@ -96,9 +96,6 @@ def draw_learning_curves(
     Args:
         smooth: how many logged values of training a mean is of (rounded up to an odd number; 1: none); by default so
             many that about ``POINTS`` independent ones remain of the longest curve.
-
-    Raises:
-        UserError: matplotlib is not installed.
     """
     longest = max((len(one.training.losses) for runs in trainings.values() for one in runs), default=0)
     window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1

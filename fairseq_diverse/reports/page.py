@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_diverse import __version__
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.reports.formats import Block, Cells, one_line
@@ -87,6 +86,7 @@ def render(
     figures: "Mapping[str, Figure]",
     rows: Sequence[RowInfo] = (),
     translations: Sequence[Translations] = (),
+    version: str = "",
     date: datetime.datetime | None = None,
 ) -> str:
     """The page. Names and texts may be hostile: they are escaped, and the page's policy forbids every request and every
@@ -114,7 +114,7 @@ def render(
         places={row.name: number for number, row in enumerate(rows)},
         translations=translations,
         date=date or datetime.datetime.now(datetime.UTC).replace(microsecond=0),
-        version=__version__,
+        version=version,
         style=style,
         script=script,
     )

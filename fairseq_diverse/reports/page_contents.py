@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 Folders = Mapping[str, Mapping[int, Path]]  # of runs, by row and seed
 
 
-def page(selection: Selection, report: Report, count: int, folder: Path) -> str:
+def page(selection: Selection, report: Report, count: int, folder: Path, version: str) -> str:
     """The page.
 
     Args:
         count: of sentences whose translations are shown.
         folder: in which the page will be, for its links.
+        version: of the package.
     """
     source, table = selection.source, selection.table
     done = [] if source.results else [row for row in selection.rows if selection.summaries[row.name]]
@@ -42,7 +43,8 @@ def page(selection: Selection, report: Report, count: int, folder: Path) -> str:
         links = {f"seed {seed}": quote(os.path.relpath(path, folder)) for seed, path in by_seed}
         infos.append(row_info(row, by_name[row.baseline], links))
     tests = list(report.content.get("tests", [report.content["test"]])) if "test" in report.content else []
-    return render(report.blocks, _figures(selection, report, folders), infos, _translations(runs, tests, count))
+    translations = _translations(runs, tests, count)
+    return render(report.blocks, _figures(selection, report, folders), infos, translations, version)
 
 
 def _translations(runs: Sequence[Run], tests: Sequence[str], count: int) -> list[Translations]:

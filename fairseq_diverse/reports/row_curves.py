@@ -72,7 +72,7 @@ def draw_curves(grouped: Sequence[Curve], summaries: Summaries, flag: str, measu
     sentences. Below the panels is said which of both there are. A row that is a level has a pale band instead.
 
     Raises:
-        UserError: matplotlib is not installed, or no row has a finished run.
+        UserError: no row has a finished run.
     """
     drawn = [
         (curve.label, {x: summaries[name] for x, name in curve.points.items() if summaries[name]}) for curve in grouped

@@ -39,9 +39,6 @@ def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) ->
 
     Args:
         items: what a test set has, such as sentences.
-
-    Raises:
-        UserError: matplotlib is not installed.
     """
     compared_measures = [measure for measure in measures if measure.compared]
     main, last = compared_measures[0], compared_measures[-1]
@@ -91,9 +88,6 @@ def _bar_of_difference(line: Line, measure: Measure, items: str) -> _Bar | None:
 def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str) -> "Figure":
     """Differences to the baseline, one line a row, by the measure that decides first: the mean over seeds, its 95%
     interval (Dunnett's, for all rows of a baseline at once; none where nothing can be tested) and a hollow dot a seed.
-
-    Raises:
-        UserError: matplotlib is not installed.
     """
     *others, judge = [measure for measure in measures if measure.compared]
     shown = [line for line in lines if line.differences]

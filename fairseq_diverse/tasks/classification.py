@@ -19,6 +19,7 @@ class ClassificationTask(FairseqTask):
     sequences: int
     classes: int
     dictionary: Dictionary
+    tests: dict[str, str]  # splits on which accuracy is measured, by their names in tables
 
     @property
     def source_dictionary(self) -> Dictionary:

@@ -50,6 +50,7 @@ class LogicalInference(ClassificationTask):
     def __init__(self, cfg: LogicalInferenceConfig, dictionary: Dictionary) -> None:
         super().__init__(cfg)
         self.dictionary = dictionary
+        self.tests = {str(count): f"test{count}" for count in range(1, MOST_OPERATORS + 1)}
 
     @classmethod
     def setup_task(cls, cfg: LogicalInferenceConfig, **unused: Any) -> "LogicalInference":

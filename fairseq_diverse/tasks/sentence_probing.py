@@ -52,6 +52,7 @@ class SentenceProbing(ClassificationTask):
         self.examples = read_probing(Path(cfg.data), str(cfg.probe))
         self.labels = sorted({example.label for example in self.examples["train"]})
         self.classes = len(self.labels)
+        self.tests = {str(cfg.probe): "test"}
         self.preprocessing = None
         if cfg.checkpoint_data:
             try:

@@ -35,7 +35,7 @@ def page(tmp_path_factory):
     ]
     date = datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.UTC)
     wide = [[str(n) for n in range(60)]] * 2
-    text = render([(CELLS, HOSTILE, [HOSTILE]), (wide, "wide", [])], {HOSTILE: figure}, rows, translations, date)
+    text = render([(CELLS, HOSTILE, [HOSTILE]), (wide, "wide", [])], {HOSTILE: figure}, rows, translations, date=date)
     (folder / "page.html").write_text(text)
     page = Page(folder / "page.html", folder / "profile")
     yield page

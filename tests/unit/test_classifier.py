@@ -9,7 +9,8 @@ from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.modules import FairseqDropout
 
-from fairseq_diverse.analysis.accuracy import measure_accuracy
+import fairseq_diverse.models.architectures  # noqa: F401
+from fairseq_diverse.analysis.predictions import classified
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.criterions.classification import Classification, ClassificationWithDisagreement
 from fairseq_diverse.data.classification import ClassificationDataset
@@ -272,9 +273,9 @@ def test_accuracy(task):
             found = [(label + (len(seen) + i == 0)) % 7 for i, label in enumerate(found)]  # the very first is wrong
             return torch.nn.functional.one_hot(torch.tensor(found), 7), {}
 
-    result = measure_accuracy(Oracle(1, 1), task, "test5", 200, lambda count: seen.extend([0] * count))
+    hits = classified(Oracle(1, 1), task, task.tests["5"], 200, lambda count: seen.extend([0] * count))
+    result = Accuracy([*map(dataset.labels.count, range(7))], hits)
     assert len(seen) == len(result.hits) == len(dataset) and result.hits.count("0") == 1
-    assert result.classes == [*map(dataset.labels.count, range(7))]
     assert (result.share, result.largest) == (100 * (1 - 1 / len(dataset)), 100 * max(result.classes) / len(dataset))
     assert pooled([result, Accuracy([1] * 7, "0010100")]) == (
         [count + 1 for count in result.classes], result.hits + "0010100",

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 from scipy.stats import dunnett
 
-from fairseq_diverse.analysis.glue import scores, write_predictions
 from fairseq_diverse.checkpoints.loading import settings_of
-from fairseq_diverse.cli.glue import _warn_of_other_task
+from fairseq_diverse.cli.glue import _warn_of_other_task, write_predictions
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
@@ -19,7 +18,7 @@ from fairseq_diverse.experiments.runs import copies, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
-from fairseq_diverse.metrics.glue import glue_scores
+from fairseq_diverse.metrics.glue import dev_scores, glue_scores
 from fairseq_diverse.preparation.glue import TASKS, read_examples, split_name
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 from fairseq_diverse.preparation.prepare_glue import prepare_glue
@@ -145,8 +144,9 @@ def test_scores_of_equal_predictions_are_numbers():
         ("matthews", "f1", "pearson", "spearman"), 0.0
     )
     assert glue_scores(("pearson", "spearman"), [0, 1, 2], [1, 1, 1]) == {"pearson": 0.0, "spearman": 0.0}
-    assert scores(TASKS["MRPC"], [0] * 4, targets)["majority"] == {"f1": pytest.approx(600 / 7), "accuracy": 75.0}
-    assert "majority" not in scores(TASKS["STS-B"], [0.5, 0.2], [0.1, 0.4])
+    of_classes = dev_scores(("f1", "accuracy"), [0] * 4, targets, classes=True)
+    assert of_classes["majority"] == {"f1": pytest.approx(600 / 7), "accuracy": 75.0}
+    assert "majority" not in dev_scores(("pearson",), [0.5, 0.2], [0.1, 0.4], classes=False)
     for wrong in ([], [float("nan")] * 4):
         with pytest.raises(ValueError, match=r"equal numbers are needed|training has diverged"):
             glue_scores(("accuracy",), wrong, targets)

@@ -1,0 +1,60 @@
+"""What classifiers predict for a split."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fairseq_diverse.host.data import to_device
+
+
+def _batches(model: Any, task: Any, split: str, max_tokens: int) -> Iterator[dict[str, Any]]:
+    """fairseq's samples, every example once, on the model's device; the model is put in evaluation mode."""
+    model.eval()
+    dataset = task.dataset(split)
+    max_tokens = max(max_tokens, max(map(dataset.num_tokens, range(len(dataset)))))
+    device = next(model.parameters()).device
+    for sample in task.get_batch_iterator(dataset, max_tokens=max_tokens).next_epoch_itr(shuffle=False):
+        yield to_device(sample, device.type == "cuda")
+
+
+@torch.no_grad()
+def classified(model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]) -> str:
+    """1 for each example of a split that is classified correctly, else 0.
+
+    Args:
+        task: with the split loaded.
+        max_tokens: per batch; a longer example is a separate batch.
+        done: called with the number of examples after each batch.
+    """
+    hits = ["0"] * len(task.dataset(split))
+    for sample in _batches(model, task, split, max_tokens):
+        logits = model(**sample["net_input"])[0]
+        for i in sample["id"][logits.argmax(-1) == sample["target"]].tolist():
+            hits[i] = "1"
+        done(sample["nsentences"])
+    return "".join(hits)
+
+
+@torch.no_grad()
+def predict(
+    model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]
+) -> tuple[list[float], list[float]]:
+    """The number of the most likely class of every example of a split, or its predicted value, and the targets, which
+    are empty where the split has none; arguments as of `classified`.
+
+    Args:
+        task: fairseq's ``sentence_prediction`` with the split loaded.
+    """
+    examples = len(task.dataset(split))
+    found, targets, labelled = [0.0] * examples, [0.0] * examples, True
+    for sample in _batches(model, task, split, max_tokens):
+        head = task.cfg.classification_head_name
+        logits = model(**sample["net_input"], features_only=True, classification_head_name=head)[0].float()
+        values = logits.view(-1) if task.cfg.regression_target else logits.argmax(-1)
+        labelled = "target" in sample
+        given = sample["target"].view(-1) if labelled else values
+        for i, value, target in zip(sample["id"].tolist(), values.tolist(), given.tolist(), strict=True):
+            found[i], targets[i] = value, target
+        done(len(values))
+    return found, targets if labelled else []
