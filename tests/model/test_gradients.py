@@ -4,14 +4,7 @@ import pytest
 import torch
 
 from fairseq_diverse.models import layers
-from fairseq_diverse.testing import properties
-from tests.cases import ALL_ON, CASES, batch, build_model
-
-
-@pytest.mark.parametrize("disagreement", [False, True], ids=["likelihood", "with disagreement"])
-@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
-def test_every_parameter_and_checkpointing(name, flags, disagreement):
-    properties.gradients(flags, disagreement)
+from tests.cases import batch, build_model
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -40,16 +33,6 @@ def test_offloading_implies_checkpointing(arch, count, monkeypatch):
     assert offloaded == [True] * count
     build_model({"checkpoint_activations": True}, arch)
     assert offloaded[count:] == [False] * count
-
-
-@pytest.mark.parametrize(("name", "flags"), CASES)
-def test_finite_differences(name, flags):
-    properties.gradients_in_float64(flags)
-
-
-@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES])
-def test_layerdrop_runs_with_any_subset_of_layers(name, flags):
-    properties.layerdrop(flags)
 
 
 def test_routed_query_gradients_at_initialisation_are_those_of_the_linear_model():

@@ -4,8 +4,7 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
-from fairseq_diverse.testing import properties
-from tests.cases import CASES, batch, build_model, dictionary
+from tests.cases import batch, build_model, dictionary
 
 VARIANTS = [
     {},
@@ -53,11 +52,6 @@ def test_the_alignment_is_of_the_layer_and_the_heads_that_are_asked_for(alignmen
         for model, flags in ((theirs, alignment), (ours, alignment), (ours, {}))
     )
     assert torch.equal(expected, got) and not torch.equal(got, usual)
-
-
-@pytest.mark.parametrize(("name", "flags"), CASES)
-def test_settings_of_a_mechanism_that_is_off_change_nothing(name, flags):
-    properties.off_is_absent(flags)
 
 
 def test_projections_that_a_mechanism_reshapes_keep_their_quantization_noise():

@@ -9,20 +9,9 @@ from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.mechanisms import interacting
 from fairseq_diverse.attention.request import TERMS, AttentionRequest, Measurement
 from fairseq_diverse.models.attention import StagedAttention
-from fairseq_diverse.testing import properties
-from tests.cases import ALL_ON, CASES, batch, build_model
+from tests.cases import CASES, batch, build_model
 
 EVERYWHERE = "encoder,decoder,cross"
-
-
-@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
-def test_routes_agree(name, flags):
-    properties.routes_agree(flags)
-
-
-@pytest.mark.parametrize(("name", "flags"), [*CASES, ALL_ON])
-def test_shapes_of_what_the_stages_return(name, flags):
-    properties.shapes(flags)
 
 
 @pytest.mark.parametrize(("name", "flags"), [case for case in CASES if "differential_on" not in case[1]])

@@ -1,0 +1,33 @@
+"""What `check` promises of a mechanism holds for each setting of each one on each component, all together, and none."""
+
+import pytest
+import torch
+
+from fairseq_diverse.attention.registry import MECHANISMS
+from fairseq_diverse.testing import properties
+from tests.cases import ALL_ON, CASES
+
+EVERY = [("off", {}), *CASES, ALL_ON]
+HERE = {  # instead of forty steps; a target's padding is on the right
+    "step by step = full pass, beam 1": lambda flags: properties.step_by_step(flags, beam=1),
+    "step by step = full pass, padded on the right": lambda flags: properties.step_by_step(flags, side="right"),
+    "float32 finite, without maps": lambda flags: properties.half_types(flags, torch.float32),
+    "float32 finite, with maps": lambda flags: properties.half_types(flags, torch.float32, need_weights=True),
+    "float16 finite, without maps": lambda flags: properties.half_types(flags, torch.float16),
+}
+HOLDS = {title: holds for title, holds in properties.PROPERTIES.items() if title != "one graph of torch.compile"} | HERE
+
+
+@pytest.mark.parametrize("title", HOLDS)
+@pytest.mark.parametrize(("name", "flags"), EVERY)
+def test_properties(name, flags, title):
+    if flags or title != "has an effect":
+        HOLDS[title](flags)
+
+
+NEUTRAL = [(name, place) for name, cls in MECHANISMS.items() if cls.neutral is not None for place in cls.components]
+
+
+@pytest.mark.parametrize(("name", "component"), NEUTRAL)
+def test_neutral_settings_equal_the_baseline(name, component):
+    properties.neutral_is_the_baseline(name, component)
