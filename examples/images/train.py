@@ -117,11 +117,14 @@ def main(words: Sequence[str] | None = None) -> None:
     scaler = torch.amp.GradScaler(device.type, enabled=args.amp and device.type == "cuda")
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scaler": scaler}
     state: dict[str, Any] = {"update": 0, "loss": 0.0, "epochs": [], "seconds": 0.0}
+    read = [pictures.digest(), others.digest()]
     if (checkpoint := args.out / "checkpoint.pt").exists():
         saved = load(checkpoint)
         for key, value in settings.items():
             if (before := saved["settings"][key]) != value:
                 raise UserError(f"{checkpoint} was made with {key} {before}, not {value}; give another --out")
+        if saved.get("pictures", read) != read:
+            raise UserError(f"{checkpoint} was made with other pictures than those of {args.data}; give another --out")
         for key, part in parts.items():
             part.load_state_dict(saved[key])
         state = {key: saved[key] for key in state}
@@ -134,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if RANK == 0:
             kept = {key: part.state_dict() for key, part in parts.items()}
             with atomic_write(checkpoint, "wb") as file:
-                torch.save(state | kept | {"settings": settings, "classes": pictures.classes}, file)
+                torch.save(state | kept | {"settings": settings, "classes": pictures.classes, "pictures": read}, file)
 
     for epoch in range(len(state["epochs"]), args.epochs):
         parallel.train()

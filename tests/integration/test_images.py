@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,13 @@ def test_two_updates_then_resumed_equal_one_training(images, pictures, tmp_path)
     assert all(0 <= epoch["top1"] <= epoch["top5"] == 100 for epoch in got["epochs"])
     with pytest.raises(UserError, match=r"checkpoint\.pt was made with seed 1, not 2; give another --out"):
         run(images, pictures, tmp_path / "b", "--seed", "2")
+    others = shutil.copytree(pictures, tmp_path / "others")
+    assert run(images, others, tmp_path / "b")["epochs"] == expected["epochs"]  # the same in another folder
+    Image.new("RGB", (32, 32)).save(others / "train/dark/5.png")
+    with pytest.raises(
+        UserError, match=r"checkpoint\.pt was made with other pictures than those of .*others; give ano"
+    ):
+        run(images, others, tmp_path / "b")
     (tmp_path / "b/checkpoint.pt").write_bytes(b"damaged")
     with pytest.raises(UserError, match="damaged, or not a checkpoint"):
         run(images, pictures, tmp_path / "b")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -742,6 +743,47 @@ def training(table, tmp_path, monkeypatch):
         return run
 
     return make
+
+
+@pytest.mark.parametrize("edited", ["train", "late", "average", "test", "trees", "data"])
+def test_nothing_is_kept_of_a_step_whose_code_or_data_changed(edited, table, prepared, tmp_path, monkeypatch):
+    """A step that may have read others than those that the folder of its run is named by."""
+    code, record = tmp_path / "own/__init__.py", RECORD | {"tests": {"one": "1", "two": "2"}}
+    code.parent.mkdir()
+    code.write_text("first = 1\n")
+    (prepared / "preprocess.json").write_text(json.dumps(record))
+    reads_trees = ("fp16: true", "tests: [two], average: {last: 1, every: 4}, task: translation_with_syntax")
+    row = load_table(table(reads_trees)).rows["second"]
+    (run,) = find_runs([replace(row, user_dir=str(code.parent))], [1], cpu=True)
+    first = run.checkpoints / "checkpoint_1_4.pt"
+    run.checkpoints.mkdir(parents=True)
+    checkpoint(first, 4)
+    os.utime(first, (1, 1))  # of an earlier start
+    (run.directory / "train.log").write_text("before\n")
+
+    def spawn(run, step, command, environment, lock):
+        changes = {"data": (prepared / "preprocess.json", json.dumps(record | {"hash": "x"}))}
+        changes["test"] = prepared / "preprocess.json", json.dumps(record | {"tests": {"one": "1", "two": "x"}})
+        changes["trees"] = prepared / "train.en-de.en.syntax.json", "{}"
+        file, text = changes.get(edited, (code, "second = 1\n"))
+        if step == "train":
+            checkpoint(run.checkpoints / "checkpoint_last.pt", 30)
+            checkpoint(run.checkpoints / "checkpoint_2_30.pt", 30)
+        change = f"printf %s {shlex.quote(text)} > {tmp_path}/new; mv {tmp_path}/new {file}"
+        words = ["true", f"echo '{TRAIN_LOG.splitlines()[1]}'"]
+        if step == ("average" if edited == "average" else "train"):
+            words = [words[1], "sleep 1", change] if edited == "late" else [change, words[1]]
+        return (yield from SPAWN(run, step, ["sh", "-c", "; ".join(words)], {}, lock))
+
+    monkeypatch.setattr(execution, "_spawn", spawn)
+    with pytest.raises(RunFailed, match=r"^(user-dir|two|trees|data) changed while it worked; start again for a run"):
+        for _ in execution.execute(run, {}):
+            time.sleep(0.05)
+    kept = ["train"] if edited in ("late", "average") else []
+    assert [step for step in read_state(run) if step != "starts"] == kept and summary_of(run) is None
+    names = {path.name for path in run.checkpoints.iterdir()}
+    assert names == ({first.name, "checkpoint_2_30.pt", "checkpoint_last.pt"} if kept else {first.name})
+    assert ((run.directory / "train.log").read_text() == "before\n") == (not kept)
 
 
 def test_training_that_ends_early_without_a_flag_fails(training):

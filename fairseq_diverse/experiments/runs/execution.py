@@ -12,11 +12,13 @@ from subprocess import DEVNULL, STDOUT, Popen
 
 from fairseq_diverse.checkpoints.averaging import drop_worse
 from fairseq_diverse.experiments import logs
+from fairseq_diverse.experiments.inputs import differing
 from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.records import write_json
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import without_other_nodes
+from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, summary_of, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.runs.summary import complete, summarize
@@ -26,6 +28,10 @@ from fairseq_diverse.support.processes import die_with_parent, locked
 
 class RunFailed(Exception):
     """A step that ended badly; the message names its log and holds the log's last lines."""
+
+
+class InputChanged(RunFailed):
+    """What a run reads is no longer what it was found with; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
         environment: variables that the steps' programs get besides the inherited ones.
 
     Raises:
-        RunFailed: a step's program failed.
+        RunFailed: a step's program failed, or code, files or data were changed meanwhile (`InputChanged`): nothing is
+            kept of a step that may have read others than those that the run's folder is named by.
         Busy: another process holds this run.
     """
     with locked(run.directory) as lock:
@@ -64,6 +71,7 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
             with atomic_write(run.directory / "commands.sh") as f:
                 f.writelines(line + "\n" for line in lines_of(run, state, environment).values())
             yield Progress(step)
+            refuse_changed(run)
             command = steps_of(run, state)[step]
             if step == "train":
                 yield from _train(run, command, environment, lock)
@@ -72,19 +80,39 @@ def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
         yield Progress("score")
         state = read_state(run)
         # a run that another table finished has what all tables share
-        write_json(run.directory / "summary.json", complete(run, state, summary_of(run) or summarize(run, state)))
+        summary = complete(run, state, summary_of(run) or summarize(run, state))
+        refuse_changed(run)
+        write_json(run.directory / "summary.json", summary)
         for path in (*run.checkpoints.glob("*.pt"), run.directory / "error.log"):
             if path != run.checkpoint:
                 path.unlink(missing_ok=True)
 
 
+def refuse_changed(run: Run) -> None:
+    """Raise `InputChanged` where its row means another run by now, or data that it is evaluated on are others."""
+    try:
+        (now,) = find_runs([run.row], [run.seed], cpu=run.cpu)
+    except ValueError as error:
+        raise InputChanged(f"while it worked: {error}") from None
+    tests = (name for name in run.further if now.data.tests.get(name) != run.data.tests[name])
+    what = differing(run.read, now.read) or next(tests, "") or "data" * (now.data.hash != run.data.hash)
+    if what or now.key != run.key:
+        raise InputChanged(f"{what or 'trees'} changed while it worked; start again for a run of what is there now")
+
+
 def _train(run: Run, command: list[str], environment: dict[str, str], lock: int) -> Iterator[Progress]:
-    peak = None
+    peak, log = None, run.directory / "train.log"
     if (updates := repair_last_checkpoint(run.checkpoints)) < run.row.max_update:
         _record_start(run, environment)
-        peak = yield from _spawn(run, "train", command, environment, lock)
+        before, logged = _written(run.checkpoints), log.stat().st_size if log.exists() else 0
+        try:
+            peak = yield from _spawn(run, "train", command, environment, lock)
+        except InputChanged:
+            for path, _ in _written(run.checkpoints) - before:
+                path.unlink()
+            os.truncate(log, logged)
+            raise
         updates = repair_last_checkpoint(run.checkpoints)
-    log = run.directory / "train.log"
     if updates == 0 or (updates < run.row.max_update and not run.row.ends_early):
         raise RunFailed(f"train ended after {updates} of {run.row.max_update} updates; see {log}")
     if not any(run.checkpoints.glob(f"checkpoint_*_{updates}.pt")):
@@ -94,11 +122,18 @@ def _train(run: Run, command: list[str], environment: dict[str, str], lock: int)
     write_state(run, read_state(run) | {"train": measured})
 
 
+def _written(folder: Path) -> set[tuple[Path, int]]:
+    """The checkpoints in a folder, and when each was written."""
+    return {(path, path.stat().st_mtime_ns) for path in folder.glob("*.pt*")}
+
+
 def _evaluate(run: Run, step: str, command: list[str], environment: dict[str, str], lock: int) -> Iterator[Progress]:
     _record_start(run, environment)
     peak = yield from _spawn(run, step, command, environment, lock)
     measured = logs.measure(step, run.directory / f"{step}.log") | {"peak_memory": peak}
-    write_state(run, read_state(run) | {step: measured | kind_of(run.row).measure(run, step)})
+    measured |= kind_of(run.row).measure(run, step)
+    refuse_changed(run)
+    write_state(run, read_state(run) | {step: measured})
 
 
 def _record_start(run: Run, environment: dict[str, str]) -> None:
@@ -111,8 +146,12 @@ def _record_start(run: Run, environment: dict[str, str]) -> None:
 def _spawn(
     run: Run, step: str, command: list[str], environment: dict[str, str], lock: int
 ) -> Generator[Progress, None, int]:
-    """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes."""
-    path = run.directory / f"{step}.log"
+    """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes.
+
+    Raises:
+        RunFailed: it failed, or the input of training changed before the first update, when it has read all.
+    """
+    path, reads = run.directory / f"{step}.log", step == "train"
     with open(path, "ab" if step == "train" else "wb") as log:
         follow = logs.Follower(path)
         process = Popen(
@@ -131,7 +170,11 @@ def _spawn(
                 break
             if step == "train" and "best" in run.row.average:
                 drop_worse(run.checkpoints, run.row.average["best"], run.row.average["by"])
-            yield Progress(step, *follow.latest())
+            progress = Progress(step, *follow.latest())
+            if progress.updates and reads:
+                refuse_changed(run)
+                reads = False
+            yield progress
         process.returncode = os.waitstatus_to_exitcode(status)
     finally:
         if process.returncode is None:
@@ -141,6 +184,8 @@ def _spawn(
         if logs.disk_is_full(path):
             raise RunFailed(f"{step}: no space left on device, {path}; make room and start the run again")
         raise RunFailed(f"{step} ended with exit code {process.returncode}; the end of {path}:\n{logs.tail(path)}")
+    if reads:
+        refuse_changed(run)
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
