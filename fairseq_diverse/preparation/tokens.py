@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.subwords import SPACE_MARK, readable
+from fairseq_diverse.preparation.unseen import around
 
 # Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -60,18 +61,19 @@ class Tokens:
         if self.normalizer:
             line = self.normalizer.normalize(line)
         if self.moses:
-            line = self.moses.tokenize(
-                line,
-                aggressive_dash_splits=self.steps["aggressive-dashes"],
-                escape=self.steps["escape"],
-                return_str=True,
-            )
+            line = around(self._split, line)
+            line = self.moses.escape_xml(line) if self.steps["escape"] else line
         elif self.steps["tokenizer"] == "jieba":
-            line = " ".join(_jieba().cut(line))
+            line = around(lambda text: " ".join(_jieba().cut(text)), line)
         line = " ".join(line.split())  # fairseq splits words at any Unicode space
         if self.steps["lowercase"]:
             line = line.lower()
         return self.truecase(line) if self.truecaser else line
+
+    def _split(self, line: str) -> str:
+        assert self.moses is not None
+        dashes = self.steps["aggressive-dashes"]
+        return self.moses.tokenize(line, aggressive_dash_splits=dashes, escape=False, return_str=True)
 
     def truecase(self, line: str) -> str:
         assert self.truecaser is not None
@@ -82,14 +84,17 @@ class Tokens:
         if self.steps["truecase"]:
             line = self.detruecaser.detruecase(line, return_str=True)
         if self.moses:
-            words = line.split()
-            if self.detokenizer.lang == "cs" and words:
-                # sacremoses takes the last two words for those before a number, and cannot join "e' - mail"
-                words = [*CZECH_DASH.sub(r"\1\2", line).split(), END]
-            return self.detokenizer.detokenize(words, unescape=self.steps["escape"]).removesuffix(END).rstrip()
+            return around(self._join, self.detokenizer.unescape_xml(line) if self.steps["escape"] else line)
         if self.steps["tokenizer"] == "jieba":  # spaces are kept only between words of Latin letters or digits
-            return re.sub(r"(?<![!-~]) | (?![!-~])", "", line)
+            return around(lambda text: re.sub(r"(?<![!-~]) | (?![!-~])", "", text), line)
         return line
+
+    def _join(self, line: str) -> str:
+        words = line.split()
+        if self.detokenizer.lang == "cs" and words:
+            # sacremoses takes the last two words for those before a number, and cannot join "e' - mail"
+            words = [*CZECH_DASH.sub(r"\1\2", line).split(), END]
+        return self.detokenizer.detokenize(words, unescape=False).removesuffix(END).rstrip()
 
 
 def _jieba() -> Any:

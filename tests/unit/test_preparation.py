@@ -1,4 +1,5 @@
 """Configuration, cleaning, tokens, subwords and the record of a prepared data set, without fairseq."""
+# ruff: noqa: RUF001
 
 import json
 import multiprocessing
@@ -22,6 +23,7 @@ from fairseq_diverse.preparation.subwords import Subwords, count_subwords
 from fairseq_diverse.preparation.subwords import learn as learn_from
 from fairseq_diverse.preparation.tokenizing import _within, tokenize
 from fairseq_diverse.preparation.tokens import Tokens, clean
+from fairseq_diverse.preparation.unseen import pattern
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.parallel import parallel_map
 from fairseq_diverse.support.paths import config_names, config_path
@@ -116,6 +118,36 @@ def test_other_characters_do_not_change():
 def test_letters_with_their_accents_behind_them_are_one_word():
     line = "Un café à côté ."
     assert tokens().tokenize(unicodedata.normalize("NFD", line)) == clean(unicodedata.normalize("NFD", line))[0] == line
+
+
+UNSEEN = {
+    "stress and tones": ("Э́то о́чень ста́рый ẹ́ Ọ̀rẹ́.", ["Э́то", "о́чень", "ста́рый", "ẹ́", "Ọ̀rẹ́", "."]),
+    "Persian": ("می\u200cخواهم بروم.", ["می\u200cخواهم", "بروم", "."]),
+    "Sinhala": ("ශ්\u200dරී ලංකා", ["ශ්\u200dරී", "ලංකා"]),
+    "emoji": ("👩\u200d👩\u200d👧 👍🏽 ❤\ufe0f\u200d🔥 🇩🇪 1\ufe0f\u20e3!",
+              ["👩\u200d👩\u200d👧", "👍🏽", "❤\ufe0f\u200d🔥", "🇩🇪", "1\ufe0f\u20e3", "!"]),
+    "soft hyphen": ("Dampf\xadschiff\xad, U.S.\xad", ["Dampf\xadschiff\xad", ",", "U.S.\xad"]),
+    "zero-width spaces": ("(\u200bone\u200b, two.\u200b)", ["(\u200b", "one\u200b", ",", "two", ".\u200b", ")"]),
+    "byte order mark": ("\ufeffone \ufefftwo", ["\ufeffone", "\ufefftwo"]),
+    "directions": ("\u202bשלום\u202c.", ["\u202bשלום\u202c", "."]),
+    "Thai": ("ผู้หญิง สวัสดี", ["ผู้หญิง", "สวัสดี"]),
+    "Khmer": ("ខ្ញុំ\u200bស្រលាញ់", ["ខ្ញុំ\u200bស្រលាញ់"]),
+    "Burmese": ("မြန်မာ စာ", ["မြန်မာ", "စာ"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+@pytest.mark.parametrize("options", [{}, {"escape": True, "aggressive_dashes": True}])
+def test_characters_that_are_not_seen_stay_in_their_words(name, options):
+    line, expected = UNSEEN[name]
+    plain = tokens(normalize=False, **options)
+    assert plain.tokenize(line).split() == expected
+    for text in (line, f"3 & 4 (well-known): {line}"):
+        found = plain.tokenize(text)
+        assert all(pattern().sub("", token) for token in found.split())
+        assert plain.detokenize(found) == text
+    assert plain.tokenize("\u200b a \u0301 b \u200b") == "\u200ba \u0301b\u200b"  # by themselves: with the next word
+    assert plain.tokenize("\u200b") == "\u200b"
 
 
 @pytest.mark.parametrize("code", ["fr_FR", "fr_XX", "FR", "fr_Latn"])
