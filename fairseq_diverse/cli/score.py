@@ -56,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--system", nargs="+", metavar="NAME=FILE,FILE,...", help="systems to score, one file per seed"
     )
     add = parser.add_argument
-    add("--ref", type=Path, required=True, metavar="FILE", help="references, raw text")
+    add(
+        "--ref", type=Path, nargs="+", required=True, metavar="FILE", help="references, raw text; several for sacreBLEU"
+    )
     add(
         "--baseline",
         metavar="FILE|NAME",
@@ -118,7 +120,12 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         counts = {} if seeds else {"resamples": RESAMPLES, "trials": TRIALS, "seed": SEED}
         test = {"test": "welch" if seeds else args.test, "test_metric": tested, **counts}
-        result = {"ref": str(args.ref), **test, "missing": missing, "systems": rows}
+        result = {
+            "ref": str(args.ref[0]) if len(args.ref) == 1 else list(map(str, args.ref)),
+            **test,
+            "missing": missing,
+            "systems": rows,
+        }
         with atomic_write(args.json) as f:
             f.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     return 2 if any(metric in missing for metric in (*METRICS, args.test_metric)) else 0
@@ -148,13 +155,11 @@ def _score(
 ) -> tuple[list[System], dict[str, str]]:
     """The systems, and why a metric is missing, for those that some file could not be scored by."""
     from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
-    from fairseq_diverse.metrics.scores import marks, read_translations
+    from fairseq_diverse.metrics.scores import composed, read_translations
     from fairseq_diverse.preparation.pipeline import entry, lowercased, read_record
     from fairseq_diverse.support.files import read_lines
 
-    references = read_lines(args.ref)
-    if not references:
-        raise ValueError(f"{args.ref}: empty file")
+    references = {path: _references(path) for path in args.ref}
     side, language = "target", args.language or ""
     if args.data:
         record = read_record(args.data)
@@ -162,31 +167,35 @@ def _score(
         language = language or target
         if language != target and language == entry(args.data, record, "source"):  # the model's direction is the other
             side = "source"
+    translations = {path: read_translations(path, args.data, side) for paths in files.values() for path in paths}
+    first, *others = references
+    for path, lines in [*((path, references[path]) for path in others), *translations.items()]:
+        if len(lines) != len(references[first]):
+            raise ValueError(
+                f"{path}: {len(lines)} sentences, but {first} has {len(references[first])}; is it all of that test set?"
+            )
+        _warn_of_forms((path, lines), (first, references[first]))
+    changed = 0
+    for side_files in (references, translations):
+        for path, lines in side_files.items():
+            side_files[path], count = composed(lines)
+            changed += count
+            if count:
+                print(
+                    f"{path}: letters and accents of {count} lines are composed (NFC) before scoring", file=sys.stderr
+                )
     texts = Texts(
         [],
-        references,
-        language,
+        references[first],
+        _language(first, references[first], language),
         read_lines(args.source) if args.source else None,
         args.yisi_model,
         args.yisi_layer,
         args.comet_model,
         args.lowercase or bool(args.data and lowercased(args.data, side)),
+        [references[path] for path in others],
+        bool(changed),
     )
-    translations = {path: read_translations(path, args.data, side) for paths in files.values() for path in paths}
-    of_references = marks(references)
-    for path, lines in translations.items():
-        if len(lines) != len(references):
-            raise ValueError(
-                f"{path}: {len(lines)} sentences, but {args.ref} has {len(references)}; is it all of that test set?"
-            )
-        of_lines = marks(lines)
-        for file, other, left in (
-            (path, args.ref, of_lines - of_references),
-            (args.ref, path, of_references - of_lines),
-        ):
-            if left:
-                has = " and ".join(sorted(left))
-                print(f"warning: {file}: has {has}, unlike {other}; give raw text for both", file=sys.stderr)
     systems = [System(name, paths, {metric: [] for metric in metrics}) for name, paths in files.items()]
     missing: dict[str, str] = {}
     for system in systems:
@@ -199,6 +208,54 @@ def _score(
                 except ValueError as error:
                     missing[metric] = str(error).splitlines()[0]
     return systems, missing
+
+
+def _references(path: Path) -> list[str]:
+    """The lines of a file of references."""
+    from fairseq_diverse.metrics.scores import in_columns
+    from fairseq_diverse.support.files import read_lines
+
+    lines = read_lines(path)
+    if not lines:
+        raise ValueError(f"{path}: empty file")
+    if in_columns(lines):
+        raise ValueError(f"{path}: columns, with a tab in every line; give each reference as a file, --ref A B")
+    if count := sum("\t" in line for line in lines):
+        print(f"warning: {path}: tabs in {count} lines are read as spaces; are they columns?", file=sys.stderr)
+    return lines
+
+
+def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
+    """Warn of two files of which one has subwords, tokens or characters that no eye sees, and the other has not."""
+    from fairseq_diverse.metrics.scores import marks, unseen
+
+    for (file, lines), (other, others) in (both, reversed(both)):
+        if left := marks(lines) - marks(others):
+            has = " and ".join(sorted(left))
+            print(f"warning: {file}: has {has}, unlike {other}; give raw text for both", file=sys.stderr)
+        if hidden := unseen(lines, others):
+            named = ", ".join(f"U+{ord(letter):04X} in {count} lines" for letter, count in hidden.items())
+            print(f"warning: {file}: has characters that no eye sees, unlike {other}: {named}", file=sys.stderr)
+
+
+def _language(path: Path, references: list[str], given: str) -> str:
+    """The language that is given, or that the letters of the references show where BLEU needs to know it."""
+    from fairseq_diverse.metrics.scores import language_by_script, sacrebleu_metric
+    from fairseq_diverse.support.languages import TOKENIZERS
+
+    language, why = language_by_script(references), "sacreBLEU has no tokenizer for it"
+    if not language or (given and language in TOKENIZERS):
+        return given
+    if language in TOKENIZERS:
+        try:
+            sacrebleu_metric("bleu", language)
+            print(f"{path}: taken for {language} by its letters; --language CODE names another", file=sys.stderr)
+            return language
+        except ValueError as error:
+            why = str(error)
+    text = "all scores but chrF compare whole phrases, not words"
+    print(f"warning: {path}: in {language} by its letters ({why}): {text}", file=sys.stderr)
+    return given
 
 
 def _tested(asked: str | None, metrics: list[str], systems: list[System], seeds: bool) -> str | None:

@@ -61,11 +61,6 @@ def main(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1 is needed")
     if args.nbest > args.beam:
         raise ValueError(f"--nbest {args.nbest}: at most the beam, {args.beam}")
-    for name, low, high in (("max_len_a", 0, 1e6), ("max_len_b", 0, 1e9), ("lenpen", -100, 100)):
-        if not low <= getattr(args, name) <= high:  # nor what is not a number
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: from {low} to {high:,.0f}")
-    if args.max_len_a + args.max_len_b < 1:
-        raise ValueError(f"--max-len-a {args.max_len_a} --max-len-b {args.max_len_b}: together at least 1 is needed")
     if args.input and args.out and Path(args.input).resolve() == Path(args.out).resolve():
         raise ValueError(f"--out {args.out}: is --input; name another file")
     from tqdm import tqdm

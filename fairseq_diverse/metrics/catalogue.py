@@ -13,7 +13,7 @@ from fairseq_diverse.metrics.scores import METRICS, Result, sacrebleu_result
 class Texts:
     """What metrics read: raw text, one sentence an item, and the settings that only some need.
 
-    ``lowercase``: both sides are lower-cased.
+    ``others``: further references; ``lowercase``: all sides are lower-cased; ``composed``: `composed` changed some.
     """
 
     hypotheses: Sequence[str]
@@ -24,11 +24,13 @@ class Texts:
     yisi_layer: int = -1
     comet_model: str | None = None
     lowercase: bool = False
+    others: Sequence[Sequence[str]] = ()
+    composed: bool = False
 
     def __post_init__(self) -> None:
         if self.lowercase:
-            self.hypotheses, self.references = (
-                [s.lower() for s in side] for side in (self.hypotheses, self.references)
+            self.hypotheses, self.references, *self.others = (
+                [s.lower() for s in side] for side in (self.hypotheses, self.references, *self.others)
             )
 
     @cached_property
@@ -47,15 +49,22 @@ class Metric:
     heading: str
     formula: Callable[[Texts], Result]
     digits: int = 2
+    several: bool = False  # whether it takes several references
 
     def compute(self, texts: Texts) -> Result:
+        if texts.others and not self.several:
+            raise ValueError("compares with one reference; give one --ref")
         result = self.formula(texts)
         unsaid = texts.lowercase and "case:lc" not in result.signature
-        return replace(result, signature=f"{result.signature}|lower-cased") if unsaid else result
+        notes = "|lower-cased" * unsaid + "|NFC" * texts.composed
+        return replace(result, signature=result.signature + notes) if notes else result
 
 
 def _sacrebleu(name: str) -> Metric:
-    return Metric(METRICS[name], lambda t: sacrebleu_result(name, t.hypotheses, t.references, t.language, t.lowercase))
+    def compute(t: Texts) -> Result:
+        return sacrebleu_result(name, t.hypotheses, t.references, t.language, t.lowercase, t.others)
+
+    return Metric(METRICS[name], compute, several=True)
 
 
 def _tokenized(heading: str, compute: Callable[..., Result], **options: bool) -> Metric:

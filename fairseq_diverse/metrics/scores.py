@@ -1,6 +1,8 @@
 """Read translations from text or from the output of fairseq-generate, and score them with sacreBLEU."""
 
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +17,20 @@ from fairseq_diverse.support.languages import TOKENIZERS, base_language
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 # A line of fairseq-generate, perhaps after a progress bar: S-7 <tab> source, H-7 or D-7 <tab> score <tab> hypothesis
 GENERATED = re.compile(r"(?:^|[^\w-])([SHD])-(\d+)\t([^\t]*)(?:\t(.*))?$")
+SCRIPTS = {  # letters of languages whose words 13a does not find
+    "ja": re.compile("[\u3040-\u30ff\uff66-\uff9f]"),
+    "zh": re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"),
+    "ko": re.compile("[\u1100-\u11ff\uac00-\ud7af]"),
+    "th": re.compile("[\u0e00-\u0e7f]"),
+    "lo": re.compile("[\u0e80-\u0eff]"),
+    "my": re.compile("[\u1000-\u109f]"),
+    "km": re.compile("[\u1780-\u17ff]"),
+}
+# Characters without a shape, and those that are drawn as others are: hyphens, ligatures, forms of Arabic letters
+UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
+    "\u2010\u2011\ufb00-\ufb06\ufb50-\ufdff\ufe70-\ufefc]"
+)
 COLUMNS = re.compile(r"(?:D-)?\d+\t-?[\d.]+(?:e-?\d+)?\t")  # its D lines without the others, or translate --scores
 
 
@@ -88,15 +104,20 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
 
 
 def sacrebleu_result(
-    name: str, hypotheses: Sequence[str], references: Sequence[str], language: str, lowercase: bool = False
+    name: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    language: str,
+    lowercase: bool = False,
+    others: Sequence[Sequence[str]] = (),
 ) -> Result:
-    """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`."""
-    return result_by(sacrebleu_metric(name, language, lowercase), hypotheses, references)
+    """``bleu``, ``chrf`` or ``ter`` by itself; arguments and errors as for `score`; ``others``: further references."""
+    return result_by(sacrebleu_metric(name, language, lowercase), hypotheses, references, *others)
 
 
-def result_by(metric: Any, hypotheses: Sequence[str], references: Sequence[str], note: str = "") -> Result:
+def result_by(metric: Any, hypotheses: Sequence[str], *references: Sequence[str], note: str = "") -> Result:
     """The score by a metric of sacreBLEU's; ``note`` ends its signature."""
-    statistics = metric._extract_corpus_statistics(list(hypotheses), [list(references)])
+    statistics = metric._extract_corpus_statistics(list(hypotheses), list(map(list, references)))
     signature = f"{metric.get_signature()}{note}"  # complete once there were references
     return Result.of(statistics, lambda sums: float(metric._compute_score_from_stats(list(sums)).score), signature)
 
@@ -141,13 +162,17 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
                 f"{path}: lines with a number and a score, not text; give the whole output of fairseq-generate, or the "
                 "last column, in the order of the references"
             )
+        if in_columns(lines):
+            raise ValueError(f"{path}: columns, with a tab in every line; give the one with the translations")
         return lines
-    tokens, text = _parse_generation(path, lines)
+    best = _best_lines(path, lines)
+    tokens = _complete(path, best, "H")
     if data is not None:
         from fairseq_diverse.preparation import Preprocessing
 
         prepared = Preprocessing.load(data)
         return [prepared.decode(line, side) for line in tokens]
+    text = _complete(path, best, "D") if best["D"] else tokens  # none in logs of old versions, or by grep ^H
     if tokens == text:
         raise ValueError(
             f"{path}: output of fairseq-generate, in tokens; give --data DIR, the prepared data, to undo them; for "
@@ -168,8 +193,36 @@ def marks(lines: Sequence[str]) -> set[str]:
     return found
 
 
-def _parse_generation(path: str | Path, lines: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The best of the ``H-`` lines of each sentence, and the same of the ``D-`` lines."""
+def in_columns(lines: Sequence[str]) -> bool:
+    """Whether every line with text has a tab."""
+    return all("\t" in line for line in lines if line.strip())
+
+
+def composed(lines: Sequence[str]) -> tuple[list[str], int]:
+    """The lines with a letter and its accents as one character where there is one (NFC), and how many lines changed."""
+    shown = [unicodedata.normalize("NFC", line) for line in lines]
+    return shown, sum(map(str.__ne__, lines, shown))
+
+
+def unseen(lines: Sequence[str], others: Sequence[str]) -> dict[str, int]:
+    """Characters that no eye tells from others, or from nothing, and the number of lines with them, where the others
+    have them in less than half as many lines."""
+    here, there = (Counter(letter for line in side for letter in set(UNSEEN.findall(line))) for side in (lines, others))
+    return {letter: count for letter, count in here.items() if count > 2 * there[letter]}
+
+
+def language_by_script(lines: Sequence[str]) -> str:
+    """The code of the language of ``SCRIPTS`` that most letters are of; empty where there is none."""
+    text = "".join(lines)
+    counts = {language: len(script.findall(text)) for language, script in SCRIPTS.items()}
+    if 10 * counts["ja"] > counts["zh"]:  # Japanese has Chinese characters, too
+        counts["ja"] += counts["zh"]
+    language = max(counts, key=counts.__getitem__)
+    return language if 2 * counts[language] > sum(map(str.isalpha, text)) else ""
+
+
+def _best_lines(path: str | Path, lines: Iterable[str]) -> dict[str, dict[int, tuple[float, str]]]:
+    """The best of the ``H-`` lines of each sentence and its score, and the same of the ``D-`` lines."""
     best: dict[str, dict[int, tuple[float, str]]] = {"H": {}, "D": {}}
     sources = set()
     for line in lines:
@@ -184,12 +237,15 @@ def _parse_generation(path: str | Path, lines: Iterable[str]) -> tuple[list[str]
             sources.add(number)
         elif number not in best[kind] or float(match[3]) > best[kind][number][0]:
             best[kind][number] = (float(match[3]), match[4] or "")
-    for kind in best:
-        if missing := sorted(set(range(max(best["H"]) + 1)) - set(best[kind])):
-            shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-            raise ValueError(
-                f"{path}: {len(missing)} sentences have no {kind}- line ({shown}); translate all of them, with "
-                "--required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
-            )
-    tokens, text = ([found[number][1] for number in sorted(found)] for found in best.values())
-    return tokens, text
+    return best
+
+
+def _complete(path: str | Path, best: dict[str, dict[int, tuple[float, str]]], kind: str) -> list[str]:
+    """The texts of one kind of lines, in the order of the sentences."""
+    if missing := sorted(set(range(max(best["H"]) + 1)) - set(best[kind])):
+        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(
+            f"{path}: {len(missing)} sentences have no {kind}- line ({shown}); translate all of them, with "
+            "--required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
+        )
+    return [best[kind][number][1] for number in sorted(best[kind])]

@@ -76,7 +76,7 @@ def multi_bleu(hypotheses: Sequence[str], references: Sequence[str], compounds: 
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     if compounds:
         hypotheses, references = ([split_compounds(line) for line in side] for side in (hypotheses, references))
-    return result_by(metric, hypotheses, references, "|compounds:split" * compounds)
+    return result_by(metric, hypotheses, references, note="|compounds:split" * compounds)
 
 
 def split_compounds(line: str) -> str:

@@ -333,22 +333,6 @@ def test_errors_of_translate_are_one_line(data, checkpoint, tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--max-len-b=0", "--max-len-a 0.0 --max-len-b 0: together at least 1 is needed"),
-        ("--max-len-b=-5", "--max-len-b -5: from 0 to 1,000,000,000"),
-        ("--max-len-a=-3", "--max-len-a -3.0: from 0 to 1,000,000"),
-        ("--max-len-a=inf", "--max-len-a inf: from 0 to 1,000,000"),
-        ("--lenpen=nan", "--lenpen nan: from -100 to 100"),
-        ("--lenpen=1e300", "--lenpen 1e+300: from -100 to 100"),
-    ],
-)
-def test_lengths_and_penalties_out_of_range_are_one_line(flags, message, tmp_path, capsys):
-    assert main(["translate", "--checkpoint", str(tmp_path), "--data", str(tmp_path), flags]) == 2
-    assert capsys.readouterr().err == f"fairseq-diverse translate: {message}\n"
-
-
 def test_flags_without_a_match_are_one_line(tmp_path, capsys):
     for arguments, message in (
         (

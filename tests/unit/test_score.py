@@ -6,15 +6,22 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.metrics.scores import read_translations, sacrebleu_result, score
+from fairseq_diverse.metrics.scores import (
+    language_by_script,
+    read_translations,
+    sacrebleu_metric,
+    sacrebleu_result,
+    score,
+)
 from fairseq_diverse.metrics.significance import bleu_scores, interval, p_value, paired_difference, resampled_sums
 from fairseq_diverse.metrics.words import check_language, tokenizer_name
 from tests.unit.conftest import RECORD
@@ -225,6 +232,12 @@ def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_u
     monkeypatch.setattr(Preprocessing, "decode", lambda self, line, side: f"{side} {line}")
     assert read_translations(path, tmp_path) == ["target der Hund\u2028bellt", "target die Katze", "target "]
     assert read_translations(path, tmp_path, "source")[1] == "source die Katze"
+    path.write_text(
+        "".join(line + "\n" for line in GENERATED.split("\n") if "H-" in line), encoding="utf-8"
+    )  # by grep ^H
+    assert read_translations(path, tmp_path)[1:] == ["target die Katze", "target "]
+    with pytest.raises(ValueError, match=r"in tokens; give --data"):
+        read_translations(path)
 
 
 @pytest.mark.parametrize(
@@ -296,6 +309,87 @@ def test_subwords_and_tokens_in_one_of_two_files_are_named(tmp_path, capsys, cha
         said = capsys.readouterr().err
         warned = f"warning: {tmp_path / 'other'}: has {has}, unlike {tmp_path / 'text'}; give raw text for both\n"
         assert said == (warned if hypotheses != references else "")
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+def test_composed_and_separate_accents_are_the_same_text(forms, tmp_path, capsys):
+    lines = ["Der kleine Hund l\u00e4uft \u00fcber die gro\u00dfe Stra\u00dfe.", "\u1ec7 \u212b"] * 3
+    hyp, ref = (write(tmp_path / f"{n}", [unicodedata.normalize(form, line) for line in lines])
+                for n, form in enumerate(forms))  # fmt: skip
+    assert main(["score", "--hyp", str(hyp), "--ref", str(ref)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split()[1] == "100.00" and out.count("|NFC\n") == 3
+    assert f"{(hyp, ref)[forms.index('NFD')]}: letters and accents of 6 lines are composed (NFC) before scoring" in err
+
+
+@pytest.mark.parametrize("letter", ["\u00ad", "\u200b", "\ufeff", "\u200c", "\u2011", "\ufb01", "\ufefb", "\u200f"])
+def test_characters_that_no_eye_sees_in_one_of_two_files_are_named(letter, tmp_path, capsys):
+    plain = [f"ein Hund sah {number} Katzen" for number in range(5)]
+    other = [line.replace("Katzen", f"Kat{letter}zen") for line in plain[:3]] + plain[3:]
+    names = {name: str(write(tmp_path / name, lines)) for name, lines in (("plain", plain), ("other", other))}
+    said = (
+        f"{names['other']}: has characters that no eye sees, unlike {names['plain']}: U+{ord(letter):04X} in 3 lines\n"
+    )
+    for hypotheses, references in (("plain", "other"), ("other", "plain"), ("other", "other")):
+        assert main(["score", "--hyp", names[hypotheses], "--ref", names[references]]) == 0
+        assert capsys.readouterr().err == (f"warning: {said}" if hypotheses != references else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "said"),
+    [
+        ("我们今天去北京 BBC 旅游。", "zh", "taken for zh by its letters; --language CODE names another"),
+        ("今日は東京へ行きます。", "ja", "in ja by its letters (language ja: BLEU needs its tokenizer; install it"),
+        ("오늘 서울에 갑니다", "ko", "in ko by its letters (language ko: BLEU"),
+        ("วันนี้อากาศดี", "th", "all scores but chrF compare whole phrases, not words"),
+        ("ថ្ងៃនេះអាកាស", "km", "in km by its letters (sacreBLEU has no tokenizer for it)"),
+        ("ທີ່ນີ້", "lo", "in lo"),
+        ("ဒီနေ့", "my", "in my"),
+        ("Der Hund heißt 犬.", "", ""),
+        ("Собака 123", "", ""),
+    ],
+)  # fmt: skip
+def test_the_letters_of_the_references_tell_the_tokenizer_or_a_warning(
+    text, language, said, tmp_path, monkeypatch, capsys
+):
+    sacrebleu_metric.cache_clear()
+    for name in ("ja_mecab", "ko_mecab"):
+        monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{name}.MeCab", None)
+    assert language_by_script([text, ""]) == language
+    ref = str(write(tmp_path / "ref", [text] * 3))
+    assert main(["score", "--hyp", ref, "--ref", ref]) == 0
+    out, err = capsys.readouterr()
+    assert ("tok:zh" in out) == (language == "zh") and said in err and err.count("\n") == bool(language)
+    asked = main(["score", "--hyp", ref, "--ref", ref, "--language", "de"])
+    assert asked == 0 and "tok:13a" in capsys.readouterr().out
+
+
+def test_a_file_of_columns_is_not_scored_as_text(files, tmp_path, capsys):
+    columns = str(write(tmp_path / "columns", [f"{line}\t{line}" for line in REFERENCES]))
+    one = str(write(tmp_path / "one", [REFERENCES[0].replace(" ", "\t", 1), *REFERENCES[1:]]))
+    for hyp, ref, code, said in (
+        (files["good"], columns, 2, "columns: columns, with a tab in every line; give each reference as a file, "),
+        (columns, files["ref"], 2, "columns: columns, with a tab in every line; give the one with the translations"),
+        (files["good"], one, 0, f"warning: {one}: tabs in 1 lines are read as spaces; are they columns?"),
+    ):  # fmt: skip
+        assert main(["score", "--hyp", hyp, "--ref", ref]) == code
+        assert said in capsys.readouterr().err
+
+
+def test_several_references_are_sacrebleus(files, tmp_path, capsys):
+    refs, out = [files["ref"], files["fair"]], tmp_path / "scores.json"
+    asked = ["score", "--hyp", files["good"], "--ref", *refs, "--json", str(out), "--language", "de"]
+    assert main([*asked, "--metrics", "bleu,chrf,ter,wer"]) == 0
+    assert "wer: compares with one reference; give one --ref" in capsys.readouterr().err
+    content = json.loads(out.read_text())
+    (row,) = content["systems"]
+    for metric, theirs in (("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())):
+        assert row[metric] == pytest.approx(theirs.corpus_score(GOOD, [REFERENCES, FAIR]).score, abs=1e-4)
+        assert "nrefs:2" in row["signatures"][metric]
+    assert content["ref"] == refs and "wer" in content["missing"]
+    short = str(write(tmp_path / "short", REFERENCES[1:]))
+    assert main(["score", "--hyp", files["good"], "--ref", files["ref"], short]) == 2
+    assert f"{short}: 79 sentences, but {files['ref']} has 80" in capsys.readouterr().err
 
 
 def test_command_without_baseline_compares_nothing(files, capsys):
