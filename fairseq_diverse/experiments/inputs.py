@@ -82,9 +82,11 @@ def _trees(path: Path) -> bytes:
 
 
 def _of_code(user_dir: str) -> str:
-    files = sorted(Path(user_dir).rglob("*.py")) if user_dir else []
-    digests = [f"{path.relative_to(user_dir)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if files else ""
+    """Of a folder's code; not of what editors leave there, such as ``.#file.py``, links to nothing, and pipes."""
+    files = {path.relative_to(user_dir): path for path in sorted(Path(user_dir).rglob("*.py"))} if user_dir else {}
+    read = {name: path for name, path in files.items() if "/." not in f"/{name}" and path.is_file()}
+    digests = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in read.items()]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if digests else ""
 
 
 def _of_encoder(checkpoint: str, data: str) -> str:

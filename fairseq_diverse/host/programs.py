@@ -123,5 +123,5 @@ def import_user_dir(folder: str, given: str = "--user-dir") -> None:
         raise
     except SyntaxError as error:
         raise ValueError(f"{where}: {error.filename}:{error.lineno}: {error.msg}") from error
-    except Exception as error:  # the folder's code may raise anything
+    except (Exception, SystemExit) as error:  # the folder's code may raise anything
         raise ValueError(f"{where}: {with_place(error, folder)}") from error

@@ -405,9 +405,10 @@ def test_names_of_rows_with_signs_are_kept_and_their_folders_are_plain(table, tm
         row = load_table(table(("first:", f"{json.dumps(name)}:"))).rows[name]
         (run,) = find_runs([row], [1], dry=True)
         assert run.directory.parent.parent == tmp_path / "runs" and not set(run.directory.parent.name) & set(":'$*() ")
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "a:b"))
-    with pytest.raises(ValueError, match="fairseq cannot read a path with :"):
-        find_runs([row], [1], dry=True)
+    for wrong in ("a:b", "a\nb", "a\tb", "${b", "a\udcffb"):
+        monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / wrong))
+        with pytest.raises(ValueError, match=r"^[ -~]*: fairseq cannot read a path with :, \${ or control characters"):
+            find_runs([row], [1], dry=True)
 
 
 def test_a_grid_of_paths_names_its_rows_without_them(table):
@@ -735,6 +736,7 @@ def training(table, tmp_path, monkeypatch):
         return 2**20
 
     monkeypatch.setattr(execution, "_spawn", spawn)
+    monkeypatch.delattr(os, "link")  # as of some file systems
 
     def make(*settings):
         row = load_table(table(), settings=[*settings, "average.last=0"]).rows["first"]
@@ -991,6 +993,12 @@ def test_a_table_names_a_folder_of_mechanisms(table, tmp_path):
             assert command[command.index("--user-dir") + 1] == str(folder), step
     before = read_by([row])
     assert list(before["first"]) == ["user-dir"]
+    os.symlink("user@host.4711:1700000000", folder / ".#__init__.py")  # of Emacs
+    os.mkfifo(folder / "pipe.py")
+    for left in (".ipynb_checkpoints", "folder.py"):
+        (folder / left).mkdir()
+    (folder / ".ipynb_checkpoints/__init__-checkpoint.py").touch()
+    assert read_by([row]) == before
     (folder / "__init__.py").write_text("second = 1\n")
     changed = read_by([row])
     (folder / "part").mkdir()

@@ -47,6 +47,7 @@ def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
     [
         ("def f(\n", "__init__.py:1: '(' was never closed"),
         ("x = 1\ny = nope\n", "__init__.py:2: NameError: name 'nope'"),
+        ("import sys\nsys.exit()\n", "__init__.py:2: SystemExit"),
     ],
 )
 def test_an_error_in_the_folder_is_one_line_with_its_place(code, said, tmp_path, capsys):

@@ -116,8 +116,8 @@ def _train(run: Run, command: list[str], environment: dict[str, str], lock: int)
     if updates == 0 or (updates < run.row.max_update and not run.row.ends_early):
         raise RunFailed(f"train ended after {updates} of {run.row.max_update} updates; see {log}")
     if not any(run.checkpoints.glob(f"checkpoint_*_{updates}.pt")):
-        final = run.checkpoints / f"checkpoint_0_{updates}.pt"
-        os.link(run.checkpoints / "checkpoint_last.pt", final)  # fairseq leaves it out at the end of an epoch
+        # fairseq leaves it out at the end of an epoch
+        _copy(run.checkpoints / "checkpoint_last.pt", run.checkpoints / f"checkpoint_0_{updates}.pt")
     measured = logs.measure("train", log) | {"peak_memory": peak, "updates": updates}
     write_state(run, read_state(run) | {"train": measured})
 
@@ -207,9 +207,14 @@ def repair_last_checkpoint(folder: Path) -> int:
         whole = [path for path in by_updates if _is_whole(path)]
         if not whole:
             return 0
-        with open(whole[-1], "rb") as source, atomic_write(last, "wb") as copy:  # no link: fairseq writes into `last`
-            shutil.copyfileobj(source, copy)
+        _copy(whole[-1], last)
     return load_checkpoint(last, mmap=True)["optimizer_history"][-1]["num_updates"]
+
+
+def _copy(source: Path, target: Path) -> None:
+    """No link: fairseq writes into the last checkpoint, and some file systems have none."""
+    with open(source, "rb") as file, atomic_write(target, "wb") as copy:
+        shutil.copyfileobj(file, copy)
 
 
 def _is_whole(path: Path) -> bool:

@@ -14,6 +14,7 @@ from fairseq_diverse.experiments.run import Run, Tracking
 from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
+NOT_IN_PATHS = re.compile(rf"{os.pathsep}|\$\{{|[\x00-\x1f\x7f\ud800-\udfff]")
 UNPREPARED = "unprepared"  # in place of a key, which needs the data
 
 
@@ -107,8 +108,9 @@ def find_runs(
         new = root / f"{called}-{key}"
         parent = parents.setdefault(key if data.hash else new.name, existing[0] if existing else new)
         for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
-            if os.pathsep in str(path) or "${" in str(path):
-                raise ValueError(f"{path}: fairseq cannot read a path with {os.pathsep} or ${{; choose another folder")
+            if NOT_IN_PATHS.search(str(path)):
+                wrong = f"{os.pathsep}, ${{ or control characters; choose another folder"
+                raise ValueError(f"{ascii(str(path))[1:-1]}: fairseq cannot read a path with {wrong}")
         firsts = runs_of(first) if first else [None] * len(seeds)
         folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
         of_seeds = zip(seeds, folders, firsts, strict=True)
