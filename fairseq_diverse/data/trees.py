@@ -27,7 +27,7 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write, iterate_lines
 from fairseq_diverse.support.processes import locked
 from fairseq_diverse.syntax.escapes import comparable
-from fairseq_diverse.syntax.trees import Dependencies, local_phrases, merged, read_brackets, read_conllu
+from fairseq_diverse.syntax.trees import Dependencies, fitted, local_phrases, read_brackets, read_conllu
 
 if TYPE_CHECKING:
     from nltk import Tree
@@ -161,7 +161,7 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
     Args:
         pieces: its subwords.
         subwords: see ``words_of``.
-        graph, tree: its trees, or None; multiword tokens of the graph are words if the sentence has them as words.
+        graph, tree: its trees, or None; see ``fitted`` for the graph.
 
     Raises:
         Mismatch: a tree has other words.
@@ -170,12 +170,12 @@ def sentence_rows(pieces: Sequence[str], subwords: str, graph: Dependencies | No
     rows = np.zeros((len(words), len(ROW)), dtype=np.int32)
     rows[:, 0], rows[:, 1] = counts, -1
     if graph is not None and graph.words:
-        if len(graph.words) != len(words):
-            graph = merged(graph)
-        _check("dependency", graph.words, words)
-        rows[:, 1] = -1 if graph.heads is None else graph.heads
+        if (between := fitted(graph, words)) is None:
+            raise Mismatch("dependency", graph.words, words)
+        rows[:, 1] = -1 if between.heads is None else between.heads
     if tree is not None:
-        _check("constituency", tree.leaves(), words)
+        if [*map(comparable, tree.leaves())] != [*map(comparable, words)]:
+            raise Mismatch("constituency", tree.leaves(), words)
         rows[:, 2:] = np.array(local_phrases(tree)).T
     return rows
 
@@ -185,11 +185,6 @@ def _next(items: Iterator[Any], path: Path | None, text: Path, number: int) -> A
     if item is END:
         raise ValueError(f"{path}: {number - 1} sentences, but {text} has more lines")
     return item
-
-
-def _check(kind: str, parsed: Sequence[str], words: Sequence[str]) -> None:
-    if [*map(comparable, parsed)] != [*map(comparable, words)]:
-        raise Mismatch(kind, parsed, words)
 
 
 def _sizes(prefix: Path | str, dtype: type | None = None) -> np.ndarray:

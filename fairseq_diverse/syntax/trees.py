@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import iterate_lines
 from fairseq_diverse.support.installed import install
+from fairseq_diverse.syntax.escapes import comparable
 
 if TYPE_CHECKING:
     from nltk import Tree
@@ -76,29 +77,53 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
         relations.append(columns[7])
 
 
-def merged(sentence: Dependencies) -> Dependencies:
-    """A sentence with each multiword token, such as the German "im" of "in dem", as one word.
+def fitted(sentence: Dependencies, words: Sequence[str]) -> Dependencies | None:
+    """The dependencies between the words of a text; None if these are others.
 
-    Of its members, the root stands for it, or else the first whose head is not a member: head, tag and relation are
-    those of this member. Words whose head is a member get the multiword token as their head.
+    A multiword token, such as the German "im" of "in dem", may be one word of the text. Of its members, the root stands
+    for it, or else the first whose head is not a member: head, tag and relation are those of this member, and words
+    whose head is a member get it as their head. A word with spaces ("20 000") is several words of the text, of which
+    the first stands for it and is the head of the others.
     """
-    ranges = {first: (end, form) for first, end, form in sentence.ranges}
-    words: list[str] = []
-    members: list[range] = []
-    place: list[int] = []  # of each word, in the result
-    while (first := len(place)) < len(sentence.words):
-        end, form = ranges.get(first, (0, ""))
-        if not first < end <= len(sentence.words):
-            end, form = first + 1, sentence.words[first]
-        words.append(form)
-        members.append(range(first, end))
-        place += [len(members) - 1] * (end - first)
+    if (units := _units(sentence, [*map(comparable, words)])) is None:
+        return None
+    place = {word: first for first, members, _ in units for word in members}  # in the text
     if (heads := sentence.heads) is None:
-        return Dependencies(words, None)
-    chosen = [min(of, key=lambda word: (heads[word] != word, heads[word] in of)) for of in members]
-    of_chosen = ["0" if heads[word] == word else str(place[heads[word]] + 1) for word in chosen]
-    tags, relations = ([labels[word] for word in chosen] for labels in (sentence.tags, sentence.relations))
-    return Dependencies(words, usable_heads(of_chosen), tags, relations)
+        return Dependencies([*words], None)
+    made: list[str] = []
+    tags: list[str] = []
+    relations: list[str] = []
+    for first, members, width in units:
+        chosen = min(members, key=lambda word: (heads[word] != word, heads[word] in members))
+        made += ["0" if heads[chosen] == chosen else str(place[heads[chosen]] + 1), *[str(first + 1)] * (width - 1)]
+        tags += [sentence.tags[chosen]] * width
+        relations += [sentence.relations[chosen], *["fixed"] * (width - 1)]
+    return Dependencies([*words], usable_heads(made), tags, relations)
+
+
+def _units(sentence: Dependencies, words: list[str]) -> list[tuple[int, range, int]] | None:
+    """The words and multiword tokens that the text consists of: first word of the text, members, words of the text."""
+    count = len(sentence.words)
+    ranges = {first: (end, form) for first, end, form in sentence.ranges if first < end <= count}
+    before: dict[tuple[int, int], tuple[int, int]] = {}
+    todo = [(0, 0)]  # words of the sentence and of the text that are passed
+    while todo and (count, len(words)) not in before:
+        member, first = todo.pop()
+        whole = [ranges[member]] if member in ranges else []
+        for end, form in [*whole, *((member + 1, word) for word in sentence.words[member : member + 1])]:
+            parts = [*map(comparable, form.split())]
+            there = end, first + len(parts)
+            if parts and words[first : there[1]] == parts and there not in before:
+                before[there] = member, first
+                todo.append(there)
+    place, units = (count, len(words)), list[tuple[int, range, int]]()
+    while place != (0, 0):
+        if place not in before:
+            return None
+        member, first = before[place]
+        units.append((first, range(member, place[0]), place[1] - first))
+        place = member, first
+    return units[::-1]
 
 
 def usable_heads(heads: list[str]) -> list[int] | None:

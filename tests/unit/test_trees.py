@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.syntax.trees import local_phrases, merged, read_brackets, read_conllu, usable_heads
+from fairseq_diverse.syntax.trees import fitted, local_phrases, read_brackets, read_conllu, usable_heads
 
 Tree = pytest.importorskip("nltk", reason="needs nltk (extra syntax)").Tree
 
@@ -100,15 +100,30 @@ def test_conllu(tmp_path):
         ),
         ("1-2 ab _ _, 1 a 3 x, 2 b 4 y, 3 c 2 z, 4 d 0 root", "ab c d", None, "x z root"),  # ab and c in a cycle
         ("1-2 ab _ _, 1 a _ x, 2 b 0 y", "ab", None, ""),
+        (  # one of two multiword tokens is a word of the text
+            "1-2 im _ _, 1 in 3 case, 2 dem 3 det, 3 Park 6 obl, 4-5 zum _ _, 4 zu 6 a, 5 dem 6 b, 6 See 0 root",
+            "in dem Park zum See",
+            [2, 2, 4, 4, 4],
+            "case det obl a root",
+        ),
+        (
+            "1 20~000 2 num, 2 dogs 3 subj, 3 run~off 0 root",
+            "20 000 dogs run off",
+            [2, 0, 3, 3, 3],
+            "num fixed subj root fixed",
+        ),
+        ("1-2 a~c _ _, 1 a 2 x, 2 c 0 y", "a c", [0, 0], "y fixed"),
         ("2-1 x _ _, 1 a 0 root, 2-3 y _ _, 2 b 1 s", "a b", [0, 0], "root s"),  # no such words
     ],
 )
-def test_multiword_tokens_as_one_word(rows, words, heads, relations, tmp_path):
+@pytest.mark.parametrize("space", [" ", "\xa0"])
+def test_words_of_a_text_that_are_other_units(rows, words, heads, relations, space, tmp_path):
     row = "{}\t{}\t_\t_\t_\t_\t{}\t{}\t_\t_\n"
-    (tmp_path / "x").write_text("".join(row.format(*one.split()) for one in rows.split(", ")))
+    (tmp_path / "x").write_text("".join(row.format(*one.split()) for one in rows.split(", ")).replace("~", space))
     (sentence,) = read_conllu(tmp_path / "x")
-    one = merged(sentence)
+    one = fitted(sentence, words.split())
     assert (" ".join(one.words), one.heads, " ".join(one.relations)) == (words, heads, relations)
+    assert fitted(sentence, [*words.split(), "more"]) is None
 
 
 @pytest.mark.parametrize(
