@@ -19,7 +19,7 @@ class UserError(ValueError):
         return text.strip().splitlines()[-1].partition(": ")[2] if added else text
 
 
-def with_place(error: Exception, folder: str | Path) -> str:
+def with_place(error: BaseException, folder: str | Path) -> str:
     """An error in one line, with its kind and the last line of the folder's code, or of any, that it passed."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [one for one in frames if Path(one.filename).resolve().is_relative_to(Path(folder).resolve())]
