@@ -72,7 +72,6 @@ class Cache:
 
 def forget() -> None:
     compiler.library.cache_clear()
-    compiler._library.cache_clear()
     compiler._of_process.cache_clear()
 
 

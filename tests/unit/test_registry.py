@@ -34,6 +34,7 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at
 from tests.cases import batch, build_model, dictionary
+from tests.model.conftest import CarriesValues
 from tests.reference.agreement import position_agreement
 
 
@@ -269,13 +270,18 @@ def parameter(value):
     return lambda where: nn.Parameter(torch.tensor(value))
 
 
-def of_heads(change, **more):
-    """A mechanism that changes the heads' outputs."""
-    return {"heads": lambda self, heads, context: change(heads), **more}
+def of(stage, change, **attributes):
+    """A mechanism whose stage is a function of what it is given; its attributes are made for each attention."""
+    made = {"__init__": initialized(**attributes)} if attributes else {}
+    return {stage: lambda self, *given: change(*given), **made}
+
+
+def of_heads(change):
+    return of("heads", lambda heads, context: change(heads))
 
 
 def with_loss(loss):
-    return {"heads": lambda self, heads, context: context.add_loss(loss(heads)) or heads}
+    return of("heads", lambda heads, context: context.add_loss(loss(heads)) or heads)
 
 
 def each(found):
@@ -283,59 +289,56 @@ def each(found):
     return [(title, *case) for title, cases in found.items() for case in cases]
 
 
+def of_own(change, **attributes):
+    """A mechanism whose heads are multiplied by a function of the module."""
+    return {"__init__": initialized(**attributes), "heads": lambda self, heads, context: heads * change(self)}
+
+
 DEAD = {"a": parameter(0.0), "b": parameter(0.0)}
-PLAIN = {"slopes": lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)}
 UNNOTICED = {
     "has an effect": [
         ("the outputs are those without it", of_heads(lambda heads: heads)),
-        ("the outputs are those without it", {"bias": lambda self, c: setattr(c, "q", 2 * c.q) or c.q.new_zeros(())}),
+        ("the outputs are those without it", of("bias", lambda c: setattr(c, "q", 2 * c.q) or c.q.new_zeros(()))),
     ],
     "learns from its initial values": [
         (
             "own: a has no gradient at the initial values and in the first updates, so it never learns",
-            {"__init__": initialized(**DEAD), "heads": lambda self, heads, c: heads * (1 + self.a * self.b)},
+            of_own(lambda own: 1 + own.a * own.b, **DEAD),
         ),
         (
             "own: gains keeps parameters in a list, where they are not trained and not saved; use nn.ParameterList",
-            {
-                "__init__": initialized(gains=lambda where: [nn.Parameter(torch.tensor(0.5))] * where.heads),
-                "heads": lambda self, heads, context: heads * torch.stack(self.gains)[:, None, None],
-            },
+            of_own(lambda own: sum(own.gains), gains=lambda where: [nn.Parameter(torch.tensor(0.5))] * where.heads),
         ),
         (
             "own: a: at the initial values its gradient is not finite",
-            {"__init__": initialized(a=parameter(0.0)), "heads": lambda self, heads, c: heads + self.a.sqrt()},
+            of_own(lambda own: 1 + own.a.sqrt(), a=parameter(0.0)),
         ),
     ],
     "on the device of the queries": [
         (
-            "a tensor is made without device=context.q.device",
-            {"qkv": carries(lambda context: context.v + context.previous * torch.linspace(0, 1, 6))},
+            "made without device=context.q.device",
+            {"qkv": carries(lambda c: c.v + c.previous * torch.linspace(0, 1, 6))},
         ),
         (
             "a tensor does not move with the module: keep it by register_buffer",
-            {"__init__": initialized(**PLAIN), "heads": lambda self, heads, c: heads * self.slopes[:, None, None]},
+            of_own(
+                lambda own: own.slopes[:, None, None], slopes=lambda where: 0.5 ** torch.arange(1.0, where.heads + 1)
+            ),
         ),
     ],
     "finite with large logits": [
-        (
-            "outputs of large logits are not finite",
-            {"normalize": lambda self, logits, context: (e := logits.exp()) / (1 + e.sum(-1, keepdim=True))},
-        )
+        ("outputs of large logits are not finite", of("normalize", lambda x, c: (e := x.exp()) / (1 + e.sum(-1, True))))
     ],
     "shapes of what the stages return": [
         (
             "bias returns numbers that are not finite; the stage visible masks keys",
-            {"bias": lambda self, context: torch.zeros_like(context.k[:, :, None, :, 0]).log()},
+            of("bias", lambda context: torch.zeros_like(context.k[:, :, None, :, 0]).log()),
         )
     ],
     "the same twice, and in long sentences": [
         (
             "own: a call stores kept on the module",
-            {
-                "__init__": initialized(kept=lambda where: {}),
-                "heads": lambda self, heads, context: self.kept.update(last=heads) or heads,
-            },
+            of_own(lambda own: own.kept.update(last=own) or 2, kept=lambda where: {}),
         )
     ],
 }
@@ -464,20 +467,6 @@ class Router(Mechanism):
     def __init__(self, settings, where):
         super().__init__(settings, where)
         self.router = nn.Linear(where.query_width, where.heads)
-
-
-class CarriesValues(Mechanism):
-    """values + share * values of the first layer (Zhou et al., 2024, "Value residual learning")"""
-
-    Settings = On
-
-    def __init__(self, settings, where):
-        super().__init__(settings, where)
-        self.share = nn.Parameter(torch.tensor(0.5))
-
-    def qkv(self, context):
-        context.carry = context.v if context.previous is None else context.previous
-        return context.q, context.k, context.v + self.share * context.carry
 
 
 class DropsHeads(Mechanism):
@@ -744,8 +733,11 @@ def distances(context, device):
     return (torch.arange(s - t, s, device=device)[:, None] - torch.arange(s, device=device)).abs()
 
 
-DOUBLED = of_heads(lambda heads: 2 * heads)
-DIVIDED = of_heads(lambda heads: heads / 0)
+def of_attention(value, maps):
+    return of("attention", lambda context, need_weights: (value(context, need_weights), maps(context)))
+
+
+DOUBLED, INFINITE = of_heads(lambda heads: 2 * heads), of_heads(infinite_gradient)
 FOUND = {
     "the same twice, and in long sentences": [
         ("a second call in evaluation gives other outputs", of_heads(lambda heads: nn.functional.dropout(heads, 0.1))),
@@ -753,44 +745,35 @@ FOUND = {
             "a call stores last on the module",
             {"heads": lambda self, heads, context: setattr(self, "last", heads.detach()) or heads},
         ),
-        (
-            "out of (range|bounds)",
-            {"bias": lambda self, context: torch.zeros(12)[distances(context, context.q.device)]},
-        ),
+        ("out of (range|bounds)", of("bias", lambda context: torch.zeros(12)[distances(context, context.q.device)])),
     ],
     "causality": [
         ("outputs before position 11: differs by", {"qkv": of_blocks}),
         ("later outputs do not change", of_heads(lambda heads: torch.full_like(heads, 1e12))),
     ],
     "causality in training": [
-        (
-            "outputs before position 2: differs by",
-            {"logits": lambda self, x, context: x + x.flip(-1) if self.training else x},
-        )
+        ("outputs before position 2: differs by", {"logits": lambda self, x, c: x + x.flip(-1) if self.training else x})
     ],
     "step by step = full pass, beam 1": [
         (
             r"step 9 with a beam of 1 \(context.memory has what it needs .*\), compared with the full pass: differs by",
-            {"bias": lambda self, context: remembered(self, context)},
+            {"bias": remembered},
         )
     ],
     "on the device of the queries": [
         (
             "a tensor is made without device=context.q.device",
-            {"bias": lambda self, context: -0.1 * distances(context, None)},
+            of("bias", lambda context: -0.1 * distances(context, None)),
         )
     ],
     "gradients that a GPU adds fast": [
         (
             r"x\[index\] is differentiated, slow on a GPU",
-            {"bias": lambda self, context: context.q.flatten()[distances(context, context.q.device)]},
+            of("bias", lambda context: context.q.flatten()[distances(context, context.q.device)]),
         )
     ],
     "attention dropout": [
-        (
-            "context.dropout has no effect",
-            {"attention": lambda self, context, need_weights: (context.v.mean(2, True) + context.q, None)},
-        )
+        ("context.dropout has no effect", of_attention(lambda c, need: c.v.mean(2, True) + c.q, lambda context: None))
     ],
     "alone = in a padded batch": [
         (r"loss \('decoder', 1\) of a sentence padded .* differs", with_loss(lambda heads: heads.square().mean()))
@@ -802,10 +785,11 @@ FOUND = {
         ("k_proj.weight: no gradient$", of_heads(lambda heads: heads.detach())),
         (
             "own.a: no gradient with --checkpoint-activations",
-            {
-                "__init__": initialized(calls=lambda where: itertools.count(), a=parameter(1.0)),
-                "heads": lambda self, heads, context: heads * (self.a.detach() if next(self.calls) else self.a),
-            },
+            of_own(
+                lambda own: own.a.detach() if next(own.calls) else own.a,
+                calls=lambda where: itertools.count(),
+                a=parameter(1.0),
+            ),
         ),
         (
             "with --checkpoint-activations: differs by",
@@ -815,10 +799,8 @@ FOUND = {
     "gradients with disagreement": [
         (
             "its gradient is not finite",
-            {
-                "heads": lambda self, heads, c: setattr(c, "before", heads) or infinite_gradient(heads),
-                "gate": lambda self, heads, context: context.before,
-            },
+            of("heads", lambda heads, context: setattr(context, "before", heads) or infinite_gradient(heads))
+            | of("gate", lambda heads, context: context.before),
         )
     ],
     "gradients = finite differences (float64)": [
@@ -832,19 +814,22 @@ FOUND = {
         ("with the mechanism off, the model has other outputs", {"Settings": Always, **DOUBLED}),
     ],
     "bfloat16 finite, without maps": [
-        ("an output of torch.float32 from torch.bfloat16", {"combine": lambda self, heads: heads.float()}),
-        ("torch.bfloat16: not finite", {"gate": lambda self, heads, context: heads / 0}),
-        ("torch.bfloat16: a gradient is not finite", of_heads(infinite_gradient)),
+        ("an output of torch.float32 from torch.bfloat16", of("combine", lambda heads: heads.float())),
+        ("torch.bfloat16: not finite", of("gate", lambda heads, context: heads / 0)),
+        ("torch.bfloat16: a gradient is not finite", INFINITE),
     ],
     "bfloat16 finite, with maps": [
-        ("torch.bfloat16: not finite", {"attention": lambda self, context, need: (context.v, similar(context) / 0)})
+        (
+            "torch.bfloat16: not finite",
+            of_attention(lambda context, need: context.v, lambda context: similar(context) / 0),
+        )
     ],
     "with maps = without": [
         (
             "outputs without maps, compared with those with maps: differs by",
-            {"attention": lambda self, context, need: (context.v * (1 + need), similar(context))},
+            of_attention(lambda context, need: context.v * (1 + need), similar),
         ),
-        ("maps are missing", {"attention": lambda self, context, need: (context.v, None)}),
+        ("maps are missing", of_attention(lambda context, need: context.v, lambda context: None)),
     ],
     "one graph of torch.compile": [
         ("torch.compile: ", of_heads(lambda heads: heads if float(heads.sum()) > 0 else heads * 1)),
@@ -854,7 +839,10 @@ FOUND = {
             {"heads": lambda self, x, c: x * (1 if self.training or not torch.compiler.is_compiling() else 2)},
         ),
     ],
-    "LayerDrop": [("an output is not finite", DIVIDED), ("a gradient is not finite", of_heads(infinite_gradient))],
+    "LayerDrop": [
+        ("an output is not finite", of_heads(lambda heads: heads / 0)),
+        ("a gradient is not finite", INFINITE),
+    ],
     "warm start from a plain model": [
         (
             "own.a: neither the plain model's nor its initial value",

@@ -38,12 +38,6 @@ def library(name: str) -> Any:
     ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all kernels off; another value is the compiler's ``-march`` (default
     ``native``): ``x86-64-v3`` gives the same instructions on every processor with AVX2.
     """
-    with _compiling:  # one thread at a time
-        return _library(name)
-
-
-@functools.cache
-def _library(name: str) -> Any:
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
     instructions = os.environ.get("FAIRSEQ_DIVERSE_KERNELS") or "native"
     if instructions == "0" or compiler is None or os.name != "posix":
@@ -51,12 +45,11 @@ def _library(name: str) -> Any:
     source = Path(__file__).with_name(f"{name}.c")
     try:
         text = source.read_bytes()
-        key = hashlib.sha256("\0".join([compiler, _processor(), instructions, *COMPILE]).encode() + text).hexdigest()[
-            :16
-        ]
-        kept = _cache() / f"{name}-{key}.so"
-        if not kept.exists():
-            _compile((compiler, f"-march={instructions}", *COMPILE), source, kept)
+        flags = "\0".join([compiler, _processor(), instructions, *COMPILE])
+        kept = _cache() / f"{name}-{hashlib.sha256(flags.encode() + text).hexdigest()[:16]}.so"
+        with _compiling:  # one thread at a time
+            if not kept.exists():
+                _compile((compiler, f"-march={instructions}", *COMPILE), source, kept)
         loaded = ctypes.CDLL(str(kept))
         for function in re.findall(rb"^int (\w+)\(", text, re.MULTILINE):
             getattr(loaded, function.decode())

@@ -1,6 +1,6 @@
 """The mechanisms of the package, one file each, registered in the order in which they run in a stage."""
 
-from fairseq_diverse.attention.mechanisms import (  # noqa: I001
+from fairseq_diverse.attention.mechanisms import (  # noqa: F401, I001
     query_key_width,
     syntax,
     enlivening,
@@ -13,17 +13,3 @@ from fairseq_diverse.attention.mechanisms import (  # noqa: I001
     gated,
     routing,
 )
-
-__all__ = [
-    "differential",
-    "enlivening",
-    "evolving",
-    "gated",
-    "interacting",
-    "localness",
-    "query_key_width",
-    "relative",
-    "routing",
-    "syntax",
-    "talking",
-]
