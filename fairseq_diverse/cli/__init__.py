@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli import user_dir
+from fairseq_diverse.cli.arguments import Parser
 from fairseq_diverse.support.errors import FORGOTTEN
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
@@ -88,7 +89,7 @@ def distinct_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParser:
     """The parser of all commands; only that of the first word of ``argv`` has its flags, or all of the ``whole``."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fairseq-diverse",
         description="Attention diversity for neural machine translation.",
         epilog=f"example:\n  {EXAMPLE}",
@@ -164,6 +165,9 @@ def _print_completion(shell: str) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():  # closed, as by some daemons
+        if getattr(sys, name) is None:  # else the next file would get its number
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     # before fairseq is imported, whose text-to-speech task otherwise sets the root logger to DEBUG
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # of torch, about fairseq

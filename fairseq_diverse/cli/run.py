@@ -189,9 +189,7 @@ def main(args: argparse.Namespace) -> int:
     if args.slurm is not None:
         for line in queue(runs, args.jobs, args.slurm, args.same_arithmetic):
             print(line)
-        if args.report:
-            _report(args)
-        return 0
+        return _report(args) if args.report else 0
 
     def ended(run: "Run") -> None:
         if copies:
@@ -200,10 +198,10 @@ def main(args: argparse.Namespace) -> int:
 
     failed = run_all(runs, args.jobs, environment, ended, shares)
     if args.report:
-        _report(args)
-    elif not failed:
+        return _report(args) or bool(failed)
+    if not failed:
         say(f"the results: {shlex.join(['fairseq-diverse', *_words_of_report(args)])}")
-    return 1 if failed else 0
+    return bool(failed)
 
 
 def _read_rows(args: argparse.Namespace) -> "list[Row]":
@@ -322,12 +320,12 @@ def _words_of_report(args: argparse.Namespace) -> list[str]:
     return ["report", args.table, *given]
 
 
-def _report(args: argparse.Namespace) -> None:
-    """Show the report as Markdown and write its page."""
+def _report(args: argparse.Namespace) -> int:
+    """Show the report as Markdown and write its page; the exit code of that."""
     from fairseq_diverse.cli import main as command
 
     words = _words_of_report(args) + ["--best"] * args.best
     print(flush=True)
-    command([*words, "--format", "markdown"])
-    command([*words, "--format", "html", "--out", str(args.report)])
-    print(f"with pictures: {args.report}")
+    code = command([*words, "--format", "markdown"]) or command([*words, "--format", "html", "--out", str(args.report)])
+    print(f"with pictures: {args.report}" * (not code))
+    return code

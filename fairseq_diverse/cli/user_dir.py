@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from fairseq_diverse.cli.arguments import Parser
 from fairseq_diverse.support.paths import PACKAGE
 
 EXAMPLE = 'fairseq-train DATA --user-dir "$(fairseq-diverse user-dir)" --arch diverse_transformer ...'
@@ -28,7 +29,7 @@ def add_user_dir(parser: argparse.ArgumentParser) -> None:
 
 def take_user_dir(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     """``--user-dir`` of a command line, and the rest, whose flags exist only after the folder is imported."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = Parser(add_help=False, allow_abbrev=False)
     add_user_dir(parser)
     known, rest = parser.parse_known_args(list(argv))
     return known.user_dir, rest

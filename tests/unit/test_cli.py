@@ -115,6 +115,18 @@ def test_what_would_be_lost_or_mistaken_is_refused(words, message, tmp_path, cap
     assert (tmp_path / "b").read_text() == "text\n"
 
 
+def test_numbers_beyond_those_of_c_and_a_value_of_two_hyphens(capsys):
+    for words, said in (
+        (["prepare", "toy", "--workers", "2147483648"], "argument --workers: 2147483648: at most 2147483647"),
+        (["plot", "lengths", "--layer", "9" * 30], ""),
+        (["run", "toy", "--jobs", "x"], "argument --jobs: invalid int value: 'x'"),
+        (["run", "toy", "--rows=--"], "argument --rows: expected one argument"),
+        (["size", "--user-dir=--"], "argument --user-dir: expected one argument"),
+    ):
+        code, shown = stopped(words, capsys)
+        assert code == 2 and said in shown.err.splitlines()[-1]
+
+
 def test_every_flag_has_help_and_shows_its_choices():
     def look(parser: argparse.ArgumentParser) -> None:
         for action in parser._actions:

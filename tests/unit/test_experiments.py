@@ -597,6 +597,14 @@ def test_a_batch_for_another_number_of_gpus_is_warned_of(table, monkeypatch, cap
         assert said.startswith(warning) if has != 4 else "warning" not in said
 
 
+@pytest.mark.usefixtures("prepared")
+def test_a_page_that_cannot_be_written_is_an_error(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(schedule, "run_all", lambda *given: 0)
+    assert main(["run", name := table(), "--report", f"{name}/page.html"]) == 2
+    said = capsys.readouterr()
+    assert f"{name}" in said.err.splitlines()[-1] and "with pictures" not in said.out
+
+
 @pytest.mark.parametrize(("count", "expected"), [(0, "0,1,2,3"), (1, "0"), (2, "0,1"), (8, "0,1,2,3")])
 def test_a_run_uses_at_most_the_gpus_that_its_batch_is_for(count, expected, training, monkeypatch):
     run, seen = training(), []

@@ -324,6 +324,17 @@ def test_a_closed_stdout_ends_quietly(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("closed", ["stdin", "stdout", "stderr"])
+def test_a_closed_stream_is_one_without_content(closed, monkeypatch):
+    def use(args):
+        print("a line", file=sys.stderr)
+        return sys.stdin.isatty() if closed == "stdin" else 0
+
+    monkeypatch.setattr(sys, closed, None)
+    monkeypatch.setattr(doctor, "main", use)
+    assert main(["doctor"]) == 0
+
+
 def test_an_empty_folder_of_runs_counts_as_unset(monkeypatch, tmp_path):
     from fairseq_diverse.support.paths import runs_dir
 
