@@ -3,8 +3,8 @@
 Trees are CoNLL-U (dependencies) or PTB brackets (constituents); sentence N belongs to line N of the binarized text. The
 words of the text, its subwords joined, must equal those of the trees, except for escapes of Moses and the Penn
 Treebank; otherwise the command stops and names the first sentence that differs. A multiword token of CoNLL-U (3-4 im)
-may be one word of the text. A sentence without a usable tree (several roots, a cycle, an empty line) is kept and
-counted; in it every token is related to every other.
+may be one word of the text, and a word with spaces several. A sentence without a usable tree (several roots, a cycle,
+an empty line) is kept and counted; in it every token is related to every other.
 The name of the parser is recorded, as `parse` wrote it beside its files or as --parser gives it; a table's row can
 require a parser. The dependency trees of all splits but train are also copied, for `report --by attachment`.
 """
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", required=True, type=Path, metavar="DIR", help="binarized data")
     add("--dependency", metavar="FILES", help="CoNLL-U files; {split} stands for each of --splits")
-    add("--constituency", metavar="FILES", help="PTB files, one tree a line; {split} likewise")
+    add(
+        "--constituency", metavar="FILES", help="PTB files, one tree a line or as treebanks have them; {split} likewise"
+    )
     add("--parser", metavar="NAME", help="who made trees that `parse` did not make: NAME, or KIND=NAME,KIND=NAME")
     add("--text", metavar="FILES", help="the source text in subwords (default: DIR/text/bpe.{split}.SOURCE)")
     add("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")

@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
-SAME = {"``": '"', "''": '"'}
+SAME = {"``": '"', "''": '"', "`": "'"}
 
 
 @functools.lru_cache(2**16)

@@ -1,6 +1,6 @@
 """Tree file formats, and the integers per word that the attention needs.
 
-Dependencies are CoNLL-U, constituents one PTB tree per line; sentence N belongs to line N of the text. A sentence
+Dependencies are CoNLL-U, constituents PTB trees; sentence N belongs to line N of the text. A sentence
 without a usable tree keeps its place: in CoNLL-U its heads are ``_`` (or its block has only comments), in PTB its line
 is empty.
 """
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 NOT_A_WORD = re.compile(r"[0-9]+(-|\.)[0-9]+")  # CoNLL-U's multiword ranges and empty nodes
 HEAD = re.compile(r"[0-9]{1,9}")
+EMPTY = "(-NONE-"
+DEEPEST = 498  # levels of brackets; NLTK reads no more, and Python's stack is limited
 BACKSLASH = "\udc5c"  # occurs in no text; NLTK would read a backslash at the end of a word as escaping the bracket
 
 Phrases = tuple[list[int], list[int], list[int]]
@@ -145,33 +147,79 @@ def usable_heads(heads: list[str]) -> list[int] | None:
 
 
 def read_brackets(path: Path, lines: Iterable[str] | None = None) -> Iterator["Tree | None"]:
-    """Read the trees of a PTB file, one per line.
+    """Read the trees of a PTB file, one per line, or each on several, as treebanks have them.
 
-    None stands for an empty line, several roots, or brackets without a word, which some parsers write on failure.
+    Empty elements (``(-NONE- *)``) are left out. None stands for an empty line (in a file with trees on several lines
+    it is only a space between trees), several roots, brackets without a word, which some parsers write on failure, or
+    more than ``DEEPEST`` levels.
 
     Args:
         path: the file.
         lines: its lines, if they were already read.
 
     Raises:
-        ValueError: a line is not one bracketed tree, or NLTK is not installed; names the file.
+        ValueError: a tree's brackets are not closed, or NLTK is not installed; names the file.
     """
-
     try:
         from nltk import Tree
     except ImportError:
         raise UserError(f"{path}: nltk reads brackets; install it: {install('syntax')}") from None
 
-    for number, line in enumerate(iterate_lines(path) if lines is None else lines, 1):
+    several = lines is None and any(several for *_, several in _bracketed(iterate_lines(path)))
+    for number, text, _ in _bracketed(iterate_lines(path) if lines is None else lines):
+        if several and not text.strip():
+            continue
         try:
-            marked = line.replace("\\", BACKSLASH)
-            roots = list(Tree.fromstring(f"(LINE {marked})", read_node=_unmarked, read_leaf=_unmarked))
+            if text.count("(") == text.count(")") > DEEPEST and _depth(text) > DEEPEST:
+                yield None
+                continue
+            roots = list(
+                Tree.fromstring(f"(LINE {text})".replace("\\", BACKSLASH), read_node=_unmarked, read_leaf=_unmarked)
+            )
             if words := [root for root in roots if isinstance(root, str)]:
                 raise ValueError(f"{words[0]!r} stands outside the brackets")
-            yield roots[0] if len(roots) == 1 and roots[0].leaves() else None
         except ValueError as error:
             reason = " ".join(_unmarked(str(error)).split())
             raise ValueError(f"{path}:{number}: not one bracketed tree: {reason}") from None
+        if EMPTY in text:
+            roots = [tree for tree in map(_without_empty, roots) if tree is not None]
+        yield roots[0] if len(roots) == 1 and roots[0].leaves() else None
+
+
+def _bracketed(lines: Iterable[str]) -> Iterator[tuple[int, str, bool]]:
+    """The number of the first line, the text and whether it is a tree on several lines, for each line and such tree.
+
+    A tree that a line does not close goes on in the next lines, unless one is empty or begins with a bracket.
+    """
+    first, kept, missing = 0, list[str](), 0
+    for number, line in enumerate(lines, 1):
+        if kept and (line.startswith("(") or not line.strip()):
+            yield from ((first + n, part, False) for n, part in enumerate(kept))
+            kept = []
+        if not kept:
+            first, missing = number, 0
+        kept.append(line)
+        missing += line.count("(") - line.count(")")
+        if missing <= 0:
+            yield first, " ".join(kept), len(kept) > 1
+            kept = []
+    yield from ((first + n, part, False) for n, part in enumerate(kept))
+
+
+def _depth(text: str) -> int:
+    """The number of levels of brackets."""
+    return max(itertools.accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in text), default=0)
+
+
+def _without_empty(node: "Tree") -> "Tree | None":
+    """A tree without empty elements and the phrases that consist of them alone."""
+    if node.label() == "-NONE-":
+        return None
+    kept: list[Tree | str] = []
+    for child in node:
+        if (part := child if isinstance(child, str) else _without_empty(child)) is not None:
+            kept.append(part)
+    return type(node)(node.label(), kept) if kept or not len(node) else None
 
 
 def _unmarked(text: str) -> str:

@@ -168,6 +168,39 @@ def test_brackets(tmp_path):
         next(trees)
 
 
+TREEBANK = """
+( (S
+    (NP-SBJ-1 (NNS Cats) )
+    (VP (VBP want)
+      (S
+        (NP-SBJ (-NONE- *-1) )
+        (VP (TO to) (VP (VB sleep) ))))
+    (. .) ))
+
+( (SBAR (-NONE- 0) (S (NP (PRP it) ) (VP (VBZ costs) (NP ($ $) (CD 2) (-NONE- *U*) )))) )
+( (X (-NONE- *) ) )
+"""
+
+
+def test_trees_as_treebanks_have_them(tmp_path):
+    """On several lines, with spaces between them, and with empty elements."""
+    (tmp_path / "x.mrg").write_text(TREEBANK)
+    trees = list(read_brackets(tmp_path / "x.mrg"))
+    assert [tree and " ".join(tree.leaves()) for tree in trees] == ["Cats want to sleep .", "it costs $ 2", None]
+    assert local_phrases(trees[0])[1] == [5, 4, 4, 4, 5] and len(trees[1][0]) == 1
+    (tmp_path / "x.mrg").write_text(TREEBANK.replace("sleep) ))))", "sleep) )))"))
+    with pytest.raises(ValueError, match=r"x.mrg:2: not one bracketed tree"):
+        list(read_brackets(tmp_path / "x.mrg"))
+
+
+@pytest.mark.parametrize("levels", [498, 499, 100_000])
+def test_a_tree_deeper_than_the_stack_is_not_usable(levels):
+    deep = "(X " * (levels - 1) + "(-NONE- *) w" + ")" * (levels - 1)
+    tree, other = read_brackets(Path("x"), [deep, "(S (X y))"])
+    assert other.leaves() == ["y"] and (tree is None) == (levels > 498)
+    assert tree is None or local_phrases(tree) == ([0], [1], [levels - 2])
+
+
 def test_a_chain_of_many_words_takes_linear_time():
     count = 30_000
     began = time.process_time()
