@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 
 from examples.images.data import Pictures, normalize
 from examples.images.model import SIZES, AugmentedConv, Maps
-from examples.images.train import build, load
+from examples.images.train import build, opened
 from fairseq_diverse.support.errors import UserError, exit_with
 from fairseq_diverse.support.files import atomic_write
 
@@ -30,11 +30,12 @@ def main(words: Sequence[str] | None = None) -> None:
         raise UserError(f"--pictures {args.pictures}: must be above 0")
     columns: list[tuple[str, torch.Tensor]] = []  # title, pixels (pictures, rows, columns, 3)
     for path in args.checkpoint:
-        saved, maps = load(path), Maps()
-        if saved.get("settings", {"attention": "none"})["attention"] == "none":
-            raise UserError(f"--checkpoint {path}: a plain ResNet, or of another program: no attention to draw")
-        model = build(saved["settings"], len(saved["classes"])).eval()
-        model.load_state_dict(saved["model"])
+        maps = Maps()
+        with opened(path) as saved:
+            if saved.get("settings", {"attention": "none"})["attention"] == "none":
+                raise UserError(f"--checkpoint {path}: a plain ResNet, or of another program: no attention to draw")
+            model = build(saved["settings"], len(saved["classes"])).eval()
+            model.load_state_dict(saved["model"])
         found = Pictures(args.data, SIZES[saved["settings"]["size"]].image)
         chosen = torch.stack([found[0, len(found) * i // args.pictures][0] for i in range(args.pictures)])
         model(normalize(chosen), maps)

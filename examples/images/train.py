@@ -4,7 +4,8 @@ import json
 import os
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from examples.images.data import Pictures, normalize, training_batches
 from examples.images.model import SIZES, ResNet
+from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.experiments.runs.provenance import collect
 from fairseq_diverse.support.errors import UserError, exit_with
 from fairseq_diverse.support.files import atomic_write
@@ -58,12 +60,20 @@ def rate(progress: float, largest: float) -> float:
     return largest * min(1, progress / 0.05) * 0.1 ** sum(progress >= fall for fall in (0.3, 0.6, 0.8, 0.9))
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A checkpoint; UserError if it cannot be read."""
+@contextmanager
+def opened(path: Path) -> Iterator[dict[str, Any]]:
+    """A checkpoint; what is wrong with it, also as it is used, is a UserError."""
+    problem = f"{path}: missing, damaged, or not a checkpoint of this program"
     try:
-        return torch.load(path, map_location="cpu")
-    except Exception:
-        raise UserError(f"{path}: missing, damaged, or not a checkpoint of this program") from None
+        saved = load_checkpoint(path)
+    except UserError as error:
+        raise UserError(f"{problem} ({str(error).removeprefix(f'{path}: ')})") from None
+    try:
+        yield saved
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{problem} ({type(error).__name__})") from error
 
 
 def build(settings: dict[str, Any], classes: int) -> ResNet:
@@ -119,15 +129,16 @@ def main(words: Sequence[str] | None = None) -> None:
     state: dict[str, Any] = {"update": 0, "loss": 0.0, "epochs": [], "seconds": 0.0}
     read = [pictures.digest(), others.digest()]
     if (checkpoint := args.out / "checkpoint.pt").exists():
-        saved = load(checkpoint)
-        for key, value in settings.items():
-            if (before := saved["settings"][key]) != value:
-                raise UserError(f"{checkpoint} was made with {key} {before}, not {value}; give another --out")
-        if saved.get("pictures", read) != read:
-            raise UserError(f"{checkpoint} was made with other pictures than those of {args.data}; give another --out")
-        for key, part in parts.items():
-            part.load_state_dict(saved[key])
-        state = {key: saved[key] for key in state}
+        with opened(checkpoint) as saved:
+            for key, value in settings.items():
+                if (before := saved["settings"][key]) != value:
+                    raise UserError(f"{checkpoint} was made with {key} {before}, not {value}; give another --out")
+            if saved.get("pictures", read) != read:
+                others_of = f"other pictures than those of {args.data}"
+                raise UserError(f"{checkpoint} was made with {others_of}; give another --out")
+            for key, part in parts.items():
+                part.load_state_dict(saved[key])
+            state = {key: type(value)(saved[key]) for key, value in state.items()}
     parallel = nn.parallel.DistributedDataParallel(model) if PROCESSES > 1 else model
     total, largest = args.epochs * updates, args.lr * args.batch * PROCESSES / 256
     started = clock() - state["seconds"]

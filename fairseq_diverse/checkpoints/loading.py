@@ -31,6 +31,7 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+OF_MECHANISM = re.compile(r"_attn\.(?!([qkv]|out)_proj\.)\w+\.")  # in the name of a tensor
 DICTIONARIES = "dictionaries"  # digests by side, in the task's state
 
 
@@ -101,12 +102,10 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
     try:
         with warnings.catch_warnings(action="ignore"):  # replaced by the one-line error
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
-        if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
-            raise UserError(f'{path}: not a fairseq checkpoint: a torch file without a "model" entry')
+        if problem := _wrong_part(state):
+            raise UserError(f"{path}: not a fairseq checkpoint: {problem}")
         check_settings(path, state.get("args"), state.get("cfg"))
-        parts = state.get("extra_state"), state.get("task_state"), *(state.get("optimizer_history") or ())
-        if not all(isinstance(part, Mapping | None) for part in parts):
-            raise UserError(f"{path}: not a fairseq checkpoint: its state of training or task is not a dictionary")
+        _check_layers(path, state)
         if verify:
             _check_weights(path, state)
             _check_records(path)
@@ -199,18 +198,45 @@ def check_settings(where: str | Path, *configs: Any) -> None:
             raise UserError(f"{where}: refused: its setting {setting} {problem}; nothing was run")
 
 
+def _wrong_part(state: Any) -> str:
+    """Which part of a torch file is not that of a checkpoint; empty if none."""
+    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
+        return 'a torch file without a "model" entry'
+    for name in state["model"]:
+        if not isinstance(name, str):
+            return f"a parameter's name is {printable(repr(name))}"
+    if not isinstance(state.get("args"), Namespace | None):
+        return "its arguments are not a Namespace"
+    parts = state.get("cfg"), state.get("extra_state"), state.get("task_state"), *(state.get("optimizer_history") or ())
+    if not all(isinstance(part, Mapping | None) for part in parts):
+        return "its configuration, or its state of training or task, is not a dictionary"
+    for name, group in (state.get("cfg") or {}).items():
+        if name != "_name" and not isinstance(group, Mapping | Namespace | None):
+            return f"its settings of {printable(str(name))} are not a dictionary"
+    return ""
+
+
+def _check_layers(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Refuse settings of more layers than the file has parameters: to build them may take forever."""
+    most = len(state["model"])
+    for name, value in _settings((state.get("args"), state.get("cfg"))):
+        if name.endswith("layers") and isinstance(value, int) and value > most:
+            raise UserError(f"{path}: refused: its setting {printable(name)} = {value}, but it has {most} parameters")
+
+
 def not_finite(weights: Mapping[str, Any]) -> tuple[str, float] | None:
     """The first tensor of a ``state_dict`` with NaN or infinity, and that number.
 
-    A mask, which is a constant, may have -inf. fairseq's ``_float_tensor`` is never filled and may have anything.
+    A mechanism may have infinities: in a constant, such as a mask. fairseq's ``_float_tensor`` is never filled and may
+    have anything.
     """
     for name, value in weights.items():
-        private = str(name).rpartition(".")[2].startswith("_")
+        private = name.rpartition(".")[2].startswith("_")
         if private or not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
             continue
-        highest = value.detach().max().item()  # NaN if any is
-        if not highest < math.inf:
-            return str(name), highest
+        for number in (one.item() for one in value.detach().aminmax()):  # NaN if any is
+            if math.isnan(number) or (math.isinf(number) and not OF_MECHANISM.search(name)):
+                return name, number
     return None
 
 

@@ -103,7 +103,10 @@ def load_ensemble(
     except Exception as error:
         data = settings.get("data", "the data given")
         raise UserError(load_problem(", ".join(filenames), data, error)) from error
-    _, cfg, task = loaded
+    models, cfg, task = loaded
+    for name, parameter in (named for model in models for named in model.named_parameters()):
+        if not parameter.isfinite().all():  # of a mechanism, whose constants may be infinite
+            raise UserError(f"{', '.join(filenames)}: {name} is not finite: training diverged; use an older checkpoint")
     source, target = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
     read = [getattr(getattr(task, "cfg", None), f"{side}_lang", None) for side in ("target", "source")]
     if source != target and read == [source, target]:  # of the data files' names, where no flag gives the languages

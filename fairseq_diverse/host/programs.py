@@ -79,15 +79,6 @@ def criterions_with(setting: str) -> list[str]:
     return [name for name, cls in CRITERION_DATACLASS_REGISTRY.items() if setting in cls.__dataclass_fields__]
 
 
-def settings_by_section(args: Namespace) -> dict[str, Any]:
-    """Arguments as fairseq's configuration: ``model``, ``task``, ``checkpoint`` and so on."""
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from omegaconf import OmegaConf
-
-    sections: Any = OmegaConf.to_container(convert_namespace_to_omegaconf(args), enum_to_str=True)
-    return sections
-
-
 def generation_settings(**settings: Any) -> Any:
     """What ``task.build_generator`` takes; the defaults are those of fairseq-generate."""
     from fairseq.dataclass.configs import GenerationConfig

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 from fairseq_diverse.attention.registry import active, add_flags
 from fairseq_diverse.checkpoints.loading import DICTIONARIES, dictionary_digests, load_checkpoint, save_checkpoint
 from fairseq_diverse.checkpoints.settings import printable
 from fairseq_diverse.host.data import numbered_words
-from fairseq_diverse.host.loading import INITIAL_FILES
-from fairseq_diverse.host.programs import build_model, criterions, model_name, settings_by_section
+from fairseq_diverse.host.loading import INITIAL_FILES, upgraded
+from fairseq_diverse.host.programs import build_model, criterions, model_name
 from fairseq_diverse.models.layers import add_layer_flags
 from fairseq_diverse.support.errors import UserError
 
@@ -42,9 +43,19 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
         UserError: (a ValueError) not a checkpoint, not a ``transformer`` for translation, or with something that
             fairseq's ``transformer`` does not have; says what.
     """
-    state = load_checkpoint(path)
-    cfg = state.get("cfg") or {}
-    settings = _dictionary(state.get("args") or cfg.get("model") or {})
+    try:
+        return _plain(path, upgraded(str(path), load_checkpoint(path), {}))
+    except (MemoryError, UserError):
+        raise
+    except Exception as error:  # settings may be anything
+        problem = printable(f"{type(error).__name__}: {error}", 200)
+        raise UserError(f"{path}: cannot build a model from its settings ({problem})") from error
+
+
+def _plain(path: str | Path, state: dict[str, Any]) -> dict[str, Any]:
+    """As ``plain_checkpoint``, of the file's state."""
+    sections = _dictionary(OmegaConf.to_container(state["cfg"], enum_to_str=True))
+    settings = sections["model"]
     arch = settings.get("_name") or settings.get("arch")
     if model_name(arch) not in MODELS:
         raise UserError(f"{path}: a {printable(str(arch))} model; only a diverse_transformer or transformer can go")
@@ -61,8 +72,6 @@ def plain_checkpoint(path: str | Path) -> dict[str, Any]:
     settings = {name: value for name, value in {**settings, **names}.items() if not own(name)}
     settings |= dict.fromkeys(settings.keys() & {*INITIAL_FILES})  # the parameters are here
     _check_parameters(path, state["model"], settings)
-    cfg = cfg or settings_by_section(Namespace(**settings))
-    sections = {name: _dictionary(section) for name, section in cfg.items()}
     for name in ("task", "criterion"):
         section = sections.get(name) or {}
         sections[name] = {key: value for key, value in section.items() if not own(key)} | {"_name": names[name]}

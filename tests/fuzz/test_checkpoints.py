@@ -61,7 +61,7 @@ def checkpoint(config: Any = None, **entries: Any) -> dict[str, Any]:
     model = OrderedDict({"a": shared, "b": shared, "half": torch.ones(3).half(), "n": torch.tensor([1, 2])})
     return {
         "args": None,
-        "cfg": {"model": config if config is not None else Namespace(arch="transformer", adam_betas="(0.9, 0.98)")},
+        "cfg": {"model": Namespace(arch="transformer", adam_betas="(0.9, 0.98)", own=config)},
         "model": model,
         "extra_state": {"counts": np.array([3, 1]), "best": np.float64(3.5), "train_iterator": {"epoch": 2}},
         "optimizer_history": [{"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 2}],

@@ -119,6 +119,25 @@ def test_other_models_are_refused(checkpoint, tmp_path, capsys):
         assert main(["export", *words, str(tmp_path / "other.pt")]) == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("activation_fn", "nosuch"), ("encoder_layers", "2"), ("decoder_layers", None)),
+        *(("encoder_attention_heads", 0), ("encoder_attention_heads", 3), ("max_target_positions", "x")),
+        ("more", (circle := [])),
+    ],
+    ids=str,
+)
+def test_settings_that_fit_no_model_are_one_line(checkpoint, tmp_path, capsys, name, value):
+    circle[:] = [circle]
+    state = load_checkpoint(checkpoint)
+    setattr(state["cfg"]["model"], name, value)
+    torch.save(state, tmp_path / "x.pt")
+    assert main(["export", "--to", "fairseq", "--out", str(tmp_path / "out"), str(tmp_path / "x.pt")]) == 2
+    shown = capsys.readouterr().err
+    assert "x.pt: cannot build a model from its settings (" in shown and shown.count("\n") == 1, shown
+
+
 def test_impossible_flags_are_one_line(checkpoint, tmp_path, capsys):
     for words, message in (
         (["--to", "fairseq", "--out", tmp_path], f"--out {tmp_path}: a folder; name a file"),

@@ -175,6 +175,10 @@ def test_two_updates_then_resumed_equal_one_training(images, pictures, tmp_path)
         UserError, match=r"checkpoint\.pt was made with other pictures than those of .*others; give ano"
     ):
         run(images, others, tmp_path / "b")
+    del got["settings"]
+    torch.save(got, tmp_path / "b/checkpoint.pt")
+    with pytest.raises(UserError, match=r"not a checkpoint of this program \(KeyError\)"):
+        run(images, pictures, tmp_path / "b")
     (tmp_path / "b/checkpoint.pt").write_bytes(b"damaged")
     with pytest.raises(UserError, match="damaged, or not a checkpoint"):
         run(images, pictures, tmp_path / "b")
@@ -198,6 +202,17 @@ def test_the_maps_of_three_layers_are_drawn(images, pictures, tmp_path):
     torch.save({"model": {}}, tmp_path / "other.pt")
     with pytest.raises(UserError, match=r"other.pt: a plain ResNet, or of another program: no attention to draw"):
         images.maps.main([*words[:-2], str(tmp_path / "other.pt")])
+    saved = torch.load(words[-1])
+    for change in (
+        {"settings": {"attention": "evolving"}},
+        {"settings": 3},
+        {"classes": 3},
+        {"model": {"x": 1}},
+        {"model": 1},
+    ):
+        torch.save(saved | change, tmp_path / "other.pt")
+        with pytest.raises(UserError, match=r"other\.pt: missing, damaged, or not a checkpoint of this program \("):
+            images.maps.main([*words[:-2], str(tmp_path / "other.pt")])
     with pytest.raises(UserError, match=r"--layers 2: .* has attention in layers 6, 7, 8, 9, 10, 11, 12, 13"):
         images.maps.main([*words, "--layers", "2"])
 

@@ -18,7 +18,7 @@ from torch._inductor.exc import InductorError, InvalidCxxCompiler
 from fairseq_diverse import register
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.checkpoints.settings import EVALUATED, is_literal
-from fairseq_diverse.host.loading import load_problem
+from fairseq_diverse.host.loading import load_ensemble, load_problem
 from fairseq_diverse.host.messages import install_error_hook
 from fairseq_diverse.support.errors import UserError
 from tests.cases import build_model
@@ -244,7 +244,7 @@ def save_model(path: Path, **parameters) -> Path:
     return path
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_an_impossible_weight_is_refused(tmp_path, value, dtype):
     weight = torch.ones(3, 2)
@@ -260,9 +260,46 @@ def test_other_entries_may_have_any_value(tmp_path):
         "version": torch.tensor([10**9]),
         "embed._float_tensor": torch.tensor([float("nan")]),
         "no": torch.zeros(0),
-        "encoder.layers.0.self_attn.own.mask": torch.tensor([0.0, float("-inf")]),
+        "encoder.layers.0.self_attn.own.mask": torch.tensor([float("inf"), float("-inf")]),
     }
     load_checkpoint(save_model(tmp_path / "checkpoint.pt", most=torch.tensor([3e38, -3e38]), **anything))
+
+
+def test_parameters_of_mechanisms_are_finite():
+    """Their constants need not be, and a file does not say which is which."""
+    model = build_model({"relative_on": "encoder"})
+    model.encoder.layers[0].self_attn.relative.keys.data[0, 0] = -float("inf")
+    with pytest.raises(
+        UserError, match=r"^a\.pt: encoder\.layers\.0\.self_attn\.relative\.keys is not finite: training"
+    ):
+        load_ensemble(lambda *given: ([model], None, None), ["a.pt"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cfg": [1]}, "its configuration, or its state of training or task, is not a dictionary"),
+        ({"cfg": {"task": [1]}}, "its settings of task are not a dictionary"),
+        ({"args": "x"}, "its arguments are not a Namespace"),
+        ({"model": {5: torch.zeros(1)}}, "a parameter's name is 5"),
+        ({"optimizer_history": ["x"]}, "its configuration, or its state of training"),
+    ],
+    ids=str,
+)
+def test_parts_of_another_kind_are_refused(tmp_path, change, message):
+    torch.save({**checkpoint(), **change}, tmp_path / "other.pt")
+    with pytest.raises(UserError, match=rf"other\.pt: not a fairseq checkpoint: {message}"):
+        load_checkpoint(tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize("name", ["encoder_layers", "decoder_layers", "classifier_layers"])
+def test_more_layers_than_parameters_are_refused(tmp_path, name):
+    """Building them would take forever."""
+    torch.save(checkpoint(**{name: 10**9}), tmp_path / "large.pt")
+    with pytest.raises(
+        UserError, match=rf"large\.pt: refused: its setting {name} = 1000000000, but it has 1 parameters"
+    ):
+        load_checkpoint(tmp_path / "large.pt")
 
 
 def test_a_flipped_bit_is_found(tmp_path):

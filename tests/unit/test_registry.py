@@ -1093,11 +1093,11 @@ def test_a_constant_that_checkpoints_cannot_have_is_named():
     class Own(mechanism()):
         def __init__(self, settings, where):
             super().__init__(settings, where)
-            self.register_buffer("mask", torch.tensor([0, -math.inf]))
-            self.register_buffer("never", torch.tensor([math.inf]))
+            self.register_buffer("mask", torch.tensor([math.inf, -math.inf]))
+            self.register_buffer("never", torch.tensor([math.nan]))
 
     register_mechanism("own")(Own)
-    with pytest.raises(properties.PropertyFailed, match=r"own\.never: inf in a checkpoint .* persistent=False"):
+    with pytest.raises(properties.PropertyFailed, match=r"own\.never: nan in a checkpoint .* persistent=False"):
         properties.reload([{"own_on": "encoder"}])
 
 
