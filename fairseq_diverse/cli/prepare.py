@@ -22,7 +22,6 @@ RoBERTa.
 
 import argparse
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from os.path import commonpath
@@ -94,6 +93,10 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
     if args.out and len(args.configs) > 1:
         raise ValueError(f"--out {args.out}: is for one NAME; several go to data/NAME in the directory of runs")
+    if args.raw and args.raw.exists() and not args.raw.is_dir():
+        raise ValueError(
+            f"--raw {args.raw}: a file; the folder of the raw files is expected, text with one sentence a line"
+        )
     if args.archives and args.archives.exists() and not args.archives.is_dir():
         raise ValueError(f"--archives {args.archives}: a file; the folder of the archives is expected")
     if args.archives:
@@ -165,6 +168,11 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
             if path.endswith((f".{args.source}", f".{args.target}")):
                 prefix = path.rpartition(".")[0]
                 raise ValueError(f"--{split} {path}: leave out the language: {prefix} means {prefix}.{args.source}")
+            if Path(path).is_file() and not Path(f"{path}.{args.source}").exists():
+                raise ValueError(
+                    f"--{split} {path}: a file, where the beginning of the names of text files is wanted, one for each "
+                    f"language: raw/train means raw/train.{args.source}, plain text with one sentence a line"
+                )
 
 
 def _prepare_own(args: argparse.Namespace, gpt2: "Encoding | None") -> None:
@@ -266,18 +274,12 @@ def _prepare_from_archives(config: "DataConfig", out: Path, args: argparse.Names
 
     assert config.sources is not None
     raw = args.archives / config.name
-    work = out.with_name(f".{out.name}.part")
     if not extraction.is_extracted(config, args.archives, raw):
         with locked(args.archives):
             fetch(config.sources.archives, config.sources.by_hand, args.archives, download=not args.no_download)
             extraction.extract(config, args.archives, raw)
     _compare(extraction.wrong_lines(config, raw), args.strict_counts, "replace the archive")
-    with locked(work):
-        try:
-            made = _prepare(config, raw, out, args, hold_out=config.sources.hold_out, work=work / "data")
-        finally:
-            if not (work / "data").exists():  # complete, or nothing to resume
-                shutil.rmtree(work)
+    made = _prepare(config, raw, out, args, hold_out=config.sources.hold_out, resumes=True)
     _compare(wrong_pairs(config, out), args.strict_counts, f"{out} is complete all the same")
     return made
 

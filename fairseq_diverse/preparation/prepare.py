@@ -16,12 +16,14 @@ from fairseq_diverse.preparation.binarizing import binarize
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, MOSES, SCHEMA, TRUECASING, entry, read_record
+from fairseq_diverse.preparation.raw import equal_lines, file_hash
 from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.files import iterate_lines, temporary_path
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
+from fairseq_diverse.support.processes import locked
 
 PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
 TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
@@ -38,7 +40,7 @@ def prepare(
     workers: int = 1,
     overwrite: bool = False,
     hold_out: int = 0,
-    work: Path | None = None,
+    resumes: bool = False,
     encoding: Encoding | None = None,
     say: Say = print,
 ) -> bool:
@@ -56,8 +58,7 @@ def prepare(
         overwrite: replace a data set that was prepared from other files or settings.
         hold_out: N = every N-th training pair after filtering is the validation split, which then needs no raw files;
             0 = off.
-        work: folder next to ``out`` that keeps an interrupted preparation, so that it can resume; by default nothing is
-            kept.
+        resumes: keep an interrupted preparation next to ``out``, and resume it; by default nothing is kept.
         encoding: subwords and dictionary to use, which must agree with ``config``; by default they are learned.
         say: called with each line of the summary: one per split and one at the end.
 
@@ -65,8 +66,8 @@ def prepare(
         False if ``out`` already has this configuration and these raw files, True if it was written.
 
     Raises:
-        ValueError: raw files are missing, of unequal length, not UTF-8 or (strict) unclean; ``out`` has other contents
-            or is a mount point.
+        ValueError: raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is
+            the training text; ``out`` has other contents or is a mount point; another process is preparing it.
     """
     sides = {
         split: [f"{prefix}.{language}" for language in config.languages]
@@ -74,38 +75,47 @@ def prepare(
         if not (hold_out and split == "valid")
     }
     labels = [f"{split}.label" for split in sides if config.glue and not split.startswith("test")]
-    wanted = _wanted(config, raw, [*chain(*sides.values()), *labels], encoding, hold_out)
+    read = [*chain(*sides.values()), *labels]
+    wanted = _wanted(config, raw, read, encoding, hold_out)
     if _existing(out, wanted, strict, overwrite):
         return False
     if os.path.ismount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
     paths = {split: tuple(raw / name for name in names) for split, names in sides.items()}
-    totals = {split: _equal_lengths(*pair) for split, pair in paths.items()}
+    _refuse_training_text(paths, wanted["raw"], raw)
+    totals = {split: equal_lines(*pair) for split, pair in paths.items()}
     versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
-    keep, work = work is not None, work or temporary_path(out)
-    try:
-        steps = Steps(work, [wanted, versions, strict])
-        text = work / "text"
-        text.mkdir(exist_ok=True)
-        counts: dict[str, dict[str, int]] = {}
-        for split, pair in paths.items():
-            arguments = (config, tokens, split, pair, totals[split], text, strict, workers, hold_out)
-            counts |= steps(f"tokenize {split}", tokenize, *arguments)
-        for path in [raw / name for name in labels] + (encoding.files if encoding else []):
-            shutil.copyfile(path, text / path.name)
-        made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
-        made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
-        binarize(config, work, workers, encoding)
-        record = _record(config, text, wanted | made, versions)
-        (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        steps.path.unlink(missing_ok=True)
-        put_in_place(work, out, kept=TREES)
-    except OSError as error:  # for example a full disk, for which Python names no file
-        raise OSError(f"{out}: not prepared: {error}") from None
-    finally:
-        if not keep:
-            shutil.rmtree(work, ignore_errors=True)
+    work = (part := out.with_name(f".{out.name}.part")) / "data"
+    with locked(part):
+        try:
+            if _existing(out, wanted, strict, overwrite):  # by a process that had the lock before
+                return False
+            if not resumes:
+                shutil.rmtree(work, ignore_errors=True)
+            steps = Steps(work, [wanted, versions, strict])
+            text = work / "text"
+            text.mkdir(exist_ok=True)
+            counts: dict[str, dict[str, int]] = {}
+            for split, pair in paths.items():
+                arguments = (config, tokens, split, pair, totals[split], text, strict, workers, hold_out)
+                counts |= steps(f"tokenize {split}", tokenize, *arguments)
+            for path in [raw / name for name in labels] + (encoding.files if encoding else []):
+                shutil.copyfile(path, text / path.name)
+            made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
+            made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
+            binarize(config, work, workers, encoding)
+            record = _record(config, text, wanted | made, versions)
+            (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            steps.path.unlink(missing_ok=True)
+            if _wanted(config, raw, read, encoding, hold_out) != wanted:
+                raise ValueError(f"{raw}: its files were changed while they were prepared; start again")
+            put_in_place(work, out, kept=TREES)
+        except OSError as error:  # for example a full disk, for which Python names no file
+            raise OSError(f"{out}: not prepared: {error}") from None
+        finally:
+            if not (resumes and work.exists()):
+                shutil.rmtree(part, ignore_errors=True)
     for line in _summary(config, counts):
         say(line)
     sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
@@ -114,12 +124,20 @@ def prepare(
     return True
 
 
+def _refuse_training_text(paths: dict[str, tuple[Path, ...]], hashes: dict[str, str], raw: Path) -> None:
+    """Refuse validation and test sets that are the training text, under whatever name."""
+    of = {split: [hashes[str(path.relative_to(raw))] for path in pair] for split, pair in paths.items()}
+    for split in of.keys() - {"train"}:
+        if of[split] == of["train"]:
+            raise ValueError(f"{paths[split][0]}: the {split} split is the training text, {paths['train'][0]}")
+
+
 def _wanted(
     config: DataConfig, raw: Path, names: Sequence[str], encoding: Encoding | None, hold_out: int
 ) -> dict[str, Any]:
     """What decides the result: settings, and the hashes of the files that are read."""
-    wanted: dict[str, Any] = {"config": config.as_dict(), "raw": {name: _file_hash(raw / name) for name in names}}
-    wanted |= {"encoding": {path.name: _file_hash(path) for path in encoding.files}} if encoding else {}
+    wanted: dict[str, Any] = {"config": config.as_dict(), "raw": {name: file_hash(raw / name) for name in names}}
+    wanted |= {"encoding": {path.name: file_hash(path) for path in encoding.files}} if encoding else {}
     wanted |= {"hold-out": hold_out} if hold_out else {}
     if any(side["truecase"] for side in config.sides.values()) and (encoding is None or encoding.moses):
         wanted[TRUECASING] = MOSES
@@ -206,7 +224,12 @@ def put_in_place(work: Path, out: Path, kept: str = "") -> None:
         shutil.copytree(out / kept, work / kept, copy_function=_link)
     if out.exists():
         os.replace(out, old)
-    os.replace(work, out)
+    try:
+        os.replace(work, out)
+    except OSError:
+        if old.exists():
+            os.replace(old, out)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -229,30 +252,12 @@ def _summary(config: DataConfig, counts: dict[str, dict[str, int]]) -> Iterator[
         yield ", ".join([*parts, f"line separators or NUL replaced in {count['replaced']:,} lines"])
 
 
-def _equal_lengths(*paths: Path) -> int:
-    """The number of lines of one file, or of two that are sides of one text."""
-    lines = [sum(1 for _ in iterate_lines(path)) for path in paths]
-    if lines[0] != lines[-1]:
-        raise ValueError(
-            f"{paths[0]} has {lines[0]:,} lines and {paths[1]} {lines[1]:,}; they are not two sides of one text"
-        )
-    return lines[0]
-
-
 def _dictionary_sizes(config: DataConfig, out: Path) -> dict[str, int]:
     """Entries of each dictionary, by language."""
     files = {language: f"dict.{language}.txt" for language in config.languages}
     if not config.translates:
         files = {"": f"{config.languages[0]}/dict.txt" if config.glue else "dict.txt"}
     return {language: sum(1 for _ in iterate_lines(out / name)) for language, name in files.items()}
-
-
-def _file_hash(path: Path) -> str:
-    try:
-        with open(path, "rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); are the raw files there?") from None
 
 
 def _texts(text: Path, config: DataConfig, split: str) -> list[Path]:
@@ -264,5 +269,5 @@ def _text_hash(paths: Iterable[Path]) -> str:
     """SHA-256 over the names and contents of text, models and vocabularies."""
     total = hashlib.sha256()
     for path in sorted(paths):
-        total.update(f"{path.name} {_file_hash(path)}\n".encode())
+        total.update(f"{path.name} {file_hash(path)}\n".encode())
     return total.hexdigest()

@@ -137,8 +137,8 @@ def test_a_task_has_the_case_and_the_subwords_of_truecased_text(as_before, call,
         (data / "preprocess.json").write_text(json.dumps(record))
     (folder / name / "RTE").mkdir(parents=True)
     lines = ["Rose voit Ulm.", "Ici, elle voit Rose et l'or."]
-    rows = "".join(f"{number}\t{lines[0]}\t{lines[1]}\tentailment\n" for number in range(8))
-    for split in ("train", "dev"):
+    for split, count in (("train", 8), ("dev", 2)):
+        rows = "".join(f"{number}\t{lines[0]}\t{lines[1]}\tentailment\n" for number in range(count))
         (folder / name / f"RTE/{split}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
     call("prepare", f"glue-RTE@{name}.fr_FR", "--raw", folder / name)
     text_steps, out = Preprocessing.load(data), folder / f"runs/data/glue-RTE@{name}.fr_FR"

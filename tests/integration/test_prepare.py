@@ -1,5 +1,6 @@
 """`fairseq-diverse prepare` as a user runs it."""
 
+import gzip
 import importlib
 import json
 import os
@@ -135,6 +136,7 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
         (own(target=""), "--test: text of one language has no test set"),
         (own(test=""), "--test: missing, since --source is given; "),
         (own(train="raw/train.de"), "--train raw/train.de: leave out the language: raw/train means raw/train.en"),
+        (own(train="raw/train.de.gz"), "--train raw/train.de.gz: a file, where the beginning of the names of text"),
         (own(target="en"), "source and target are both en"),
         (own(source="e!"), "source: must be a language code"),
         (own(valid="raw/dev"), "raw/dev.en: cannot be read"),
@@ -143,6 +145,7 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
     ],
 )
 def test_wrong_flags_for_files_of_ones_own_are_one_line(tmp_path, raw, words, message):
+    (raw / "train.de.gz").touch()
     done = cli(*words, cwd=tmp_path)
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -157,7 +160,8 @@ def test_fairseq_reads_the_result_and_preprocessing_repeats_it(tmp_path, raw, pr
     preprocessing = Preprocessing.load(out)
     assert (preprocessing.source, preprocessing.target) == ("en", "de")
     for language in WORDS:
-        shutil.copyfile(raw / f"train.{language}", raw / f"second.{language}")
+        lines = (raw / f"train.{language}").read_text().splitlines()
+        (raw / f"second.{language}").write_text("\n".join(lines[::-1]) + "\n")
     (out / "trees").mkdir()
     (out / "trees/train.en.conllu").write_text("hours of parsing")
     said = prepare("--overwrite", files={"test": ["test", "second"]})
@@ -260,6 +264,47 @@ def test_unequal_files_are_refused_with_both_names_and_counts(tmp_path, raw, pre
     said = prepare(fails=2)
     assert f"{raw / 'valid.en'} has 5 lines and {raw / 'valid.de'} 6" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.write_bytes(gzip.compress(path.read_bytes())), "train.en: compressed; unpack it with gun"),
+        (lambda path: path.write_text("<?xml version='1.0'?><tmx/>\n"), "train.en: XML, such as TMX; write the sen"),
+        (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid x\n"), "train.en: the pointer"),
+        (lambda path: path.write_text(path.read_text().replace("\n", "\tein Satz\n")), "train.en: every line has col"),
+        (lambda path: path.write_text(path.read_text().replace("\n", "\r"), newline=""), "lines end with a carriage"),
+        (lambda path: path.rename(f"{path}.gz"), "train.en.gz is there: unpack it"),
+        (lambda path: [shutil.copy(path.with_suffix(e), path.with_name(f"test{e}")) for e in (".en", ".de")],
+         "test.en: the test split is the training text, "),
+    ],
+)  # fmt: skip
+def test_what_is_not_text_of_two_languages_and_three_splits_is_refused(change, message, tmp_path, raw, prepare):
+    change(raw / "train.en")
+    assert message in prepare(fails=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
+
+
+@pytest.mark.usefixtures("forked_preprocess")
+def test_of_two_processes_for_one_folder_one_is_refused(tmp_path, raw, monkeypatch):
+    """At once, or later; and files that change meanwhile are not taken for those before."""
+    first, second = (DataConfig.from_mapping("x", CONFIG | {"bpe": {"size": size}}) for size in (30, 31))
+    real = prepare_module.binarize
+
+    def meanwhile(*arguments):
+        with pytest.raises(ValueError, match=r"process \d+ is working on .*\.out\.part"):
+            prepare_module.prepare(second, raw, tmp_path / "out")
+        edit(raw / "train.en", 3, "Another line.")
+        real(*arguments)
+
+    monkeypatch.setattr(prepare_module, "binarize", meanwhile)
+    with pytest.raises(ValueError, match=r"raw: its files were changed while they were prepared; start again"):
+        prepare_module.prepare(first, raw, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["raw"]
+    monkeypatch.setattr(prepare_module, "binarize", real)
+    prepare_module.prepare(first, raw, tmp_path / "out")
+    with pytest.raises(ValueError, match="prepared from another configuration"):
+        prepare_module.prepare(second, raw, tmp_path / "out")
 
 
 def test_text_that_is_not_utf8_is_refused_with_file_and_line(tmp_path, raw, prepare):
@@ -373,7 +418,7 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
     for name, place in where.items():
         step = getattr(place, name)
         monkeypatch.setattr(place, name, lambda *a, name=name, step=step: (calls.append(name), step(*a))[1])
-    out, work = tmp_path / "out", tmp_path / "work"
+    out = tmp_path / "out"
     for step, at in (("tokenize", 1), ("_apply_truecaser", 4), ("_apply", 2), ("binarize", 1)):
         real, left = getattr(where[step], step), [at]
 
@@ -387,11 +432,11 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
         with monkeypatch.context() as patch:
             patch.setattr(where[step], step, stop)
             with pytest.raises(KeyboardInterrupt):
-                module.prepare(config, raw, out, work=work)
+                module.prepare(config, raw, out, resumes=True)
         assert not out.exists()
-    assert module.prepare(config, raw, out, work=work)
+    assert module.prepare(config, raw, out, resumes=True)
     assert contents(out) == contents(tmp_path / "fresh")
-    assert not work.exists()
+    assert not (tmp_path / ".out.part").exists()
     again = dict.fromkeys(where, 1)  # only the interrupted steps
     once = {"tokenize": 3, "_apply_truecaser": 6, "_apply": 6, "binarize": 1}
     assert {name: calls.count(name) for name in once} == {name: once[name] + again[name] for name in once}
@@ -399,13 +444,13 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
 
 @pytest.mark.usefixtures("forked_preprocess")
 def test_a_resumed_preparation_takes_nothing_made_of_other_raw_files(tmp_path, raw, monkeypatch):
-    config, work = DataConfig.from_mapping("x", CONFIG), tmp_path / "work"
+    config = DataConfig.from_mapping("x", CONFIG)
     with monkeypatch.context() as patch, pytest.raises(TypeError):
         patch.setattr(prepare_module, "binarize", None)
-        prepare_module.prepare(config, raw, tmp_path / "out", work=work)
+        prepare_module.prepare(config, raw, tmp_path / "out", resumes=True)
     edit(raw / "test.en", 3, "Another line.")
     for out in ("out", "fresh"):
-        prepare_module.prepare(config, raw, tmp_path / out, work=work if out == "out" else None)
+        prepare_module.prepare(config, raw, tmp_path / out, resumes=out == "out")
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 
@@ -440,7 +485,7 @@ def test_a_stopped_command_leaves_nothing_and_prints_one_line(workers, how, tmp_
     raw = write_raw(tmp_path / "raw", lines=40000)
     line = command(tmp_path, raw, {}, ("--workers", workers))
     running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while not list(tmp_path.glob(".out.*.tmp/text/train.en")) and running.poll() is None:
+    while not list(tmp_path.glob(".out.part/data/text/train.en")) and running.poll() is None:
         time.sleep(0.02)
     os.killpg(running.pid, how)  # to every process of the group, like a terminal and `timeout`
     _, said = running.communicate(timeout=60)
@@ -454,14 +499,14 @@ def test_files_left_by_kill_9_are_removed_by_the_next_run(tmp_path):
     raw = write_raw(tmp_path / "raw", lines=40000)
     line = command(tmp_path, raw, {}, ("--workers", "2"))
     killed = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not list(tmp_path.glob(".out.*.tmp/text/train.en")) and killed.poll() is None:
+    while not list(tmp_path.glob(".out.part/data/text/train.en")) and killed.poll() is None:
         time.sleep(0.02)
     killed.kill()
     killed.wait()
-    assert len(list(tmp_path.glob(".out.*.tmp"))) == 1
-    edit(raw / "test.en", 1, "\0")  # the next one ends soon, with an error
+    assert (tmp_path / ".out.part").exists()
     shutil.copy(raw / "test.en", raw / "train.en")
     shutil.copy(raw / "test.de", raw / "train.de")
+    edit(raw / "train.en", 1, "\0")  # the next one ends soon, with an error
     done = subprocess.run([*line, "--strict"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 2 and sorted(p.name for p in tmp_path.iterdir()) == ["mine.yaml", "raw"]
     fields = [
