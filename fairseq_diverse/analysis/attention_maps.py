@@ -16,7 +16,7 @@ from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, 
 from fairseq_diverse.models.extras import AttentionMaps
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import new_figure
+from fairseq_diverse.support.pictures import new_figure, set_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -255,8 +255,8 @@ def draw_panels(
             colours, low = (SIGNED, -limit) if signed else (COLOURS[panel.values], 0)
             images[panel.values] = place.imshow(values, colours, vmin=low, vmax=limit, aspect="auto")
             place.set_title(panel.title, fontsize=9)
-            place.set_xticks(range(len(keys.texts)), keys.texts, rotation=90, fontsize=7, parse_math=False)
-            place.set_yticks(range(len(queries.texts)), texts, fontsize=7, parse_math=False)
+            set_names(place.xaxis, keys.texts, rotation=90, fontsize=7)
+            set_names(place.yaxis, texts, fontsize=7)
             texts = [""] * len(texts)
     panels = figure.axes
     for name, image in images.items():

@@ -120,7 +120,7 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
         image = place.imshow(matrix.numpy(), "RdBu_r", vmin=-limit, vmax=limit)
         place.set_facecolor("0.85")  # of the diagonal
         mean = f": mean cosine {mean_cosine(heads[name]):z.2f}" if len(matrix) > 1 else ""
-        place.set_title(f"{name}{mean}", fontsize=8, parse_math=False)
+        place.set_title(f"{name}{mean}", fontsize=8)
         numbers = [str(head + 1) for head in range(len(matrix))]
         place.set_xticks(range(len(matrix)), numbers, fontsize=7)
         place.set_yticks(range(len(matrix)), numbers, fontsize=7)

@@ -14,7 +14,7 @@ from fairseq_diverse.cli import named_checkpoints
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
-from fairseq_diverse.support.tables import in_columns
+from fairseq_diverse.support.tables import in_columns, one_line
 
 if TYPE_CHECKING:
     from fairseq_diverse.metrics.accuracy import Accuracy
@@ -91,7 +91,7 @@ def print_table(found: "dict[str, dict[str, Accuracy]]", probing: bool) -> None:
 
     known = TASKS if probing else tuple(next(iter(found.values())))
     rows = [row for row in known if any(row in of_name for of_name in found.values())]
-    cells = [["task" if probing else "operators", "examples", "largest class", *found]]
+    cells = [["task" if probing else "operators", "examples", "largest class", *map(one_line, found)]]
 
     def add(name: str, parts: "Sequence[Accuracy | None]") -> None:
         first = next(part for part in parts if part is not None)

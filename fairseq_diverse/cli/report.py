@@ -113,7 +113,9 @@ def main(args: argparse.Namespace) -> None:
         for path in args.refresh:
             refresh(path)
         return
-    shown = show(args)
+    selection = selection_of(args, read_table(args))
+    shown = show(args, selection)
+    _warn_if_nothing_finished(args, selection)
     if args.out:
         with atomic_write(args.out) as f:
             f.write(f"{shown}\n")
@@ -121,35 +123,61 @@ def main(args: argparse.Namespace) -> None:
         print(shown)
 
 
+def _warn_if_nothing_finished(args: argparse.Namespace, selection: "Selection") -> None:
+    if not any(selection.summaries[row.name] for row in selection.rows):
+        print(f"warning: {nothing_finished(args.table)}", file=sys.stderr)
+
+
 def refresh(path: Path) -> None:
     """Write the marked tables of a Markdown file anew.
 
     Raises:
-        UserError: a marker that is not a report, or a file without any.
+        UserError: a marker that is not a report, whose runs are not here, or that writes files; a file without any.
     """
+    from fairseq_diverse.reports.formats import lost_figures
+
     parser = argparse.ArgumentParser()
     add_arguments(parser)
 
-    def table(block: re.Match[str]) -> str:
+    def parsed(command: str) -> argparse.Namespace:
         try:
             with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
-                args = parser.parse_args([*shlex.split(block["command"]), "--format", "markdown"])
+                args = parser.parse_args([*shlex.split(command), "--format", "markdown"])
         except SystemExit:
-            problem = (said.getvalue().strip() or "shows no table").splitlines()[-1]
-            raise UserError(f"{path}: {block['start'].strip()}: {problem}") from None
-        return f"{show(args)}\n"
+            raise UserError((said.getvalue().strip() or "shows no table").splitlines()[-1]) from None
+        if wrong := [f"--{flag}" for flag in ("refresh", "save", "out") if getattr(args, flag)]:
+            raise UserError(f"{wrong[0]}: not in a page; leave it out")
+        if args.table is None:
+            raise UserError("names no TABLE")
+        return args
+
+    def table(block: re.Match[str]) -> str:
+        try:
+            args = parsed(block["command"])
+            selection = selection_of(args, read_table(args))
+            text = show(args, selection)
+            absent = [row.name for row in selection.rows if not selection.summaries[row.name]]
+            gone = [] if len(absent) == len(selection.rows) else [*selection.not_run, *absent]
+            if (gone or absent) and (lost := lost_figures(block[0], text, gone)):
+                raise UserError(
+                    f"no finished run here of {', '.join(lost)}, whose figures the page has; give --runs or --results, "
+                    "or delete the figures"
+                )
+            _warn_if_nothing_finished(args, selection)
+        except (ValueError, OSError) as error:
+            raise UserError(f"{path}: {block['start'].strip()}: {error}") from None
+        return f"{text}\n"
 
     if not (count := rewrite_blocks(path, MARKER, table)):
         raise UserError(f"{path}: no table between <!-- fairseq-diverse report TABLE --> and <!-- end -->")
     print(f"{path}: {count} table{'s' * (count > 1)}")
 
 
-def show(args: argparse.Namespace) -> str:
+def show(args: argparse.Namespace, selection: "Selection") -> str:
     """The report that the arguments ask for; copies the summaries where they say so."""
     from fairseq_diverse.reports import report as reports
     from fairseq_diverse.reports.side_by_side import sentences_of
 
-    selection = selection_of(args, read_table(args))
     columns = None if args.format == "csv" else args.columns
     report = reports.build(
         selection, args.test, args.verdict, args.by, args.heads, columns, with_rows=args.format == "html"
@@ -157,8 +185,6 @@ def show(args: argparse.Namespace) -> str:
     count = _sentence_count(args, selection)
     shown = sentences_of(selection.rows, selection.source.runs, count, args.test) if args.format != "html" else []
     report = reports.completed(report, selection, shown, not args.no_notes)
-    if not any(selection.summaries[row.name] for row in selection.rows):
-        print(f"warning: {nothing_finished(args.table)}", file=sys.stderr)
     if args.save and (problem := selection.save(args.save)):
         print(f"--save {args.save}: without what --by needs: {problem}", file=sys.stderr)
     return _written(args, selection, report, shown, count)
@@ -183,7 +209,8 @@ def _written(
     written = [write(*block).rstrip("\n") for block in report.blocks]
     if sentences:
         text = "\n\n".join(sentence.as_text() for sentence in sentences)
-        written.append(f"```text\n{text}\n```" if args.format == "markdown" else text)
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+        written.append(f"{fence}text\n{text}\n{fence}" if args.format == "markdown" else text)
     return "\n\n".join(written)
 
 

@@ -28,7 +28,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.cli import named_path
-from fairseq_diverse.support.tables import in_columns
+from fairseq_diverse.support.tables import in_columns, one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -212,13 +212,13 @@ def _score(
 
 def _references(path: Path) -> list[str]:
     """The lines of a file of references."""
-    from fairseq_diverse.metrics.scores import in_columns
+    from fairseq_diverse.metrics.scores import has_columns
     from fairseq_diverse.support.files import read_lines
 
     lines = read_lines(path)
     if not lines:
         raise ValueError(f"{path}: empty file")
-    if in_columns(lines):
+    if has_columns(lines):
         raise ValueError(f"{path}: columns, with a tab in every line; give each reference as a file, --ref A B")
     if count := sum("\t" in line for line in lines):
         print(f"warning: {path}: tabs in {count} lines are read as spaces; are they columns?", file=sys.stderr)
@@ -329,7 +329,7 @@ def _legend(test: str, compared: bool, tested: str | None) -> str:
 def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, seeds: bool) -> str:
     from fairseq_diverse.metrics.catalogue import CATALOGUE
 
-    columns = [["system", *(row["system"] for row in rows)]]
+    columns = [["system", *(one_line(row["system"]) for row in rows)]]
     for metric in metrics:
         digits, heading = CATALOGUE[metric].digits, CATALOGUE[metric].heading
         cells = [f"{row[metric]:.{digits}f}" for row in rows]

@@ -129,7 +129,7 @@ def statistics(lines: Any) -> Any:
         if match:
             try:
                 tag, stats = match[1], json.loads(match[2])
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 continue
             if tag is None:
                 counted = next((key for key in stats if key.endswith("num_updates")), "")

@@ -162,7 +162,7 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
                 f"{path}: lines with a number and a score, not text; give the whole output of fairseq-generate, or the "
                 "last column, in the order of the references"
             )
-        if in_columns(lines):
+        if has_columns(lines):
             raise ValueError(f"{path}: columns, with a tab in every line; give the one with the translations")
         return lines
     best = _best_lines(path, lines)
@@ -193,7 +193,7 @@ def marks(lines: Sequence[str]) -> set[str]:
     return found
 
 
-def in_columns(lines: Sequence[str]) -> bool:
+def has_columns(lines: Sequence[str]) -> bool:
     """Whether every line with text has a tab."""
     return all("\t" in line for line in lines if line.strip())
 

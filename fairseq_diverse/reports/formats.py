@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.tables import in_columns
+from fairseq_diverse.support.tables import in_columns, one_line
 
 Cells = Sequence[Sequence[str]]  # of a table, the header first
 
@@ -38,11 +38,6 @@ MARKDOWN = re.compile(r"[\\`*\[\]~|$]|(?<![^\W_])_|_(?![^\W_])")  # an underscor
 BLOCK = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")  # what makes a line a heading, a list or a quotation
 
 
-def one_line(text: str) -> str:
-    """Text without line breaks and characters that steer a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
 def as_text(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """Columns aligned, the first to the left and the others to the right; long headers have several lines."""
     header, *rows = [list(map(one_line, row)) for row in cells]
@@ -55,17 +50,49 @@ def as_markdown(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """A pipe table; notes are a list."""
     rule = ["---", *["---:"] * (len(cells[0]) - 1)]
 
-    def escape(text: str) -> str:
-        text = re.sub(r"&(?=#?\w+;)", "&amp;", one_line(text))
-        return MARKDOWN.sub(r"\\\g<0>", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text))
-
     def escape_block(text: str) -> str:
-        return BLOCK.sub(r"\g<0>\\", escape(text.strip()))
+        return BLOCK.sub(r"\g<0>\\", escaped(text.strip()))
 
-    lines = [
-        f"| {' | '.join(row)} |" for row in (map(escape, cells[0]), rule, *(map(escape, row) for row in cells[1:]))
-    ]
+    header, *rows = [list(map(escaped, row)) for row in cells]
+    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
     return "\n".join([escape_block(title), "", *lines, "", *(f"- {escape_block(note)}" for note in notes)])
+
+
+def escaped(text: str) -> str:
+    """Text as Markdown shows it."""
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", one_line(text))
+    return MARKDOWN.sub(r"\\\g<0>", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text))
+
+
+def lost_figures(old: str, new: str, gone: Sequence[str]) -> list[str]:
+    """The rows whose figures in Markdown tables became "not run", or empty in rows that are ``gone`` (all, where it is
+    empty); published figures are none.
+
+    Args:
+        gone: names of rows.
+    """
+    before, after = _cells_of(old), _cells_of(new)
+    names = set(map(escaped, gone))
+    unknown = {key[:2] for key, cell in before.items() if "not run" in cell}  # already
+    return list(dict.fromkeys(
+        row for (number, row, heading), cell in before.items()
+        if re.search(r"\d", cell) and "published" not in heading and (number, row) not in unknown
+        and ((now := after.get((number, row, heading), "")) == "not run" or (not now and (not names or row in names)))
+    ))  # fmt: skip
+
+
+def _cells_of(text: str) -> dict[tuple[int, str, str], str]:
+    """Cells of the tables in a Markdown text but those of the first column, by number of the table, row and heading."""
+    cells: dict[tuple[int, str, str], str] = {}
+    number = 0
+    header: list[str] = []
+    for line in text.splitlines():
+        row = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if row and header:
+            cells |= {(number, row[0], heading): cell for heading, cell in zip(header[1:], row[1:], strict=False)}
+        else:
+            number, header = number + bool(row), row
+    return cells
 
 
 def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:

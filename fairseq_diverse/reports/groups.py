@@ -14,7 +14,7 @@ from fairseq_diverse.reports.comparable import Runs, comparable
 from fairseq_diverse.reports.lines import compare_by, entries
 from fairseq_diverse.reports.notes import commits_note, differing_seeds_note, machines_note, tested_rows
 from fairseq_diverse.reports.sentences import BY, Groups, Record, group
-from fairseq_diverse.support.pictures import STYLES, new_figure
+from fairseq_diverse.support.pictures import STYLES, new_figure, set_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -163,7 +163,7 @@ def draw_groups(lines: Sequence[Line], title: str) -> "Figure":
         axis.set_title(f"{name}\n({count:,} sentences)", fontsize=9)
         axis.axvline(0, color="gray", linewidth=0.8)
         axis.grid(axis="x", alpha=0.3)
-    panels[0].set_yticks(range(len(rows)), rows, parse_math=False)
+    set_names(panels[0].yaxis, rows)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     bars = "; bar: 95% interval over seeds" * any("word_interval" in line.facts for line in compared)
     figure.supxlabel(f"NLL minus the baseline's, nats a word (lower is better){bars}", fontsize=9)

@@ -10,6 +10,7 @@ import numpy as np
 from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
+from fairseq_diverse.support.yaml_files import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,9 +49,16 @@ def read_training(path: Path, metric: str = "loss") -> Training:
         metric: loss or nll_loss.
 
     Raises:
-        UserError: the file does not exist or has no statistics.
+        UserError: the file does not exist or has no statistics, or a value is no number.
     """
     path = path / "train.log" if path.is_dir() else path
+
+    def number(stats: Mapping[str, Any], key: str, kind: type[int] | type[float] = float) -> Any:
+        try:
+            return kind(float(stats.get(key, 0)))
+        except (TypeError, ValueError, OverflowError):  # a NaN loss is a number
+            raise UserError(f"{path}: {key} is not a number: {shown(stats[key])}") from None
+
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -59,18 +67,18 @@ def read_training(path: Path, metric: str = "loss") -> Training:
     validated: dict[int, float] = {}
     for kind, stats in statistics(text.splitlines()):
         if kind == "train_inner" and metric in stats:
-            logged[int(stats["num_updates"])] = stats
+            logged[number(stats, "num_updates", int)] = stats
         elif kind == "valid" and f"valid_{metric}" in stats:
-            validated[int(stats["valid_num_updates"])] = float(stats[f"valid_{metric}"])
+            validated[number(stats, "valid_num_updates", int)] = number(stats, f"valid_{metric}")
     if not logged:
         raise UserError(f"{path}: no training statistics; fairseq-train writes them with --log-format json")
     curve, seconds = Curve([], [], []), 0.0
     for before, update in itertools.pairwise([0, *sorted(logged)]):
-        rounded, words, speed = (float(logged[update].get(key, 0)) for key in ("train_wall", "wpb", "wps"))
+        rounded, words, speed = (number(logged[update], key) for key in ("train_wall", "wpb", "wps"))
         seconds += min(max((update - before) * words / speed, rounded - 0.5), rounded + 0.5) if speed else rounded
         curve.updates.append(update)
         curve.minutes.append(seconds / 60)
-        curve.losses.append(float(logged[update][metric]))
+        curve.losses.append(number(logged[update], metric))
     updates = sorted(validated)
     minutes = np.interp(updates, [0, *curve.updates], [0.0, *curve.minutes]).tolist()
     validation = Curve(updates, minutes, [validated[update] for update in updates])
@@ -84,7 +92,8 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
     sums = np.concatenate([[0.0], np.cumsum(values)])
     half = np.minimum(window // 2, np.minimum(np.arange(len(values)), np.arange(len(values))[::-1]))
     middle = np.arange(len(values))
-    return ((sums[middle + half + 1] - sums[middle - half]) / (2 * half + 1)).tolist()
+    with np.errstate(invalid="ignore"):  # infinite losses of a training that diverged
+        return ((sums[middle + half + 1] - sums[middle - half]) / (2 * half + 1)).tolist()
 
 
 def draw_learning_curves(

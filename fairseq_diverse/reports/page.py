@@ -3,24 +3,23 @@
 import base64
 import datetime
 import hashlib
-import io
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_diverse.experiments.flags import to_arguments
 from fairseq_diverse.experiments.rows import Row
-from fairseq_diverse.reports.formats import Block, Cells, one_line
+from fairseq_diverse.reports.formats import Block, Cells
 from fairseq_diverse.reports.side_by_side import Sentence, SideBySide
 from fairseq_diverse.reports.word_differences import Part, compare
+from fairseq_diverse.support.pictures import as_svg
+from fairseq_diverse.support.tables import one_line, readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUMBER = re.compile(r"[<≤]?\s*([+-]?\d[\d,]*(?:\.\d+)?)([KMG]?)\b")
 SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
-CONTROL = {"Cc", "Cs"}  # Unicode's categories
 
 
 class RowInfo(NamedTuple):
@@ -109,7 +108,7 @@ def render(
     return environment.get_template("report.html").render(
         title=blocks[0][1],
         blocks=blocks,
-        pictures={caption: _svg(figure) for caption, figure in figures.items()},
+        pictures={caption: f"data:image/svg+xml;base64,{_base64(as_svg(f))}" for caption, f in figures.items()},
         rows=rows,
         places={row.name: number for number, row in enumerate(rows)},
         translations=translations,
@@ -141,18 +140,10 @@ def _value(text: str) -> float | None:
     return float(match[1].replace(",", "")) * SCALE[match[2]] if match else None
 
 
-def readable(text: str) -> str:
-    """Text of any language, without control characters; those that join letters or set their direction are kept."""
-    return "".join(" " if unicodedata.category(character) in CONTROL else character for character in text)
-
-
 def _digest(text: str) -> str:
     """What a page's policy calls a script or a style that it allows."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return f"sha256-{_base64(hashlib.sha256(text.encode()).digest())}"
 
 
-def _svg(figure: "Figure") -> str:
-    buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"Date": None}
-    figure.savefig(buffer, format="svg", metadata=metadata)
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

@@ -8,7 +8,7 @@ import numpy as np
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.metrics.seeds import compared
-from fairseq_diverse.support.pictures import SENTENCES, STYLES, new_figure
+from fairseq_diverse.support.pictures import SENTENCES, STYLES, new_figure, set_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,5 +127,5 @@ def _compared_scores(line: Line, measure: Measure) -> list[list[float]]:
 
 
 def _name_rows(axis: Any, lines: Sequence[Line]) -> None:
-    axis.set_yticks(range(len(lines)), [line.name for line in lines], parse_math=False)
+    set_names(axis.yaxis, [line.name for line in lines])
     axis.set_ylim(len(lines) - 0.5, -0.5)

@@ -9,6 +9,7 @@ from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.folder import folders_by_seed
 from fairseq_diverse.experiments.runs.saved import runs_of
 from fairseq_diverse.support.files import read_lines
+from fairseq_diverse.support.tables import one_line, readable
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Sentence:
     translations: dict[str, str]
 
     def as_text(self) -> str:
-        lines = {"source": self.source, "reference": self.reference, **self.translations}
+        texts = {"source": self.source, "reference": self.reference, **self.translations}
+        lines = {one_line(name): readable(text) for name, text in texts.items()}
         width = max(map(len, lines))
         return "\n".join([f"sentence {self.number}", *(f"  {name:<{width}}  {line}" for name, line in lines.items())])
 

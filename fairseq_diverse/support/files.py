@@ -140,7 +140,9 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str]) -> int:
-    """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file.
+    """Replace the text between each ``<!-- MARKER -->`` and ``<!-- end -->`` of a Markdown file, which begin lines.
+
+    Nothing else changes; a block has the line ends of its marker.
 
     Args:
         marker: a regular expression, its groups with names.
@@ -152,13 +154,19 @@ def rewrite_blocks(path: Path, marker: str, block: Callable[[re.Match[str]], str
     Raises:
         ValueError: the file cannot be read or is not UTF-8, or a block has no end.
     """
-    start, end = rf"(?P<start><!-- {marker} -->\n)", "<!-- end -->"
-    old = "\n".join([*read_lines(path), ""])
+    read_lines(path)  # which names a line that is not UTF-8
+    old = path.read_bytes().decode("utf-8")
+    start, end = rf"(?m)^(?P<start>\ufeff?<!-- {marker} -->\r?\n)", "^<!-- end -->"
     starts = [*re.finditer(start, old)]
     for found, after in itertools.pairwise([*(x.span() for x in starts), (len(old), len(old))]):
-        if end not in old[found[1] : after[0]]:
-            raise ValueError(f"{path}: {old[found[0] : found[1]].strip()}: has no {end} before the next one")
-    text, count = re.subn(rf"{start}(?s:.*?)(?={end})", lambda found: found["start"] + block(found), old)
+        if not re.search(end, old[found[1] : after[0]], re.MULTILINE):
+            raise ValueError(f"{path}: {old[found[0] : found[1]].strip()}: has no <!-- end --> before the next one")
+
+    def rewritten(found: re.Match[str]) -> str:
+        line_end = "\r\n" if found["start"].endswith("\r\n") else "\n"
+        return found["start"] + block(found).replace("\n", line_end)
+
+    text, count = re.subn(rf"{start}(?s:.*?)(?={end})", rewritten, old)
     if count:
         with atomic_write(path) as f:
             f.write(text)

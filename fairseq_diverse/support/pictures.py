@@ -1,13 +1,16 @@
 """Figures for the plotting commands."""
 
+import io
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.installed import install
+from fairseq_diverse.support.tables import readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +59,7 @@ def new_figure(width: float, height: float, dpi: float = 150) -> "Figure":
     logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # a font without a normal weight is fine
     installed = {font.name for font in font_manager.fontManager.ttflist}
     rcParams["font.family"] = ["sans-serif", *[name for name in EAST_ASIAN_FONTS if name in installed][:1]]
+    rcParams["text.parse_math"] = False  # $ is a dollar sign
     return Figure((width, height), dpi=dpi, layout="constrained")
 
 
@@ -69,13 +73,34 @@ def legend_above(figure: "Figure") -> None:
 
 def save_figure(figure: "Figure", out: Path) -> None:
     """Write it atomically, in the format of the name's ending; warn about characters that no font has."""
-    with atomic_write(out, "wb") as file, warnings.catch_warnings(record=True) as caught:
+    with atomic_write(out, "wb") as file:
+        _draw(figure, file, out.suffix[1:], str(out))
+
+
+def as_svg(figure: "Figure") -> bytes:
+    """The picture, without the date; warns as `save_figure`."""
+    buffer = io.BytesIO()
+    _draw(figure, buffer, "svg", "picture", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def set_names(place: Any, names: Sequence[str], **style: Any) -> None:
+    """Name the ticks 0, 1, ... of an axis."""
+    place.set_ticks(range(len(names)), list(map(readable, names)), **style)
+
+
+def _draw(figure: "Figure", file: IO[bytes], form: str, name: str, **options: Any) -> None:
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_text("\n".join(map(readable, text.get_text().split("\n"))))
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        figure.savefig(file, format=out.suffix[1:])
+        figure.savefig(file, format=form, **options)
     if any("missing from font" in str(warning.message) for warning in caught):
         from matplotlib import get_cachedir
 
         logger.warning(
-            f"{out}: characters that no font has are drawn as boxes; for Chinese, Japanese and Korean install one of "
+            f"{name}: characters that no font has are drawn as boxes; for Chinese, Japanese and Korean install one of "
             f"{', '.join(EAST_ASIAN_FONTS)} (for example apt install fonts-noto-cjk) and delete {get_cachedir()}"
         )

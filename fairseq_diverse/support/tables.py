@@ -1,6 +1,17 @@
-"""Tables of text for a terminal."""
+"""Text and tables for terminals, pages and pictures."""
 
+import unicodedata
 from collections.abc import Collection, Sequence
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and characters that steer a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def readable(text: str) -> str:
+    """Text of any language, without control characters; those that join letters or set their direction are kept."""
+    return "".join(" " if unicodedata.category(character) in ("Cc", "Cs") else character for character in text)
 
 
 def in_columns(rows: Sequence[Sequence[object]], left: Collection[int] = (0,)) -> str:

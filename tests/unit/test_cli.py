@@ -104,6 +104,7 @@ def test_paths_and_architectures_are_checked_before_torch_or_fairseq_is_imported
             "plot attention --path {0}/b --data {0} --source a --layer 1 --out {0}/a.png --split valid",
             "plot: --split valid: is for --sentence; leave it out with --source",
         ),
+        ("report toy --runs {0}/\x1b[31m", "report: --runs {0}/ [31m: no such folder"),
         ("size --arch diverse_transformer --source-lang fr", "size: --source-lang and --target-lang go together"),
         ("size --arch diverse_transformer --encoder-layers-to-keep 0", "size: --encoder-layers-to-keep: fairseq takes"),
     ],

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from xml.dom import minidom
 
 import matplotlib
 import numpy as np
@@ -538,3 +539,36 @@ def test_characters_that_no_font_has_are_reported_in_one_line(tmp_path, monkeypa
     figure.add_subplot(title="\u732b \u72ac")
     pictures.save_figure(figure, tmp_path / "a.png")
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [str(tmp_path / "a.png")]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb\x00", "$a_{$", "\udcffx", "a\tb\u2028\u202ec"])
+def test_any_name_can_be_in_a_picture(name, tmp_path):
+    """A dollar sign is no formula, and what no picture can hold is a space."""
+    figure = pictures.new_figure(3, 2)
+    axis = figure.subplots()
+    axis.plot([1, 2], label=name)
+    pictures.set_names(axis.yaxis, [name])
+    axis.set_title(name)
+    axis.set_xlabel(name)
+    figure.suptitle(name)
+    pictures.legend_above(figure)
+    minidom.parseString(pictures.as_svg(figure))
+    for form in ("png", "pdf"):
+        pictures.save_figure(figure, tmp_path / f"a.{form}")
+    assert not axis.title.get_parse_math() and axis.get_yticklabels()[0].get_text() != "\udcffx"
+
+
+@pytest.mark.parametrize("key", ["loss", "num_updates", "wps", "wpb", "train_wall"])
+@pytest.mark.parametrize("value", [None, [], {}, 10**400, "many"], ids=lambda value: str(value)[:5])
+def test_a_log_with_other_values_than_numbers_is_named(key, value, tmp_path):
+    stats = {"loss": "5", "num_updates": "1", "wps": "10", "wpb": "10", "train_wall": "1", key: value}
+    (tmp_path / "train.log").write_text(f"a | INFO | train_inner | {json.dumps(stats)}\n")
+    with pytest.raises(UserError, match=rf"train\.log: {key} is not a number: "):
+        read_training(tmp_path)
+
+
+def test_the_losses_of_a_training_that_diverged_are_drawn(tmp_path, recwarn):
+    (tmp_path / "train.log").write_text(line(10, 9.5, 30) + line(20, "inf", 60) + line(30, "nan", 90) + line(40, 8, 99))
+    found = read_training(tmp_path)
+    draw_learning_curves({"a": [found]}, "loss", smooth=3).canvas.draw()
+    assert found.training.losses[1] == np.inf and not recwarn.list

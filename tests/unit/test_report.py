@@ -28,6 +28,7 @@ from fairseq_diverse.reports.columns import verdict
 from fairseq_diverse.reports.lines import names_of_tests, of_test
 from fairseq_diverse.reports.row_dots import BETTER, OPEN, WORSE, draw_rows, draw_verdict
 from fairseq_diverse.reports.selection import best_of_grids
+from fairseq_diverse.reports.side_by_side import Sentence
 from tests.unit.conftest import ROW, trained_with
 from tests.unit.views import runs_of, view
 
@@ -935,3 +936,57 @@ def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
     assert "a folder, not a file that can be written" in capsys.readouterr().err
     assert main(["report"]) == 2
     assert "either a TABLE or --refresh FILE is needed" in capsys.readouterr().err
+
+
+def test_figures_whose_runs_are_not_here_stay_on_the_page(table, tmp_path, monkeypatch, capsys):
+    """In all rows, in one, and in one that --finished would leave out; published figures and new markers are free."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    name, page, results = table(), tmp_path / "page.md", tmp_path / "results"
+    saved.save(results, with_settings({"first": [summary(1, 20, 5.0)], "second": [summary(1, 9, 4.0)]}))
+    marker = f"<!-- fairseq-diverse report {name} --results {results} -->"
+    page.write_text(f"{marker}\n<!-- end -->\n")
+    assert main(["report", "--refresh", str(page)]) == 0
+    whole = page.read_text()
+    (results / "second-seed1.json").unlink()
+    for change, lost in (
+        (("", ""), "second"),
+        ((" --results", " --finished --results"), "second"),
+        ((f" --results {results}", ""), "first, second"),
+    ):
+        page.write_text(whole.replace(*change))
+        before = page.read_text()
+        capsys.readouterr()
+        assert main(["report", "--refresh", str(page)]) == 2 and page.read_text() == before
+        said = f"no finished run here of {lost}, whose figures the page has; give --runs or --results, or delete the"
+        assert f"{page}: {before.splitlines()[0]}: {said}" in (err := capsys.readouterr().err) and err.count("\n") == 1
+    page.write_text(f"{marker}\n| row | published BLEU |\n|---|---|\n| second | 27 |\n<!-- end -->\n")
+    assert main(["report", "--refresh", str(page)]) == 0 and "| second | not run |" in page.read_text()
+    again = page.read_text()
+    assert main(["report", "--refresh", str(page)]) == 0 and page.read_text() == again
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("--verdict", "names no TABLE"),
+        ("{0} --save {1}/written", "--save: not in a page; leave it out"),
+        ("{0} --out {1}/written", "--out: not in a page; leave it out"),
+        ("--refresh a.md", "--refresh: not in a page; leave it out"),
+        ("nosuchtable", "nosuchtable: "),
+        ("{0} --rows nope", "--rows nope: no row nope in table"),
+        ("'{0}", "No closing quotation"),
+    ],
+)
+def test_a_wrong_marker_is_named_with_its_page(command, said, table, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(text := f"<!-- fairseq-diverse report {command.format(table(), tmp_path)} -->\n<!-- end -->\n")
+    assert main(["report", "--refresh", str(page)]) == 2
+    err = capsys.readouterr().err
+    assert f"{page}: {text.splitlines()[0]}: " in err and said in err and err.count("\n") == 1
+    assert page.read_text() == text and not (tmp_path / "written").exists()
+
+
+def test_translations_do_not_steer_the_terminal():
+    sentence = Sentence(1, "a\x1b[31m \u200db", "\x07c", {"ro\nw\x1b": "\x9bd\te"})
+    lines = sentence.as_text().splitlines()
+    assert lines[1:] == ["  source     a [31m \u200db", "  reference   c", "  ro w        d e"]
