@@ -17,6 +17,7 @@ from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.support.tables import one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +86,7 @@ def plot_head_map(args: argparse.Namespace) -> None:
         heads[name] = means = mean_heads(model, batches, task.source_dictionary.pad())
         different = f"; of two different heads {mean_cosine(means):.3f}" * (len(means) > 1)
         alike = f"similarity {similarity(means):.3f}{different}"
-        print(f"{name}: {len(means)} heads, means over the encoder's layers; {alike}")
+        print(f"{one_line(name)}: {len(means)} heads, means over the encoder's layers; {alike}")
     save_figure(draw_head_map(heads, args.seed), args.out)
     print(args.out)
 

@@ -9,6 +9,7 @@ from fairseq_diverse.cli import distinct_checkpoints
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import source_prefix
 from fairseq_diverse.support.pictures import save_figure
+from fairseq_diverse.support.tables import readable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,9 +99,9 @@ def plot_attention(args: argparse.Namespace) -> None:
     labels = pairs[0].labels(args.component, args.subwords)
     drawn = side_by_side(panels) if len(panels) > 1 else panels[0]
     save_figure(draw_panels(drawn, *labels, title, axes), args.out)
-    print(" ".join(pairs[0].source))
+    print(readable(" ".join(pairs[0].source)))
     for (name, _), pair in zip(named, pairs, strict=True):
-        print(f"{name}: {' '.join(pair.target)}".removeprefix(": "))
+        print(readable(f"{name}: {' '.join(pair.target)}".removeprefix(": ")))
     print(f"{args.out}: {title}")
 
 

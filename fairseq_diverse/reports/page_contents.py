@@ -40,7 +40,7 @@ def page(selection: Selection, report: Report, count: int, folder: Path, version
     infos = []
     for row in selection.rows:
         by_seed = folders.get(row.name, {}).items()
-        links = {f"seed {seed}": quote(os.path.relpath(path, folder)) for seed, path in by_seed}
+        links = {f"seed {seed}": quote(os.fsencode(os.path.relpath(path, folder))) for seed, path in by_seed}
         infos.append(row_info(row, by_name[row.baseline], links))
     tests = list(report.content.get("tests", [report.content["test"]])) if "test" in report.content else []
     translations = _translations(runs, tests, count)

@@ -355,12 +355,14 @@ def test_marked_blocks_of_a_page_are_rewritten(tmp_path):
         with pytest.raises(ValueError, match=r"page\.md: <!-- a -->: has no <!-- end --> before the next one"):
             rewrite_blocks(page, "a", lambda found: "new\n")
         assert page.read_text() == text
-    page.write_bytes(b"\xef\xbb\xbf<!-- a -->\r\nold\r\n<!-- end -->\na\r\n<!-- a -->\n<!-- end -->\r")
+    page.write_bytes(b"\xef\xbb\xbf<!-- a -->\r\nold\r\n<!-- end -->\na\r\n  <!-- a -->\n  <!-- end -->\r")
     for _ in range(2):  # a text of the block may have what ends one
-        assert rewrite_blocks(page, "a", lambda found: "  <!-- end -->\n") == 2
-        assert page.read_bytes() == (
-            b"\xef\xbb\xbf<!-- a -->\r\n  <!-- end -->\r\n<!-- end -->\na\r\n<!-- a -->\n  <!-- end -->\n<!-- end -->\r"
+        assert rewrite_blocks(page, "a", lambda found: "x <!-- end -->\n") == 2
+        first, second = (
+            b"<!-- a -->\r\nx <!-- end -->\r\n<!-- end -->",
+            b"  <!-- a -->\nx <!-- end -->\n  <!-- end -->\r",
         )
+        assert page.read_bytes() == b"\xef\xbb\xbf" + first + b"\na\r\n" + second
     page.write_bytes(b"nothing\r\n")
     assert rewrite_blocks(page, "results", lambda found: "new\n") == 0 and page.read_bytes() == b"nothing\r\n"
 
