@@ -65,6 +65,6 @@ the same as a page:  $out/report.html
 attention maps:      $out/attention/
 Next, after "source $root/.venv/bin/activate":
   SYSTEMS=baseline,gated $0    # another mechanism
-  FAIRSEQ_DIVERSE_RUNS=$out fairseq-diverse run ${table[*]} --rows $systems --seeds 1,2,3 --jobs 2    # one seed proves nothing
+  FAIRSEQ_DIVERSE_RUNS=$(printf %q "$out") fairseq-diverse run$(printf ' %q' "${table[@]}") --rows $systems --seeds 1,2,3 --jobs 2    # one seed proves nothing
   fairseq-diverse prepare --source de --target en --train raw/train --valid raw/dev --test raw/test --out data    # your own
 END

@@ -13,18 +13,20 @@ shift 3
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH FAIRSEQ_DIVERSE_RUNS=$out
 
+quoted() { echo "'${1//\'/\'\'}'"; } # a text of YAML
+
 all=$(python -c 'from fairseq_diverse.data.probing import TASKS; print(*TASKS, sep=",")')
 mkdir -p "$out"
 {
     echo "title: What trained encoders know, accuracy by task (Li et al., 2021, section 4.2)"
-    echo "data: '$probing'"
-    echo "size: ${SIZE:-probing_small}"
-    echo "flags: {checkpoint-data: '$data'}"
+    echo "data: $(quoted "$probing")"
+    echo "size: $(quoted "${SIZE:-probing_small}")"
+    echo "flags: {checkpoint-data: $(quoted "$data")}"
     echo "grid: {probe: [${PROBES:-$all}]}"
     echo "rows:"
     for encoder in "$@"; do
         [[ $encoder == ?*=?* && -f ${encoder#*=} ]] || { echo "$0: $encoder: must be NAME=CHECKPOINT with an existing file" >&2 && exit 2; }
-        echo "  ${encoder%%=*}: {from-checkpoint: '$(realpath "${encoder#*=}")'}"
+        echo "  $(quoted "${encoder%%=*}"): {from-checkpoint: $(quoted "$(realpath "${encoder#*=}")")}"
     done
 } >"$out/probing.yaml.part"
 mv "$out/probing.yaml.part" "$out/probing.yaml"

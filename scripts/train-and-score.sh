@@ -11,6 +11,7 @@ fi
 data=$1 out=$2 task=${TASK:-translation}
 shift 2
 [[ -f $data/preprocess.json ]] || { echo "$0: $data: not a folder made by fairseq-diverse prepare" >&2 && exit 2; }
+[[ $data$out != *:* ]] || { echo "$0: fairseq cannot read a path with a colon; give other folders" >&2 && exit 2; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH=$root/.venv/bin:$PATH
 user=(--user-dir "${USER_DIR:-$root/fairseq_diverse}")

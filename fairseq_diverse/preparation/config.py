@@ -114,8 +114,9 @@ class DataConfig:
         sides: dict[str, dict[str, Any]] = {}
         for side in ("source", "target") if "target" in given else ("source",):
             language = given.get(side)
-            if not isinstance(language, str) or not language.isidentifier():  # YAML 1.1 reads an unquoted `no` as false
-                raise ValueError(f'{side}: must be a language code such as "en", not {language!r}')
+            if not isinstance(language, str) or not language.isidentifier():
+                wanted = 'a language code such as "en" or "zh_CN"'
+                raise ValueError(f"{side}: must be {wanted}, not {language!r}")
             sides[side] = {"language": language}
             if (rules := base_language(language)) != language:
                 sides[side]["rules"] = rules

@@ -200,10 +200,10 @@ def test_trained_encoders_are_probed(tmp_path, toy):
     run("train", toy, *TINY.split(), "--max-update", 2, "--save-dir", tmp_path / "model")
     size = tmp_path / "size.yaml"
     size.write_text((SCRIPTS.parent / "configs/size/probing_small.yaml").read_text().replace("1000", "2"))
-    encoders = [f"{name}={tmp_path}/model/checkpoint_last.pt" for name in ("first", "second")]
+    encoders = [f"{name}={tmp_path}/model/checkpoint_last.pt" for name in ("off", "it's")]
     some = {"SIZE": size, "PROBES": "sentence_length,word_content"}
     table = call("probe.sh", tmp_path / "probing", toy, tmp_path / "out", *encoders, **some)
-    assert re.search(r"^\| probe \| largest class \| first \| second \|$", table, re.MULTILINE), table
+    assert re.search(r"^\| probe \| largest class \| off \| it's \|$", table, re.MULTILINE), table
     figures = r"^\| (sentence_length|word_content|Surface) \|.*(\| \d+\.\d\d ){2}\|$"
     assert len(re.findall(figures, table, re.MULTILINE)) == 3
 

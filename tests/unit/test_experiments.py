@@ -386,6 +386,17 @@ def test_a_file_that_is_not_a_table_is_refused(tmp_path, text, problem):
         load_table(str(tmp_path / "table.yaml"))
 
 
+def test_names_and_values_that_older_yaml_reads_as_others_are_text(table):
+    names = ("on", "off", "no", "y", "4", "1e3", "0123", "1:30", "null", "2020-01-01")
+    file = table(
+        ("first:", "".join(f"{name}: {{dropout: {place}}}\n  " for place, name in enumerate(names)) + "first:")
+    )
+    rows = load_table(file, settings=["enliven=off", "lr=1:30", "clip-norm=010", "fp16=TRUE"]).rows
+    assert tuple(rows)[:-2] == names and rows["off"].train["dropout"] == "1" and rows["off"].baseline == "on"
+    train = rows["on"].train
+    assert [train[flag] for flag in ("enliven", "lr", "clip-norm", "fp16")] == ["off", "1:30", "010", True]
+
+
 def test_anchors_and_merges_work(table):
     rows = load_table(table(("first:", "first: &first {lr: 1}\n  third: {<<: *first, dropout: 0.4}"))).rows
     assert rows["third"].train["lr"] == "1" and rows["third"].train["dropout"] == "0.4"

@@ -70,7 +70,7 @@ def read_file(path: Path, kind: type[T], known: Collection[str]) -> tuple[Flags,
     Raises:
         ValueError: names the file, the key and the value.
     """
-    content = _with_text_keys(read_yaml(path))
+    content = read_yaml(path)
     if not isinstance(content, dict | None):
         raise ValueError(f"{path}: holds no `key: value` pairs; known keys: {', '.join(known)}")
     refuse_unknown(content or {}, known, str(path))
@@ -123,10 +123,3 @@ def _refuse_name(name: str, path: Path) -> None:
 def _suffix(values: Flags) -> str:
     """What a grid's values add to the name of a row."""
     return NOT_IN_NAMES.sub("_", "".join(f"-{flag}={value}" for flag, value in values.items()))
-
-
-def _with_text_keys(content: Any) -> Any:
-    """Dictionaries with text as keys: YAML reads ``4:`` and ``yes:`` as a number and a boolean."""
-    if isinstance(content, dict):
-        return {str(key): _with_text_keys(value) for key, value in content.items()}
-    return content
