@@ -203,10 +203,17 @@ def _prepare_own(args: argparse.Namespace, gpt2: "Encoding | None") -> None:
 
 def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Path]:
     """The configuration that the flags mean, as YAML has it, and the folder that its files are in."""
+    from fairseq_diverse.support.yaml_files import check_text
+
     prefixes = {"train": [args.train], "valid": [args.valid], **({"test": args.test} if args.test else {})}
     absolute = {split: [Path(path).resolve() for path in paths] for split, paths in prefixes.items()}
     raw = Path(commonpath([path.parent for paths in absolute.values() for path in paths]))
     files = {split: [str(path.relative_to(raw)) for path in paths] for split, paths in absolute.items()}
+    for split, names in files.items():
+        for name in names:  # the configuration must be readable
+            check_text(name, f"--{split} ")
+    check_text(str(raw).replace("$", ""), "the folder of the files: ")
+    check_text(str(args.out).replace("$", ""), "--out ")
     given = {
         "source": args.source,
         **({"target": args.target} if args.target is not None else {}),
