@@ -24,7 +24,8 @@ class Run:
 
     ``directory`` is shared by all tables that hold an equal row. ``first`` is the run of the row that it is pre-trained
     by, which is to be finished before. ``tracking`` says where its training logs to; two runs that differ in nothing
-    else are the same run. ``read`` has the digests of what it reads besides its data (`runs.inputs`).
+    else are the same run. ``read`` has the digests of what it reads besides its data (`runs.inputs`), ``equal`` the
+    pattern of the names of the folders of equal rows.
     """
 
     row: Row
@@ -35,6 +36,7 @@ class Run:
     first: "Run | None" = None
     tracking: Tracking = NOT_TRACKED
     read: dict[str, str] = field(default_factory=dict)
+    equal: str = ""
 
     @property
     def name(self) -> str:

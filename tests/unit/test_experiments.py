@@ -230,6 +230,25 @@ def test_other_trees_make_another_run_of_the_rows_that_read_them(table, prepared
     assert [run.directory for run in find_runs(rows, [1])] == directories[-1]
 
 
+def test_the_other_direction_of_a_text_is_another_run(table, prepared, tmp_path):
+    """Its hash is the same; of runs of earlier versions, which had no direction, those of data of this name are."""
+    reverse = prepared.with_name("multi30k_de_en")
+    reverse.mkdir()
+    (reverse / "preprocess.json").write_text(json.dumps(RECORD | {"source": "de", "target": "en"}))
+    tables = [load_table(table(), data=name).rows["second"] for name in ("multi30k_en_de", "multi30k_de_en")]
+    (run,), (other,) = (find_runs([row], [1]) for row in tables)
+    assert run.key != other.key
+    for language, name in (("de", prepared.name), ("en", reverse.name)):
+        folder = tmp_path / f"runs/{name}-size-before-{tables[0].key('h')}/seed1"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps(SUMMARY | {"data": name, "language": language}))
+    (run, other) = find_runs(tables, [1])
+    assert run.key == other.key and run.directory.parent.name.startswith("multi30k_en_de-size-before-")
+    assert other.directory == folder
+    for row, name in zip(tables, (prepared.name, reverse.name), strict=True):
+        assert [summary["data"] for summary in saved.from_runs([row])["second"]] == [name]
+
+
 def test_trees_are_needed_of_every_split_that_a_run_reads(table, prepared):
     register()
     reads_trees = "{arch: diverse_transformer_tiny, task: translation_with_syntax, syntax: dependency,"

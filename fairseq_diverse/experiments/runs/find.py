@@ -95,18 +95,20 @@ def find_runs(
         if first:
             files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
             by_flag = by_flag | {"pretrained": "".join([by_name[first.data].hash or "", *files])}
-        trees = trees_read_by(row, data)
-        called = re.sub(r"[^\w.+=,-]", "_", f"{data.name}-{row.size}-{row.name}")
+        trees, direction = trees_read_by(row, data), "".join(kind_of(row).languages(data))
+        of_data, called = (re.sub(r"[^\w.+=,-]", "_", data.name + of) for of in ("", f"-{row.size}-{row.name}"))
         called = called.encode()[:NAME_BYTES].decode(errors="ignore")
 
-        def key_of(digests: Mapping[str, str]) -> str:
-            return row.key("".join([str(data.hash), trees, *digests.values()])) if data.hash else UNPREPARED
+        def key_of(digests: Mapping[str, str], direction: str) -> str:
+            return row.key("".join([str(data.hash), direction, trees, *digests.values()])) if data.hash else UNPREPARED
 
-        kept = map(key_of, kept_digests(by_flag, root, called))  # of files that are gone since
-        key = [key_of(by_flag), *(one for one in kept if any(root.glob(f"{called}-{one}")))][-1]
-        existing = sorted(root.glob(f"*-{key}")) if data.hash else []
-        new = root / f"{called}-{key}"
-        parent = parents.setdefault(key if data.hash else new.name, existing[0] if existing else new)
+        possible = [*kept_digests(by_flag, root, called), by_flag]  # of files that are gone since, and those of now
+        equal = [f"*-{key_of(digests, direction)}" for digests in possible]
+        earlier = [f"{of_data}-*-{key_of(digests, '')}" for digests in possible if direction]  # keys had no direction
+        new = root / f"{called}-{key_of(by_flag, direction)}"
+        found = ((names, sorted(root.glob(names))) for names in (*equal, *earlier) if data.hash)
+        names, existing = next((one for one in found if one[1]), (equal[-1] if data.hash else new.name, []))
+        parent = parents.setdefault(names, existing[0] if existing else new)
         for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
             if NOT_IN_PATHS.search(str(path)):
                 wrong = f"{os.pathsep}, ${{ or control characters; choose another folder"
@@ -114,7 +116,10 @@ def find_runs(
         firsts = runs_of(first) if first else [None] * len(seeds)
         folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
         of_seeds = zip(seeds, folders, firsts, strict=True)
-        return [Run(row, s, data, cpu, folder / f"seed{s}", first, read=by_flag) for s, folder, first in of_seeds]
+        return [
+            Run(row, s, data, cpu, folder / f"seed{s}", first, read=by_flag, equal=names)
+            for s, folder, first in of_seeds
+        ]
 
     parents: dict[str, Path] = {}  # of equal rows one
     runs: list[Run] = []

@@ -7,7 +7,6 @@ from fairseq_diverse.experiments.inputs import refused_trees
 from fairseq_diverse.experiments.kinds.kind import State, Summary, kind_of
 from fairseq_diverse.experiments.records import AGAIN, read_json, write_json
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.experiments.runs.find import UNPREPARED
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.runs.summary import read_summary
 
@@ -84,7 +83,7 @@ def folders_by_seed(run: Run) -> dict[int, Path]:
     """The folders of the finished runs of every seed, whatever their row was called then."""
     parent = run.directory.parent
     by_seed: dict[int, Path] = {}
-    parents = [parent] if run.key == UNPREPARED else sorted(parent.parent.glob(f"*-{run.key}"))
+    parents = sorted(parent.parent.glob(run.equal or parent.name))
     for folder in (path.parent for parent in parents for path in parent.glob("seed*/summary.json")):
         if (seed := folder.name.removeprefix("seed")).isdecimal():
             by_seed.setdefault(int(seed), folder)
