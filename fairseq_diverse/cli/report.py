@@ -157,7 +157,8 @@ def refresh(path: Path) -> None:
             selection = selection_of(args, read_table(args))
             text = show(args, selection)
             absent = [row.name for row in selection.rows if not selection.summaries[row.name]]
-            gone = [] if len(absent) == len(selection.rows) else [*selection.not_run, *absent]
+            compared = [row.name for row in selection.rows if row.baseline in absent]
+            gone = [] if len(absent) == len(selection.rows) else [*selection.not_run, *absent, *compared]
             if (gone or absent) and (lost := lost_figures(block[0], text, gone)):
                 raise UserError(
                     f"no finished run here of {', '.join(lost)}, whose figures the page has; give --runs or --results, "

@@ -241,12 +241,14 @@ def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
 def _language(path: Path, references: list[str], given: str) -> str:
     """The language that is given, or that the letters of the references show where BLEU needs to know it."""
     from fairseq_diverse.metrics.scores import language_by_script, sacrebleu_metric
-    from fairseq_diverse.support.languages import TOKENIZERS
+    from fairseq_diverse.support.languages import TOKENIZERS, base_language
 
     language, why = language_by_script(references), "sacreBLEU has no tokenizer for it"
-    if not language or (given and language in TOKENIZERS):
+    if not language or base_language(given) in TOKENIZERS:
         return given
-    if language in TOKENIZERS:
+    if given and language in TOKENIZERS:
+        why = f"scored as {given}; for its tokenizer give --language {language}"
+    elif language in TOKENIZERS:
         try:
             sacrebleu_metric("bleu", language)
             print(f"{path}: taken for {language} by its letters; --language CODE names another", file=sys.stderr)

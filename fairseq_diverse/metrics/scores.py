@@ -25,12 +25,11 @@ SCRIPTS = {  # letters of languages whose words 13a does not find
     "lo": re.compile("[\u0e80-\u0eff]"),
     "my": re.compile("[\u1000-\u109f]"),
     "km": re.compile("[\u1780-\u17ff]"),
+    "bo": re.compile("[\u0f00-\u0fff]"),
 }
-# Characters without a shape, and those that are drawn as others are: hyphens, ligatures, forms of Arabic letters
-UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
-    "\u2010\u2011\ufb00-\ufb06\ufb50-\ufdff\ufe70-\ufefc]"
-)
+# Characters without a shape that are not of Unicode's category Cf, and a hyphen that is drawn as -
+UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2010\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+DRAWN_ALIKE = re.compile("<(compat|initial|medial|final|isolated|noBreak)> (?!0020)")  # as what they stand for
 COLUMNS = re.compile(r"(?:D-)?\d+\t-?[\d.]+(?:e-?\d+)?\t")  # its D lines without the others, or translate --scores
 
 
@@ -137,7 +136,8 @@ def sacrebleu_metric(name: str, language: str, lowercase: bool = False) -> Any:
         return BLEU(tokenize=TOKENIZERS.get(language, "13a"), lowercase=lowercase)
     except (ImportError, RuntimeError):
         raise ValueError(
-            f'language {language}: BLEU needs its tokenizer; install it with: pip install "sacrebleu[{language}]"'
+            f"language {language}: BLEU needs its tokenizer; install it with: pip install "
+            f'"sacrebleu[{TOKENIZERS[language][:2]}]"'
         ) from None
 
 
@@ -206,9 +206,15 @@ def composed(lines: Sequence[str]) -> tuple[list[str], int]:
 
 def unseen(lines: Sequence[str], others: Sequence[str]) -> dict[str, int]:
     """Characters that no eye tells from others, or from nothing, and the number of lines with them, where the others
-    have them in less than half as many lines."""
-    here, there = (Counter(letter for line in side for letter in set(UNSEEN.findall(line))) for side in (lines, others))
+    have them in less than half as many lines; spaces are none, at which all metrics split."""
+    here, there = (Counter(c for line in side for c in set(line) if c > "~" and _unseen(c)) for side in (lines, others))
     return {letter: count for letter, count in here.items() if count > 2 * there[letter]}
+
+
+@cache
+def _unseen(letter: str) -> bool:
+    alike = UNSEEN.match(letter) or DRAWN_ALIKE.match(unicodedata.decomposition(letter))
+    return bool(alike) or unicodedata.category(letter) == "Cf"
 
 
 def language_by_script(lines: Sequence[str]) -> str:

@@ -65,8 +65,8 @@ def escaped(text: str) -> str:
 
 
 def lost_figures(old: str, new: str, gone: Sequence[str]) -> list[str]:
-    """The rows whose figures in Markdown tables became "not run", or empty in rows that are ``gone`` (all, where it is
-    empty); published figures are none.
+    """The rows whose figures in Markdown tables became "not run" or "not measured", or empty in rows that are ``gone``
+    (all, where it is empty); published figures are none.
 
     Args:
         gone: names of rows.
@@ -74,11 +74,13 @@ def lost_figures(old: str, new: str, gone: Sequence[str]) -> list[str]:
     before, after = _cells_of(old), _cells_of(new)
     names = set(map(escaped, gone))
     unknown = {key[:2] for key, cell in before.items() if "not run" in cell}  # already
-    return list(dict.fromkeys(
-        row for (number, row, heading), cell in before.items()
-        if re.search(r"\d", cell) and "published" not in heading and (number, row) not in unknown
-        and ((now := after.get((number, row, heading), "")) == "not run" or (not now and (not names or row in names)))
-    ))  # fmt: skip
+    lost = {}
+    for (number, row, heading), cell in before.items():
+        now = after.get((number, row, heading), "")
+        is_gone = now in ("not run", "not measured") or (not now and (not names or row in names))
+        if is_gone and re.search(r"\d", cell) and "published" not in heading and (number, row) not in unknown:
+            lost[row] = True
+    return list(lost)
 
 
 def _cells_of(text: str) -> dict[tuple[int, str, str], str]:

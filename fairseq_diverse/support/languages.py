@@ -3,7 +3,11 @@
 import re
 
 # sacreBLEU's tokenizer of a target language; 13a for all others
-TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "cmn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+}
 
 
 def base_language(code: str) -> str:

@@ -959,6 +959,13 @@ def test_figures_whose_runs_are_not_here_stay_on_the_page(table, tmp_path, monke
         assert main(["report", "--refresh", str(page)]) == 2 and page.read_text() == before
         said = f"no finished run here of {lost}, whose figures the page has; give --runs or --results, or delete the"
         assert f"{page}: {before.splitlines()[0]}: {said}" in (err := capsys.readouterr().err) and err.count("\n") == 1
+    saved.save(results, with_settings({"second": [summary(1, 9, 4.0)]}))
+    page.write_text(f"{marker.replace(' -->', ' --verdict -->')}\n<!-- end -->\n")
+    assert main(["report", "--refresh", str(page)]) == 0 and "-1.000" in page.read_text()
+    (results / "first-seed1.json").unlink()  # the baseline, which has no line there
+    assert main(["report", "--refresh", str(page)]) == 2 and "no finished run here of second" in capsys.readouterr().err
+    (results / "second-seed1.json").unlink()
+    saved.save(results, with_settings({"first": [summary(1, 20, 5.0)]}))
     page.write_text(f"{marker}\n| row | published BLEU |\n|---|---|\n| second | 27 |\n<!-- end -->\n")
     assert main(["report", "--refresh", str(page)]) == 0 and "| second | not run |" in page.read_text()
     again = page.read_text()
