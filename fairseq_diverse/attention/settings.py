@@ -21,6 +21,7 @@ class AttentionShape:
         query_width: input width of the query projection.
         key_heads: number of heads of keys and values, a divisor of H; each serves H / key_heads consecutive heads.
             The stages see H heads; the cache of decoding has key_heads.
+        maps: number of maps that a head computes, from equal parts of the channels of its queries and keys.
     """
 
     component: str
@@ -33,6 +34,7 @@ class AttentionShape:
     out_gain: float = 1.0
     query_width: int = 0
     key_heads: int = 0
+    maps: int = 1
 
     @property
     def scale(self) -> float:

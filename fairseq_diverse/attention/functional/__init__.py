@@ -6,9 +6,11 @@ from fairseq_diverse.attention.functional.enlivening import head_confidence, red
 from fairseq_diverse.attention.functional.evolving import evolve_logits
 from fairseq_diverse.attention.functional.gating import gate_heads
 from fairseq_diverse.attention.functional.interacting import interacting_attention, interacting_weights
+from fairseq_diverse.attention.functional.key_norm import normalize_queries_and_keys
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.mixing import mix_heads
 from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
+from fairseq_diverse.attention.functional.rotary import alibi_bias, alibi_slopes, rotate
 from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
 from fairseq_diverse.attention.functional.syntax import (
     dependency_relation,
@@ -16,8 +18,13 @@ from fairseq_diverse.attention.functional.syntax import (
     phrase_distance,
     phrase_relation,
 )
+from fairseq_diverse.attention.functional.synthesizer import at_positions, dense_logits, random_logits
 
 __all__ = [
+    "alibi_bias",
+    "alibi_slopes",
+    "at_positions",
+    "dense_logits",
     "dependency_relation",
     "differential_attention",
     "differential_ratio",
@@ -30,14 +37,17 @@ __all__ = [
     "localness_bias",
     "masked_softmax",
     "mix_heads",
+    "normalize_queries_and_keys",
     "output_agreement",
     "phrase_bias",
     "phrase_distance",
     "phrase_relation",
     "position_agreement",
+    "random_logits",
     "redundant_heads",
     "relative_logits",
     "relative_values",
+    "rotate",
     "simple_routing",
     "subspace_agreement",
     "syntactic_attention",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,10 @@ class DifferentialAttention(Mechanism):
         on: str = placement("", "placement of differential attention; empty = off")
 
     refuses = dict.fromkeys(("enliven", "relative", "localness", "talking", "evolving", "interacting"), NOT_DEFINED)
+
+    @classmethod
+    def project(cls, settings: Settings, where: AttentionShape) -> AttentionShape:
+        return replace(where, maps=2)
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:
         super().__init__(settings, where)

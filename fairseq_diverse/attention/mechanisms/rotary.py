@@ -1,0 +1,35 @@
+"""Rotary positions (Su et al., 2021)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fairseq_diverse.attention.functional.rotary import rotate
+from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
+from fairseq_diverse.attention.registry import register_mechanism
+from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, placement
+
+
+@register_mechanism("rotary")
+class RotaryPositions(Mechanism):
+    """Queries and keys are rotated by their positions; see ``rotate``. No parameters.
+
+    Source: Su et al. (2021), section 3.2; used with --no-token-positional-embeddings.
+    """
+
+    @dataclass(frozen=True)
+    class Settings(MechanismSettings):
+        on: str = placement("", "placement of rotary positions; empty = off")
+
+    components = ("encoder", "decoder")
+    refuses = dict.fromkeys(
+        ("relative", "localness"), "it reads queries, which rotary positions make depend on where a sentence begins"
+    )
+    examples = ({"rotary_on": "{on}"},)
+
+    def __init__(self, settings: Settings, where: AttentionShape) -> None:
+        super().__init__(settings, where)
+        self.maps = where.maps
+
+    def qkv(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
+        return *rotate(context.q, context.k, self.maps), context.v

@@ -1,0 +1,54 @@
+"""Rotary positions, ALiBi, normalized queries and keys, and Synthesizer, with loops."""
+
+import math
+
+
+def rotated(vectors, first=0):
+    """Lists of D numbers at positions first, first + 1, ..."""
+    out = []
+    for position, vector in enumerate(vectors, first):
+        width, turned = len(vector), list(vector)
+        for pair in range(width // 2):
+            angle = position * 10000 ** (-2 * pair / width)
+            point = complex(vector[2 * pair], vector[2 * pair + 1]) * complex(math.cos(angle), math.sin(angle))
+            turned[2 * pair], turned[2 * pair + 1] = point.real, point.imag
+        out.append(turned)
+    return out
+
+
+def slopes(heads):
+    """The authors' recursive function."""
+    if math.log2(heads).is_integer():
+        start = 2 ** (-(2 ** -(math.log2(heads) - 3)))
+        return [start * start**i for i in range(heads)]
+    closest = 2 ** math.floor(math.log2(heads))
+    return slopes(closest) + slopes(2 * closest)[0::2][: heads - closest]
+
+
+def alibi(heads, queries, keys):
+    first = keys - queries
+    return [[[-m * abs(first + t - s) for s in range(keys)] for t in range(queries)] for m in slopes(heads)]
+
+
+def rms_normed(vector, gain):
+    size = math.sqrt(sum(x * x for x in vector) / len(vector) + 1e-6)
+    return [g * x / size for x, g in zip(vector, gain, strict=True)]
+
+
+def random_logits(table, positions, queries):
+    """One head and sentence: ``table`` N x N, ``positions`` of the S keys."""
+    return [[table[t][s] for s in positions] for t in positions[len(positions) - queries :]]
+
+
+def dense_logits(vectors, inner, inner_bias, outer, outer_bias):
+    """One head and sentence."""
+    out = []
+    for x in vectors:
+        hidden = [
+            max(0, sum(w * a for w, a in zip(row, x, strict=True)) + b)
+            for row, b in zip(inner, inner_bias, strict=True)
+        ]
+        out.append(
+            [sum(w * a for w, a in zip(row, hidden, strict=True)) + b for row, b in zip(outer, outer_bias, strict=True)]
+        )
+    return out
