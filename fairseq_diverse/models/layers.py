@@ -55,6 +55,11 @@ def add_layer_flags(parser: Any) -> None:
         action="store_true",
         help="compile every layer with torch.compile, except in decoding (default: no)",
     )
+    parser.add_argument(
+        "--gated-feed-forward",
+        action="store_true",
+        help="a gate in every feed-forward network: W_2 (f(W_1 x) * V x), f the --activation-fn (default: no)",
+    )
 
 
 # On a CPU, inductor's layouts of convolutions (torch 2.13) fail on lengths that vary: "cannot determine truth value".
@@ -89,8 +94,13 @@ class DiverseLayer:
 
     def __init__(self, cfg: Any, plan: AttentionPlan, number: int, *more: Any) -> None:
         self.plan, self.number = plan, number
+        self.gated_feed_forward = getattr(cfg, "gated_feed_forward", False)
         super().__init__(cfg, *more)  # type: ignore[call-arg]
         self.dropout_module.module_name = self.activation_dropout_module.module_name = self.base
+
+    def build_fc1(self, input_dim: int, output_dim: int, *more: Any) -> nn.Module:
+        """As in fairseq; W_1 and V are one matrix."""
+        return super().build_fc1(input_dim, output_dim * (1 + self.gated_feed_forward), *more)  # type: ignore[misc]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As ``run``; a step of incremental decoding is not compiled."""
@@ -162,9 +172,18 @@ def attend(
 
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
-    """The feed-forward network of a layer, likewise."""
+    """The feed-forward network of a layer, likewise; with --gated-feed-forward W_2 (f(W_1 x) * V x), f the activation.
+
+    Source: Shazeer (2020), "GLU variants improve Transformer", Eq. 6.
+    """
     inner = layer.final_layer_norm(x) if layer.normalize_before else x
-    inner = layer.fc2(layer.activation_dropout_module(layer.activation_fn(layer.fc1(inner))))
+    inner = layer.fc1(inner)
+    if layer.gated_feed_forward:
+        gate, inner = inner.chunk(2, -1)
+        inner = layer.activation_fn(gate) * inner
+    else:
+        inner = layer.activation_fn(inner)
+    inner = layer.fc2(layer.activation_dropout_module(inner))
     x = layer.residual_connection(layer.dropout_module(inner), x)
     return x if layer.normalize_before else layer.final_layer_norm(x)
 
