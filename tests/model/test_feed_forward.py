@@ -16,4 +16,4 @@ def test_a_gated_feed_forward_network_equals_its_formula():
         (gate, other), (gate_bias, bias) = layer.fc1.weight.split(width), layer.fc1.bias.split(width)
         gated = F.gelu(F.linear(x, gate, gate_bias)) * F.linear(x, other, bias)
         torch.testing.assert_close(feed_forward(layer, x), layer.final_layer_norm(x + layer.fc2(gated)))
-    assert build_model({}).encoder.layers[0].fc1.out_features == width
+    assert build_model({}).decoder.layers[0].fc1.out_features == width
