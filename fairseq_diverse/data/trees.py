@@ -125,6 +125,8 @@ def binarize(
                 record = {"kinds": kinds, "sentences": len(lengths), "lengths": _fingerprint(lengths)}
                 record |= {"unparsed": unparsed, "digest": digest.hexdigest(), "parsers": parsers or {}}
                 json.dump(record, file)
+        except OSError as error:  # for example a full disk, for which Python names no file
+            raise OSError(f"{prefix}.syntax: not written: {error}") from None
         finally:
             shutil.rmtree(work)
     return Counts(len(lengths), unparsed)

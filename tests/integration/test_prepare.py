@@ -345,8 +345,11 @@ def test_references_without_a_4_gram_that_preparation_does_not_change(line, toke
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
 
 
-def test_a_second_preparation_never_has_the_trees_in_one_folder_alone(tmp_path, monkeypatch):
-    """What a killed process leaves is deleted by the next one; parsing took hours."""
+@pytest.mark.parametrize("links", [True, False])
+def test_a_second_preparation_never_has_the_trees_in_one_folder_alone(links, tmp_path, monkeypatch):
+    """What a killed process leaves is deleted by the next one; parsing took hours. Some file systems have no links."""
+    if not links:
+        monkeypatch.setattr(prepare_module.os, "link", lambda *_: os.listdir(tmp_path / "nosuch"))
     out, work = tmp_path / "out", tmp_path / "work"
     (out / "trees").mkdir(parents=True)
     (out / "trees/train.en.conllu").write_text("parsed")
@@ -361,6 +364,10 @@ def test_a_second_preparation_never_has_the_trees_in_one_folder_alone(tmp_path, 
     prepare_module.put_in_place(work, out, kept="trees")
     assert trees == [2, 2] and (out / "trees/train.en.conllu").read_text() == "parsed"
     assert list(tmp_path.iterdir()) == [out]
+    monkeypatch.setattr(prepare_module.os, "replace", rename)
+    with pytest.raises(OSError):  # a last step that fails, here for there is nothing to put in place
+        prepare_module.put_in_place(work, out)
+    assert (out / "trees/train.en.conllu").read_text() == "parsed" and list(tmp_path.iterdir()) == [out]
 
 
 def test_an_absent_raw_file_and_an_unknown_name_are_refused(raw, prepare):

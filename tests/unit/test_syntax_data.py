@@ -1,5 +1,6 @@
 """Trees of binarized data: projection to subwords, alignment, refusals."""
 
+import errno
 import json
 import shutil
 
@@ -253,6 +254,19 @@ def test_killed_anywhere_it_leaves_the_old_set_the_new_one_or_one_that_is_refuse
         ["bpe.en", "x.conllu", "x.ptb", *(f"{prefix.name}.{x}" for x in ("bin", "idx"))]
         + [f"{prefix.name}.syntax.{x}" for x in ("bin", "idx", "json")]
     )
+
+
+def test_a_full_disk_leaves_the_old_trees(files, monkeypatch):
+    prefix, text, dependency, constituency = files
+    binarize(prefix, text, dependency, None, "subword-nmt")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MMapIndexedDatasetBuilder, "finalize", full)
+    with pytest.raises(OSError, match=rf"{prefix}\.syntax: not written: .* No space left on device$"):
+        binarize(prefix, text, None, constituency, "subword-nmt")
+    assert len(SyntaxDataset(str(prefix), ("dependency",))) == 5
 
 
 def test_two_processes_do_not_write_the_same_trees_at_once(files):
