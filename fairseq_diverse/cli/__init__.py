@@ -56,11 +56,7 @@ def first_lines(numbers: Sequence[int]) -> str:
 
 
 def named_path(text: str, what: str) -> tuple[str, str]:
-    """The two sides of ``NAME=PATH``.
-
-    Raises:
-        ValueError: one of them is missing; ``what`` is the name of the path in the message.
-    """
+    """The two sides of ``NAME=PATH``; ``what`` is the name of the path in errors."""
     name, _, path = text.partition("=")
     if not (name and path):
         raise ValueError(f"{text}: write NAME={what}")
@@ -68,11 +64,7 @@ def named_path(text: str, what: str) -> tuple[str, str]:
 
 
 def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """The two sides of each ``NAME=CHECKPOINT``; all files are checked before the first is used.
-
-    Raises:
-        ValueError: a side is missing, or the file does not exist.
-    """
+    """The two sides of each ``NAME=CHECKPOINT``; all files are checked before the first is used."""
     named = [named_path(text, "CHECKPOINT") for text in texts]
     for _, path in named:
         if not Path(path).is_file():
@@ -129,11 +121,7 @@ def _own_flags(argv: list[str]) -> tuple[set[str], list[str]]:
 
 
 def _check_paths(args: argparse.Namespace) -> None:
-    """Check that what a command reads exists, before it imports torch, which takes seconds.
-
-    Raises:
-        ValueError: a file or folder does not exist.
-    """
+    """Check that what a command reads exists, before it imports torch, which takes seconds."""
     flags = args.subparser._option_string_actions
     for name in args.read_paths:
         given = getattr(args, name, None)
@@ -143,11 +131,7 @@ def _check_paths(args: argparse.Namespace) -> None:
 
 
 def check_exists(flag: str, text: str, kind: str = "file or folder") -> None:
-    """Check a path, ``NAME=PATH``, or several paths joined as in an ensemble.
-
-    Raises:
-        ValueError: names the flag and the path that does not exist.
-    """
+    """Check a path, ``NAME=PATH``, or several paths joined as in an ensemble; errors name the flag and the path."""
     named = text.partition("=")[2] or text
     if any(Path(path).exists() for path in (text, named)):
         return

@@ -129,11 +129,7 @@ def _warn_if_nothing_finished(args: argparse.Namespace, selection: "Selection") 
 
 
 def refresh(path: Path) -> None:
-    """Write the marked tables of a Markdown file anew.
-
-    Raises:
-        UserError: a marker that is not a report, whose runs are not here, or that writes files; a file without any.
-    """
+    """Write the marked tables of a Markdown file anew, or raise a UserError that names the marker."""
     from fairseq_diverse.reports.formats import lost_figures
 
     parser = argparse.ArgumentParser()

@@ -66,11 +66,7 @@ def escaped(text: str) -> str:
 
 def lost_figures(old: str, new: str, gone: Sequence[str]) -> list[str]:
     """The rows whose figures in Markdown tables became "not run" or "not measured", or empty in rows that are ``gone``
-    (all, where it is empty); published figures are none.
-
-    Args:
-        gone: names of rows.
-    """
+    (all, where it is empty); published figures are none."""
     before, after = _cells_of(old), _cells_of(new)
     names = set(map(escaped, gone))
     unknown = {key[:2] for key, cell in before.items() if "not run" in cell}  # already
@@ -130,14 +126,8 @@ NOT_IN_CSV = ("machines", "versions", "commits", "missing")
 
 
 def as_csv(content: Mapping[str, Any], names: str | None) -> str:
-    """The lines of a report as JSON has them, one a row; values in values have columns such as ``published.bleu``.
-
-    Args:
-        names: of the columns, joined by commas (default: all).
-
-    Raises:
-        UserError: there is no such column.
-    """
+    """The lines of a report as JSON has them, one a row, with the columns of these names, joined by commas; values in
+    values have columns such as ``published.bleu``. UserError: there is no such column."""
     rows = [dict(_flat(line)) for line in _lines(content)]
     header = list(dict.fromkeys(name for row in rows for name in row))
     chosen = [name.strip() for name in names.split(",")] if names is not None else header

@@ -42,11 +42,8 @@ def read_training(path: Path, metric: str = "loss") -> Training:
     """The curves of a log that fairseq-train wrote with ``--log-format json``.
 
     What a run that was resumed did again counts once. fairseq rounds the time spent in updates to seconds at every
-    interval; its words a second, which count loading too, say where within. Validations take no time here.
-
-    Args:
-        path: the log, or a folder with ``train.log``.
-        metric: loss or nll_loss.
+    interval; its words a second, which count loading too, say where within. Validations take no time here. The path is
+    that of the log, or of a folder with ``train.log``.
 
     Raises:
         UserError: the file does not exist or has no statistics, or a value is no number.
@@ -100,12 +97,8 @@ def draw_learning_curves(
     trainings: Mapping[str, Sequence[Training]], metric: str, smooth: int | None = None
 ) -> "Figure":
     """Two panels, against updates and against minutes; the curves of one name share a colour. Training is a line over
-    the pale values that it smooths, validations are hollow dots.
-
-    Args:
-        smooth: how many logged values of training a mean is of (rounded up to an odd number; 1: none); by default so
-            many that about ``POINTS`` independent ones remain of the longest curve.
-    """
+    the pale values that it smooths, means of ``smooth`` values (rounded up to an odd number; 1: none), by default of so
+    many that about ``POINTS`` independent ones remain of the longest curve; validations are hollow dots."""
     longest = max((len(one.training.losses) for runs in trainings.values() for one in runs), default=0)
     window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1
     figure = new_figure(8.4, 3.6)

@@ -58,11 +58,7 @@ def _by_test(row: Row) -> dict[str, Any]:
 
 
 def compare(runs: Runs) -> Compared:
-    """A line for each row that is shown, by the measures of its kind, with its facts and speeds.
-
-    Raises:
-        ValueError: a row was run on other test data than the baseline.
-    """
+    """A line for each row that is shown, by the measures of its kind, with its facts and speeds; as `comparable`."""
     kind, measures = runs.kind, runs.kind.measures(runs.rows)
     compared_rows = compare_by(measures, comparable(runs, measures))
     for line in (line for line in compared_rows.lines if line.runs):

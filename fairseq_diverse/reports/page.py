@@ -33,11 +33,7 @@ class RowInfo(NamedTuple):
 
 
 def row_info(row: Row, baseline: Row, runs: Mapping[str, str]) -> RowInfo:
-    """What the page says of a row.
-
-    Args:
-        runs: its folders' addresses.
-    """
+    """What the page says of a row, with the addresses of its folders."""
     changes = [f"data {row.data}"] * (row.data != baseline.data)
     for own, other, where in (
         (row.train, baseline.train, ""),
@@ -60,11 +56,7 @@ class Translations(NamedTuple):
 
 
 def marked(shown: SideBySide, baselines: Mapping[str, str], title: str) -> Translations:
-    """Translations compared with the reference and with that of the row's baseline.
-
-    Args:
-        baselines: of every row.
-    """
+    """Translations compared with the reference and with that of the row's baseline."""
     sentences = []
     for sentence in shown.sentences:
         parts = {}
@@ -89,14 +81,8 @@ def render(
     date: datetime.datetime | None = None,
 ) -> str:
     """The page. Names and texts may be hostile: they are escaped, and the page's policy forbids every request and every
-    script but its own.
-
-    Args:
-        blocks: tables with their titles and notes; the first title is the page's.
-        figures: pictures by their captions; they are part of the page, as SVG.
-        rows: the first column of the tables has links to them.
-        date: when it is written (default: now).
-    """
+    script but its own. The first title is the page's; pictures, by their captions, are part of it, as SVG; the first
+    column of the tables has links to the ``rows``; without a ``date`` it is written now."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("fairseq_diverse.reports")

@@ -25,13 +25,7 @@ Folders = Mapping[str, Mapping[int, Path]]  # of runs, by row and seed
 
 
 def page(selection: Selection, report: Report, count: int, folder: Path, version: str) -> str:
-    """The page.
-
-    Args:
-        count: of sentences whose translations are shown.
-        folder: in which the page will be, for its links.
-        version: of the package.
-    """
+    """The page, with translations of ``count`` sentences and links from its ``folder``."""
     source, table = selection.source, selection.table
     done = [] if source.results else [row for row in selection.rows if selection.summaries[row.name]]
     runs = runs_of(done, source.runs)

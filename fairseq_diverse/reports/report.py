@@ -43,19 +43,8 @@ def build(
     names: str | None = None,
     with_rows: bool = False,
 ) -> Report:
-    """The report of rows, of groups of sentences, or of heads.
-
-    Args:
-        test: this test set only.
-        judged: the verdict on each row, in place of its scores.
-        by: properties of sentences that make groups, joined by commas.
-        with_heads: how different heads are.
-        names: of the columns that are shown, joined by commas.
-        with_rows: groups and heads below the report of rows, whose columns are chosen.
-
-    Raises:
-        ValueError: these rows have no such report.
-    """
+    """The report of rows, with scores or verdicts (``judged``), of groups of sentences (``by``), or of heads, or
+    ``with_rows`` of both one below the other; ``names`` are those of columns. ValueError: rows have no such report."""
     views = {"test": test, "verdict": judged, "by": by, "heads": with_heads}
     chosen = [f"--{view}" for view in ("verdict", "by", "heads") if views[view]]
     if len(chosen) > 1:

@@ -35,11 +35,8 @@ def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) ->
 
     Bars are over seeds: one standard deviation of the score, one standard error of the difference. Where seeds give
     none, they are dotted and over test examples, the same trainings: half the 95% bootstrap interval of the score, the
-    standard error of the paired difference. The panel's axis says which of both it shows.
-
-    Args:
-        items: what a test set has, such as sentences.
-    """
+    standard error of the paired difference. The panel's axis says which of both it shows. ``items`` are what a test set
+    has, such as sentences."""
     compared_measures = [measure for measure in measures if measure.compared]
     main, last = compared_measures[0], compared_measures[-1]
     done = [line for line in lines if line.seeds]

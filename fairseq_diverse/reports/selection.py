@@ -44,11 +44,7 @@ class Selection:
 
     @property
     def kinds(self) -> list[Kind]:
-        """Of the rows: that which the report is of, then those that are shown beside it.
-
-        Raises:
-            ValueError: rows cannot be shown in one report.
-        """
+        """Of the rows: that which the report is of, then those that are shown beside it."""
         kinds = list(dict.fromkeys(map(kind_of, self.rows)))
         mains = {kind.beside or kind.name for kind in kinds}
         if len(mains) > 1:
@@ -63,11 +59,7 @@ class Selection:
         return Runs(kind, rows, hidden, self.summaries)
 
     def save(self, folder: Path) -> str:
-        """Copy the summaries of the rows, and what is known of their test sentences; or say why that is not known.
-
-        Raises:
-            ValueError: there are none, or another run's copy would be replaced.
-        """
+        """Copy the summaries of the rows, and what is known of their test sentences; or say why that is not known."""
         summaries = {row.name: list(self.summaries[row.name]) for row in self.rows}
         saved.refuse_replacing(folder, self.rows, summaries)
         if not saved.save(folder, summaries):
@@ -89,14 +81,8 @@ def choose(
     best: bool,
     finished: bool,
 ) -> Selection:
-    """The rows of a table that are shown, each with the row that it is compared with, and their runs.
-
-    Args:
-        rows: their names; ``without``: those that are neither shown nor tested. Both are joined by commas.
-        baseline: what all rows are compared with, in place of the table's baselines.
-        best: of each grid the best point only (`best_of_grids`).
-        finished: only rows with a finished run.
-    """
+    """The rows of a table that are shown, each with the row that it is compared with, and their runs; arguments as the
+    flags of ``report``."""
     table, left_out = _without(table, without)
     shown = [row.name for row in select_rows(table, rows)]
     if table.changed:  # figures that are not those of the file's settings say so in the title

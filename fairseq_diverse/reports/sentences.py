@@ -44,11 +44,7 @@ class Groups(NamedTuple):
 
 
 def known_property(name: str) -> str:
-    """The name of a property of sentences.
-
-    Raises:
-        UserError: it is none.
-    """
+    """The name of a property of sentences, or a UserError."""
     if name not in BY:
         raise UserError(f"--by {name}: not known; known are {', '.join(BY)}")
     return name
@@ -114,12 +110,8 @@ def group(record: Record, test: str, by: str, where: str) -> Groups:
     By length there are four, those that the quartiles end, and where training has no sentence as long as the longest of
     the test set, those that are longer than all in training are groups of their own.
 
-    Args:
-        by: one of `BY`.
-        where: the record comes from, for errors.
-
     Raises:
-        ValueError: the sentences have no trees.
+        ValueError: the sentences have no trees; ``where`` names the record.
     """
     of_test = record["tests"][test]
     if by in TREES:
@@ -153,12 +145,7 @@ def find_records(
     root: Path | None = None,
 ) -> dict[str, tuple[Record, str]]:
     """By data set of the finished rows, what is known of its test sentences, and where that comes from: the copy beside
-    saved summaries, else the prepared data.
-
-    Args:
-        summaries: of all test sets, as they were read.
-        results: the folder of saved summaries, None for runs.
-        root: the folder of runs.
+    saved summaries (``results``), else the prepared data, of the folder of runs (``root``).
 
     Raises:
         ValueError: there is neither, or it is of other data than the runs or of other sentences.
@@ -217,11 +204,7 @@ def _refuse_other(record: Record, summary: Summary, where: str) -> None:
 
 
 def _read(path: Path) -> Record:
-    """A record that was saved.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """A record that was saved, or a ValueError for a damaged one."""
     hint = "save it again"
     record = read_json(path, hint) or {}
     wrong = ValueError(f"{path}: not what `fairseq-diverse report TABLE --save` writes; {hint}")

@@ -43,12 +43,8 @@ def sentences_of(rows: Sequence[Row], root: Path | None, count: int, test: str |
 
 
 def side_by_side(runs: Sequence[Run], count: int, test: str = "test") -> SideBySide:
-    """``count`` sentences, evenly spread over a test set, as the first finished seed of each row translates them.
-
-    Args:
-        runs: one of each row, in whose folder those of other seeds are, of one or several data sets; only those on the
-            data of the first are shown.
-        test: name of the test set, by default the first.
+    """``count`` sentences, evenly spread over a test set, as the first finished seed of each row translates them; only
+    of rows on the data of the first run.
 
     Raises:
         ValueError: a run's translations do not belong to the test set that the data has now; names the file.

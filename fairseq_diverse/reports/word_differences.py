@@ -32,11 +32,7 @@ def _kind(character: str) -> str:
 
 
 def compare(text: str, others: Mapping[str, str]) -> list[Part]:
-    """The text in parts whose words are all in the same of the others, or all missing there.
-
-    Args:
-        others: by kind.
-    """
+    """The text in parts whose words are all in the same of the others (texts by kind), or all missing there."""
     tokens = words(text)
     places = [i for i, token in enumerate(tokens) if not token.isspace()]
     kinds: list[tuple[str, ...]] = [()] * len(tokens)

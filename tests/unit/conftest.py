@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
 
 RECORD = {"format": FORMAT, "schema": SCHEMA, "source": "en", "target": "de", "hash": "h"}  # of prepared data
@@ -45,6 +46,12 @@ def table(tmp_path):
         return str(tmp_path / "table.yaml")
 
     return write
+
+
+@pytest.fixture
+def rows(table):
+    """Those of the table."""
+    return list(load_table(table()).rows.values())
 
 
 @pytest.fixture

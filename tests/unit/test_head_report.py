@@ -28,8 +28,7 @@ HEADS = [
 ]
 
 
-def test_figures_are_means_over_layers_and_seeds(table):
-    rows = list(load_table(table()).rows.values())
+def test_figures_are_means_over_layers_and_seeds(rows):
     runs = {"first": [SUMMARY | {"seed": seed, "heads": heads} for seed, heads in enumerate(HEADS)]}
     runs["second"] = [SUMMARY, SUMMARY | {"heads": HEADS[0]}]
     lines = compare_heads(runs_of(rows, runs))

@@ -69,8 +69,7 @@ def test_bleu_statistics_are_sacrebleus():
     np.testing.assert_array_equal(bleu_statistics(expected[:, :6].astype(int).tolist()), expected)
 
 
-def test_report_compares_means_over_seeds(table):
-    rows = list(load_table(table()).rows.values())
+def test_report_compares_means_over_seeds(rows):
     summaries = {
         "first": [summary(1, 20, 5.0), summary(2, 22, 5.2)],
         "second": [summary(1, 3, 4.0, words=80.0), summary(2, 1, 4.4, words=80.0)],
@@ -177,8 +176,7 @@ def test_every_baseline_has_a_family_of_its_own(table):
     assert "seed_interval" not in second and "nll_seed_interval" in second
 
 
-def test_one_seed_is_compared_with_the_same_seed_and_not_tested(table):
-    rows = list(load_table(table()).rows.values())
+def test_one_seed_is_compared_with_the_same_seed_and_not_tested(rows):
     first, second = [summary(1, 20, 5.0), summary(2, 3, 9.0)], [summary(1, 22, 4.0)]
     shown = view(rows, {"first": first, "second": second})
     line, alone = shown.values[1], view(rows, {"first": first[:1], "second": second}).values[1]
@@ -263,8 +261,7 @@ def test_a_baseline_whose_seeds_differ_much_more_than_the_rows_is_named(table):
         assert ("more than 3 times" in said) == noted and ("have first (3.2 times)" in said) == noted
 
 
-def test_other_trees_and_files_are_refused_and_other_versions_named(table):
-    rows = list(load_table(table()).rows.values())
+def test_other_trees_and_files_are_refused_and_other_versions_named(rows):
     first, second = ([summary(seed, 9, 5.0 + seed) for seed in (1, 2)] for _ in range(2))
     second = [run | {"trees": "a", "versions": {"torch": version}} for run, version in zip(second, "12", strict=True)]
     text = "runs with different versions, which alone may change a score: torch 1 (second); torch 2 (second)"
@@ -320,14 +317,7 @@ def test_a_published_figure_without_a_unit_says_so(table):
     assert "published WER (unit not stated)" in cells[0] and "published BLEU" in cells[0]
 
 
-def test_equal_systems_do_not_differ(table):
-    rows = list(load_table(table()).rows.values())
-    _, second = view(rows, {"first": [summary(1, 9, 5.0)], "second": [summary(1, 9, 5.0)]}).values
-    assert second["delta"] == 0 and second["p"] == 1 and second["nll_delta"] == 0 and second["nll_p"] == 1
-
-
-def test_rows_that_were_not_run_are_marked(table):
-    rows = list(load_table(table()).rows.values())
+def test_rows_that_were_not_run_are_marked(rows):
     shown = view(rows, {"first": [summary(1, 20, 5.0)], "second": []})
     text = formats.as_text(shown.cells, "", [])
     assert "second" in text and "not run" in text and "27.30" in text
@@ -339,8 +329,7 @@ def test_rows_that_were_not_run_are_marked(table):
     assert "bootstrap interval" in notes and "0123456789+" in notes and "measured on multi30k_en_de" in notes
 
 
-def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(table, tmp_path):
-    rows = list(load_table(table()).rows.values())
+def test_saved_summaries_give_the_same_report_without_paths_of_this_machine(rows, tmp_path):
     second = summary(1, 3, 4.0)
     second["row"] = SETTINGS["second"]
     summaries = {"first": [summary(1, 20, 5.0), summary(2, 22, 5.2)], "second": [second]}
@@ -372,8 +361,7 @@ def test_results_of_other_runs_are_refused(table, tmp_path, change, message):
         saved.from_results(tmp_path, rows)
 
 
-def test_results_that_are_not_summaries_or_repeat_a_seed_are_refused(table, tmp_path):
-    rows = list(load_table(table()).rows.values())
+def test_results_that_are_not_summaries_or_repeat_a_seed_are_refused(rows, tmp_path):
     saved.save(tmp_path, {"first": [summary(1, 20, 5.0)]})
     (tmp_path / "copy.json").write_text((tmp_path / "first-seed1.json").read_text())
     with pytest.raises(ValueError, match=r"first-seed1.json: seed 1 of row first is .*copy.json already"):
@@ -421,8 +409,7 @@ def test_a_damaged_copy_of_a_summary_is_named(table, tmp_path, capsys, change):
     assert main(["report", name, "--results", str(tmp_path / "results")]) == 0
 
 
-def test_unknown_speeds_and_sizes_are_left_empty(table):
-    rows = list(load_table(table()).rows.values())
+def test_unknown_speeds_and_sizes_are_left_empty(rows):
     unknown = {"words_per_second": {"train": None, "generate": 0.0}, "parameters": None}
     summaries = {"first": [summary(1, 20, 5.0) | unknown], "second": [summary(1, 9, 5.0)]}
     shown = view(rows, summaries)
@@ -442,8 +429,7 @@ def test_rows_that_ended_early_are_named(table):
 
 
 @pytest.mark.parametrize(("usual", "odd"), [(1.2, 1.97), (0.85, 0.5)])
-def test_translations_of_odd_length_are_named(table, usual, odd):
-    rows = list(load_table(table()).rows.values())
+def test_translations_of_odd_length_are_named(rows, usual, odd):
     first, second = (
         [s | {"metrics": s["metrics"] | {"length_ratio": r}} for s in [summary(1, 9, 5.0)]] for r in (usual, odd)
     )
@@ -728,9 +714,8 @@ class Copying(Kind):
                         examples=lambda run: run["copies"]),)  # fmt: skip
 
 
-def test_a_kind_that_names_its_measure_has_a_report(table, monkeypatch):
+def test_a_kind_that_names_its_measure_has_a_report(rows, monkeypatch):
     monkeypatch.setitem(KINDS, "copying", Copying())
-    rows = list(load_table(table()).rows.values())
     rows = [dataclasses.replace(row, train=row.train | {"task": "copying"}, published={"exact": 99}) for row in rows]
     copies = {"first": ("11110000", "11110001", "11100000"), "second": ("11111111", "11111110", "11111110")}
     runs = {
