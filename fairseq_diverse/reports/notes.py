@@ -11,6 +11,7 @@ from fairseq_diverse.metrics.significance import RESAMPLES
 from fairseq_diverse.reports.columns import SPEEDS, one_seed, over_examples_heading
 
 UNEVEN = 3.0  # times the deviation of all others: the plan of the comparison shows the table without such a row, too
+FAR, GUESSED = 1.5, 11.5  # times the best validation NLL; nats a token, more than guessing among 90,000 words needs
 ALONE = "comparable only if all runs had the machine to themselves"
 
 
@@ -143,7 +144,8 @@ def tested_rows(lines: Sequence[Line], keys: Sequence[str]) -> str:
 
 def runs_notes(lines: Sequence[Line]) -> list[str]:
     """How the runs of finished rows differ from what the table says, where and with which versions they ran."""
-    return [*differing_seeds_note(lines), *ended_early_note(lines), *machines_note(lines), *versions_note(lines)]
+    notes = differing_seeds_note, ended_early_note, diverged_note, machines_note, versions_note
+    return [text for note in notes for text in note(lines)]
 
 
 def differing_seeds(line: Line) -> dict[str, list[int]]:
@@ -184,6 +186,19 @@ def ended_early_note(lines: Sequence[Line]) -> list[str]:
     """Which rows trained for fewer updates than ``max-update``, by seed."""
     early = [text for line in lines if (text := line.facts.get("ended_early"))]
     return [f"updates until training ended, by seed: {'; '.join(early)}"] if early else []
+
+
+def diverged_note(lines: Sequence[Line]) -> list[str]:
+    """Which trainings ended far above their best validation NLL, or above that of guessing."""
+    ends = [(line.name, run["seed"], nll["last"], nll["best"])
+            for line in lines for run in line.runs if (nll := run.get("valid_nll"))]  # fmt: skip
+    wrong = [
+        f"{name} seed {seed} {last:.2f} ({best:.2f})"
+        for name, seed, last, best in ends
+        if not last <= min(FAR * best, GUESSED)  # nor is NaN
+    ]
+    text = "training diverged, or fits its data too closely: validation NLL a token at the end (and the best)"
+    return [f"{text}: {', '.join(wrong)}"] if wrong else []
 
 
 def no_speed_note(lines: Sequence[Line]) -> list[str]:

@@ -428,6 +428,14 @@ def test_rows_that_ended_early_are_named(table):
     assert "updates until training ended, by seed: second 13, 30 of 30 (--patience)" in notes
 
 
+@pytest.mark.parametrize(("last", "best", "named"), [(4.0, 3.0, False), (4.6, 3.0, True), (12.0, 12.0, True)])
+def test_trainings_that_diverged_are_named(rows, last, best, named):
+    second = summary(2, 9, 5.0) | {"valid_nll": {"last": last, "best": best}}
+    notes = view(rows, {"first": [summary(1, 9, 5.0)], "second": [second]}).notes
+    said = f"NLL a token at the end (and the best): second seed 2 {last:.2f} ({best:.2f})"
+    assert any(note.startswith("training diverged") and note.endswith(said) for note in notes) == named
+
+
 @pytest.mark.parametrize(("usual", "odd"), [(1.2, 1.97), (0.85, 0.5)])
 def test_translations_of_odd_length_are_named(rows, usual, odd):
     first, second = (
