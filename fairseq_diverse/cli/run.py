@@ -197,6 +197,9 @@ def main(args: argparse.Namespace) -> int:
             _copy_sentences(copies.folder, run)
 
     failed = run_all(runs, args.jobs, environment, ended, shares)
+    if _read_rows(args) != rows:
+        say(f"{args.table}: edited meanwhile, and run as it was before; give the command again for what it is now")
+        failed += 1
     if args.report:
         return _report(args) or bool(failed)
     if not failed:

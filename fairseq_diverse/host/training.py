@@ -77,10 +77,21 @@ def _check_metric(trainer: Any, metric: str) -> None:
 
 
 def train_step(train_step: Any, self: Any, samples: list[Any], *args: Any, **flags: Any) -> Any:
-    """As ``Trainer.train_step``, without the empty batches of a process at the end of an epoch."""
+    """As ``Trainer.train_step``, without the empty batches of a process at the end of an epoch.
+
+    Raises:
+        UserError: the gradients are not finite.
+    """
     if not self.is_fsdp:  # whose processes need equal numbers of batches
         samples = [sample for sample in samples if sample is not None and len(sample)] or samples
-    return train_step(self, samples, *args, **flags)
+    try:
+        return train_step(self, samples, *args, **flags)
+    except (FloatingPointError, StopIteration) as error:  # the latter of torch, where fairseq looks for the layer
+        cause = error if isinstance(error, FloatingPointError) else error.__context__
+        if not isinstance(cause, FloatingPointError) or "inconsistent between workers" in str(cause):
+            raise
+        advice = "lower --lr, or give more --warmup-updates or a --clip-norm"
+        raise UserError(f"training diverged after {self.get_num_updates()} updates ({cause}); {advice}") from None
 
 
 def step_amp(_: Any, self: Any) -> None:

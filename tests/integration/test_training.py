@@ -223,3 +223,10 @@ def test_user_errors_are_one_line(data, tmp_path, flags, message):
     assert result.returncode != 0
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_training_that_diverges_is_one_line(data, tmp_path):
+    flags = ("--lr", "1e30", "--save-dir", tmp_path, "--max-update", 3)
+    result = run("train", data, *TINY.split(), *flags, check=False)
+    line = "error: training diverged after 1 updates (gradients are Nan/Inf); lower --lr, or give more --warmup-updates"
+    assert result.returncode == 1 and f"\n{line}" in result.stderr and "Traceback" not in result.stderr

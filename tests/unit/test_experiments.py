@@ -628,6 +628,13 @@ def test_a_batch_for_another_number_of_gpus_is_warned_of(table, monkeypatch, cap
 
 
 @pytest.mark.usefixtures("prepared")
+def test_a_table_that_is_edited_while_it_is_run_is_named(table, monkeypatch, capsys):
+    monkeypatch.setattr(schedule, "run_all", lambda *given: bool(table(("dropout: 0.2", "dropout: 0.4"))) and 0)
+    assert main(["run", name := table()]) == 1
+    assert f"{name}: edited meanwhile, and run as it was before; give the" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("prepared")
 def test_a_page_that_cannot_be_written_is_an_error(table, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(schedule, "run_all", lambda *given: 0)
     assert main(["run", name := table(), "--report", f"{name}/page.html"]) == 2
@@ -829,6 +836,15 @@ def test_nothing_is_kept_of_a_step_whose_code_or_data_changed(edited, table, pre
 def test_training_that_ends_early_without_a_flag_fails(training):
     run = training()
     with pytest.raises(RunFailed, match=r"^train ended after 13 of 30 updates; see .*train\.log$"):
+        list(execution._train(run, [], {}, 0))
+    assert "train" not in read_state(run)
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf"])
+def test_training_whose_validation_is_not_finite_fails(loss, training, monkeypatch):
+    run = training("max-epoch=1")
+    monkeypatch.setattr("tests.unit.test_experiments.TRAIN_LOG", TRAIN_LOG.replace('"4.0"', f'"{loss}"'))
+    with pytest.raises(RunFailed, match=r"^training diverged: a validation loss is not finite; see .*train\.log$"):
         list(execution._train(run, [], {}, 0))
     assert "train" not in read_state(run)
 

@@ -1,5 +1,6 @@
 """The work of one run: its programs one after the other, each with its log, whatever interrupts them."""
 
+import math
 import os
 import shutil
 import sys
@@ -119,6 +120,8 @@ def _train(run: Run, command: list[str], environment: dict[str, str], lock: int)
         # fairseq leaves it out at the end of an epoch
         _copy(run.checkpoints / "checkpoint_last.pt", run.checkpoints / f"checkpoint_0_{updates}.pt")
     measured = logs.measure("train", log) | {"peak_memory": peak, "updates": updates}
+    if not math.isfinite(sum((measured["valid_nll"] or {}).values())):
+        raise RunFailed(f"training diverged: a validation loss is not finite; see {log}")
     write_state(run, read_state(run) | {"train": measured})
 
 
