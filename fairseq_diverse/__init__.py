@@ -8,6 +8,12 @@ import sys
 
 __version__ = "0.1.0"
 
+if __name__.rpartition(".")[2] != "fairseq_diverse":
+    sys.exit(
+        f"error: --user-dir {__path__[0]}: the folder of fairseq_diverse by a link or copy of another name; give the "
+        "folder itself, which `fairseq-diverse user-dir` prints"
+    )
+
 
 def register() -> None:
     """Register everything with fairseq and torch; idempotent."""

@@ -1,10 +1,13 @@
 """Data and batches: sentences that fit, and the batches of a resumed training."""
 
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor
 
 from fairseq_diverse.support.errors import UserError
+
+SHARD: ContextVar[tuple[int, int] | None] = ContextVar("SHARD", default=None)  # --num-shards, --shard-id to generate
 
 
 def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 1, **flags: Any) -> Any:
@@ -13,14 +16,25 @@ def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 
     fairseq-fixed makes them in a random order seeded by ``seed + epoch`` of the epoch in which the process started: a
     process that resumes in epoch 3 would have others, with some pairs twice and others not at all in that epoch.
     Uninterrupted training does not change, nor do batches that are made again for every epoch.
+
+    fairseq-generate gets its part of ``--num-shards``.
     """
+    if shard := SHARD.get():
+        flags |= dict(zip(("num_shards", "shard_id"), shard, strict=True))
     anew = flags.get("disable_iterator_cache") or flags.get("update_epoch_batch_itr")
     once = not (anew or getattr(self.cfg, "rebuild_batches", False)) and self.can_reuse_epoch_itr(dataset)
-    if not once or dataset in self.dataset_to_epoch_iter:
-        return make(self, dataset, *args, epoch=epoch, **flags)
-    iterator = make(self, dataset, *args, epoch=1, **flags)
-    dataset.set_epoch(epoch)
-    iterator.epoch = max(epoch, 1)
+    again = not once or dataset in self.dataset_to_epoch_iter
+    try:
+        iterator = make(self, dataset, *args, epoch=epoch if again else 1, **flags)
+    except AssertionError as error:
+        if not str(error).startswith("Sentences lengths should not exceed max_tokens"):
+            raise
+        splits = [split for split, of in self.datasets.items() if of is dataset]
+        flag = f"--max-tokens{'-valid' * any(split.startswith('valid') for split in splits)}"
+        raise UserError(f"{flag} {flags.get('max_tokens')}: less than the longest sentence has; raise it") from error
+    if not again:
+        dataset.set_epoch(epoch)
+        iterator.epoch = max(epoch, 1)
     return iterator
 
 

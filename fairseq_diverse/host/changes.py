@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_diverse.host import batches, decoding, dictionaries, loading, training
+from fairseq_diverse.host import batches, decoding, dictionaries, files, loading, training
 
 PREDICTION = "fairseq.criterions.sentence_prediction.SentencePredictionCriterion"
 
@@ -14,6 +14,11 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "fairseq.checkpoint_utils.load_checkpoint_to_cpu": loading.load_to_cpu,
     "fairseq.checkpoint_utils.load_model_ensemble_and_task": loading.load_ensemble,
     "fairseq.options.parse_args_and_arch": loading.parse_args,
+    "fairseq.data.dictionary.Dictionary.add_from_file": files.read_words,
+    "fairseq.data.indexed_dataset.make_dataset": files.open_data,
+    "fairseq.data.language_pair_dataset.LanguagePairDataset.__init__": files.pair_sides,
+    "fairseq.utils.parse_embedding": files.read_embeddings,
+    "fairseq.utils.load_embedding": files.put_embeddings,
     "fairseq.tasks.fairseq_task.FairseqTask.state_dict": dictionaries.task_state,
     "fairseq.tasks.fairseq_task.FairseqTask.load_state_dict": dictionaries.load_task_state,
     "fairseq.tasks.fairseq_task.FairseqTask.get_batch_iterator": batches.batch_iterator,

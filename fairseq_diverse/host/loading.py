@@ -1,7 +1,7 @@
 """Checkpoints and flags on their way into fairseq: checked, and with errors that name the file or the flag."""
 
 import re
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +15,7 @@ from fairseq_diverse.attention.warm_start import NotTrained, only_trained
 from fairseq_diverse.checkpoints.loading import SAFE_GLOBALS, check_settings, damage, load_checkpoint
 from fairseq_diverse.checkpoints.settings import EVALUATED, is_literal, printable
 from fairseq_diverse.host.dictionaries import OtherDictionaries
+from fairseq_diverse.host.ignored import check_ignored, flags_of_mechanisms
 from fairseq_diverse.support.errors import UserError
 
 # Files that fairseq reads to initialize parameters; the checkpoint replaces these parameters.
@@ -161,11 +162,23 @@ def _changed_mechanism(message: str) -> str | None:
     return owners[-1] if owners and all(owners) else None
 
 
-def parse_args(parse: Any, *args: Any, **flags: Any) -> Any:
-    """As fairseq's ``parse_args_and_arch``; ``UserError`` if a flag that fairseq evaluates is not a literal."""
-    parsed = parse(*args, **flags)
+def parse_args(parse: Any, parser: ArgumentParser, *args: Any, **flags: Any) -> Any:
+    """As fairseq's ``parse_args_and_arch``.
+
+    Raises:
+        UserError: a flag that fairseq evaluates is not a literal, the program ignores a flag, one of a mechanism is
+            given to an architecture of fairseq, or there is no task or architecture.
+    """
+    try:
+        with flags_of_mechanisms(parser):
+            parsed = parse(parser, *args, **flags)
+    except (KeyError, RuntimeError) as error:  # of fairseq, which says nothing
+        if (missing := {"None": "task translation", "": "arch diverse_transformer"}.get(str(error))) is None:
+            raise
+        raise UserError(f"--{missing.split()[0]}: give one, such as --{missing}") from None
     namespace: Namespace = parsed[0] if isinstance(parsed, tuple) else parsed
     for name, value in vars(namespace).items():
         if name in EVALUATED and isinstance(value, str) and not is_literal(value):
             raise UserError(f"--{name.replace('_', '-')} {value}: not a literal, such as (0.9, 0.98)")
+    check_ignored(parser, namespace)
     return parsed

@@ -18,6 +18,9 @@ MESSAGES = {
         "the data folder has no prepared language pair (such as train.en-de.en.bin); give another folder, or the "
         "languages with --source-lang and --target-lang"
     ),
+    r"FileNotFoundError: Dataset not found:  +(\S+) \((.*)\)": (
+        r"--valid-subset: \2 has no split ' \1'; write several without spaces, as valid,\1"
+    ),
     r"FileNotFoundError: Dataset not found: (\S+) \((.*)\)": (
         r"\2: no split \1 of these languages; see --source-lang, --target-lang, --dataset-impl, and --train-subset, "
         "--valid-subset or --gen-subset"
@@ -31,8 +34,19 @@ MESSAGES = {
         "no batches: every sentence is too long (--max-source-positions, --max-target-positions, --max-positions, "
         "--max-tokens), or fewer sentences remain than --required-batch-size-multiple"
     ),
-    r"AssertionError: Sentences lengths should not exceed max_tokens=(\d+)": (
-        r"--max-tokens \1: less than the longest sentence has; raise it, or --max-tokens-valid for validation"
+    r"ValueError: optimizer is required!": "--optimizer: give one, such as --optimizer adam",
+    r"AssertionError: world size is (\d+) but have (\d+) available devices": (
+        r"--distributed-world-size \1: torch finds \2 GPUs; leave it out, or on CPUs start each process with "
+        "--cpu --distributed-no-spawn --distributed-init-method tcp://HOST:PORT --distributed-rank N"
+    ),
+    r"TypeError: \w+\.forward\(\) missing 1 required positional argument: 'prev_output_tokens'": (
+        "the data have no target side: its .bin and .idx are missing; see --source-lang and --target-lang"
+    ),
+    r"TypeError: percentile\(\) got an unexpected keyword argument 'interpolation'": (
+        "--num-batch-buckets: fairseq's code for it needs NumPy 1; leave it out"
+    ),
+    r"AttributeError: 'MaskedLMTask' object has no attribute 'args'": (
+        "--mask-whole-words: does not work in fairseq's masked_lm; leave it out"
     ),
     r"JSONDecodeError: (.*)": (
         r"--eval-bleu-args, --eval-bleu-detok-args: no JSON (\1); quote it for the shell, as in "

@@ -1,15 +1,26 @@
-"""What fairseq does wrong without an error is corrected."""
+"""What fairseq does wrong is corrected; damaged files and flags that it ignores are one line."""
 
 import itertools
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from fairseq import options, utils
+from fairseq.data import Dictionary, LanguagePairDataset, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.optim import AMPOptimizer
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
+import fairseq_diverse
 from fairseq_diverse import register
+from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import batch, build_model, dictionary
 
 register()  # where this file runs alone
@@ -54,3 +65,170 @@ def test_only_words_that_repeat_an_ngram_are_blocked(size):
             written = tokens[row, 1 : step + 1].tolist()
             ngrams = {tuple(written[at : at + size]) for at in range(step - size + 1)}
             assert blocked[row].tolist() == [(*written[step + 1 - size :], word) in ngrams for word in range(10)]
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a 2\nb 1\na 2\n", "damaged, or of another kind .Duplicate word found when loading Dictionary: 'a'"),
+        (POINTER, "a pointer of Git LFS, not the file: run git lfs pull"),
+        ("a\nb\n", "damaged, or of another kind .Incorrect dictionary format"),
+    ],
+)
+def test_a_dictionary_that_is_damaged_is_named(text, reason, tmp_path):
+    (tmp_path / "dict.en.txt").write_text(text)
+    with pytest.raises(UserError, match=rf"^{tmp_path}/dict\.en\.txt: {reason}"):
+        Dictionary.load(str(tmp_path / "dict.en.txt"))
+
+
+@pytest.fixture
+def data(tmp_path) -> str:
+    """The prefix of six sentences of 30 words."""
+    builder = MMapIndexedDatasetBuilder(f"{tmp_path}/train.bin", dtype=np.uint16)
+    for length in range(3, 9):
+        builder.add_item(torch.tensor([*range(34 - length, 34), 2]))
+    builder.finalize(f"{tmp_path}/train.idx")
+    return f"{tmp_path}/train"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({".bin": lambda old: old[:20]}, r"\.bin: has 10 words, but its \.idx says 39: cut off, or of other data"),
+        ({".idx": lambda old: old[:40]}, r"\.idx: damaged, or of another kind \("),
+        ({".idx": lambda old: b""}, r"\.idx: damaged, or of another kind \("),
+        ({".bin": lambda old: POINTER.encode()}, r"\.bin: a pointer of Git LFS"),
+        ({".idx": lambda old: POINTER.encode()}, r"\.idx: a pointer of Git LFS"),
+    ],
+)
+def test_text_that_is_damaged_is_named(change, message, data):
+    assert len(data_utils.load_indexed_dataset(data, dictionary())) == 6
+    for suffix, new in change.items():
+        Path(data + suffix).write_bytes(new(Path(data + suffix).read_bytes()))
+    with pytest.raises(UserError, match=rf"^{data}{message}"):
+        data_utils.load_indexed_dataset(data, dictionary())
+
+
+def test_a_dictionary_with_fewer_words_than_the_text_uses_is_refused(data):
+    with pytest.raises(UserError, match=rf"^{data}\.bin: has the word number 33, but its dictionary .* only 14 words"):
+        data_utils.load_indexed_dataset(data, dictionary(10))
+
+
+def pairs(sources: int, targets: int) -> LanguagePairDataset:
+    sides = ([torch.tensor([5, 6, 2])] * number for number in (sources, targets))
+    given = (part for side in sides for part in (side, [3] * len(side), dictionary()))
+    return LanguagePairDataset(*given)
+
+
+def test_sides_of_unequal_length_are_refused():
+    with pytest.raises(UserError, match=r"^16 source and 12 target sentences: prepare both"):
+        pairs(16, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2 3\na 1 2 3\nb 4 5 6\n", "vectors of 3 numbers, but the model's embeddings have 2"),
+        ("2 2\na 1 2\nb 4\n", "line 3: a word and 2 numbers are needed"),
+        ("2 2\na 1 2\nb 4 x\n", "line 3: a word and 2 numbers are needed"),
+        ("", "has no vectors"),
+        ("2 2\n", "has no vectors"),
+        (POINTER, "a pointer of Git LFS"),
+    ],
+)
+def test_embeddings_that_do_not_fit_are_named(text, message, tmp_path):
+    (tmp_path / "x.vec").write_text(text)
+    with pytest.raises(UserError, match=rf"^{tmp_path}/x\.vec: {message}"):
+        utils.load_embedding(utils.parse_embedding(str(tmp_path / "x.vec")), dictionary(), torch.nn.Embedding(34, 2))
+
+
+@pytest.mark.parametrize("header", ["3 2\n", ""])
+def test_embeddings_of_words_with_spaces_and_without_a_header(header, tmp_path):
+    (tmp_path / "x.vec").write_text(f"{header}w1 1 2 \n. . . 3 4\nw3 5 6\n")
+    vectors = utils.parse_embedding(str(tmp_path / "x.vec"))
+    assert {word: vector.tolist() for word, vector in vectors.items()} == {"w1": [1, 2], ". . .": [3, 4], "w3": [5, 6]}
+    put = utils.load_embedding(vectors, (words := dictionary()), torch.nn.Embedding(34, 2)).weight
+    assert put[words.index("w3")].tolist() == [5, 6]
+
+
+def parsed(program: str, *words: str) -> Namespace:
+    return options.parse_args_and_arch(getattr(options, f"get_{program}_parser")(), input_args=["data", *words])
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "message"),
+    [
+        (
+            "interactive_generation",
+            "--path x --lm-path y",
+            "--lm-path y: fairseq-interactive ignores it; leave it out, or",
+        ),
+        ("interactive_generation", "--path x --prefix-size 2", "--prefix-size 2: fairseq-interactive ignores it"),
+        ("interactive_generation", "--path x --score-reference", "--score-reference: fairseq-interactive ignores it"),
+        ("interactive_generation", "--path x --print-alignment soft", "--print-alignment soft: fairseq-interactive"),
+        ("interactive_generation", "--path x --num-shards 2", "--num-shards 2: fairseq-interactive ignores it"),
+        ("generation", "--path x --no-early-stop", "--no-early-stop: fairseq-generate ignores it; leave it out$"),
+        ("generation", "--path x --print-step", "--print-step: fairseq-generate ignores it; leave it out$"),
+        ("generation", "--path x --num-shards 2 --shard-id 2", "--shard-id 2: from 0 to --num-shards 2 - 1"),
+        ("eval_lm", "--path x --results-path y", "--results-path y: fairseq-eval-lm ignores it"),
+        (
+            "validation",
+            "--path x --task translation --max-valid-steps 3",
+            "--max-valid-steps 3: fairseq-validate ignores it",
+        ),
+        ("training", "--arch transformer --optimizer adam --num-shards 2", "--num-shards 2: fairseq-train ignores it"),
+        ("training", "--arch transformer --optimizer adam --char-inputs", "--char-inputs: fairseq-train ignores it"),
+    ],
+)
+def test_flags_that_a_program_ignores_are_refused(program, words, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        parsed(program, *words.split())
+
+
+def test_generate_translates_its_share_of_the_shards():
+    chosen = []
+    for flags in ("", "--num-shards 2", "--num-shards 2 --shard-id 1"):
+        parsed("generation", "--path", "x", *flags.split())
+        batches = FairseqTask(Namespace()).get_batch_iterator(pairs(7, 7), max_sentences=2, num_shards=1)
+        shown = batches.next_epoch_itr(shuffle=False)
+        chosen.append([number for batch in shown if batch for number in batch["id"].tolist()])
+    assert sorted(chosen[0]) == sorted(chosen[1] + chosen[2]) == [*range(7)] and len(chosen[1]) == 4
+    parsed("generation", "--path", "x")
+
+
+@pytest.mark.parametrize(("split", "flag"), [("train", "--max-tokens"), ("valid", "--max-tokens-valid")])
+def test_too_few_tokens_for_a_sentence_name_their_flag(split, flag):
+    task = FairseqTask(Namespace())
+    task.datasets[split] = pairs(3, 3)
+    with pytest.raises(UserError, match=f"^{flag} 2: less than the longest sentence has"):
+        task.get_batch_iterator(task.datasets[split], max_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("arch", "instead"),
+    [("transformer_iwslt_de_en", "diverse_transformer_iwslt_de_en"), ("fconv", "diverse_transformer")],
+)
+def test_a_flag_of_a_mechanism_names_the_architecture_that_takes_it(arch, instead, monkeypatch, capsys):
+    words = ["--arch", arch, "--optimizer", "adam", "--evolving-on", "encoder"]
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", "data", *words])
+    with pytest.raises(UserError, match=rf"^--evolving-on: --arch {arch} of fairseq has no mechanisms; use {instead}"):
+        parsed("training", *words)
+    assert not capsys.readouterr().err
+    with pytest.raises(UserError, match=r"^--arch: give one, such as"):
+        parsed("training", "--optimizer", "adam")
+    with pytest.raises(UserError, match=r"^--task: give one, such as --task translation"):
+        parsed("validation", "--path", "x")
+
+
+def test_the_plugins_folder_keeps_its_name(tmp_path):
+    (tmp_path / "attention_plugin").symlink_to(Path(fairseq_diverse.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", "import attention_plugin"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(
+        f"error: --user-dir {tmp_path}/attention_plugin: the folder of fairseq_diverse by a link"
+    )

@@ -1,0 +1,128 @@
+"""Dictionaries, binarized text and embeddings: what is damaged, or does not belong together, is one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairseq_diverse.support.errors import UserError
+
+LFS = b"version https://git-lfs"  # how a pointer begins that Git LFS leaves in place of a file
+
+
+@contextmanager
+def naming(*paths: str) -> Iterator[None]:
+    """Whatever goes wrong with files meanwhile names the first; a pointer of Git LFS among them is said."""
+    for path in paths:
+        with open(path, "rb") as file:
+            if file.read(len(LFS)) == LFS:
+                raise UserError(f"{path}: a pointer of Git LFS, not the file: run git lfs pull")
+    try:
+        yield
+    except (FileNotFoundError, MemoryError, UserError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{paths[0]}: damaged, or of another kind ({reason[:200]})") from error
+
+
+def read_words(read: Any, self: Any, file: Any) -> None:
+    """As ``Dictionary.add_from_file``; errors name the file."""
+    if not isinstance(file, str):
+        return read(self, file)
+    with naming(file):
+        read(self, file)
+
+
+def open_data(make: Any, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None) -> Any:
+    """As fairseq's ``make_dataset``; ``UserError`` if the text is damaged, or has words that the dictionary lacks."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    files = [f"{path}.idx", f"{path}.bin"]
+    if not all(Path(file).is_file() for file in files):
+        return make(path, impl, fix_lua_indexing, dictionary)
+    with naming(*files):
+        _check_index(files[0])
+        dataset = make(path, impl, fix_lua_indexing, dictionary)
+        if isinstance(dataset, MMapIndexedDataset):
+            _check_numbers(f"{path}.bin", dataset, dictionary)
+    return dataset
+
+
+def _check_index(path: str) -> None:
+    """Raise ``ValueError`` for an index of another length than it says."""
+    with open(path, "rb") as file:
+        head = file.read(26)  # what it is, version, type and number of sentences; of each its length and place
+    if head.startswith(b"MMIDIDX") and Path(path).stat().st_size != 26 + 12 * int.from_bytes(head[18:], "little"):
+        raise ValueError("cut off")
+
+
+def _check_numbers(path: str, dataset: Any, dictionary: Any) -> None:
+    import numpy as np
+
+    index = dataset._index
+    expected, found = int(index.sizes.sum()), len(dataset._bin_buffer) // index._dtype_size
+    if found != expected:
+        raise UserError(f"{path}: has {found:,} words, but its .idx says {expected:,}: cut off, or of other data")
+    highest = int(np.frombuffer(dataset._bin_buffer, index.dtype).max()) if found and dictionary is not None else 0
+    if dictionary is not None and highest >= len(dictionary):
+        raise UserError(
+            f"{path}: has the word number {highest:,}, but its dictionary (dict.*.txt) only {len(dictionary):,} words: "
+            "it is not that of these data"
+        )
+
+
+def pair_sides(
+    init: Any, self: Any, src: Any, src_sizes: Any, src_dict: Any, tgt: Any = None, *args: Any, **flags: Any
+) -> None:
+    """As ``LanguagePairDataset.__init__``; ``UserError`` if the sides have other numbers of sentences."""
+    if tgt is not None and len(src) != len(tgt):
+        raise UserError(f"{len(src):,} source and {len(tgt):,} target sentences: prepare both sides together, again")
+    init(self, src, src_sizes, src_dict, tgt, *args, **flags)
+
+
+class Vectors(dict[str, Any]):
+    """Embeddings by word, and the file that they are of."""
+
+    def __init__(self, path: str, width: int) -> None:
+        super().__init__()
+        self.path, self.width = path, width
+
+
+def read_embeddings(_: Any, path: str) -> Vectors:
+    """As fairseq's ``parse_embedding``: "N D", then a word and its D numbers a line. A word may have spaces.
+
+    The first line may be missing, as in GloVe's files; fairseq would leave out the first word.
+
+    Raises:
+        UserError: there is no vector, or a line does not have D numbers.
+    """
+    from torch import tensor
+
+    with naming(path), open(path, encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line.rstrip() for line in file]
+        first = lines[0].split(" ") if lines else []
+        header = len(first) == 2 and all(part.isdecimal() for part in first)
+        vectors = Vectors(path, int(first[1]) if header else len(first) - 1)
+        for number, line in enumerate(lines[header:], 1 + header):
+            try:
+                word, *numbers = line.rsplit(" ", vectors.width)
+                vectors[word] = tensor([float(one) for one in numbers])
+            except ValueError:
+                numbers = []
+            if len(numbers) != vectors.width:
+                raise UserError(f"{path}: line {number}: a word and {vectors.width} numbers are needed")
+        if not vectors or not vectors.width:
+            raise UserError(f"{path}: has no vectors")
+    return vectors
+
+
+def put_embeddings(put: Any, vectors: Any, words: Any, embedding: Any) -> Any:
+    """As fairseq's ``load_embedding``; ``UserError`` for vectors of another width."""
+    width = getattr(vectors, "width", embedding.embedding_dim)
+    if width != embedding.embedding_dim:
+        raise UserError(
+            f"{vectors.path}: vectors of {width} numbers, but the model's embeddings have {embedding.embedding_dim} "
+            "(--encoder-embed-dim, --decoder-embed-dim)"
+        )
+    return put(vectors, words, embedding)
