@@ -1,8 +1,6 @@
 """Archives with flipped, cut and replaced bytes: refused in one line, or the text is unchanged."""
 
 import gzip
-import io
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairseq_diverse.preparation import DataConfig
 from fairseq_diverse.preparation.extraction import extract
+from tests.archives import tarred, zipped
 from tests.fuzz.budget import budget
 
 TEXT = {
@@ -21,36 +20,18 @@ TEXT = {
 }
 
 
-def tar(members: dict[str, bytes], mode: str) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode=mode) as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return made.getvalue()
-
-
-def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", method) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return made.getvalue()
-
-
 PACKED = {f"{name}.gz": gzip.compress(content) for name, content in TEXT.items()}
 ARCHIVES = {  # name, content, what leads to a member, what ends its name
-    "tgz": ("x.tgz", tar(TEXT, "w:gz"), "", ""),
-    "bz2": ("x.tgz", tar(TEXT, "w:bz2"), "", ""),
-    "xz": ("x.tgz", tar(TEXT, "w:xz"), "", ""),
+    "tgz": ("x.tgz", tarred(TEXT, "w:gz"), "", ""),
+    "bz2": ("x.tgz", tarred(TEXT, "w:bz2"), "", ""),
+    "xz": ("x.tgz", tarred(TEXT, "w:xz"), "", ""),
     "zip": ("x.zip", zipped(TEXT), "", ""),
     "stored zip": ("x.zip", zipped(TEXT, zipfile.ZIP_STORED), "", ""),
-    "tar.gz in tgz": ("x.tgz", tar({"y.tar.gz": tar(TEXT, "w:gz"), "z": b"?"}, "w:gz"), "y.tar.gz/", ""),
-    "tar in zip": ("x.zip", zipped({"y.tar": tar(TEXT, "w")}), "y.tar/", ""),
-    "zip in tgz": ("x.tgz", tar({"y.zip": zipped(TEXT), "z": b"?"}, "w:gz"), "y.zip/", ""),
+    "tar.gz in tgz": ("x.tgz", tarred({"y.tar.gz": tarred(TEXT, "w:gz"), "z": b"?"}, "w:gz"), "y.tar.gz/", ""),
+    "tar in zip": ("x.zip", zipped({"y.tar": tarred(TEXT, "w")}), "y.tar/", ""),
+    "zip in tgz": ("x.tgz", tarred({"y.zip": zipped(TEXT), "z": b"?"}, "w:gz"), "y.zip/", ""),
     "gz in zip": ("x.zip", zipped(PACKED), "", ".gz"),
-    "gz in tgz": ("x.tgz", tar(PACKED, "w:gz"), "", ".gz"),
+    "gz in tgz": ("x.tgz", tarred(PACKED, "w:gz"), "", ".gz"),
 }
 CHANGES = st.lists(
     st.one_of(

@@ -1,13 +1,10 @@
 """Every data set from miniature archives with the original layout, through the scripts and the command."""
 
 import gzip
-import io
 import json
 import os
 import re
 import subprocess
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from fairseq_diverse.preparation import DataConfig
 from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import locked
+from tests.archives import tarred, zipped
 from tests.integration.commands import cli, shared_data
 from tests.integration.test_prepare import COMMAND, REPOSITORY, WORDS, lines_of
 
@@ -60,25 +58,11 @@ def tags(lines: list[str]) -> bytes:
     return f"{head}<title>{title}</title>\n<description>{about}</description>\n".encode() + plain(said)
 
 
-def pack(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode=mode) as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return packed.getvalue()
-
-
 def write(folder: Path, archives: Archives) -> None:
     folder.mkdir()
     for name, members in archives.items():
-        if name.endswith(".zip"):
-            with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-                for member, content in members.items():
-                    archive.writestr(member, content)
-        else:
-            (folder / name).write_bytes(pack(members, "w" if name.endswith(".tar") else "w:gz"))
+        made = zipped(members) if name.endswith(".zip") else tarred(members, "w" if name.endswith(".tar") else "w:gz")
+        (folder / name).write_bytes(made)
 
 
 def pair(name: str, form, first: int, *languages: str, count: int = 20) -> dict[str, bytes]:
@@ -179,7 +163,7 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
         {"train": [(0, 50)], "test": [(100, 3), (140, 3), (110, 3), (120, 3), (130, 3)]},
     ),
     "iwslt16_de_en": (
-        {"2016-01.tgz": {"2016-01/texts/de/en/de-en.tgz": pack(iwslt(16, TALKS_16)), "2016-01/texts/README": b"?"}},
+        {"2016-01.tgz": {"2016-01/texts/de/en/de-en.tgz": tarred(iwslt(16, TALKS_16)), "2016-01/texts/README": b"?"}},
         {"train": [(0, 50)], "dev": [(100, 3)], "test": [(first, 3) for first in (110, 120, 130, 140, 150)]},
     ),
     "nc11_en_de": (

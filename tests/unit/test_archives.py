@@ -3,8 +3,6 @@
 import gzip
 import hashlib
 import http.server
-import io
-import tarfile
 import threading
 import zipfile
 from pathlib import Path
@@ -21,6 +19,7 @@ from fairseq_diverse.preparation.extraction import extract, is_extracted, wrong_
 from fairseq_diverse.preparation.prepare import wrong_pairs
 from fairseq_diverse.support.paths import config_names, config_path
 from fairseq_diverse.toy.probing import write_probing
+from tests.archives import tarred, zipped
 
 FROM_ARCHIVES = [name for name in config_names("data") if DataConfig.load(config_path("data", name)).sources]
 SPLITS = {
@@ -38,23 +37,20 @@ def data_config(**sources) -> DataConfig:
 
 def tar(path: Path, members: dict[str, str | bytes]) -> None:
     path.parent.mkdir(exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in members.items():
-            data = content.encode() if isinstance(content, str) else content
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+    path.write_bytes(tarred({name: text.encode() if isinstance(text, str) else text for name, text in members.items()}))
 
 
 @pytest.fixture
 def archives(tmp_path) -> Path:
     folder = tmp_path / "archives"
     tar(folder / "a.tgz", {"a/README": "?", "a/train.de": "eins\nzwei\n", "a/train.en": "one\ntwo\n"})
-    with zipfile.ZipFile(folder / "b.zip", "w") as archive:
-        archive.writestr("b/valid-src.en.sgm", SGM.format("R&amp;D &lt; &quot;x&quot; &apos; AT&T"))
-        archive.writestr("b/valid-ref.de.sgm", SGM.format("F&amp;E"))
-        archive.writestr("b/test.en.gz", gzip.compress(b"three\r\nfour\xe2\x80\xa8five"))
-        archive.writestr("b/test.de.gz", gzip.compress(b"drei\nvier"))
+    members = {
+        "b/valid-src.en.sgm": SGM.format("R&amp;D &lt; &quot;x&quot; &apos; AT&T").encode(),
+        "b/valid-ref.de.sgm": SGM.format("F&amp;E").encode(),
+        "b/test.en.gz": gzip.compress(b"three\r\nfour\xe2\x80\xa8five"),
+        "b/test.de.gz": gzip.compress(b"drei\nvier"),
+    }
+    (folder / "b.zip").write_bytes(zipped(members, zipfile.ZIP_STORED))
     return folder
 
 
@@ -227,14 +223,11 @@ def test_only_sentences_of_talks_are_extracted(tmp_path):
         "<keywords>talks, {0}</keywords>\n Is 3 < 4 &amp; the {0}? \n<reviewer href='x'>C</reviewer>\n</doc>\n"
     )
     xml = '<mteval>\n<doc>\n<title>No {0}</title>\n<seg id="1"> It\u2019s a {0}. </seg>\n</doc></mteval>\n'
-    inner = io.BytesIO()
-    with tarfile.open(fileobj=inner, mode="w:gz") as archive:
-        for language, word in (("en", "sea"), ("de", "Meer")):
-            for name, content in ((f"train.tags.en-de.{language}", tags), (f"dev.{language}.xml", xml)):
-                info = tarfile.TarInfo(f"./en-de/{name}")
-                info.size = len(content.format(word).encode())
-                archive.addfile(info, io.BytesIO(content.format(word).encode()))
-    tar(tmp_path / "a.tgz", {"2016/en-de.tgz": inner.getvalue(), "2016/en-fr.tgz": b"not wanted"})
+    inner = {}
+    for language, word in (("en", "sea"), ("de", "Meer")):
+        inner[f"./en-de/train.tags.en-de.{language}"] = tags.format(word).encode()
+        inner[f"./en-de/dev.{language}.xml"] = xml.format(word).encode()
+    tar(tmp_path / "a.tgz", {"2016/en-de.tgz": tarred(inner), "2016/en-fr.tgz": b"not wanted"})
     inside = "2016/en-de.tgz/en-de"
     part = {"archive": "a.tgz", "member": f"{inside}/dev.{{language}}.xml"}
     files = {"train": [{"archive": "a.tgz", "member": f"{inside}/train.tags.en-de.{{language}}"}]}
@@ -265,15 +258,7 @@ def flipped(path: Path, text: bytes) -> None:
 
 def stored(members: dict[str, bytes]) -> bytes:
     """A .tar.gz without compression, so that its text can be found."""
-    inner, made = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=inner, mode="w") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    with gzip.GzipFile(fileobj=made, mode="wb", compresslevel=0) as f:
-        f.write(inner.getvalue())
-    return made.getvalue()
+    return gzip.compress(tarred(members, "w"), compresslevel=0)
 
 
 def test_changed_text_in_an_archive_is_found(archives, tmp_path):
@@ -298,25 +283,15 @@ def test_changed_text_in_an_archive_is_found(archives, tmp_path):
 def test_an_archive_bomb_is_refused_before_the_disk_is_full(where, archives, tmp_path, monkeypatch):
     monkeypatch.setattr(extraction, "ALWAYS", 1 << 20)
     bomb = b"bomb\n" * 1_000_000
-    zipped = io.BytesIO()
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a/train.en", bomb)
-        archive.writestr("a/train.de", bomb)
-        archive.writestr("a/packed.gz", gzip.compress(bomb))
-    member, name = "a/train.{language}", "a.zip" if "zip" in where else "a.tgz"
-    if where == "zip in a tgz":
-        member, name = "a.zip/a/train.{language}", "a.tgz"
-        tar(archives / name, {"a.zip": zipped.getvalue()})
-    elif where in ("zip", "gz in a zip"):
-        member = "a/packed.gz" if where == "gz in a zip" else member
-        (archives / name).write_bytes(zipped.getvalue())
-    elif where == "bzip2":
-        name = "a.tgz"
-        with tarfile.open(archives / name, "w:bz2") as archive:
-            (tmp_path / "bomb").write_bytes(bomb)
-            archive.add(tmp_path / "bomb", "a/train.en")
-    else:
-        tar(archives / name, {"not/wanted": bomb})
+    members = {"a/train.en": bomb, "a/train.de": bomb, "a/packed.gz": gzip.compress(bomb)}
+    member, name, content = {
+        "tgz": ("a/train.{language}", "a.tgz", tarred({"not/wanted": bomb})),
+        "bzip2": ("a/train.{language}", "a.tgz", tarred({"a/train.en": bomb}, "w:bz2")),
+        "zip": ("a/train.{language}", "a.zip", zipped(members)),
+        "gz in a zip": ("a/packed.gz", "a.zip", zipped(members)),
+        "zip in a tgz": ("a.zip/a/train.{language}", "a.tgz", tarred({"a.zip": zipped(members)})),
+    }[where]
+    (archives / name).write_bytes(content)
     config = data_config(
         archives={name: "", "b.zip": ""}, files=SPLITS | {"train": [{"archive": name, "member": member}]}
     )
