@@ -19,7 +19,6 @@ import torch
 from packaging.requirements import Requirement
 
 from fairseq_diverse.cli import main
-from fairseq_diverse.cli import parse as cli_parse
 from fairseq_diverse.support import slurm
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.parallel import parallel_map
@@ -88,11 +87,14 @@ def test_very_long_lines_are_not_parsed(line):
     assert parser.calls == 1
 
 
+def parse_text(folder, content="a\n"):
+    (folder / "text").write_text(content)
+    parse.parse_file(folder / "text", folder / "out", "constituency", "benepar", "m", "en", 1)
+
+
 def test_two_processes_do_not_write_the_same_trees(tmp_path):
-    (tmp_path / "text").write_text("a\n")
-    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "none", "en", 1)
     with locked(tmp_path / "out.parts"), pytest.raises(ValueError, match=r"is working on .*out\.parts"):
-        parse.parse_file(*job)
+        parse_text(tmp_path)
 
 
 def test_parts_of_another_job_are_refused(tmp_path):
@@ -286,22 +288,18 @@ def test_default_models(tmp_path):
         assert json.loads((tmp_path / f"{number}.json").read_text())["model"] == model
 
 
-def test_gpus_have_the_names_that_the_user_gave(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert cli_parse._gpus() == ["0", "1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
-    assert cli_parse._gpus() == ["3", "5"]
-
-
 def test_the_gpus_and_workers_asked_for_parse(tmp_path, monkeypatch):
+    """GPUs have the names that the user gave."""
     given = []
-    monkeypatch.setattr(cli_parse, "_gpus", lambda: ["3"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(parse, "parse_file", lambda *job: given.append(job[6:]) or (0, []))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     command = ["parse", "--kind", "dependency", "--input", f"{tmp_path}/text", "--out", f"{tmp_path}/out"]
-    for flags in (["--device", "cuda", "--workers", "2"], ["--device", "cuda"], ["--workers", "2"]):
+    assert main([*command, "--device", "cuda"]) == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    for flags in (["--device", "cuda", "--workers", "4"], ["--workers", "2"]):
         assert main([*command, *flags]) == 0
-    assert given == [(2, None, ["3"]), (1, None, ["3"]), (2, None, [])]
+    assert given == [(2, None, ["0", "1"]), (4, None, ["3", "5"]), (2, None, [])]
 
 
 @pytest.mark.parametrize(("name", "parser"), [("stanza", "Stanza"), ("spacy", "Spacy")])
@@ -469,33 +467,16 @@ def test_a_record_names_parsers_by_name_or_absolute_path(found, message):
 
 
 @pytest.mark.parametrize("step", ["out.unparsed", "out.json", "out"])
-def test_interrupted_at_any_file_the_trees_appear_last(step, tmp_path, monkeypatch):
-    (tmp_path / "text").write_text("a\n\n")
+@pytest.mark.parametrize("shards", [True, False])
+def test_interrupted_at_any_file_the_trees_appear_last(shards, step, tmp_path, monkeypatch):
+    """And shards stay until their join is complete."""
     monkeypatch.setattr(parse, "parallel_map", here)
-    job = (tmp_path / "text", tmp_path / "out", "constituency", "benepar", "m", "en", 1)
-    real = parse.atomic_write
+    if shards:
+        write_shards(tmp_path)
+    real, before = parse.atomic_write, {path.name for path in tmp_path.iterdir()}
 
-    def stop(path, *mode):
-        if str(path) == str(tmp_path / step):
-            raise KeyboardInterrupt
-        return real(path, *mode)
-
-    monkeypatch.setattr(parse, "atomic_write", stop)
-    with pytest.raises(KeyboardInterrupt):
-        parse.parse_file(*job)
-    assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(parse, "atomic_write", real)
-    parse.parse_file(*job)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.json", "out.unparsed", "text"]
-    assert (tmp_path / "out").read_text() == "(S (X a))\n\n" and (
-        tmp_path / "out.unparsed"
-    ).read_text() == "2\tempty line\n"
-
-
-@pytest.mark.parametrize("step", ["out.unparsed", "out.json", "out"])
-def test_joined_trees_appear_last_and_shards_stay_until_then(step, tmp_path, monkeypatch):
-    write_shards(tmp_path)
-    real = parse.atomic_write
+    def write():
+        return parse.join_shards(tmp_path / "out", 3) if shards else parse_text(tmp_path, "a\n\n")
 
     @contextlib.contextmanager
     def stop(path, *mode):
@@ -504,13 +485,15 @@ def test_joined_trees_appear_last_and_shards_stay_until_then(step, tmp_path, mon
             if str(path) == str(tmp_path / step):
                 raise KeyboardInterrupt
 
-    before = {path.name for path in tmp_path.iterdir()}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(parse, "atomic_write", stop)
-        parse.join_shards(tmp_path / "out", 3)
+        write()
     assert before <= {path.name for path in tmp_path.iterdir()} and not (tmp_path / "out").exists()
-    assert parse.join_shards(tmp_path / "out", 3) == []
-    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.json", "out.unparsed"}
+    write()
+    assert {path.name for path in tmp_path.iterdir()} - {"text"} == {"out", "out.json", "out.unparsed"}
+    if not shards:
+        assert (tmp_path / "out").read_text() == "(S (X a))\n\n"
+        assert (tmp_path / "out.unparsed").read_text() == "2\tempty line\n"
 
 
 def test_a_process_that_dies_is_one_line():
@@ -526,19 +509,16 @@ def test_a_job_that_parsed_nothing_leaves_nothing(monkeypatch, tmp_path):
         raise UserError("no such model")
 
     monkeypatch.setattr(parse, "parallel_map", refused)
-    (tmp_path / "text").write_text("a\n")
     with pytest.raises(UserError, match="no such model"):
-        parse.parse_file(tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1)
+        parse_text(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 @pytest.mark.parametrize("name", ["job.json", "0000000000.json"])
 def test_a_damaged_part_is_named(name, tmp_path):
-    job = (tmp_path / "text", tmp_path / "out", "dependency", "spacy", "m", "en", 1)
-    (tmp_path / "text").write_text("a\n")
     (tmp_path / "out.parts").mkdir()
     (tmp_path / "out.parts/0000000000.json").write_text("[]" if name == "job.json" else "[[")
     if name == "job.json":
         (tmp_path / "out.parts/job.json").write_text("{")
     with pytest.raises(UserError, match=f"out.parts/{name}: damaged; delete it and start again"):
-        parse.parse_file(*job)
+        parse_text(tmp_path)
