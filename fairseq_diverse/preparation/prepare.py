@@ -120,7 +120,9 @@ def prepare(
         say(line)
     sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
-    _warn_of_ceiling(config, tokens[-1], out)
+    if config.translates:
+        _warn_of_ceiling(config, tokens[-1], out)
+        _warn_of_overlap(config, out)
     return True
 
 
@@ -167,8 +169,6 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     """Say so where tokenizing and detokenizing changes the references, which no translation can then reach."""
     from sacrebleu import corpus_bleu
 
-    if not config.translates:
-        return
     steps = config.sides["target"]
     tokenizer = TOKENIZERS.get(base_language(steps["language"]), "13a")
     if "mecab" in tokenizer:  # its dictionaries may not be installed
@@ -184,6 +184,20 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     if changed and bleu < CEILING:  # without 4-grams, BLEU is 0 for equal lines, too
         text = f"tokenized and detokenized, the validation references have BLEU {bleu:.1f}, the most one can reach"
         print(f"warning: {text}; {changed[0][0]!r} becomes {changed[0][1]!r}", file=sys.stderr)
+
+
+def _warn_of_overlap(config: DataConfig, out: Path) -> None:
+    """Say so where half of a validation or test set is in the training text, too."""
+
+    def pairs(split: str) -> Iterable[tuple[str, ...]]:
+        return zip(*(iterate_lines(out / f"text/{split}.{language}") for language in config.languages), strict=True)
+
+    others = {split: [*pairs(split)] for split in config.splits if split != "train"}
+    known = set(chain(*others.values())).intersection(pairs("train"))
+    for split, found in others.items():
+        if 2 * (count := sum(pair in known for pair in found)) >= len(found):
+            said = f"{count:,} of {len(found):,} pairs of {split} are in the training text, too"
+            print(f"warning: {said}: figures on them say little", file=sys.stderr)
 
 
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:

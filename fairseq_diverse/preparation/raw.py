@@ -1,12 +1,13 @@
 """Raw files: plain text, one sentence a line. Other files are refused in one line that says what is wanted."""
 
+import glob
 import hashlib
 import re
 from pathlib import Path
 
 from fairseq_diverse.support.files import iterate_lines
 
-WANTED = "plain text, one sentence a line, is wanted"
+WANTED = "plain text, a file for each language with one sentence a line, is wanted"
 STARTS = {  # of a file: what it is, what to do
     rb"\x1f\x8b": "compressed; unpack it with gunzip",
     rb"BZh\d": "compressed; unpack it with bunzip2",
@@ -15,21 +16,22 @@ STARTS = {  # of a file: what it is, what to do
     rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml|tmx|!DOCTYPE)": "XML, such as TMX; write the sentences of each language to a file",
     rb"version https://git-lfs": "the pointer of a file that Git LFS keeps; get the file with git lfs pull",
 }
-PACKED = (".gz", ".bz2", ".xz", ".zip")
+OTHERS = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".tsv", ".csv", ".tmx", ".xml", ".json", ".jsonl")
 
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file.
 
     Raises:
-        ValueError: it cannot be read; names the compressed file that is there in its place.
+        ValueError: it cannot be read; names a file of another kind that is there in its place.
     """
     try:
         with open(path, "rb") as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
     except OSError as error:
-        there = [other for end in PACKED if (other := path.with_name(path.name + end)).exists()]
-        hint = f"{there[0]} is there: unpack it" if there else "are the raw files there?"
+        beside = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*"))
+        there = [other for other in (path.with_suffix(""), *beside) if other.suffix in OTHERS and other.is_file()]
+        hint = f"{there[0]} is there, but {WANTED}" if there else "are the raw files there?"
         raise ValueError(f"{path}: cannot be read ({error.strerror}); {hint}") from None
 
 

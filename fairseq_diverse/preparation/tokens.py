@@ -10,7 +10,8 @@ from fairseq_diverse.preparation.unseen import around
 
 # Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-ACCENTS = re.compile("[\u0300-\u036f]")  # of a letter before, which Moses would take for words of their own
+# behind a letter or syllable, with which they are one: accents, vowels and finals of Korean, voicing of Japanese
+ACCENTS = re.compile("[\u0300-\u036f\u1160-\u11ff\u3099\u309a]")
 CZECH_DASH = re.compile("(\\w['\u2019\u02bc]) ([-\u2013]) (?=li(?: |$)|mail)", re.IGNORECASE)
 END = "\ue000"  # for private use: in no text
 MODEL_ENTRIES = 50_000_000  # of a truecaser: words in lower case; sacremoses stops at 2 million

@@ -115,10 +115,13 @@ def refuse_other(out: Path, text: Path, kind: str, parser: str, model: str, lang
 
 def _measure(text: Path) -> tuple[int, str]:
     """The number of lines of a text, and the hash of these lines."""
-    digest, count = hashlib.sha256(), 0
+    digest, count, returns = hashlib.sha256(), 0, 0
     for line in iterate_lines(text):
+        returns += line.count("\r")
         digest.update(f"\n{line}".encode() if count else line.encode())
         count += 1
+    if returns >= count > 0:
+        raise UserError(f"{text}: its lines end with a carriage return alone; write newlines with tr '\\r' '\\n'")
     return count, digest.hexdigest()
 
 

@@ -36,7 +36,8 @@ def write_raw(raw: Path, lines: int = 40) -> Path:
     raw.mkdir()
     for split, count in (("train", lines), ("valid", 5), ("test", 6)):
         for language, words in WORDS.items():
-            text = [" ".join(words[(i * 3 + j) % len(words)] for j in range(4 + i % 5)) + "." for i in range(count)]
+            step = 3 if split == "train" else 5
+            text = [" ".join(words[(i * step + j) % len(words)] for j in range(4 + i % 5)) + "." for i in range(count)]
             (raw / f"{split}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
     return raw
 
@@ -277,7 +278,7 @@ def test_unequal_files_are_refused_with_both_names_and_counts(tmp_path, raw, pre
         (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid x\n"), "train.en: the pointer"),
         (lambda path: path.write_text(path.read_text().replace("\n", "\tein Satz\n")), "train.en: every line has col"),
         (lambda path: path.write_text(path.read_text().replace("\n", "\r"), newline=""), "lines end with a carriage"),
-        (lambda path: path.rename(f"{path}.gz"), "train.en.gz is there: unpack it"),
+        (lambda path: path.rename(f"{path}.gz"), "train.en.gz is there, but plain text, a file for each language"),
         (lambda path: [shutil.copy(path.with_suffix(e), path.with_name(f"test{e}")) for e in (".en", ".de")],
          "test.en: the test split is the training text, "),
     ],
@@ -323,6 +324,16 @@ def test_marks_in_text_that_is_not_tokenized_are_refused(word, raw, prepare):
     edit(raw / "train.de", 3, f"ein {word} Mann")
     assert f"train.de, line 3: the word {word!r} is a mark of fairseq's or of subwords" in prepare(
         tokenizer="none", fails=2
+    )
+
+
+def test_a_test_set_in_the_training_text_is_said(tmp_path, raw):
+    for line in (1, 2, 3):
+        for language in WORDS:
+            edit(raw / f"test.{language}", line, lines_of(raw / f"train.{language}")[line + 20])
+    done = cli(*command(tmp_path, raw, {})[1:], cwd=tmp_path)
+    assert (
+        "warning: 3 of 6 pairs of test are in the training text, too" in done.stderr and "of valid" not in done.stderr
     )
 
 
@@ -420,11 +431,15 @@ def test_a_full_disk_leaves_nothing(tmp_path, raw):
 
 @pytest.mark.usefixtures("forked_preprocess")
 def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw, monkeypatch):
-    module = importlib.import_module("fairseq_diverse.preparation.prepare")  # the package's function hides it
     config = DataConfig.from_mapping("x", CONFIG | {"truecase": True, "bpe": {"size": 30, "threshold": 3}})
-    module.prepare(config, raw, tmp_path / "fresh")
+    prepare_module.prepare(config, raw, tmp_path / "fresh")
     calls = []
-    where = {"tokenize": module, "_apply_truecaser": segmenting, "_apply": segmenting, "binarize": module}
+    where = {
+        "tokenize": prepare_module,
+        "_apply_truecaser": segmenting,
+        "_apply": segmenting,
+        "binarize": prepare_module,
+    }
     for name, place in where.items():
         step = getattr(place, name)
         monkeypatch.setattr(place, name, lambda *a, name=name, step=step: (calls.append(name), step(*a))[1])
@@ -442,9 +457,9 @@ def test_with_a_working_directory_finished_steps_are_not_repeated(tmp_path, raw,
         with monkeypatch.context() as patch:
             patch.setattr(where[step], step, stop)
             with pytest.raises(KeyboardInterrupt):
-                module.prepare(config, raw, out, resumes=True)
+                prepare_module.prepare(config, raw, out, resumes=True)
         assert not out.exists()
-    assert module.prepare(config, raw, out, resumes=True)
+    assert prepare_module.prepare(config, raw, out, resumes=True)
     assert contents(out) == contents(tmp_path / "fresh")
     assert not (tmp_path / ".out.part").exists()
     again = dict.fromkeys(where, 1)  # only the interrupted steps
@@ -543,20 +558,18 @@ def test_data_of_another_hold_out_or_without_counts_are_not_taken_for_those_aske
 @pytest.mark.usefixtures("forked_preprocess")
 def test_a_configuration_may_have_any_file_name(tmp_path, raw):
     """Also with bytes that are not UTF-8, as Python reads them in another locale."""
-    module = importlib.import_module("fairseq_diverse.preparation.prepare")
     for name, recorded in (("m\udcc3\udcaf", "mï"), ("m\udcff", "m\ufffd")):
-        module.prepare(DataConfig.from_mapping(name, CONFIG), raw, tmp_path / recorded)
+        prepare_module.prepare(DataConfig.from_mapping(name, CONFIG), raw, tmp_path / recorded)
         record = json.loads((tmp_path / recorded / "preprocess.json").read_text(encoding="utf-8"))
         assert record["name"] == recorded
 
 
 def test_a_mount_point_is_refused_before_any_work(tmp_path, raw, monkeypatch):
-    module = importlib.import_module("fairseq_diverse.preparation.prepare")
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "out")
-    monkeypatch.setattr(module, "Steps", None)
+    monkeypatch.setattr(prepare_module, "Steps", None)
     (tmp_path / "out").mkdir()
     with pytest.raises(ValueError, match=r"out: a mount point, .* choose a folder inside it"):
-        module.prepare(DataConfig.from_mapping("x", CONFIG), raw, tmp_path / "out")
+        prepare_module.prepare(DataConfig.from_mapping("x", CONFIG), raw, tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "raw"]
 
 

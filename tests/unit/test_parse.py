@@ -115,6 +115,9 @@ def test_a_text_is_measured_as_if_it_were_in_memory(tmp_path):
         (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         expected = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         assert parse._measure(tmp_path / "text") == (len(lines), expected)
+    (tmp_path / "text").write_bytes(b"a b\rc d\r")
+    with pytest.raises(UserError, match="text: its lines end with a carriage return alone"):
+        parse._measure(tmp_path / "text")
 
 
 def test_finished_trees_of_another_text_or_parser_are_not_taken_for_those_asked_for(tmp_path):

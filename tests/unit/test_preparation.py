@@ -115,9 +115,12 @@ def test_other_characters_do_not_change():
     assert clean(line) == (line, False)
 
 
-def test_letters_with_their_accents_behind_them_are_one_word():
-    line = "Un café à côté ."
-    assert tokens().tokenize(unicodedata.normalize("NFD", line)) == clean(unicodedata.normalize("NFD", line))[0] == line
+@pytest.mark.parametrize(
+    ("language", "line"), [("fr", "Un café à côté ."), ("ko", "한국어 좋아요"), ("ja", "がぎぐ パピ")]
+)
+def test_letters_with_their_accents_behind_them_are_one_word(language, line):
+    apart = unicodedata.normalize("NFD", line)
+    assert apart != line and tokens(language).tokenize(apart) == clean(apart)[0] == line
 
 
 UNSEEN = {
