@@ -1,5 +1,6 @@
 """Averages of checkpoints, taken one checkpoint at a time."""
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,9 @@ from fairseq_diverse.checkpoints.loading import (
     save_checkpoint,
     settings_of,
 )
+from fairseq_diverse.checkpoints.settings import printable
+
+logger = logging.getLogger(__name__)
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -159,7 +163,8 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
         paths: at least one checkpoint.
 
     Raises:
-        ValueError: a checkpoint cannot be loaded, is damaged, or has other parameters or dictionaries than the first.
+        ValueError: a checkpoint cannot be loaded, is damaged, or has other parameters, dictionaries or another seed
+            than the first.
         OSError: ``out`` cannot be written.
     """
     from tqdm import tqdm
@@ -167,12 +172,21 @@ def average_checkpoints(paths: Sequence[Path], out: Path) -> None:
     sums: dict[str, Tensor] = {}
     layout: dict[str, tuple] = {}
     words: dict[str, str] = {}
+    first: tuple[str, str] | None = None  # training
     for path in tqdm(paths, desc="average", unit="checkpoint", disable=None):
         state = load_checkpoint(path, mmap=True)
         model = state["model"]
         layout = _same_layout(path, _layout(path, model), paths[0], layout)
         if other := other_dictionaries(dictionary_digests(state), words):
             raise ValueError(f"{path}: does not fit {paths[0]}: {other}")
+        seed, folder = _training(state)
+        first_seed, first_folder = first = first or (seed, folder)
+        if seed != first_seed:
+            seeds = f"--seed {seed}, not {first_seed}"
+            raise ValueError(f"{path}: of another training than {paths[0]}, {seeds}: their average is no model")
+        if folder != first_folder:
+            folders = f"{path} was saved in {folder}, {paths[0]} in {first_folder}"
+            logger.warning(f"warning: {folders}: the average of two trainings is no model")
         words = dictionary_digests(state) | words
         for key, (owner, *_) in layout.items():
             if key != owner:
@@ -240,6 +254,13 @@ def _metric(path: Path, state: Mapping[str, Any], metric: str) -> tuple[float | 
 def _updates(state: Mapping[str, Any]) -> int | None:
     history = state.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
+
+
+def _training(state: Mapping[str, Any]) -> tuple[str, str]:
+    """What tells trainings apart: seed and --save-dir."""
+    settings = settings_of("common", state).get("seed"), settings_of("checkpoint", state).get("save_dir")
+    seed, folder = (printable(str(value)) for value in settings)
+    return seed, folder
 
 
 def _names(files: Sequence[Path]) -> str:

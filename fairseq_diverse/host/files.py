@@ -42,19 +42,21 @@ def open_data(make: Any, path: str, impl: str, fix_lua_indexing: bool = False, d
     if not all(Path(file).is_file() for file in files):
         return make(path, impl, fix_lua_indexing, dictionary)
     with naming(*files):
-        _check_index(files[0])
+        _check_sizes(*files)
         dataset = make(path, impl, fix_lua_indexing, dictionary)
         if isinstance(dataset, MMapIndexedDataset):
             _check_numbers(f"{path}.bin", dataset, dictionary)
     return dataset
 
 
-def _check_index(path: str) -> None:
-    """Raise ``ValueError`` for an index of another length than it says."""
-    with open(path, "rb") as file:
+def _check_sizes(index: str, data: str) -> None:
+    """Raise ``UserError`` for an index of another length than it says, and for no data."""
+    with open(index, "rb") as file:
         head = file.read(26)  # what it is, version, type and number of sentences; of each its length and place
-    if head.startswith(b"MMIDIDX") and Path(path).stat().st_size != 26 + 12 * int.from_bytes(head[18:], "little"):
-        raise ValueError("cut off")
+    if head.startswith(b"MMIDIDX") and Path(index).stat().st_size != 26 + 12 * int.from_bytes(head[18:], "little"):
+        raise UserError(f"{index}: cut off")
+    if not Path(data).stat().st_size:
+        raise UserError(f"{data}: empty file")
 
 
 def _check_numbers(path: str, dataset: Any, dictionary: Any) -> None:

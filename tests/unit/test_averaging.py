@@ -182,6 +182,21 @@ def test_models_of_other_dictionaries_are_refused(three, tmp_path):
     assert not (tmp_path / "mixed.pt").exists()
 
 
+def test_models_of_two_trainings_are_refused_or_named(three, tmp_path, caplog):
+    """By their seeds; those of other folders may have been resumed there."""
+    for path, seed, folder in zip(three, (1, 1, 2), ("a", "b", "a"), strict=True):
+        state = load_checkpoint(path)
+        state["cfg"]["common"] = {"seed": seed}
+        state["cfg"]["checkpoint"]["save_dir"] = folder
+        torch.save(state, path)
+    with pytest.raises(ValueError, match=f"{three[2]}: of another training than {three[0]}, --seed 2, not 1: their av"):
+        average_checkpoints([three[0], three[2]], tmp_path / "average.pt")
+    assert not (tmp_path / "average.pt").exists() and not caplog.messages
+    average_checkpoints(three[:2], tmp_path / "average.pt")
+    (said,) = caplog.messages
+    assert said.startswith(f"warning: {three[1]} was saved in b, {three[0]} in a: the average of two trainings")
+
+
 def test_a_full_disk_leaves_nothing(three, tmp_path):
     out = tmp_path / "out" / "average.pt"
     command = [sys.executable, "-m", "fairseq_diverse.cli", "average", "--checkpoints", *three, "--out", out]

@@ -98,7 +98,8 @@ def data(tmp_path) -> str:
     ("change", "message"),
     [
         ({".bin": lambda old: old[:20]}, r"\.bin: has 10 words, but its \.idx says 39: cut off, or of other data"),
-        ({".idx": lambda old: old[:40]}, r"\.idx: damaged, or of another kind \("),
+        ({".idx": lambda old: old[:40]}, r"\.idx: cut off"),
+        ({".bin": lambda old: b""}, r"\.bin: empty file"),
         ({".idx": lambda old: b""}, r"\.idx: damaged, or of another kind \("),
         ({".bin": lambda old: POINTER.encode()}, r"\.bin: a pointer of Git LFS"),
         ({".idx": lambda old: POINTER.encode()}, r"\.idx: a pointer of Git LFS"),

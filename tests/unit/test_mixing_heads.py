@@ -101,6 +101,19 @@ def test_the_kernel_of_interacting_heads_equals_torch(
         torch.testing.assert_close(ours, expected, rtol=2e-6, atol=2e-6 * float(expected.abs().max()) + 1e-7)
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_logits_beyond_1e30_do_not_pass_the_mask(sign, monkeypatch):
+    """What is hidden is replaced: a number that is added is too small."""
+    q, k = torch.full((1, 2, 4, 3), 1e16), torch.full((1, 2, 4, 3), sign * 1e16)
+    k[:, :, 1:] *= torch.tensor([1.0, -1.0, 2.0])[:, None]
+    v = torch.arange(24.0).view(1, 2, 4, 3)
+    found = []
+    for is_usable in (kernel.usable, lambda *x: False):
+        monkeypatch.setattr(kernel, "usable", is_usable)
+        found.append(interacting_attention(q, k, v, torch.ones(4, 4).tril().bool(), "sum"))
+    torch.testing.assert_close(*found)
+
+
 def test_the_kernel_of_interacting_heads_is_used_where_it_is_faster():
     narrow, wide, fixed = (torch.zeros(B, H, T, width) for width in (32, 33, 40))
     taken = [kernel.usable(*x) for x in ((narrow, narrow, narrow, False, 0.0), (wide, wide, wide, True, 0.0))]

@@ -22,7 +22,7 @@ typedef unsigned uvec __attribute__((vector_size(4 * LANES)));
 
 #define FOR(i, n) for (int i = 0; i < (n); i++)
 #define INLINE static inline __attribute__((always_inline))
-#define HIDDEN -1e30f
+#define HIDDEN -3e38f /* below every logit of moderate numbers */
 
 typedef struct {
     int B, H, T, S, Dk, D, sum;
@@ -194,7 +194,10 @@ INLINE int exponentials(Sentence *s, const Sizes *z, int n, vec *factor, const i
     int keys = 1;
     FOR(w, wide) keys = s->seen[n + w] > keys ? s->seen[n + w] : keys;
     products(x, s->q + (size_t)n * z->Dk, s->k, keys, z->Dk, wide);
-    if (s->hidden) FOR(w, wide) FOR(c, keys) x[c * wide + w] += s->bias[(size_t)(n + w) * s->keys + c];
+    if (s->hidden) FOR(w, wide) FOR(c, keys) {
+        const vec bias = s->bias[(size_t)(n + w) * s->keys + c];
+        x[c * wide + w] = choose(bias < 0.0f, bias, x[c * wide + w]);
+    }
     FOR(w, wide) { top[w] = x[w]; total[w] = (vec){0}; }
     FOR(c, keys) FOR(w, wide) top[w] = choose(x[c * wide + w] > top[w], x[c * wide + w], top[w]);
     FOR(c, keys) FOR(w, wide) {
