@@ -123,6 +123,7 @@ def _config(name: str, args: argparse.Namespace, gpt2: "Encoding | None") -> "Da
         ValueError: also for flags that do not go with it.
     """
     from fairseq_diverse.preparation import DataConfig
+    from fairseq_diverse.preparation.raw import OTHERS, WANTED
 
     if task := glue.split_name(name):
         if args.archives or args.monolingual is not None:
@@ -135,7 +136,8 @@ def _config(name: str, args: argparse.Namespace, gpt2: "Encoding | None") -> "Da
     try:
         path = config_path("data", name)
     except ValueError as error:
-        raise ValueError(f"{error}; {BOTH_WAYS}") from None
+        text = f"{name}: {WANTED}" if Path(name).suffix in OTHERS else error
+        raise ValueError(f"{text}; {BOTH_WAYS}") from None
     config = DataConfig.load(path)
     if args.monolingual is not None:
         if args.archives:
@@ -168,10 +170,11 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
             if path.endswith((f".{args.source}", f".{args.target}")):
                 prefix = path.rpartition(".")[0]
                 raise ValueError(f"--{split} {path}: leave out the language: {prefix} means {prefix}.{args.source}")
-            if Path(path).is_file() and not Path(f"{path}.{args.source}").exists():
+            if Path(path).exists() and not Path(f"{path}.{args.source}").exists():
+                kind = "folder" if Path(path).is_dir() else "file"
                 raise ValueError(
-                    f"--{split} {path}: a file, where the beginning of the names of text files is wanted, one for each "
-                    f"language: raw/train means raw/train.{args.source}, plain text with one sentence a line"
+                    f"--{split} {path}: a {kind}, where the beginning of the names of text files is wanted, one for "
+                    f"each language: raw/train means raw/train.{args.source}, plain text with one sentence a line"
                 )
 
 

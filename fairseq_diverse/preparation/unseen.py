@@ -34,8 +34,8 @@ def around(function: Callable[[str], str], line: str) -> str:
     for found in pattern().finditer(line):
         bare.append(line[end : found.start()])
         count += len("".join(bare[-1].split()))
-        end = found.end()
-        place = count, not line[: found.start()][-1:].isspace() and count > 0
+        start, end = found.span()
+        place = count, count > 0 and not line[start - 1].isspace()
         runs[place] = runs.get(place, "") + found[0]
     text = "".join([*bare, line[end:]])
     made, expected = function(text), "".join(text.split())

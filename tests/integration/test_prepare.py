@@ -138,6 +138,8 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
         (own(test=""), "--test: missing, since --source is given; "),
         (own(train="raw/train.de"), "--train raw/train.de: leave out the language: raw/train means raw/train.en"),
         (own(train="raw/train.de.gz"), "--train raw/train.de.gz: a file, where the beginning of the names of text"),
+        (own(valid="raw"), "--valid raw: a folder, where the beginning of the names of text files is wanted"),
+        (["prepare", "corpus.tmx", "--raw", "."], "corpus.tmx: plain text, a file for each language with one sentence"),
         (own(out="o\x1b[31m"), "--out o\\x1b[31m: has a control character"),
         (own(train="raw/${x}/train"), "--train ${x}/train: ${...} is not supported"),
         (own(valid="raw/a\udcff"), "--valid a\\udcff: has a control character or half of a surrogate pair"),
