@@ -179,6 +179,8 @@ TREEBANK = """
 
 ( (SBAR (-NONE- 0) (S (NP (PRP it) ) (VP (VBZ costs) (NP ($ $) (CD 2) (-NONE- *U*) )))) )
 ( (X (-NONE- *) ) )
+((S(NP(NNP Manfred))
+(VP(VB likes))))
 """
 
 
@@ -186,7 +188,9 @@ def test_trees_as_treebanks_have_them(tmp_path):
     """On several lines, with spaces between them, and with empty elements."""
     (tmp_path / "x.mrg").write_text(TREEBANK)
     trees = list(read_brackets(tmp_path / "x.mrg"))
-    assert [tree and " ".join(tree.leaves()) for tree in trees] == ["Cats want to sleep .", "it costs $ 2", None]
+    assert [tree and " ".join(tree.leaves()) for tree in trees] == [
+        *("Cats want to sleep .", "it costs $ 2", None, "Manfred likes")
+    ]
     assert local_phrases(trees[0])[1] == [5, 4, 4, 4, 5] and len(trees[1][0]) == 1
     (tmp_path / "x.mrg").write_text(TREEBANK.replace("sleep) ))))", "sleep) )))"))
     with pytest.raises(ValueError, match=r"x.mrg:2: not one bracketed tree"):
