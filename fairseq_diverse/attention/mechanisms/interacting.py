@@ -34,7 +34,7 @@ class InteractingHeads(Mechanism):
         on: str = placement(",".join(COMPONENTS), "placement of interacting heads")
 
     refuses = {"*": "which is not defined for pairs of heads"}
-    works_with = ("qk-head-dim",)
+    works_with = ("qk-head-dim", "qk-norm", "rotary")
     has_maps = False
     examples = (
         {"interacting": "concat", "interacting_on": "{on}"},
