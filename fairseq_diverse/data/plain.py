@@ -9,8 +9,7 @@ from pathlib import Path
 from fairseq_diverse.data.logic import MOST_OPERATORS, read_pairs
 from fairseq_diverse.data.probing import ORIGIN, TASKS, read_probing
 from fairseq_diverse.preparation.download import fetch
-from fairseq_diverse.preparation.prepare import put_in_place
-from fairseq_diverse.support.files import temporary_path
+from fairseq_diverse.preparation.prepare import alone, put_in_place
 
 PROBING = "https://raw.githubusercontent.com/facebookresearch/SentEval/main/data/probing"
 # the files that the papers on logical inference share, at a commit that does not change
@@ -62,20 +61,17 @@ def put_plain(data: PlainData, raw: Path, out: Path, overwrite: bool = False) ->
     """
     if missing := [name for name in data.files if not (raw / name).is_file()]:
         raise ValueError(f"{raw}: lacks {', '.join(missing)}, {data.origin}")
-    if out.is_dir() and filecmp.cmpfiles(raw, out, data.files, shallow=False)[0] == data.files:
-        return False
-    if out.is_file() or (out.is_dir() and {path.name for path in out.iterdir()} - {*data.files}):
-        raise ValueError(f"{out}: exists and is something else; choose another --out")
-    if not overwrite and out.is_dir() and any(out.iterdir()):
-        raise ValueError(f"{out}: holds other files of these names; choose another --out or add --overwrite")
     for name in data.files:
         data.read(raw / name)
-    work = temporary_path(out)
-    work.mkdir(parents=True)
-    try:
+    with alone(out) as work:
+        if out.is_dir() and filecmp.cmpfiles(raw, out, data.files, shallow=False)[0] == data.files:
+            return False
+        if out.is_file() or (out.is_dir() and {path.name for path in out.iterdir()} - {*data.files}):
+            raise ValueError(f"{out}: exists and is something else; choose another --out")
+        if not overwrite and out.is_dir() and any(out.iterdir()):
+            raise ValueError(f"{out}: holds other files of these names; choose another --out or add --overwrite")
+        work.mkdir()
         for name in data.files:
             shutil.copyfile(raw / name, work / name)
         put_in_place(work, out)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return True

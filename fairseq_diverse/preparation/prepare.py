@@ -7,6 +7,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
@@ -86,36 +87,27 @@ def prepare(
     _refuse_training_text(paths, wanted["raw"], raw)
     totals = {split: equal_lines(*pair) for split, pair in paths.items()}
     versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
-    work = (part := out.with_name(f".{out.name}.part")) / "data"
-    with locked(part):
-        try:
-            if _existing(out, wanted, strict, overwrite):  # by a process that had the lock before
-                return False
-            if not resumes:
-                shutil.rmtree(work, ignore_errors=True)
-            steps = Steps(work, [wanted, versions, strict])
-            text = work / "text"
-            text.mkdir(exist_ok=True)
-            counts: dict[str, dict[str, int]] = {}
-            for split, pair in paths.items():
-                arguments = (config, tokens, split, pair, totals[split], text, strict, workers, hold_out)
-                counts |= steps(f"tokenize {split}", tokenize, *arguments)
-            for path in [raw / name for name in labels] + (encoding.files if encoding else []):
-                shutil.copyfile(path, text / path.name)
-            made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
-            made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
-            binarize(config, work, workers, encoding)
-            record = _record(config, text, wanted | made, versions)
-            (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-            steps.path.unlink(missing_ok=True)
-            if _wanted(config, raw, read, encoding, hold_out) != wanted:
-                raise ValueError(f"{raw}: its files were changed while they were prepared; start again")
-            put_in_place(work, out, kept=TREES)
-        except OSError as error:  # for example a full disk, for which Python names no file
-            raise OSError(f"{out}: not prepared: {error}") from None
-        finally:
-            if not (resumes and work.exists()):
-                shutil.rmtree(part, ignore_errors=True)
+    with alone(out, resumes) as work:
+        if _existing(out, wanted, strict, overwrite):  # by a process that had the lock before
+            return False
+        steps = Steps(work, [wanted, versions, strict])
+        text = work / "text"
+        text.mkdir(exist_ok=True)
+        counts: dict[str, dict[str, int]] = {}
+        for split, pair in paths.items():
+            arguments = (config, tokens, split, pair, totals[split], text, strict, workers, hold_out)
+            counts |= steps(f"tokenize {split}", tokenize, *arguments)
+        for path in [raw / name for name in labels] + (encoding.files if encoding else []):
+            shutil.copyfile(path, text / path.name)
+        made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
+        made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
+        binarize(config, work, workers, encoding)
+        record = _record(config, text, wanted | made, versions)
+        (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        steps.path.unlink(missing_ok=True)
+        if _wanted(config, raw, read, encoding, hold_out) != wanted:
+            raise ValueError(f"{raw}: its files were changed while they were prepared; start again")
+        put_in_place(work, out, kept=TREES)
     for line in _summary(config, counts):
         say(line)
     sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
@@ -228,6 +220,31 @@ def _existing(out: Path, wanted: dict[str, Any], strict: bool, overwrite: bool) 
     raise ValueError(
         f"{out}: prepared from another configuration or other raw files; choose another --out or add --overwrite"
     )
+
+
+@contextmanager
+def alone(out: Path, resumes: bool = False) -> Iterator[Path]:
+    """A folder next to ``out`` to work in, which no other process has meanwhile, and which is removed at the end.
+
+    Args:
+        resumes: keep the work if the block fails, for the next one that resumes.
+
+    Raises:
+        Busy: another process has it.
+        OSError: as in the block; names ``out``.
+    """
+    part = out.with_name(f".{out.name}.part")
+    work = part / "data"
+    with locked(part):
+        try:
+            if not resumes:
+                shutil.rmtree(work, ignore_errors=True)
+            yield work
+        except OSError as error:  # for example a full disk, for which Python names no file
+            raise OSError(f"{out}: not prepared: {error}") from None
+        finally:
+            if not (resumes and work.exists()):
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def put_in_place(work: Path, out: Path, kept: str = "") -> None:

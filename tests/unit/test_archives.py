@@ -18,6 +18,7 @@ from fairseq_diverse.preparation.download import fetch
 from fairseq_diverse.preparation.extraction import extract, is_extracted, wrong_lines
 from fairseq_diverse.preparation.prepare import wrong_pairs
 from fairseq_diverse.support.paths import config_names, config_path
+from fairseq_diverse.support.processes import locked
 from fairseq_diverse.toy.probing import write_probing
 from tests.archives import tarred, zipped
 
@@ -468,6 +469,8 @@ def test_files_of_ones_own_are_checked_and_copied_all_or_none(tmp_path, monkeypa
         (raw / "subj_number.txt").write_text(content) if content else (raw / "subj_number.txt").unlink()
         assert asked().startswith(words) and not list((tmp_path / "data").glob("*"))
     (raw / "subj_number.txt").write_text(good)
+    with locked(tmp_path / "data/.probing.part"):
+        assert "is working on" in asked() and not made.exists()
     assert asked() == f"prepared {made}\n" and asked() == f"already prepared: {made}\n"
     before = find_data("probing").hash
     assert sorted(path.name for path in made.iterdir()) == sorted(PLAIN_DATA["probing"].files)
