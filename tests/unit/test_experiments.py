@@ -799,7 +799,7 @@ def test_nothing_is_kept_of_a_step_whose_code_or_data_changed(edited, table, pre
     code.parent.mkdir()
     code.write_text("first = 1\n")
     (prepared / "preprocess.json").write_text(json.dumps(record))
-    reads_trees = ("fp16: true", "tests: [two], average: {last: 1, every: 4}, task: translation_with_syntax")
+    reads_trees = ("fp16: true", "tests: [valid, two], average: {last: 1, every: 4}, task: translation_with_syntax")
     row = load_table(table(reads_trees)).rows["second"]
     (run,) = find_runs([replace(row, user_dir=str(code.parent))], [1], cpu=True)
     first = run.checkpoints / "checkpoint_1_4.pt"

@@ -95,7 +95,7 @@ def refuse_changed(run: Run) -> None:
         (now,) = find_runs([run.row], [run.seed], cpu=run.cpu)
     except ValueError as error:
         raise InputChanged(f"while it worked: {error}") from None
-    tests = (name for name in run.further if now.data.tests.get(name) != run.data.tests[name])
+    tests = (name for name in run.further if now.data.tests.get(name) != run.data.tests.get(name))
     what = differing(run.read, now.read) or next(tests, "") or "data" * (now.data.hash != run.data.hash)
     if what or now.key != run.key:
         raise InputChanged(f"{what or 'trees'} changed while it worked; start again for a run of what is there now")
