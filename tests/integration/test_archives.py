@@ -157,6 +157,9 @@ def cwmt(members: dict[str, int]) -> dict[str, bytes]:
 
 TALKS_14 = ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TEDX.dev2012")
 TALKS_16 = ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TED.tst2013", "TED.tst2014")
+NEWSTESTS = {
+    f"newstest20{year}": [(first, 4)] for year, first in ((13, 210), (14, 250), (15, 220), (16, 230), (17, 260))
+}
 NUMBERS = {  # data set: archives; then the numbers of the sentences that each raw file is made of
     "iwslt14_de_en": (
         {"de-en.tgz": iwslt(14, TALKS_14)},
@@ -193,27 +196,10 @@ NUMBERS = {  # data set: archives; then the numbers of the sentences that each r
             "newstest2014": [(250, 4)],
         },
     ),
-    "wmt17_en_de": (
-        WMT17,
-        {
-            "train": [(0, 20), (20, 20), (40, 20), (60, 20)],
-            "newstest2013": [(210, 4)],
-            "newstest2014": [(250, 4)],
-            "newstest2015": [(220, 4)],
-            "newstest2016": [(230, 4)],
-            "newstest2017": [(260, 4)],
-        },
-    ),
+    "wmt17_en_de": (WMT17, NEWSTESTS | {"train": [(0, 20), (20, 20), (40, 20), (60, 20)]}),
     "wmt17_en_cs": (
         {name: members for name, members in WMT17.items() if name != "rapid2016.tgz"},
-        {
-            "train": [(0, 20), (20, 20), (40, 20)],
-            "newstest2013": [(210, 4)],
-            "newstest2014": [(250, 4)],
-            "newstest2015": [(220, 4)],
-            "newstest2016": [(230, 4)],
-            "newstest2017": [(260, 4)],
-        },
+        NEWSTESTS | {"train": [(0, 20), (20, 20), (40, 20)]},
     ),
     "wmt17_zh_en": (
         {

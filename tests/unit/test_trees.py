@@ -166,6 +166,8 @@ def test_brackets(tmp_path):
     assert [tree and tree.leaves() for tree in (next(trees) for _ in range(8))][1:] == [None] * 6 + [["y"]]
     with pytest.raises(ValueError, match=r"x.ptb:9: not one bracketed tree"):
         next(trees)
+    with pytest.raises(ValueError, match=r"x.ptb:1: not one bracketed tree: 'a' stands outside the brackets"):
+        next(read_brackets(path, ["a dog runs"]))
 
 
 TREEBANK = """
@@ -216,12 +218,6 @@ def test_a_backslash_at_the_end_of_a_word():
     r"""NLTK reads \) as a part of the word."""
     (tree,) = read_brackets(Path("x"), ["(S (X C:\\) (X \\) (X 1\\/2))"])
     assert tree.leaves() == ["C:\\", "\\", "1\\/2"]
-
-
-def test_text_is_not_a_tree(tmp_path):
-    (tmp_path / "x.ptb").write_text("a dog runs\n")
-    with pytest.raises(ValueError, match=r"x.ptb:1: not one bracketed tree: 'a' stands outside the brackets"):
-        next(read_brackets(tmp_path / "x.ptb"))
 
 
 def test_without_nltk_brackets_are_refused_in_one_line(monkeypatch):
