@@ -170,7 +170,7 @@ def test_fairseq_reads_the_result_and_preprocessing_repeats_it(tmp_path, raw, pr
         (raw / f"second.{language}").write_text("\n".join(lines[::-1]) + "\n")
     (out / "trees").mkdir()
     (out / "trees/train.en.conllu").write_text("hours of parsing")
-    said = prepare("--overwrite", files={"test": ["test", "second"]})
+    said = prepare("--overwrite", files={"test": ["test", str(raw / "second")]})
     assert (out / "trees/train.en.conllu").read_text() == "hours of parsing"
     assert "test1 (second): 40 of 40 pairs kept" in said
     record = json.loads((out / "preprocess.json").read_text())
