@@ -32,6 +32,7 @@ from fairseq_diverse.support.files import atomic_write
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 OF_MECHANISM = re.compile(r"_attn\.(?!([qkv]|out)_proj\.)\w+\.")  # in the name of a tensor
+LARGEST, SIZES = 10**7, ("dim", "heads", "positions")  # the most of these settings
 DICTIONARIES = "dictionaries"  # digests by side, in the task's state
 
 
@@ -105,7 +106,7 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
         if problem := _wrong_part(state):
             raise UserError(f"{path}: not a fairseq checkpoint: {problem}")
         check_settings(path, state.get("args"), state.get("cfg"))
-        _check_layers(path, state)
+        _check_sizes(path, state)
         if verify:
             _check_weights(path, state)
             _check_records(path)
@@ -216,12 +217,14 @@ def _wrong_part(state: Any) -> str:
     return ""
 
 
-def _check_layers(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Refuse settings of more layers than the file has parameters: to build them may take forever."""
-    most = len(state["model"])
+def _check_sizes(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Refuse sizes that the file cannot have, such as more layers than parameters: building them may take forever."""
+    parameters = len(state["model"])
     for name, value in _settings((state.get("args"), state.get("cfg"))):
-        if name.endswith("layers") and isinstance(value, int) and value > most:
-            raise UserError(f"{path}: refused: its setting {printable(name)} = {value}, but it has {most} parameters")
+        most = parameters if name.endswith("layers") else LARGEST if name.endswith(SIZES) else math.inf
+        if isinstance(value, int) and value > most:
+            size = f"its setting {printable(name)} = {value}"
+            raise UserError(f"{path}: refused: {size} is not that of a model of {parameters} parameters")
 
 
 def not_finite(weights: Mapping[str, Any]) -> tuple[str, float] | None:

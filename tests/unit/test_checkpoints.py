@@ -292,14 +292,16 @@ def test_parts_of_another_kind_are_refused(tmp_path, change, message):
         load_checkpoint(tmp_path / "other.pt")
 
 
-@pytest.mark.parametrize("name", ["encoder_layers", "decoder_layers", "classifier_layers"])
-def test_more_layers_than_parameters_are_refused(tmp_path, name):
+@pytest.mark.parametrize("name", ["encoder_layers", "classifier_layers", "decoder_embed_dim", "max_source_positions"])
+def test_sizes_that_the_file_cannot_have_are_refused(tmp_path, name):
     """Building them would take forever."""
     torch.save(checkpoint(**{name: 10**9}), tmp_path / "large.pt")
     with pytest.raises(
-        UserError, match=rf"large\.pt: refused: its setting {name} = 1000000000, but it has 1 parameters"
+        UserError, match=rf"large\.pt: refused: its setting {name} = 1000000000 is not that of a model of"
     ):
         load_checkpoint(tmp_path / "large.pt")
+    torch.save(checkpoint(encoder_layers=1, max_source_positions=10**6), tmp_path / "fine.pt")
+    load_checkpoint(tmp_path / "fine.pt")
 
 
 def test_a_flipped_bit_is_found(tmp_path):
