@@ -1,4 +1,4 @@
-"""Mechanisms that carry a tensor to the next layer."""
+"""A mechanism that carries a tensor to the next layer."""
 
 from dataclasses import dataclass
 
@@ -12,20 +12,6 @@ from fairseq_diverse.attention import MECHANISMS, Mechanism, MechanismSettings, 
 @dataclass(frozen=True)
 class On(MechanismSettings):
     on: str = placement("", "placement; empty = off")
-
-
-class CarriesLogits(Mechanism):
-    """logits + share * logits of the layer before (He et al., 2021, "RealFormer")"""
-
-    Settings = On
-
-    def __init__(self, settings, where):
-        super().__init__(settings, where)
-        self.share = nn.Parameter(torch.tensor(0.5))
-
-    def logits(self, logits, context):
-        context.carry = logits + self.share * (logits if context.previous is None else context.previous)
-        return context.carry
 
 
 class CarriesValues(Mechanism):
@@ -44,9 +30,8 @@ class CarriesValues(Mechanism):
 
 @pytest.fixture
 def carrying():
-    """Two mechanisms that carry a tensor: realformer and value-residual."""
+    """Another mechanism that carries a tensor: value-residual."""
     before = dict(MECHANISMS)
-    register_mechanism("realformer")(CarriesLogits)
     register_mechanism("value-residual")(CarriesValues)
     yield
     MECHANISMS.clear()

@@ -11,7 +11,7 @@ from tests.cases import ALL_ON, batch, build_model
 from tests.reference import evolving
 
 pytestmark = pytest.mark.usefixtures("carrying")
-BOTH = {"realformer_on": "{on}", "value_residual_on": "{on}"}
+BOTH = {"residual_logits_on": "{on}", "value_residual_on": "{on}"}
 PLACES = {place: dict.fromkeys(BOTH, place) for place in ("encoder", "decoder", "cross")}
 PLACES["encoder"] |= {"evolving_on": "encoder", "evolving_conv": "0.4"}  # a third one
 PLACES["roberta"] = {**PLACES["encoder"], "arch": "diverse_roberta"}
@@ -62,16 +62,16 @@ def test_they_have_the_properties_of_one(place):
 
 def test_they_work_with_every_other_mechanism():
     for place in ("encoder", "decoder", "cross"):
-        properties.with_others("realformer", place, ["value-residual", "evolving"])
+        properties.with_others("residual-logits", place, ["value-residual", "evolving"])
     properties.gradients({**ALL_ON[1], **dict.fromkeys(BOTH, "encoder,decoder")})
 
 
 def test_the_tensors_are_named_by_mechanism_and_pass_layers_that_carry_nothing():
-    model = build_model({"realformer_on": "decoder:1", "value_residual_on": "decoder:2"})
+    model = build_model({"residual_logits_on": "decoder:1", "value_residual_on": "decoder:2"})
     x, carried = torch.randn(5, 2, 24), {}
     named = []
     for attention in attentions_at(model, "decoder"):
         before, carried = carried, attention.attend(x, x, x, carried=carried).carry
         named.append(set(carried))
         assert all(carried[name] is tensor for name, tensor in before.items())
-    assert named == [{"realformer"}, {"realformer", "value-residual"}, {"realformer", "value-residual"}]
+    assert named == [{"residual-logits"}, {"residual-logits", "value-residual"}, {"residual-logits", "value-residual"}]

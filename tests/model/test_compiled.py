@@ -65,7 +65,7 @@ def run(model, request, sample):
 
 
 CARRYING = {"checkpoint_activations": True, "encoder_layerdrop": 0.4}
-CARRYING |= {"realformer_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
+CARRYING |= {"residual_logits_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
 
 
 @pytest.mark.usefixtures("carrying")

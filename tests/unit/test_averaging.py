@@ -56,6 +56,12 @@ def save(path: Path, model: OrderedDict, updates: int = 1, metric: str = "loss",
     return path
 
 
+def save_numbered(folder: Path, values, name: str = "checkpoint_1_{}.pt", **more) -> list[Path]:
+    """Checkpoints of updates 1, 2, ... with these values of a metric."""
+    model = OrderedDict(weight=torch.ones(1))
+    return [save(folder / name.format(n), model, n, value=value, **more) for n, value in enumerate(values, 1)]
+
+
 @pytest.fixture
 def three(tmp_path) -> list[Path]:
     return [save(tmp_path / f"checkpoint{number}.pt", parameters(number), number) for number in (1, 2, 3)]
@@ -290,41 +296,31 @@ def test_what_is_dropped_in_training_is_never_among_the_best(tmp_path):
 
 def test_the_settings_of_an_older_fairseq_are_read(tmp_path):
     """Which stored its arguments, and no configuration."""
-    files = [tmp_path / f"checkpoint_1_{number}.pt" for number in (1, 2, 3)]
-    for number, (path, value) in enumerate(zip(files, (0.5, 0.9, 0.7), strict=True), start=1):
-        save(path, OrderedDict(weight=torch.ones(1)), number, value=value)
+    for path in (files := save_numbered(tmp_path, (0.5, 0.9, 0.7))):
         args = Namespace(best_checkpoint_metric="f1", maximize_best_checkpoint_metric=True)
         torch.save(torch.load(path, weights_only=False) | {"args": args, "cfg": None}, path)
     assert [one.number for one in averaging.best(files, 2, "f1")] == [2, 3]
 
 
 def test_of_equally_good_checkpoints_the_later_are_best(tmp_path):
-    files = [tmp_path / f"checkpoint_1_{number}.pt" for number in (1, 2, 3)]
-    for number, path in enumerate(files, 1):
-        save(path, OrderedDict(weight=torch.ones(1)), number, value=3.0)
-    assert [one.number for one in averaging.best(files, 2, "loss")] == [3, 2]
+    assert [one.number for one in averaging.best(save_numbered(tmp_path, (3.0, 3.0, 3.0)), 2, "loss")] == [3, 2]
 
 
 def test_equal_updates_of_several_trainings_are_no_copies(tmp_path):
     for folder, values in (("one", (1.0, 4.0)), ("two", (3.0, 2.0))):
         (tmp_path / folder).mkdir()
-        for number, value in enumerate(values, 1):
-            save(tmp_path / folder / f"checkpoint{number}.pt", OrderedDict(weight=torch.ones(1)), number, value=value)
+        save_numbered(tmp_path / folder, values, "checkpoint{}.pt")
     found = averaging.best(sorted(tmp_path.glob("*/*.pt")), 3, "loss")
     assert [(one.path.parent.name, one.number) for one in found] == [("one", 1), ("two", 2), ("two", 1)]
 
 
 def test_a_loss_that_is_not_finite_is_never_the_best(tmp_path):
     """Wherever it comes among the values, which are sorted."""
-    model = OrderedDict(weight=torch.ones(1))
-    for number, value in enumerate((3.0, math.nan, 1.5, -math.inf, 1.0, 1.2), start=1):
-        save(tmp_path / f"checkpoint_1_{number}.pt", model, number, value=value)
-    files = [*tmp_path.iterdir()]
+    files = save_numbered(tmp_path, (3.0, math.nan, 1.5, -math.inf, 1.0, 1.2))
     assert [one.number for one in averaging.best(files, 6, "loss")] == [5, 6, 3, 1]
     averaging.drop_worse(tmp_path, 2, "loss")
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint_1_5.pt", "checkpoint_1_6.pt"}
-    for number in (1, 2, 3, 5, 6):
-        save(tmp_path / f"checkpoint_1_{number}.pt", model, number, value=math.nan)
+    save_numbered(tmp_path, [math.nan] * 6)
     averaging.drop_worse(tmp_path, 2, "loss")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_1_6.pt"]
     with pytest.raises(ValueError, match="no checkpoint holds a finite loss: training diverged"):
@@ -338,9 +334,7 @@ def test_best_by_the_name_of_a_file_and_of_an_unknown_metric(tmp_path, capsys):
         save(tmp_path / f"checkpoint.best_chrf_{value}.pt", model, updates=int(float(value)))
     best = [name.split(" ")[0] for name in chosen(capsys, tmp_path, "--best", "2", "--metric", "chrf")]
     assert best == ["checkpoint.best_chrf_36.70.pt", "checkpoint.best_chrf_12.00.pt"]
-    for value in (1, 2):
-        path = tmp_path / f"checkpoint{value}.pt"
-        save(path, model, value, metric="f1", value=np.float64(value), maximize=True)
+    save_numbered(tmp_path, np.float64([1, 2]), "checkpoint{}.pt", metric="f1", maximize=True)
     assert chosen(capsys, tmp_path, "--best", "1", "--metric", "f1") == ["checkpoint2.pt (2)"]
 
 
