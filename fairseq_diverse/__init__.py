@@ -4,14 +4,15 @@
 classes in fairseq's checkpoints with torch.
 """
 
+import os
 import sys
 
 __version__ = "0.1.0"
 
 if __name__.rpartition(".")[2] != "fairseq_diverse":
     sys.exit(
-        f"error: --user-dir {__path__[0]}: the folder of fairseq_diverse by a link or copy of another name; give the "
-        "folder itself, which `fairseq-diverse user-dir` prints"
+        f"error: --user-dir {os.path.dirname(__file__)}: the folder of fairseq_diverse by a link or copy of another "
+        "name; give the folder itself, which `fairseq-diverse user-dir` prints"
     )
 
 

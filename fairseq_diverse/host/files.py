@@ -1,5 +1,6 @@
 """Dictionaries, binarized text and embeddings: what is damaged, or does not belong together, is one line."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,13 +103,13 @@ def read_embeddings(_: Any, path: str) -> Vectors:
     from torch import tensor
 
     with naming(path), open(path, encoding="utf-8", errors="surrogateescape") as file:
-        lines = [line.rstrip() for line in file]
-        first = lines[0].split(" ") if lines else []
-        header = len(first) == 2 and all(part.isdecimal() for part in first)
-        vectors = Vectors(path, int(first[1]) if header else len(first) - 1)
-        for number, line in enumerate(lines[header:], 1 + header):
+        first = next(file, "")
+        parts = first.rstrip().split(" ")
+        header = len(parts) == 2 and all(part.isdecimal() for part in parts)
+        vectors = Vectors(path, int(parts[1]) if header else len(parts) - 1)
+        for number, line in enumerate(itertools.chain([] if header or not first else [first], file), 1 + header):
             try:
-                word, *numbers = line.rsplit(" ", vectors.width)
+                word, *numbers = line.rstrip().rsplit(" ", vectors.width)
                 vectors[word] = tensor([float(one) for one in numbers])
             except ValueError:
                 numbers = []
