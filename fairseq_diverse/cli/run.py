@@ -117,11 +117,7 @@ def _gpus(slurm: list[str] | None, jobs: int) -> int | None:
 
 
 def _tracking(tensorboard: Path | None, wandb: str | None) -> "Tracking":
-    """Where trainings log to.
-
-    Raises:
-        ValueError: the package that it needs is missing; fairseq only warns.
-    """
+    """Where trainings log to, if the package for that is there: without it fairseq only warns."""
     from fairseq_diverse.experiments.run import Tracking
 
     for flag, given, packages in (

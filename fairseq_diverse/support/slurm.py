@@ -18,9 +18,19 @@ TIME = 24 * 60  # minutes of a job, where none are asked for
 RESTARTS = 1000  # after a job's time is up: each resumes where the last stopped
 
 
+class Resumed:
+    """A job that is queued again when SLURM stops it (time, preemption), and resumes."""
+
+    def checkpoint(self: Any) -> Any:
+        """What submitit calls when SLURM announces the end."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
 @dataclass
-class Command:
-    """``fairseq-diverse WORDS...`` as a job. Stopped by SLURM (time, preemption), it is queued again and resumes."""
+class Command(Resumed):
+    """``fairseq-diverse WORDS...`` as a job."""
 
     words: list[str]
 
@@ -29,12 +39,6 @@ class Command:
         if done.returncode:
             raise RuntimeError(f"fairseq-diverse {' '.join(self.words)} ended with exit code {done.returncode}")
         return "done"
-
-    def checkpoint(self) -> Any:
-        """What submitit calls when SLURM announces the end."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
 
 
 def submit(jobs: Sequence[Callable[[], str]], parallel: int, settings: Sequence[str], folder: Path) -> list[str]:

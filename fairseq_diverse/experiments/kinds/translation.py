@@ -324,11 +324,7 @@ def is_of_test(run: Run, test: str, measured: dict[str, Any]) -> bool:
 
 
 def _validation_bleu(run: Run, log: Path) -> float:
-    """BLEU of a translation of the validation split, as that of the test set.
-
-    Raises:
-        ValueError: translations are missing.
-    """
+    """BLEU of a translation of the validation split, as that of the test set."""
     from fairseq_diverse.metrics.scores import read_translations, sacrebleu_result
     from fairseq_diverse.preparation.pipeline import lowercased
 
@@ -365,10 +361,8 @@ def _scored(run: Run, test: str = "") -> Summary:
 
 
 def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
-    """The summary, or its part of a further test set, with the metrics that the run's row wants and it lacks.
-
-    A metric that cannot be computed here is in ``missing`` with the reason.
-    """
+    """The summary, or its part of a further test set, with the metrics that the run's row wants and it lacks, or in
+    ``missing`` the reasons why they cannot be computed here."""
     from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
     from fairseq_diverse.preparation.pipeline import lowercased
 

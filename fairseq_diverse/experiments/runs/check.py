@@ -101,11 +101,7 @@ def lacking_trees(runs: Iterable[Run]) -> Iterator[str]:
 
 
 def _plan(args: argparse.Namespace) -> Any:
-    """The `AttentionPlan` of a model with these flags; None for a model that is not this package's.
-
-    Raises:
-        ValueError: as the model when training starts.
-    """
+    """The `AttentionPlan` of a model with these flags; None for a model that is not this package's."""
     if not hasattr(model := programs.architectures()[args.arch], "checked_plan"):
         return None
     programs.fill_architecture(args)

@@ -149,11 +149,8 @@ def _record_start(run: Run, environment: dict[str, str]) -> None:
 def _spawn(
     run: Run, step: str, command: list[str], environment: dict[str, str], lock: int
 ) -> Generator[Progress, None, int]:
-    """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes.
-
-    Raises:
-        RunFailed: it failed, or the input of training changed before the first update, when it has read all.
-    """
+    """Run one program with its output in ``<step>.log`` (training appends); returns its peak memory in bytes. Training
+    fails if its input changes before the first update, when it has read all."""
     path, reads = run.directory / f"{step}.log", step == "train"
     with open(path, "ab" if step == "train" else "wb") as log:
         follow = logs.Follower(path)

@@ -42,11 +42,7 @@ def from_runs(rows: Sequence[Row], root: Path | None = None, asked: bool = True)
 
 
 def runs_of(rows: Sequence[Row], root: Path | None = None) -> list[Run]:
-    """One run of each row, in whose folder those of every seed are; nothing of it has to exist.
-
-    Raises:
-        ValueError: a row cannot be run as configured.
-    """
+    """One run of each row, in whose folder those of every seed are; nothing of it has to exist."""
     return find_runs(rows, [0], dry=True, root=root, cpu=True)
 
 

@@ -22,11 +22,7 @@ Flags = dict[str, str | bool]
 
 
 def converted(summary: Summary) -> Summary:
-    """The summary as this version writes it: with its kind, its settings (`Kind.settings`) and readable commands.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError, IndexError: it is damaged.
-    """
+    """The summary as this version writes it: with its kind, its settings (`Kind.settings`) and readable commands."""
     kind = next((kind for key, kind in BY_KEY.items() if key in summary), "translation")
     lines = [_readable(line) for line in typed(summary["commands"], list[str], "commands")]
     trained = _flags(lines[0])

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.environment import AVX2, gpus_of_jobs, threads_of_runs, variables_of_run
@@ -14,14 +13,14 @@ from fairseq_diverse.host.programs import import_user_dir
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.paths import runs_dir
 from fairseq_diverse.support.processes import is_locked
-from fairseq_diverse.support.slurm import queued_jobs, submit
+from fairseq_diverse.support.slurm import Resumed, queued_jobs, submit
 
 NUMBER = "slurm-job.txt"  # of the job that a run was last queued as, in its folder
 
 
 @dataclass
-class Job:
-    """A run on the node that works on it. Stopped by SLURM (time, preemption), it is queued again and resumes."""
+class Job(Resumed):
+    """A run on the node that works on it."""
 
     run: Run
     same_arithmetic: bool = False
@@ -38,12 +37,6 @@ class Job:
         if run_all([run], 1, environment, gpus=gpus_of_jobs(1, os.environ)):
             raise RuntimeError(f"{run.name} is not finished; see {run.directory}")
         return outcome(run)
-
-    def checkpoint(self) -> Any:
-        """What submitit calls when SLURM announces the end."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
 
 
 def queue(runs: Sequence[Run], jobs: int, options: Sequence[str], same_arithmetic: bool) -> Iterator[str]:

@@ -164,11 +164,7 @@ def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
 
 
 def _with_other_rows(row: Row, rows: dict[str, Row], path: Path) -> Row:
-    """The row with the row that it is pre-trained by.
-
-    Raises:
-        ValueError: a row that it names is none, or does not pre-train.
-    """
+    """The row with the row that it is pre-trained by, if that is one that pre-trains."""
     if row.baseline not in rows:
         raise ValueError(
             f"{path}: row {row.name}: baseline {shown(row.baseline)} is not a row; rows: {', '.join(rows)}"
@@ -194,12 +190,8 @@ def _different(rows: dict[str, Row]) -> dict[str, Row]:
 
 
 def _refuse_wrong(row: Row, given: Flags, train: Flags, path: Path) -> None:
-    """Raise ``ValueError`` where a row lacks a setting, or two do not go together.
-
-    Args:
-        given: its keys in the file.
-        train: its flags of training as they were typed.
-    """
+    """Raise ``ValueError`` where a row lacks a setting, or two do not go together; ``given`` are its keys in the file,
+    ``train`` its flags of training as they were typed."""
     where = f"{path}: row {row.name}"
     for needed in ("arch", "max-update"):
         if needed not in row.train:
