@@ -10,7 +10,6 @@ from fairseq_diverse.testing import properties
 from tests.cases import ALL_ON, batch, build_model
 from tests.reference import evolving
 
-pytestmark = pytest.mark.usefixtures("carrying")
 BOTH = {"residual_logits_on": "{on}", "value_residual_on": "{on}"}
 PLACES = {place: dict.fromkeys(BOTH, place) for place in ("encoder", "decoder", "cross")}
 PLACES["encoder"] |= {"evolving_on": "encoder", "evolving_conv": "0.4"}  # a third one
@@ -43,9 +42,11 @@ def test_each_reads_what_it_carries_itself():
         ]
         weights = masked_softmax(torch.tensor(evolved, dtype=torch.float64), real[:, None, None])
         first = v if first is None else first
-        share = layer.self_attn.value_residual.share if number != 1 else 0
+        shares = layer.self_attn.value_residual.shares if number != 1 else (0, 1)
         torch.testing.assert_close(extra["maps"]["encoder", number + 1].transpose(0, 1), weights)
-        torch.testing.assert_close(extra["inside"]["encoder", number + 1][0], weights @ (v + share * first))
+        torch.testing.assert_close(
+            extra["inside"]["encoder", number + 1][0], weights @ (shares[0] * first + shares[1] * v)
+        )
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -68,7 +68,6 @@ CARRYING = {"checkpoint_activations": True, "encoder_layerdrop": 0.4}
 CARRYING |= {"residual_logits_on": "encoder,decoder", "value_residual_on": "encoder,decoder,cross"}
 
 
-@pytest.mark.usefixtures("carrying")
 @pytest.mark.parametrize("more", [{}, CARRYING], ids=["", "carrying"])
 def test_compiled_layers_give_the_numbers_of_others(traced, more):
     """Carry and agreement pass between layers; with activation checkpointing and LayerDrop too; a copy compiles."""

@@ -4,6 +4,7 @@ from fairseq_diverse.attention.mechanisms import (  # noqa: F401, I001
     query_key_width,
     syntax,
     enlivening,
+    value_residual,
     qk_norm,
     rotary,
     relative,
