@@ -1,5 +1,6 @@
 """Read translations from text or from the output of fairseq-generate, and score them with sacreBLEU."""
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -195,7 +196,8 @@ def marks(lines: Sequence[str]) -> set[str]:
 
 def has_columns(lines: Sequence[str]) -> bool:
     """Whether every line with text has a tab."""
-    return all("\t" in line for line in lines if line.strip())
+    texts = [line for line in lines if line.strip()]
+    return bool(texts) and all("\t" in line for line in texts)
 
 
 def composed(lines: Sequence[str]) -> tuple[list[str], int]:
@@ -241,17 +243,24 @@ def _best_lines(path: str | Path, lines: Iterable[str]) -> dict[str, dict[int, t
                     f"{path}: sentence {number} comes twice; is this the output of two runs of fairseq-generate?"
                 )
             sources.add(number)
-        elif number not in best[kind] or float(match[3]) > best[kind][number][0]:
-            best[kind][number] = (float(match[3]), match[4] or "")
+            continue
+        try:
+            value = float(match[3])
+        except ValueError:
+            raise ValueError(f"{path}: {kind}-{number}: the score {match[3]!r} is not a number") from None
+        if number not in best[kind] or value > best[kind][number][0]:
+            best[kind][number] = (value, match[4] or "")
     return best
 
 
 def _complete(path: str | Path, best: dict[str, dict[int, tuple[float, str]]], kind: str) -> list[str]:
     """The texts of one kind of lines, in the order of the sentences."""
-    if missing := sorted(set(range(max(best["H"]) + 1)) - set(best[kind])):
-        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    numbers = range(max(best["H"]) + 1)
+    if missing := len(numbers) - sum(number in numbers for number in best[kind]):
+        first = itertools.islice((number for number in numbers if number not in best[kind]), 5)
+        shown = ", ".join(map(str, first)) + ", ..." * (missing > 5)
         raise ValueError(
-            f"{path}: {len(missing)} sentences have no {kind}- line ({shown}); translate all of them, with "
+            f"{path}: {missing} sentences have no {kind}- line ({shown}); translate all of them, with "
             "--required-batch-size-multiple 1 and without --skip-invalid-size-inputs-valid-test"
         )
     return [best[kind][number][1] for number in sorted(best[kind])]

@@ -200,6 +200,8 @@ def test_incomplete_generation_is_refused(tmp_path):
         (GENERATED.replace("H-0", "X-0"), r"1 sentences have no H- line \(0\)"),
         (GENERATED.replace("D-2", "X-2"), r"1 sentences have no D- line \(2\)"),
         (GENERATED + "S-1\tagain\n", "sentence 1 comes twice"),
+        (GENERATED + "H-99999999999\t0\tx\n", r"99999999996 sentences have no H- line \(3, 4, 5, 6, 7, \.\.\.\)"),
+        (GENERATED.replace("H-1\t-0.4", "H-1\tx"), "H-1: the score 'x' is not a number"),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=rf"generate\.log: .*{message}"):
@@ -216,6 +218,8 @@ def test_hypotheses_with_numbers_and_scores_are_refused(tmp_path):
 
 def test_translations_are_text_or_the_best_hypotheses_decoded_by_fairseq_or_by_us(tmp_path, monkeypatch):
     path = tmp_path / "output"
+    path.write_text("\n\n")
+    assert read_translations(path) == ["", ""]
     path.write_text("eins\n\nH-2 zwei\n", encoding="utf-8")
     assert read_translations(path) == ["eins", "", "H-2 zwei"]
     path.write_text(GENERATED, encoding="utf-8")
