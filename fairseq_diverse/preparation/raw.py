@@ -59,7 +59,7 @@ def _count(path: Path) -> int:
     for line in iterate_lines(path):
         lines += 1
         tabs += "\t" in line.strip()
-        returns += line.count("\r")
+        returns += line.rstrip("\r").count("\r")
     if returns >= lines > 0:
         raise ValueError(f"{path}: its lines end with a carriage return alone; write newlines with tr '\\r' '\\n'")
     if tabs == lines > 0:

@@ -117,7 +117,7 @@ def _measure(text: Path) -> tuple[int, str]:
     """The number of lines of a text, and the hash of these lines."""
     digest, count, returns = hashlib.sha256(), 0, 0
     for line in iterate_lines(text):
-        returns += line.count("\r")
+        returns += line.rstrip("\r").count("\r")
         digest.update(f"\n{line}".encode() if count else line.encode())
         count += 1
     if returns >= count > 0:

@@ -115,6 +115,8 @@ def test_a_text_is_measured_as_if_it_were_in_memory(tmp_path):
         (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         expected = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         assert parse._measure(tmp_path / "text") == (len(lines), expected)
+    (tmp_path / "text").write_bytes(b"a b\r\r\nc d\r\r\n")
+    assert parse._measure(tmp_path / "text")[0] == 2
     (tmp_path / "text").write_bytes(b"a b\rc d\r")
     with pytest.raises(UserError, match="text: its lines end with a carriage return alone"):
         parse._measure(tmp_path / "text")
