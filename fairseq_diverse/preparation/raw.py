@@ -14,6 +14,7 @@ STARTS = {  # of a file: what it is, what to do
     rb"\xfd7zXZ": "compressed; unpack it with unxz",
     rb"PK\x03\x04": "an archive; unpack it with unzip",
     rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml|tmx|!DOCTYPE)": "XML, such as TMX; write the sentences of each language to a file",
+    rb"(?s:[^\0]\0){4}|(?s:\0[^\0]){4}": "UTF-16; convert it to UTF-8, for example with iconv",
     rb"version https://git-lfs": "the pointer of a file that Git LFS keeps; get the file with git lfs pull",
 }
 OTHERS = (".gz", ".bz2", ".xz", ".zip", ".tgz", ".tsv", ".csv", ".tmx", ".xml", ".json", ".jsonl")

@@ -271,6 +271,7 @@ def test_strict_refuses_unclean_data_with_file_and_line(tmp_path, unclean, prepa
         (lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\n\xe4")), "train.en, line 2: not UTF-8 (b"),
         (lambda path: path.rename(path.with_name("dev.en")), "raw/train.en: cannot be read (No such file"),
         (lambda path: path.write_bytes(gzip.compress(path.read_bytes())), "train.en: compressed; unpack it with gun"),
+        (lambda path: path.write_bytes(path.read_text().encode("utf-16-le")), "train.en: UTF-16; convert it to UTF-8"),
         (lambda path: path.write_text("<?xml version='1.0'?><tmx/>\n"), "train.en: XML, such as TMX; write the sen"),
         (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid x\n"), "train.en: the pointer"),
         (lambda path: path.write_text(path.read_text().replace("\n", "\tein Satz\n")), "train.en: every line has col"),
