@@ -84,7 +84,7 @@ def prepare(
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
     paths = {split: tuple(raw / name for name in names) for split, names in sides.items()}
-    _refuse_training_text(raw, sides, wanted["raw"])
+    _refuse_training_text(paths)
     totals = {split: equal_lines(*pair) for split, pair in paths.items()}
     versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
     with alone(out, resumes) as work:
@@ -118,11 +118,11 @@ def prepare(
     return True
 
 
-def _refuse_training_text(raw: Path, sides: dict[str, list[str]], hashes: dict[str, str]) -> None:
-    """Refuse validation and test sets that are the training text, under whatever name."""
-    for split, names in sides.items():
-        if split != "train" and [hashes[name] for name in names] == [hashes[name] for name in sides["train"]]:
-            raise ValueError(f"{raw / names[0]}: the {split} split is the training text, {raw / sides['train'][0]}")
+def _refuse_training_text(paths: dict[str, tuple[Path, ...]]) -> None:
+    """Refuse validation and test sets whose files are those of training; `_warn_of_overlap` names equal text."""
+    for split, pair in paths.items():
+        if split != "train" and all(map(os.path.samefile, pair, paths["train"])):
+            raise ValueError(f"{pair[0]}: the {split} split is the training text, {paths['train'][0]}")
 
 
 def _wanted(
