@@ -31,6 +31,7 @@ from fairseq_diverse.experiments.runs.find import find_data, find_runs
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, stage, summary_of, valid_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.tables.load import load_table, select_rows
+from fairseq_diverse.preparation import DataConfig
 from fairseq_diverse.reports.selection import best_of_grids
 from fairseq_diverse.support.paths import config_path
 from fairseq_diverse.support.processes import Busy
@@ -405,13 +406,15 @@ def test_a_file_that_is_not_a_table_is_refused(tmp_path, text, problem):
         load_table(str(tmp_path / "table.yaml"))
 
 
-def test_names_and_values_that_older_yaml_reads_as_others_are_text(table):
+def test_names_and_values_that_older_yaml_reads_as_others_are_text(table, tmp_path):
     names = ("on", "off", "no", "y", "4", "1e3", "0123", "1:30", "null", "2020-01-01")
     file = table(
         ("first:", "".join(f"{name}: {{dropout: {place}}}\n  " for place, name in enumerate(names)) + "first:")
     )
     rows = load_table(file, settings=["enliven=off", "lr=1:30", "clip-norm=010", "fp16=TRUE"]).rows
     assert tuple(rows)[:-2] == names and rows["off"].train["dropout"] == "1" and rows["off"].baseline == "on"
+    (path := tmp_path / "data.yaml").write_text("{source: en, target: no, files: {train: a, valid: b, test: c}}")
+    assert DataConfig.load(path).languages == ("en", "no")  # Norwegian
     train = rows["on"].train
     assert [train[flag] for flag in ("enliven", "lr", "clip-norm", "fp16")] == ["off", "1:30", "010", True]
 
