@@ -217,7 +217,7 @@ def _sentence_count(args: argparse.Namespace, selection: "Selection") -> int:
         return PAGE_SENTENCES if args.format == "html" else 0
     if args.results or args.format in ("latex", "csv") or "translations" not in selection.kinds[0].views:
         raise UserError(
-            "--translations: is for runs that translate, not for --results, --format latex or csv, or classifiers"
+            "--translations: is for rows of translation, not for --results, --format latex or csv, or other kinds"
         )
     if args.translations < 0:
         raise UserError(f"--translations {args.translations}: at least 0")

@@ -70,6 +70,12 @@ def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys):
         "summary.json: not a summary of a run (exact: a number expected, not all); delete this file and start the run "
         "again, which keeps what its other files hold"
     )
+    assert summary["row"]["generate"] == {"beam": "5"}
+    (run.directory / "summary.json").unlink()
+    monkeypatch.setattr(KINDS["copying"], "summarize", lambda run, state: {"exakt": 75.0})
+    with pytest.raises(ValueError, match="kind copying: summarize and its type Measured differ: no `exact`"):
+        list(execution.execute(run, {}))
+    assert not (run.directory / "summary.json").exists()
 
 
 def test_names_and_tasks_are_of_one_kind():

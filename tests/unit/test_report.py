@@ -848,7 +848,9 @@ def test_verdicts_are_one_line_a_row(table, tmp_path, capsys):
     assert re.search(r"^fourth .* not run$", shown, re.MULTILINE)
     (tmp_path / "probing.yaml").write_text(PROBING)
     assert main(["report", str(tmp_path / "probing.yaml"), "--verdict"]) == 2
-    assert "--verdict: is for translations; probing classifies" in capsys.readouterr().err
+    assert (
+        "--verdict: is for kinds of rows that have it, such as translation; probing has none" in capsys.readouterr().err
+    )
 
 
 def test_a_verdict_needs_less_than_the_level():

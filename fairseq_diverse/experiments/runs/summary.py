@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fairseq_diverse.experiments.inputs import parsers_of_trees, trees_read_by
-from fairseq_diverse.experiments.kinds.kind import KINDS, Loss, State, Summary, kind_of
+from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, Loss, State, Summary, kind_of
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import schema1
@@ -109,8 +109,14 @@ def summarize(run: Run, state: State) -> Summary:
         **({"trees": trees} if trees else {}),
         **({"read": run.read} if run.read else {}),
         "commands": [*readable_lines(run, state).values()],
-        **kind.summarize(run, state),
+        **_measured(kind, kind.summarize(run, state)),
     }
+
+
+def _measured(kind: Kind, summary: Summary) -> Summary:
+    """The kind's part of a summary; before it is written, since it is read again."""
+    typed(msgspec.to_builtins(summary), kind.Measured, f"kind {kind.name}: summarize and its type Measured differ")
+    return summary
 
 
 def starts(state: State) -> dict[str, Any]:
