@@ -65,6 +65,13 @@ def build_model(args: Namespace, source: Any, target: Any, max_positions: int = 
     return architectures()[args.arch].build_model(args, task)
 
 
+def tasks() -> Registry:
+    """Name -> class of a task."""
+    from fairseq.tasks import TASK_REGISTRY
+
+    return TASK_REGISTRY
+
+
 def criterions() -> Registry:
     """Name -> class of a criterion."""
     from fairseq.criterions import CRITERION_REGISTRY

@@ -76,6 +76,9 @@ def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys):
     with pytest.raises(ValueError, match="kind copying: summarize and its type Measured differ: no `exact`"):
         list(execution.execute(run, {}))
     assert not (run.directory / "summary.json").exists()
+    monkeypatch.setattr(KINDS["copying"], "tasks", ("copy",))
+    assert main(["run", own_table, "--dry-run"]) == 2
+    assert "kind copying: tasks: copy: not a task of fairseq; correct it or register it\n" in capsys.readouterr().err
 
 
 def test_names_and_tasks_are_of_one_kind():

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.kinds.kind import KINDS, kind_of
 from fairseq_diverse.experiments.rows import TREES
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.plan import steps_of
@@ -25,9 +25,12 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
     """See that fairseq's own parsers take all flags, before anything starts; the plugin is registered.
 
     Raises:
-        ValueError: names the table, the row, the flag and the known one most like it, the value that does not fit, or
-            another name of a flag that is the run's own.
+        ValueError: names the table, the row, the flag and the known one most like it, the value that does not fit,
+            another name of a flag that is the run's own, or a kind's task that is not registered.
     """
+    for kind in KINDS.values():  # else its rows would be of translation
+        if unknown := [task for task in kind.tasks if task not in programs.tasks()]:
+            raise ValueError(f"kind {kind.name}: tasks: {unknown[0]}: not a task of fairseq; correct it or register it")
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
     for run in {run.row.name: run for run in runs}.values():  # whatever its seed
         row, steps = f"{table}: row {run.row.name}", steps_of(run, {})
