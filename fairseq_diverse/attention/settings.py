@@ -34,7 +34,7 @@ class AttentionShape:
     out_gain: float = 1.0
     query_width: int = 0
     key_heads: int = 0
-    maps: int = 1
+    maps: int = field(default=1, compare=False)  # changes no projection
 
     @property
     def scale(self) -> float:
