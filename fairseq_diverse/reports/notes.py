@@ -190,7 +190,7 @@ def ended_early_note(lines: Sequence[Line]) -> list[str]:
 
 def diverged_note(lines: Sequence[Line]) -> list[str]:
     """Which trainings ended far above their best validation NLL, or above that of guessing."""
-    ends = [(line.name, run["seed"], nll["last"], nll["best"])
+    ends = [(line.name, run["seed"], nll["last"], nll.get("best", nll["last"]))
             for line in lines for run in line.runs if (nll := run.get("valid_nll"))]  # fmt: skip
     wrong = [
         f"{name} seed {seed} {last:.2f} ({best:.2f})"
