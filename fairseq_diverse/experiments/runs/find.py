@@ -88,6 +88,9 @@ def find_runs(
 
         cpu = not torch.cuda.is_available()
     read = read_by(every)
+    folders_by_key: dict[str, list[Path]] = {}
+    for path in sorted(root.glob("*-*")):
+        folders_by_key.setdefault(path.name.rpartition("-")[2], []).append(path)
 
     def runs_of(row: Row) -> list[Run]:
         data, first = by_name[row.data], row.first
@@ -103,12 +106,16 @@ def find_runs(
             return row.key("".join([str(data.hash), direction, trees, *digests.values()])) if data.hash else UNPREPARED
 
         possible = [*kept_digests(by_flag, root, called), by_flag]  # of files that are gone since, and those of now
-        equal = [f"*-{key_of(digests, direction)}" for digests in possible]
-        earlier = [f"{of_data}-*-{key_of(digests, '')}" for digests in possible if direction]  # keys had no direction
-        new = root / f"{called}-{key_of(by_flag, direction)}"
-        found = ((names, sorted(root.glob(names))) for names in (*equal, *earlier) if data.hash)
-        names, existing = next((one for one in found if one[1]), (equal[-1] if data.hash else new.name, []))
-        parent = parents.setdefault(names, existing[0] if existing else new)
+        keys = {key_of(digests, direction): "" for digests in possible}
+        keys |= {key_of(digests, ""): f"{of_data}-" for digests in possible if direction}  # once without direction
+        key = key_of(by_flag, direction)
+        new, equal = root / f"{called}-{key}", f"*-{key}" if data.hash else f"{called}-{key}"
+        existing: list[Path] = []
+        for key, start in keys.items() if data.hash else ():
+            if existing := [path for path in folders_by_key.get(key, ()) if path.name.startswith(start)]:
+                equal = f"{start}*-{key}"
+                break
+        parent = parents.setdefault(equal, existing[0] if existing else new)
         for path in (data.path, parent, row.pretrained if isinstance(row.pretrained, str) else ""):
             if NOT_IN_PATHS.search(str(path)):
                 wrong = f"{os.pathsep}, ${{ or control characters; choose another folder"
@@ -117,7 +124,7 @@ def find_runs(
         folders = [next((path for path in existing if (path / f"seed{s}").is_dir()), parent) for s in seeds]
         of_seeds = zip(seeds, folders, firsts, strict=True)
         return [
-            Run(row, s, data, cpu, folder / f"seed{s}", first, read=by_flag, equal=names)
+            Run(row, s, data, cpu, folder / f"seed{s}", first, read=by_flag, equal=equal)
             for s, folder, first in of_seeds
         ]
 
