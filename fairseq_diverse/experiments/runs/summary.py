@@ -1,5 +1,6 @@
 """``summary.json``: what a finished run leaves, and what reports read."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,7 +116,7 @@ def summarize(run: Run, state: State) -> Summary:
 
 def _measured(kind: Kind, summary: Summary) -> Summary:
     """The kind's part of a summary; before it is written, since it is read again."""
-    typed(msgspec.to_builtins(summary), kind.Measured, f"kind {kind.name}: summarize and its type Measured differ")
+    typed(json.loads(json.dumps(summary)), kind.Measured, f"kind {kind.name}: summarize and its type Measured differ")
     return summary
 
 
