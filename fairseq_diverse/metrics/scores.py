@@ -97,7 +97,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str = 
     length, reference_length = results["bleu"].statistics.sum(0)[:2]
     return Scores(
         **{name: result.score for name, result in results.items()},
-        length_ratio=length / max(reference_length, 1),
+        length_ratio=float(length / max(reference_length, 1)),
         signatures={name: result.signature for name, result in results.items()},
         statistics={name: result.statistics for name, result in results.items()},
     )
