@@ -18,6 +18,7 @@ from fairseq_diverse.attention.settings import AttentionShape
 from fairseq_diverse.support.errors import UserError
 from tests.cases import batch, build_model
 from tests.reference import heads as reference
+from tests.unit.test_triton import kept_weights as kept_in_triton
 
 B, H, T, S, D = 2, 3, 4, 5, 2
 PADDED = torch.tensor([[True] * S, [False, False, True, True, True]])[:, None, None]  # (B, 1, 1, S)
@@ -206,8 +207,9 @@ def test_what_does_not_fit_reaches_no_kernel(shape, combine):
     assert nothing.shape == (3, 6, 20 if combine == "sum" else 80) and not nothing.any()
 
 
-def test_dropped_weights_look_random():
-    kept = kept_weights(2**61 + 12345, 4, 8, 60, 60, 0.1).double()
+@pytest.mark.parametrize("keep", [kept_weights, kept_in_triton], ids=["C", "Triton"])
+def test_dropped_weights_look_random(keep):
+    kept = keep(2**61 + 12345, 4, 8, 60, 60, 0.1).double()
     assert abs(kept.mean() - 0.9) < 4 * (0.09 / kept.numel()) ** 0.5
     for dim in range(5):
         shifted = kept.roll(1, dim)
