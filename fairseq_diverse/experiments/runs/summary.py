@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fairseq_diverse.experiments.inputs import parsers_of_trees, trees_read_by
-from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, Loss, State, Summary, kind_of
+from fairseq_diverse.experiments.kinds.kind import KINDS, Loss, State, Summary, kind_of
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import schema1
@@ -89,7 +89,7 @@ def summarize(run: Run, state: State) -> Summary:
 
         peaks["gpu"] = torch.cuda.get_device_properties(0).total_memory - int(train["gb_free"] * 2**30)
     parsers, trees = parsers_of_trees(run.row, run.data), trees_read_by(run.row, run.data)
-    return {
+    summary = {
         "schema": SCHEMA,
         "kind": kind.name,
         "system": run.row.name,
@@ -110,12 +110,9 @@ def summarize(run: Run, state: State) -> Summary:
         **({"trees": trees} if trees else {}),
         **({"read": run.read} if run.read else {}),
         "commands": [*readable_lines(run, state).values()],
-        **_measured(kind, kind.summarize(run, state)),
+        **kind.summarize(run, state),
     }
-
-
-def _measured(kind: Kind, summary: Summary) -> Summary:
-    """The kind's part of a summary; before it is written, since it is read again."""
+    # before it is written, since it is read again
     typed(json.loads(json.dumps(summary)), kind.Measured, f"kind {kind.name}: summarize and its type Measured differ")
     return summary
 
