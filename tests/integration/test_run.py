@@ -290,7 +290,10 @@ def test_translations_are_shown_beside_their_references(folder, finished):
     )
     for more, message in (
         (["--translations", -1], "--translations -1: at least 0"),
-        (["--translations", 2, "--format", "latex"], "--translations: is for runs that translate"),
+        (
+            ["--translations", 2, "--format", "latex"],
+            "--translations: is for rows of translation, not for --results, --format latex or csv",
+        ),
     ):
         refused = call(folder / "runs", *command, *more)
         assert refused.returncode == 2 and message in refused.stderr
