@@ -2,6 +2,7 @@
 
 import math
 import re
+import reprlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +10,8 @@ import yaml
 
 from fairseq_diverse.support.files import read_lines
 
+SHORT = reprlib.Repr()
+SHORT.maxlist = SHORT.maxdict = SHORT.maxstring = 60
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -62,7 +65,7 @@ def read_yaml(path: Path) -> Any:
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML
         raise ValueError(f"{path}: not valid YAML (a value does not fit its tag: {error})") from None
     try:
-        _check(content, "")
+        _check(content, "", {})
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply") from None
     except ValueError as error:
@@ -88,22 +91,24 @@ def check_text(text: str, where: str) -> None:
 
 def shown(value: object) -> str:
     """A value from a file, shortened to one line."""
-    text = str(value)
+    text = SHORT.repr(value) if isinstance(value, dict | list) else str(value)
     line = ascii(text)[1:-1] if CONTROL.search(text) else " ".join(text.split())
     return line if len(line) <= 60 else f"{line[:60]}..."
 
 
-def _check(value: Any, where: str) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check(key, where)
-            _check(item, f"{where}{shown(key)}: ")
-    elif isinstance(value, list):
-        for item in value:
-            _check(item, where)
-    elif isinstance(value, str):
+def _check(value: Any, where: str, open_by_id: dict[int, bool]) -> None:
+    """Check values, and those of each dictionary and list once, however often ``*anchor`` names it."""
+    if isinstance(value, str):
         check_text(value, where)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where}{value}: must be a finite number")
-    elif not isinstance(value, int | float | None):
+    elif isinstance(value, dict | list) and id(value) not in open_by_id:
+        open_by_id[id(value)] = True
+        for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
+            _check(key, where, open_by_id)
+            _check(item, where if key is None else f"{where}{shown(key)}: ", open_by_id)
+        open_by_id[id(value)] = False
+    elif open_by_id.get(id(value)):  # within itself
+        raise RecursionError
+    elif not isinstance(value, dict | list | int | float | None):
         raise ValueError(f"{where}{shown(value)}: text, a number, true, false, null, a list or keys expected")

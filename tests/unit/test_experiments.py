@@ -397,8 +397,12 @@ def test_a_wrong_table_is_refused_by_name(table, replacement, problem):
         ("3", "holds no `key: value` pairs"),
         ("a: " + "[" * 5000, "nested too deeply"),
         ("a: &a [*a]", "nested too deeply"),
+        (
+            "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{f'*a{n}, ' * 10}]\n" for n in range(12)),
+            "unknown key a0, a1",
+        ),
     ],
-    ids=["text", "number", "deep", "endless"],
+    ids=["text", "number", "deep", "endless", "a million million"],
 )
 def test_a_file_that_is_not_a_table_is_refused(tmp_path, text, problem):
     (tmp_path / "table.yaml").write_text(text)
