@@ -26,6 +26,7 @@ from fairseq_diverse.attention import (
     register_mechanism,
 )
 from fairseq_diverse.attention.functional.masking import masked_softmax
+from fairseq_diverse.attention.mechanisms.value_residual import ValueResidual
 from fairseq_diverse.attention.registry import add_flags, read_settings
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.cli import main
@@ -34,7 +35,6 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing import properties
 from fairseq_diverse.testing.models import at
 from tests.cases import batch, build_model, dictionary
-from tests.model.conftest import CarriesValues
 from tests.reference.agreement import position_agreement
 
 
@@ -49,6 +49,10 @@ def registered_again():
 @dataclass(frozen=True)
 class On(MechanismSettings):
     on: str = placement("", "placement; empty = off")
+
+
+class CarriesValues(ValueResidual):
+    """Registered again under another name."""
 
 
 @dataclass(frozen=True)
@@ -542,7 +546,7 @@ def test_a_layer_gets_what_the_same_component_of_the_layer_before_carries(own_on
     inside = model(**batch(), attention_request=AttentionRequest(inside="decoder:3,cross:3"))[1]["inside"]
     for component, part in (("decoder", "self_attn"), ("cross", "encoder_attn")):
         first, own = (values[f"decoder.layers.{layer}.{part}.v_proj"] for layer in (0, 2))
-        v = (own + 0.5 * first).unflatten(-1, (4, 6)).permute(1, 2, 0, 3)
+        v = (0.5 * own + 0.5 * first).unflatten(-1, (4, 6)).permute(1, 2, 0, 3)
         heads, weights = inside[component, 3]
         torch.testing.assert_close(heads, weights @ v)
 
