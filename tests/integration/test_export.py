@@ -64,6 +64,7 @@ def test_an_exported_file_is_exported_again_as_it_is(checkpoint, tmp_path):
     assert len(set(updates)) == 1 and updates[0] > 0
 
 
+@pytest.mark.slow
 def test_ctranslate2_translates_the_same(data, checkpoint, tmp_path):
     import ctranslate2
 

@@ -184,6 +184,7 @@ def test_two_updates_then_resumed_equal_one_training(images, pictures, tmp_path)
         run(images, pictures, tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_it_learns_in_mixed_precision(images, pictures, tmp_path):
     epochs = run(images, pictures, tmp_path, "--amp", "--epochs", "12", "--batch", "12", "--lr", "2")["epochs"]
     assert epochs[-1]["training_loss"] < 0.2 < 0.6 < epochs[0]["training_loss"] and epochs[-1]["top1"] == 100

@@ -386,7 +386,9 @@ def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, 
     (run / "state.json").write_text(json.dumps(state))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["kill -9", "Ctrl-C"]
+)
 def test_killed_in_training_and_started_again_it_ends_like_the_uninterrupted(folder, finished, how):
     runs = folder / f"runs-{how.name}"
     same = "--set=generate.lenpen=1"  # nothing here depends on it

@@ -311,6 +311,7 @@ def test_a_table_says_first_what_must_be_brought_by_hand(tmp_path, asked, first,
     assert set(names) <= {line.split()[0] for line in said[1:]} and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
     write_task(tmp_path / "glue", "CoLA")
     (tmp_path / "gpt2").mkdir()
@@ -356,6 +357,7 @@ def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
     assert f"{own}" in refused and "--overwrite" in refused
 
 
+@pytest.mark.slow
 def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
     out = tmp_path / "out"
     table = call("multi30k.sh", raw, out, "baseline", SEEDS="1,2", SIZE=size)

@@ -134,6 +134,7 @@ def test_an_empty_file_is_named_and_never_written(tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_every_relation_of_the_original_files_is_ours():
     data = shared_data("propositional_logic")
     counts = Counter()

@@ -664,6 +664,7 @@ def test_interacting_heads_of_size_base_take_seven_launches_and_0_07_gb(combine,
     assert launches <= 7 and traffic < most  # with that of the seed, and those that let every query see some key
 
 
+@pytest.mark.slow
 def test_registers_fit_and_the_table_is_this_one():
     """Compiled for A100 and H100; ``python -m benchmarks.registers > results/gpu-registers.md`` writes the table."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
