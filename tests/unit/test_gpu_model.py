@@ -41,7 +41,7 @@ LIMITS = {
     "rotary": (80, 445, 22, 468, 26),
     "alibi": (44, 279, 24, 728, 55),
     "qk-norm": (97, 973, 64, 996, 68),
-    "synthesizer dense": (72, 5470, 834, 4140, 443),
+    "synthesizer dense": (73, 397, 36, 1870, 179),
     "residual logits": (48, 329, 25, 1510, 137),
     "value residual": (50, 352, 26, 375, 30),
     "query width 20": (57, 393, 28, 1640, 173),

@@ -86,10 +86,11 @@ class Synthesizer(Mechanism):
             raise UserError(f"--synthesizer-positions {self.positions}: a sentence has {keys} tokens; set it higher")
         positions = None if context.key_padding is None else (context.valid_keys.cumsum(-1) - 1).clamp(min=0)
         if self.table is not None:
-            synthesized = random_logits(self.table, positions, queries, keys)
+            synthesized = random_logits(self.table[:, :keys, :keys], positions, queries, keys)
         else:
             assert self.outer is not None
-            made = dense_logits(context.query, self.inner.weight, self.inner.bias, self.outer, self.outer_bias)
+            outer = self.outer[:, :keys], self.outer_bias[:, :keys]  # no key has a later position
+            made = dense_logits(context.query, self.inner.weight, self.inner.bias, *outer)
             synthesized = at_positions(made, positions, keys)
         if self.shares is None:
             return logits + synthesized  # there are no queries and keys: biases of other mechanisms, or 0
