@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
-from fairseq_diverse.preparation import glue
+from fairseq_diverse.preparation import eraser, glue
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ OWN = ("source", "target", "train", "valid", "test", "bpe_size")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join((*config_names("data"), *PLAIN_DATA, *glue.NAMES))
+    erasers = (f"{eraser.PREFIX}{name}" for name in eraser.EXAMPLES)
+    names = ", ".join((*config_names("data"), *PLAIN_DATA, *glue.NAMES, *erasers))
     add = parser.add_argument
     add("configs", nargs="*", metavar="NAME", help=f"{names}, or a YAML file")
     given = parser.add_mutually_exclusive_group()
@@ -105,6 +106,8 @@ def main(args: argparse.Namespace) -> None:
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
             made = _prepare_glue(*task, out, args, gpt2)
+        elif names := eraser.split_name(name):
+            made = _prepare_eraser(*names, out, args, gpt2)
         elif config is None:
             made = _copy(name, out, args)
         elif args.raw:
@@ -125,9 +128,13 @@ def _config(name: str, args: argparse.Namespace, gpt2: "Encoding | None") -> "Da
     from fairseq_diverse.preparation import DataConfig
     from fairseq_diverse.preparation.raw import OTHERS, WANTED
 
-    if task := glue.split_name(name):
+    if task := glue.split_name(name) or eraser.split_name(name):
         if args.archives or args.monolingual is not None:
-            raise ValueError(f"{name}: give the folder of GLUE's files as --raw, without --archives and --monolingual")
+            origin = glue.ORIGIN if name.startswith(glue.PREFIX) else eraser.ORIGIN
+            raise ValueError(
+                f"{name}: download its files by hand ({origin}) and give their folder as --raw, without --archives and "
+                "--monolingual"
+            )
         if task[1] and gpt2:
             raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out --gpt2-bpe")
         return None
@@ -230,13 +237,23 @@ def _prepare_glue(
     task: glue.GlueTask, named: str, out: Path, args: argparse.Namespace, gpt2: "Encoding | None"
 ) -> bool:
     """With the subwords of the data set or folder ``named``, else those of GPT-2 if given."""
-    from fairseq_diverse.preparation.encoding import of_data
     from fairseq_diverse.preparation.prepare_glue import prepare_glue
 
-    by_name = runs_dir() / "data" / named
-    encoding = of_data(by_name if by_name.is_dir() else Path(named)) if named else gpt2
     flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-    return prepare_glue(task, args.raw, out, encoding, **flags)
+    return prepare_glue(task, args.raw, out, _encoding_of(named) if named else gpt2, **flags)
+
+
+def _prepare_eraser(name: str, named: str, out: Path, args: argparse.Namespace, gpt2: "Encoding | None") -> bool:
+    """As of GLUE."""
+    encoding = _encoding_of(named) if named else gpt2
+    return eraser.prepare_eraser(name, args.raw, out, encoding, workers=args.workers, overwrite=args.overwrite)
+
+
+def _encoding_of(named: str) -> "Encoding":
+    from fairseq_diverse.preparation.encoding import of_data
+
+    by_name = runs_dir() / "data" / named
+    return of_data(by_name if by_name.is_dir() else Path(named))
 
 
 def _refuse_missing(configs: "Sequence[DataConfig]", args: argparse.Namespace) -> None:

@@ -43,6 +43,7 @@ def prepare(
     hold_out: int = 0,
     resumes: bool = False,
     encoding: Encoding | None = None,
+    beside: Sequence[str] = (),
     say: Say = print,
 ) -> bool:
     """Clean, filter, tokenize, segment and binarize ``raw`` into ``out``.
@@ -61,6 +62,7 @@ def prepare(
             0 = off.
         resumes: keep an interrupted preparation next to ``out``, and resume it; by default nothing is kept.
         encoding: subwords and dictionary to use, which must agree with ``config``; by default they are learned.
+        beside: names of further files of ``raw`` that go to ``text/`` as they are.
         say: called with each line of the summary: one per split and one at the end.
 
     Returns:
@@ -76,7 +78,8 @@ def prepare(
         if not (hold_out and split == "valid")
     }
     labels = [f"{split}.label" for split in sides if config.glue and not split.startswith("test")]
-    read = [*chain(*sides.values()), *labels]
+    copied = [*labels, *beside]
+    read = [*chain(*sides.values()), *copied]
     wanted = _wanted(config, raw, read, encoding, hold_out)
     if _existing(out, wanted, strict, overwrite):
         return False
@@ -97,7 +100,7 @@ def prepare(
         for split, pair in paths.items():
             arguments = (config, tokens, split, pair, totals[split], text, strict, workers, hold_out)
             counts |= steps(f"tokenize {split}", tokenize, *arguments)
-        for path in [raw / name for name in labels] + (encoding.files if encoding else []):
+        for path in [raw / name for name in copied] + (encoding.files if encoding else []):
             shutil.copyfile(path, text / path.name)
         made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
         made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}

@@ -1,0 +1,212 @@
+"""Data sets in the layout of ERASER (DeYoung et al., 2020): texts with a class, and the words that show it."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SIDE_DEFAULTS, DataConfig
+from fairseq_diverse.preparation.encoding import Encoding
+from fairseq_diverse.preparation.prepare import Say, prepare
+from fairseq_diverse.support.files import iterate_lines, remove, temporary_path, write_lines
+from fairseq_diverse.support.typed import typed
+
+ORIGIN = "https://www.eraserbenchmark.com"
+PREFIX = "eraser-"  # of the name of a prepared data set
+NAME = re.compile(r"eraser-(\w[\w.-]*)(?:@(.+))?")
+FILES = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
+# training examples of the benchmark's data sets that Wang et al. (2021), Table 8, have
+EXAMPLES = {"movies": 1600, "fever": 97957, "multirc": 24029, "cose": 8733, "esnli": 911928}
+BPE_SIZE = 8000  # of subwords that are learned on the data's own text
+
+
+class Evidence(msgspec.Struct):
+    """Words ``start_token`` to ``end_token`` - 1 of a document."""
+
+    docid: str
+    start_token: int
+    end_token: int
+
+
+class _Line(msgspec.Struct):
+    annotation_id: str
+    classification: str
+    query: str | None = None
+    docids: list[str] | None = None
+    evidences: list[list[Evidence]] = []
+
+
+class _Document(msgspec.Struct):
+    docid: str
+    document: str
+
+
+class Annotation(NamedTuple):
+    """An example: the words of its documents, one after the other, with 1 for those that are evidence, else 0.
+
+    ``places`` has for each document its name and its number of words.
+    """
+
+    name: str
+    label: str
+    query: list[str]
+    words: list[str]
+    evidence: list[int]
+    places: list[tuple[str, int]]
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """``movies`` and ``bert`` of ``eraser-movies@bert``, where the second is the data set whose dictionary it has, ""
+    for none; None for other names."""
+    return (found[1], found[2] or "") if (found := NAME.fullmatch(name)) else None
+
+
+def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
+    """The examples of train, valid and test.
+
+    All groups of evidence count. Where a line names no documents, they are those of its evidence, or the one called as
+    the line itself.
+
+    Raises:
+        ValueError: a file is missing or empty; a line is not JSON, lacks a key or has another type there; a document
+            is missing, or evidence is outside it; a class does not occur in training. Names file, line and key.
+    """
+    if missing := [name for name in FILES.values() if not (folder / name).is_file()]:
+        raise ValueError(f"{folder}: lacks {', '.join(missing)}; download a data set of ERASER by hand from {ORIGIN}")
+    documents = _Documents(folder)
+    found = {split: list(_read_split(folder / name, documents)) for split, name in FILES.items()}
+    known = {annotation.label for annotation in found["train"]}
+    if len(known) < 2:
+        raise ValueError(f"{folder / FILES['train']}: classification: one class only, {', '.join(known)}")
+    for split, annotations in found.items():
+        for number, annotation in enumerate(annotations, start=1):
+            if annotation.label not in known:
+                raise ValueError(
+                    f"{folder / FILES[split]}, line {number}: classification: {annotation.label!r} is not a class of "
+                    f"{FILES['train']}: {', '.join(sorted(known))}"
+                )
+    return found
+
+
+def _objects(path: Path) -> Iterator[tuple[str, Any]]:
+    """Where it is, and the object of each line."""
+    empty = True
+    for number, line in enumerate(iterate_lines(path), start=1):
+        where, empty = f"{path}, line {number}", False
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: not JSON ({error})") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"{where}: a JSON object expected")
+        yield where, content
+    if empty:
+        raise ValueError(f"{path}: empty")
+
+
+class _Documents:
+    """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.words = folder / "docs", dict[str, list[str]]()
+        path = folder / "docs.jsonl"
+        if not path.is_file():
+            if not self.folder.is_dir():
+                raise ValueError(f"{folder}: has neither docs.jsonl nor docs/, the documents ({ORIGIN})")
+            return
+        for where, content in _objects(path):
+            document = typed(content, _Document, where)
+            if document.docid in self.words:
+                raise ValueError(f"{where}: docid: {document.docid!r} twice")
+            self.words[document.docid] = document.document.split()
+
+    def of(self, name: str, where: str) -> list[str]:
+        path = self.folder / name
+        if name not in self.words:
+            if Path(name).is_absolute() or ".." in Path(name).parts or not path.is_file():
+                raise ValueError(f"{where}: docid: {name!r} is not a document of {self.folder}(.jsonl)")
+            self.words[name] = [word for line in iterate_lines(path) for word in line.split()]
+        if not self.words[name]:
+            raise ValueError(f"{where}: docid: {name!r} has no words")
+        return self.words[name]
+
+
+def _read_split(path: Path, documents: _Documents) -> Iterator[Annotation]:
+    seen: set[str] = set()
+    for where, content in _objects(path):
+        line = typed(content, _Line, where)
+        if line.annotation_id in seen:
+            raise ValueError(f"{where}: annotation_id: {line.annotation_id!r} twice")
+        seen.add(line.annotation_id)
+        evidence = [one for group in line.evidences for one in group]
+        names = list(dict.fromkeys(line.docids or [one.docid for one in evidence] or [line.annotation_id]))
+        texts = {name: documents.of(name, where) for name in names}
+        marks = {name: [0] * len(words) for name, words in texts.items()}
+        for one in evidence:
+            if one.docid not in texts:
+                raise ValueError(f"{where}: evidences: docid: {one.docid!r} is not in docids, {', '.join(names)}")
+            if not 0 <= one.start_token < one.end_token <= len(texts[one.docid]):
+                raise ValueError(
+                    f"{where}: evidences: start_token {one.start_token}, end_token {one.end_token}: outside document "
+                    f"{one.docid!r}, which has {len(texts[one.docid])} words"
+                )
+            marks[one.docid][one.start_token : one.end_token] = [1] * (one.end_token - one.start_token)
+        words, marked = [*chain(*texts.values())], [*chain(*marks.values())]
+        places = [(name, len(texts[name])) for name in names]
+        yield Annotation(line.annotation_id, line.classification, (line.query or "").split(), words, marked, places)
+
+
+def prepare_eraser(
+    name: str,
+    raw: Path,
+    out: Path,
+    encoding: Encoding | None = None,
+    *,
+    workers: int = 1,
+    overwrite: bool = False,
+    say: Say = print,
+) -> bool:
+    """Write a data set with its dictionary and subwords into ``out``: ``text/`` has its files, all documents in
+    ``docs.jsonl``; arguments and result as of `prepare`.
+
+    Args:
+        raw: folder of the files, or of a folder ``name`` that has them.
+        encoding: subwords and dictionary; by default they are learned on the documents and queries of training.
+
+    Raises:
+        ValueError: as `read_eraser` and `prepare`.
+    """
+    folder = raw / name if (raw / name).is_dir() else raw
+    examples = read_eraser(folder)
+    sides, bpe = {"source": {**SIDE_DEFAULTS, "language": "en"}}, {**BPE_DEFAULTS, "size": BPE_SIZE}
+    config = DataConfig(name, sides, {"train": "train", "valid": "valid"}, FILTER_DEFAULTS, bpe, True)
+    config = encoding.applied(config) if encoding else config
+    work = temporary_path(out.with_name(f"{out.name}.raw"))
+    try:
+        work.mkdir(parents=True)
+        written: dict[str, list[str]] = {}
+        for split, annotations in examples.items():
+            (work / FILES[split]).write_bytes((folder / FILES[split]).read_bytes())
+            texts: dict[str, None] = {}
+            for annotation in annotations:
+                texts |= dict.fromkeys([" ".join(annotation.words), *filter(None, [" ".join(annotation.query)])])
+                start = 0
+                for docid, length in annotation.places:
+                    written[docid] = annotation.words[start : start + length]
+                    start += length
+            write_lines(work / f"{split}.en", texts)
+        objects = ({"docid": docid, "document": " ".join(words)} for docid, words in written.items())
+        write_lines(work / "docs.jsonl", (json.dumps(one, ensure_ascii=False) for one in objects))
+        beside = (*FILES.values(), "docs.jsonl")
+        flags: dict[str, Any] = {"workers": workers, "overwrite": overwrite, "encoding": encoding, "beside": beside}
+        if not prepare(config, work, out, say=lambda line: None, **flags):
+            return False
+        counts = ", ".join(f"{split} {len(annotations):,}" for split, annotations in examples.items())
+        say(f"prepared {out}: {counts} examples, {len(written):,} documents")
+        return True
+    finally:
+        remove(work)
