@@ -31,7 +31,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "phrase, enlivened": {"syntax": "phrase", "syntax_on": "{on}", "enliven": "enliven", "enliven_on": "{on}"},
     "pruning": {"enliven": "prune", "enliven_on": "{on}"},
     "relative": {"relative_on": "{on}"},
-    "localness": {"localness_on": "{on}"},
+    "localness": {"localness_on": "{on}", "localness_form": "shared"},  # with which the devices were measured
+    "localness of heads": {"localness_on": "{on}"},
     "rotary": {"rotary_on": "{on}"},
     "alibi": {"alibi_on": "{on}"},
     "qk-norm": {"qk_norm_on": "{on}"},
@@ -92,6 +93,7 @@ ROWS = [
     Row("pruning", "encoder:1", paper=1.23 / 1.21),
     Row("relative", "encoder", paper=1.17 / 1.21),
     Row("localness", "encoder:1-3", paper=1.18 / 1.21),
+    Row("localness of heads", "encoder:1-3"),
     Row("rotary", "encoder,decoder"),
     Row("alibi", "encoder,decoder"),
     Row("qk-norm", EVERYWHERE),

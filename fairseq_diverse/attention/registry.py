@@ -151,7 +151,8 @@ def add_flags(parser: Any) -> None:
     for name, cls in MECHANISMS.items():
         for f in dataclasses.fields(cls.Settings):
             options = {"type": _kind(f), "default": argparse.SUPPRESS, **f.metadata}
-            options.pop("flag", None)
+            for name_of_ours in ("flag", "older"):
+                options.pop(name_of_ours, None)
             options["help"] = f"{f.metadata['help']} (default: {f.default!r})".replace("%", "%%")
             try:
                 parser.add_argument(flag_name(name, f.name), **options)
@@ -163,7 +164,7 @@ def add_flags(parser: Any) -> None:
 
 
 def read_settings(args: Any, mechanism: str) -> Any:
-    """A mechanism's settings in parsed arguments; absent flags, as in older checkpoints, get their default."""
+    """A mechanism's settings in parsed arguments; absent flags get their default."""
     kind: Any = MECHANISMS[mechanism].Settings
     values = {}
     for f in dataclasses.fields(kind):
@@ -173,6 +174,14 @@ def read_settings(args: Any, mechanism: str) -> Any:
         if value not in choices:  # from --model-overrides or Python; argparse checks the command line
             raise UserError(f"{flag_name(mechanism, f.name)} {value!r}: allowed are {', '.join(map(str, choices))}")
     return kind(**values)
+
+
+def fill_older(settings: dict[str, Any]) -> None:
+    """Set what a checkpoint's flags, by attribute, lack, where the default is not what its mechanism did then."""
+    for mechanism, cls in MECHANISMS.items():
+        for f in dataclasses.fields(cls.Settings):
+            if "older" in f.metadata and attribute_name(mechanism, "on") in settings:
+                settings.setdefault(attribute_name(mechanism, f.name), f.metadata["older"])
 
 
 def _kind(field: dataclasses.Field[Any]) -> type:

@@ -58,7 +58,10 @@ class AttentionShape:
 
 
 def option(default: Any, help: str, **argparse_options: Any) -> Any:
-    """A field of ``Settings`` that is also a flag; ``flag="--name"`` gives the flag another name."""
+    """A field of ``Settings`` that is also a flag.
+
+    ``flag="--name"`` gives the flag another name; ``older=value`` is the value in checkpoints that lack the setting.
+    """
     return field(default=default, metadata={"help": help, **argparse_options})
 
 

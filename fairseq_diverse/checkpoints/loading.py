@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_diverse.attention.registry import fill_older
 from fairseq_diverse.checkpoints.settings import printable, unsafe_setting
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
@@ -67,6 +68,9 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
         raise
     except Exception as error:
         raise UserError(f"{path}: {damage(path, error)}") from error
+    for flags in (state.get("args"), (state.get("cfg") or {}).get("model")):
+        if isinstance(flags, Namespace):
+            fill_older(vars(flags))
     return state
 
 

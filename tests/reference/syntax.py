@@ -62,17 +62,38 @@ def relative_values(weights, table):
     return out
 
 
-def localness_bias(q, weight, centre, window, valid):
-    """Rows and columns of the real tokens only."""
+def localness_bias(q, hidden, centre, window, valid):
+    """(heads, real tokens, real tokens); q (heads, tokens, D), each layer its weight and bias."""
+    length = sum(valid)
+    result = [[] for _ in q]
+    for t in (t for t, real in enumerate(valid) if real):
+        z = [math.tanh(x) for x in _layer(hidden, [x for head in q for x in head[t]])]
+        for h, (p, d) in enumerate(zip(_layer(centre, z), _layer(window, z), strict=True)):
+            mean, size = (length - 1) * _sigmoid(p), length * _sigmoid(d) + 0.1
+            result[h].append([-((j - mean) ** 2) / (2 * (size / 2) ** 2) for j in range(length)])
+    return result
+
+
+def shared_localness_bias(q, weight, centre, window, valid):
+    """Rows and columns of the real tokens only, of one head."""
     length = sum(valid)
     rows = []
     for vector in (v for v, real in zip(q, valid, strict=True) if real):
         hidden = [math.tanh(sum(w * x for w, x in zip(line, vector, strict=True))) for line in weight]
         mean, size = (
-            length / (1 + math.exp(-sum(u * h for u, h in zip(out, hidden, strict=True)))) for out in (centre, window)
+            length * _sigmoid(sum(u * h for u, h in zip(out, hidden, strict=True))) for out in (centre, window)
         )
         rows.append([-((j - mean) ** 2) / (2 * (max(size, 1e-3) / 2) ** 2) for j in range(length)])
     return rows
+
+
+def _layer(linear, x):
+    weight, bias = linear
+    return [sum(w * y for w, y in zip(line, x, strict=True)) + b for line, b in zip(weight, bias, strict=True)]
+
+
+def _sigmoid(x):
+    return 1 / (1 + math.exp(-x))
 
 
 def _mean(values):

@@ -78,6 +78,21 @@ def test_fairseq_checkpoint_loads(tmp_path):
         assert torch.equal(state["model"]["weight"], torch.arange(4.0))
 
 
+@pytest.mark.parametrize("part", ["args", "cfg"])
+def test_an_older_checkpoint_keeps_what_was_the_default(part, tmp_path):
+    """Localness had parameters shared over the heads, and no setting for it."""
+    for settings, form in (
+        ({"localness_on": "encoder:1"}, "shared"),
+        ({"localness_on": "encoder:1", "localness_form": "heads"}, "heads"),
+        ({}, None),
+    ):
+        flags = Namespace(**settings)
+        path = tmp_path / "checkpoint.pt"
+        torch.save({"model": {}, part: flags if part == "args" else {"model": flags}}, path)
+        loaded = load_checkpoint(path)[part]
+        assert getattr(loaded if part == "args" else loaded["model"], "localness_form", None) == form
+
+
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
 def test_numpy_numbers_survive_two_rounds(tmp_path, number):
     """As after --eval-bleu, resuming and saving again: the second file has NumPy's classes, too."""

@@ -1,11 +1,18 @@
 """Relations, biases and gates equal their loop versions; half types and padding stay finite."""
 
+import itertools
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_diverse.attention.functional.enlivening import head_confidence, redundant_heads, syntactic_attention
-from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
+from fairseq_diverse.attention.functional.position import (
+    localness_bias,
+    relative_logits,
+    relative_values,
+    shared_localness_bias,
+)
 from fairseq_diverse.attention.functional.syntax import (
     dependency_relation,
     phrase_bias,
@@ -89,9 +96,15 @@ def test_autocast_leaves_the_biases_exact():
     torch.manual_seed(0)
     vectors = [torch.randn(*shape) for shape in ((2 * K + 1, D), (D, D), (D,), (D,))]
     q, distance = torch.randn(B, H, T, D), torch.arange(-K, K + 1).expand(1, 1, -1)
-    expected = phrase_bias(*vectors, distance), localness_bias(q, *vectors[1:], VALID)
+    layers = localness_layers()
+
+    def biases():
+        shared = shared_localness_bias(q, *vectors[1:], VALID)
+        return phrase_bias(*vectors, distance), shared, localness_bias(q, *layers, VALID)
+
+    expected = biases()
     with torch.autocast("cpu", torch.bfloat16):
-        got = phrase_bias(*vectors, distance), localness_bias(q, *vectors[1:], VALID)
+        got = biases()
     for mine, exact in zip(got, expected, strict=True):
         assert torch.equal(mine, exact)
 
@@ -168,17 +181,35 @@ def test_relative_positions_add_nothing_by_index():
     assert {"mm", "sum"} <= ran.names and not {"scatter_add", "scatter_add_", "index_put", "index_put_"} & ran.names
 
 
+def localness_layers(dtype=torch.float32):
+    """Weight and bias of the hidden layer, the centres and the windows."""
+    return [(torch.randn(n, H * D, dtype=dtype) / D, torch.randn(n, dtype=dtype)) for n in (H * D, H, H)]
+
+
 def test_localness_equals_the_loop_for_any_padding():
+    torch.manual_seed(0)
+    q, layers = torch.randn(B, H, T, D, dtype=torch.float64), localness_layers(torch.float64)
+    for valid in (VALID, VALID.flip(1)):
+        bias = localness_bias(q, *layers, valid)
+        assert bias.isfinite().all() and (bias <= 0).all()
+        for b in range(2):
+            lists = [tuple(x.tolist() for x in layer) for layer in layers]
+            expected = reference.localness_bias(q[b].tolist(), *lists, valid[b].tolist())
+            got = bias[b][:, valid[b]][:, :, valid[b]]
+            torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_shared_localness_equals_the_loop_for_any_padding():
     torch.manual_seed(0)
     q, weight = torch.randn(B, H, T, D, dtype=torch.float64), torch.randn(D, D, dtype=torch.float64)
     centre, window = (torch.randn(D, dtype=torch.float64) for _ in range(2))
     for valid in (VALID, VALID.flip(1)):
-        bias = localness_bias(q, weight, centre, window, valid)
+        bias = shared_localness_bias(q, weight, centre, window, valid)
         assert bias.isfinite().all() and (bias <= 0).all()
         for b in range(2):
             for h in range(H):
                 arguments = [x.tolist() for x in (q[b, h], weight, centre, window, valid[b])]
-                expected = torch.tensor(reference.localness_bias(*arguments), dtype=torch.float64)
+                expected = torch.tensor(reference.shared_localness_bias(*arguments), dtype=torch.float64)
                 torch.testing.assert_close(bias[b, h][valid[b]][:, valid[b]], expected)
 
 
@@ -188,11 +219,13 @@ def test_half_types_stay_finite(dtype):
     q = (100 * torch.randn(B, H, T, D)).to(dtype).requires_grad_()
     weight, centre, window = (torch.randn(*s).to(dtype).requires_grad_() for s in ((D, D), (D,), (D,)))
     table = torch.randn(2 * K + 1, D).to(dtype).requires_grad_()
-    bias = localness_bias(q, weight, centre, window, VALID)
-    total = bias.softmax(-1).square().sum() + relative_logits(q, table, T).float().softmax(-1).square().sum()
+    bias = shared_localness_bias(q, weight, centre, window, VALID)
+    layers = [tuple(x.to(dtype).requires_grad_() for x in layer) for layer in localness_layers()]
+    total = bias.softmax(-1).square().sum() + localness_bias(q, *layers, VALID).softmax(-1).square().sum()
+    total = total + relative_logits(q, table, T).float().softmax(-1).square().sum()
     total = total + relative_values(bias.softmax(-1).to(dtype), table).float().square().mean()
     assert total.isfinite() and bias.isfinite().all()
-    for gradient in torch.autograd.grad(total, (q, weight, centre, window, table)):
+    for gradient in torch.autograd.grad(total, (q, weight, centre, window, table, *itertools.chain(*layers))):
         assert gradient.isfinite().all()
 
 
@@ -208,8 +241,11 @@ def test_initial_values():
     torch.manual_seed(0)
     shape = AttentionShape.of("encoder", 1, 512, H * 2)
     relative = RelativePositions(RelativePositions.Settings("encoder"), shape)
-    local, phrase = Localness(Localness.Settings("encoder"), shape), PhraseAttention(Syntax.Settings("phrase"), shape)
-    for x in (*relative.parameters(), *local.parameters(), phrase.hidden.weight, phrase.out):
+    local = [Localness(Localness.Settings("encoder", form), shape) for form in ("heads", "shared")]
+    phrase = PhraseAttention(Syntax.Settings("phrase"), shape)
+    weights = [x for module in local for x in module.parameters() if x.dim() > 1]
+    assert not any(x.any() for x in local[0].parameters() if x.dim() == 1)  # biases
+    for x in (*relative.parameters(), *weights, phrase.hidden.weight, phrase.out):
         bound = (6 / sum(x.shape)) ** 0.5
         assert 0.9 * bound < x.abs().max() <= bound
     assert phrase.embedding.std().item() == pytest.approx(shape.key_width**-0.5, rel=0.1)

@@ -9,7 +9,12 @@ from fairseq_diverse.attention.functional.interacting import interacting_attenti
 from fairseq_diverse.attention.functional.key_norm import normalize_queries_and_keys
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.mixing import mix_heads
-from fairseq_diverse.attention.functional.position import localness_bias, relative_logits, relative_values
+from fairseq_diverse.attention.functional.position import (
+    localness_bias,
+    relative_logits,
+    relative_values,
+    shared_localness_bias,
+)
 from fairseq_diverse.attention.functional.rotary import alibi_bias, alibi_slopes, rotate
 from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
 from fairseq_diverse.attention.functional.syntax import (
@@ -48,6 +53,7 @@ __all__ = [
     "relative_logits",
     "relative_values",
     "rotate",
+    "shared_localness_bias",
     "simple_routing",
     "subspace_agreement",
     "syntactic_attention",

@@ -3,11 +3,13 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.precision import at_least_float32
 
-MIN_WINDOW = 1e-3  # of localness, in positions
+MIN_WINDOW, MIN_SHARED_WINDOW = 0.1, 1e-3  # of localness, in positions
+Linear = tuple[Tensor, Tensor]  # weight and bias
 
 
 def relative_logits(q: Tensor, table: Tensor, keys: int) -> Tensor:
@@ -46,19 +48,42 @@ def relative_values(weights: Tensor, table: Tensor) -> Tensor:
     return _ToDistances.apply(weights, len(table)) @ table.type_as(weights)
 
 
-def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, valid: Tensor) -> Tensor:
-    """A Gaussian bias around a position predicted from each query.
+def localness_bias(q: Tensor, hidden: Linear, centre: Linear, window: Linear, valid: Tensor) -> Tensor:
+    """A Gaussian bias of each head around a position predicted from the queries of all heads.
 
-        P_i = S sigmoid(U_p . tanh(W_p q_i)),  D_i = S sigmoid(U_d . tanh(W_p q_i))
-        bias[i, j] = -(j - P_i)^2 / (2 (D_i / 2)^2)
+        z_i = tanh(W_p q_i + b_p),  P_i = (S - 1) sigmoid(U_p z_i + u_p),  D_i = S sigmoid(U_d z_i + u_d) + 0.1
+        bias[h, i, j] = -(j - P_i[h])^2 / (2 (D_i[h] / 2)^2)
 
-    Source: Yang et al. (2018), section 3. S is the number of real tokens of the sentence, j counts from 0 at the first
-    of them, D_i is at least 1e-3. At padded keys the bias is finite but has no meaning.
+    Source: Yang et al. (2018), section 3, as in the first author's code. S is the number of real tokens of the
+    sentence, j counts from 0 at the first of them. At padded keys the bias is finite but has no meaning.
 
     Args:
-        q: (B, H, T, D) queries.
+        q: (B, H, T, D) queries; q_i are those of all heads, H D numbers.
+        hidden: weight (H D, H D) and bias (H D,), W_p and b_p.
+        centre, window: weight (H, H D) and bias (H,): U_p and u_p, U_d and u_d.
+        valid: (B, T) bool, True at real tokens.
+
+    Returns:
+        (B, H, T, T) at most 0, float32, or float64 for float64 queries.
+    """
+    queries = at_least_float32(q).transpose(1, 2).flatten(2)  # (B, T, H D)
+    length = valid.sum(-1)[:, None, None].type_as(queries)
+    with torch.autocast(q.device.type, enabled=False):
+        z = torch.tanh(_linear(queries, hidden))
+        mean = (length - 1) * torch.sigmoid(_linear(z, centre))  # (B, T, H)
+        width = length * torch.sigmoid(_linear(z, window)) + MIN_WINDOW
+    return _gaussian(mean.transpose(1, 2), width.transpose(1, 2), valid)
+
+
+def shared_localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, valid: Tensor) -> Tensor:
+    """The bias of ``localness_bias`` with parameters that the heads share, as section 3 can also be read.
+
+        P_i = S sigmoid(U_p . tanh(W_p q_i)),  D_i = max(S sigmoid(U_d . tanh(W_p q_i)), 1e-3)
+
+    Args:
+        q: (B, H, T, D) queries; q_i is that of one head.
         weight: (D, D), W_p.
-        centre, window: (D,), U_p and U_d; shared over heads, like W_p.
+        centre, window: (D,), U_p and U_d.
         valid: (B, T) bool, True at real tokens.
 
     Returns:
@@ -70,9 +95,18 @@ def localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Tensor, va
     with torch.autocast(q.device.type, enabled=False):
         hidden = torch.tanh(q @ weight.t())  # (B, H, T, D)
         mean = length * torch.sigmoid(hidden @ centre)  # (B, H, T)
-        deviation = (length * torch.sigmoid(hidden @ window)).clamp(min=MIN_WINDOW) / 2
-    position = (valid.cumsum(-1) - 1)[:, None, None].type_as(q)  # (B, 1, 1, T)
-    return -((position - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)).square() / 2
+        width = (length * torch.sigmoid(hidden @ window)).clamp(min=MIN_SHARED_WINDOW)
+    return _gaussian(mean, width, valid)
+
+
+def _linear(x: Tensor, linear: Linear) -> Tensor:
+    return F.linear(x, *(parameter.type_as(x) for parameter in linear))
+
+
+def _gaussian(mean: Tensor, width: Tensor, valid: Tensor) -> Tensor:
+    """Centre and window (B, H, T) -> (B, H, T, T)."""
+    position = (valid.cumsum(-1) - 1)[:, None, None].type_as(mean)  # (B, 1, 1, T)
+    return -((position - mean.unsqueeze(-1)) / (width.unsqueeze(-1) / 2)).square() / 2
 
 
 # In rows of the distances -S-k ... S+k, the keys of a query begin one column earlier than those of the query before: a
