@@ -1,6 +1,7 @@
 """Localness: a learned Gaussian window (Yang et al., 2018)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,11 @@ class Localness(Mechanism):
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:
         super().__init__(settings, where)
-        if settings.form == "heads":
+        self.shared = settings.form == "shared"
+        self.hidden: Any
+        self.centre: Any
+        self.window: Any
+        if not self.shared:
             width = where.heads * where.key_width
             self.hidden, self.centre, self.window = (nn.Linear(width, n) for n in (width, where.heads, where.heads))
         else:
@@ -50,7 +55,9 @@ class Localness(Mechanism):
     def bias(self, context: AttentionContext) -> Tensor:
         """(B, H, T, T)"""
         query = context.q / context.scale
-        if isinstance(self.hidden, nn.Parameter):
-            return shared_localness_bias(query, self.hidden, self.centre[0], self.window[0], context.valid_keys)
-        layers = ((layer.weight, layer.bias) for layer in (self.hidden, self.centre, self.window))
-        return localness_bias(query, *layers, context.valid_keys)
+        layers = self.hidden, self.centre, self.window
+        if self.shared:
+            hidden, (centre,), (window,) = layers
+            return shared_localness_bias(query, hidden, centre, window, context.valid_keys)
+        hidden, centre, window = ((layer.weight, layer.bias) for layer in layers)
+        return localness_bias(query, hidden, centre, window, context.valid_keys)
