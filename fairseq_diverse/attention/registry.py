@@ -176,6 +176,18 @@ def read_settings(args: Any, mechanism: str) -> Any:
     return kind(**values)
 
 
+def value_where_on(flag: str, given: Mapping[str, Any]) -> Any:
+    """The value of a flag in a row of flags; if not given, its default where its mechanism is on, else None."""
+    if flag in given:
+        return given[flag]
+    args = argparse.Namespace(**{name.replace("-", "_"): value for name, value in given.items()})
+    for mechanism, cls in MECHANISMS.items():
+        for name in _fields(cls.Settings):
+            if flag_name(mechanism, name) == f"--{flag}" and (its := read_settings(args, mechanism)).active:
+                return getattr(its, name)
+    return None
+
+
 def fill_older(settings: dict[str, Any]) -> None:
     """Set what a checkpoint's flags, by attribute, lack, where the default is not what its mechanism did then."""
     for mechanism, cls in MECHANISMS.items():

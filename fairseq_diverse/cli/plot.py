@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fairseq_diverse.reports.learning_curves import Training
 
 EXAMPLE = plot_attention.EXAMPLE
-METRICS = ("bleu", "nll", "speed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +149,8 @@ def add_rows(kinds: Any) -> argparse.ArgumentParser:
         "--metrics",
         default="bleu,nll",
         metavar="LIST",
-        help=f"what is drawn, out of {', '.join(METRICS)} (default: bleu,nll)",
+        help="what is drawn: measures of the report, the table's further metrics, speed and epoch_minutes (default: "
+        "bleu,nll)",
     )
     return parser
 
@@ -159,8 +159,6 @@ def plot_rows(args: argparse.Namespace) -> None:
     from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.experiments.tables.load import select_rows
 
-    if not set(args.metrics.split(",")) <= set(METRICS):
-        raise UserError(f"--metrics {args.metrics}: known are {', '.join(METRICS)}")
     table = read_table(args)
     rows = select_rows(table, args.rows)
     if other := next((row for row in rows if "verdict" not in kind_of(row).views), None):
@@ -174,18 +172,22 @@ def plot_rows(args: argparse.Namespace) -> None:
 def _against_flag(args: argparse.Namespace, table: "Table", rows: "list[Row]") -> "Figure":
     """The picture of --x."""
     from fairseq_diverse.experiments.kinds.kind import kind_of
-    from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
+    from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curves
 
     if given := [flag for flag in ("baseline", "without", "best", "test") if getattr(args, flag)]:
         raise UserError(f"--{given[0]}: is for --verdict and --by")
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:
         raise UserError(f"--x: needed, since {table.name} has no `x`: the flag in which the rows differ")
+    measures = {measure.key: measure for measure in (*kind_of(rows[0]).measures(rows), SPEED, MINUTES)}
+    chosen = [name.strip() for name in args.metrics.split(",")]
+    if not set(chosen) <= set(measures):
+        raise UserError(f"--metrics {args.metrics}: {table.name} has {', '.join(measures)}")
     grouped, summaries = curves(rows, flags), source_of(args).summaries(rows)
-    if not any(summaries.values()):
+    theirs = {row.name: row for row in rows if row.published}
+    if not any(summaries.values()) and not theirs:
         raise UserError(nothing_finished(args.table))
-    measures = {measure.key: measure for measure in (*kind_of(rows[0]).measures(rows), SPEED)}
-    return draw_curves(grouped, summaries, flags[0], [measures[name] for name in args.metrics.split(",")])
+    return draw_curves(grouped, summaries, flags[0], [measures[name] for name in chosen], table.rows)
 
 
 def _differences(args: argparse.Namespace, table: "Table") -> "Figure":

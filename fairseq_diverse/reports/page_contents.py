@@ -73,7 +73,9 @@ def _figures(selection: Selection, report: Report, folders: Folders) -> "dict[st
             figures["Verdict: differences and their intervals"] = draw_verdict(lines, measures, "")
         if x and any(x[0] in line.row.train for line in lines):
             shown, runs = [*(m for m in measures if m.compared), SPEED], {line.name: line.runs for line in lines}
-            figures[f"Against --{x[0]}"] = draw_curves(curves([line.row for line in lines], x), runs, x[0], shown)
+            figures[f"Against --{x[0]}"] = draw_curves(
+                curves([line.row for line in lines], x), runs, x[0], shown, {line.name: line.row for line in lines}
+            )
     logs = {
         row: [log for path in by_seed.values() if (log := path / "train.log").exists()]
         for row, by_seed in folders.items()

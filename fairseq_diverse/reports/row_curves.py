@@ -2,11 +2,12 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fairseq_diverse.attention.registry import value_where_on
 from fairseq_diverse.experiments.kinds.lines import Measure, Summaries, Summary
 from fairseq_diverse.metrics.seeds import Spread
 from fairseq_diverse.reports.comparable import no_speed
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from fairseq_diverse.experiments.rows import Row
 
 SPEED = Measure("speed", "target subwords a second in training", lambda run: run["words_per_second"]["train"] or np.nan)
+MINUTES = Measure("epoch_minutes", "minutes an epoch", lambda run: run.get("epoch_minutes") or np.nan)
+PUBLISHED = {"epoch_minutes": "epoch-minutes", "multi-bleu": "bleu", "yisi-1": "yisi", "meteor-en": "meteor"}  # keys
 OVER_SEEDS, OVER_SENTENCES = "bar: standard deviation over seeds", "dotted: 95% bootstrap interval over test sentences"
 BARS = {OVER_SEEDS: "-", OVER_SENTENCES: SENTENCES}  # their lines
+OF_PAPER = "hollow: published"
 
 
 class Curve(NamedTuple):
@@ -31,12 +35,13 @@ class Curve(NamedTuple):
 
 
 def curves(rows: "Sequence[Row]", flags: Sequence[str]) -> list[Curve]:
-    """Group rows by everything but ``flags``; x is the first of them, the others go with it.
+    """Group rows by everything but ``flags``; x is the first of them, or its default where its mechanism is on; the
+    others go with it.
 
     Raises:
         UserError: no row has the flag.
     """
-    texts = {row.name: row.train.get(flags[0]) for row in rows}
+    texts = {row.name: value_where_on(flags[0], row.train) for row in rows}
     if not any(texts.values()):
         raise UserError(f"--x {flags[0]}: no row has it")
     numbers = {name: _number(text) for name, text in texts.items()}
@@ -65,32 +70,59 @@ def _half_interval(run: Summary, measure: Measure) -> float:
     return (high - low) / 2
 
 
-def draw_curves(grouped: Sequence[Curve], summaries: Summaries, flag: str, measures: Sequence[Measure]) -> "Figure":
-    """Means over seeds against a flag, a panel a measure; `SPEED` only where all runs are of one known machine.
+def published_figure(row: "Row", measure: Measure) -> float | None:
+    """The paper's figure of this measure, on the row's first test set; None where there is none."""
+    figure = row.published.get(PUBLISHED.get(measure.key, measure.key)) if row.data == row.published_on else None
+    return None if figure is None else _number(figure)
+
+
+def draw_curves(
+    grouped: Sequence[Curve],
+    summaries: Summaries,
+    flag: str,
+    measures: Sequence[Measure],
+    published: Mapping[str, "Row"] | None = None,
+) -> "Figure":
+    """Means over seeds against a flag, a panel a measure; speeds only where all runs are of one known machine.
 
     Bars are one standard deviation over seeds; of one seed they are dotted, the 95% bootstrap interval over test
     sentences. Below the panels is said which of both there are. A row that is a level has a pale band instead.
 
+    Args:
+        published: rows by name; their paper's figures are hollow markers, of a level a dotted line.
+
     Raises:
-        UserError: no row has a finished run.
+        UserError: no row has a finished run or a published figure.
     """
     drawn = [
         (curve.label, {x: summaries[name] for x, name in curve.points.items() if summaries[name]}) for curve in grouped
     ]
-    if not any(points for _, points in drawn):
+    theirs = {
+        measure.key: [
+            {x: f for x, name in c.points.items() if (f := published_figure(published[name], measure)) is not None}
+            for c in grouped
+        ]
+        for measure in measures
+        if published
+    }
+    if not any(points for _, points in drawn) and not any(any(curves) for curves in theirs.values()):
         raise UserError("no row has a finished run")
     figure = new_figure(4.2 * len(measures), 3.8)
     reason = no_speed([run for _, points in drawn for runs in points.values() for run in runs])
     bars: set[str] = set()
     for axis, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
         axis.set_ylabel(measure.label(measure.long or measure.name, ",\n"))
-        if measure is SPEED and reason:
+        of_paper = theirs.get(measure.key) or [{} for _ in drawn]
+        hidden = measure in (SPEED, MINUTES) and reason
+        if hidden and not any(of_paper):
             axis.text(0.5, 0.5, f"not shown: {reason}", ha="center", transform=axis.transAxes)
             continue
-        points = [(label, {x: _point(runs, measure) for x, runs in by_x.items()}) for label, by_x in drawn]
-        bars |= _draw_panel(figure, axis, points)
+        points = [
+            (label, {} if hidden else {x: _point(runs, measure) for x, runs in by_x.items()}) for label, by_x in drawn
+        ]
+        bars |= _draw_panel(figure, axis, points, of_paper)
         axis.set_xlabel(in_words(flag))
-    figure.supxlabel("; ".join(bar for bar in BARS if bar in bars), fontsize=8)
+    figure.supxlabel("; ".join(bar for bar in (*BARS, OF_PAPER) if bar in bars), fontsize=8)
     legend_above(figure)
     return figure
 
@@ -104,15 +136,22 @@ class _Point(NamedTuple):
 Points = dict[float | str | None, _Point]
 
 
-def _draw_panel(figure: "Figure", axis: Any, drawn: Sequence[tuple[str, Points]]) -> set[str]:
-    """Draw curves of one figure; returns what their bars are."""
+def _draw_panel(
+    figure: "Figure", axis: Any, drawn: Sequence[tuple[str, Points]], of_paper: Sequence[dict[Any, float]]
+) -> set[str]:
+    """Draw curves of one figure; returns what their bars are, and whether there are published figures."""
     from matplotlib.transforms import offset_copy
 
-    xs = list(dict.fromkeys(x for _, points in drawn for x in points if x is not None))
+    xs = list(
+        dict.fromkeys(
+            x for (_, own), theirs in zip(drawn, of_paper, strict=True) for x in (*own, *theirs) if x is not None
+        )
+    )
     texts = [x for x in xs if isinstance(x, str)]  # in the rows' order
     places: dict[Any, float] = {x: i for i, x in enumerate(texts)} or {x: x for x in sorted(xs)}  # type: ignore[type-var]
     bars = {point.bar for _, points in drawn for point in points.values() if point.half}
-    for number, (label, points) in enumerate(drawn):
+    bars |= {OF_PAPER} if any(of_paper) else set()
+    for number, ((label, points), theirs) in enumerate(zip(drawn, of_paper, strict=True)):
         color, marker = STYLES[number % len(STYLES)]
         if level := points.pop(None, None):
             axis.axhline(level.mean, color=color, linestyle="--", label=label)
@@ -123,6 +162,13 @@ def _draw_panel(figure: "Figure", axis: Any, drawn: Sequence[tuple[str, Points]]
         if at:
             name = None if level else label
             axis.plot([places[x] for x in at], [points[x].mean for x in at], marker=marker, label=name, **shown)
+        if None in theirs:
+            axis.axhline(theirs[None], color=color, linestyle=":", label=None if level or at else label)
+        at_theirs = sorted((x for x in theirs if x is not None), key=places.__getitem__)
+        if at_theirs:
+            name = None if level or at else label
+            hollow = {"marker": marker, "markerfacecolor": "none", "linestyle": ":", "color": color}
+            axis.plot([places[x] for x in at_theirs], [theirs[x] for x in at_theirs], label=name, **hollow)
         for x in at:
             mean, half, bar = points[x]
             axis.update_datalim([(places[x], mean - half), (places[x], mean + half)])  # the shifted ones do not
@@ -132,6 +178,8 @@ def _draw_panel(figure: "Figure", axis: Any, drawn: Sequence[tuple[str, Points]]
     if len(xs) > 1 and not texts and all(x > 0 and np.log2(x).is_integer() for x in places):
         axis.set_xscale("log", base=2)
     axis.set_xticks(list(places.values()), [x if texts else f"{x:g}" for x in places])
+    if len("".join(texts)) > 30:
+        axis.tick_params(axis="x", labelrotation=30)
     axis.minorticks_off()
     axis.grid(alpha=0.3)
     return bars

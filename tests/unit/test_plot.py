@@ -35,7 +35,7 @@ from fairseq_diverse.experiments.runs.saved import from_results
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.significance import bleu_scores, interval, resampled_sums
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training, smoothed
-from fairseq_diverse.reports.row_curves import SPEED, curves, draw_curves
+from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curves
 from fairseq_diverse.support import pictures
 from fairseq_diverse.support.errors import UserError
 from tests.cases import ALL_ON, batch, build_model
@@ -263,6 +263,35 @@ def test_curves_are_rows_that_differ_in_one_flag(table):
         curves(rows, ["phrase-limits"])
 
 
+def test_a_default_is_on_the_axis_where_its_mechanism_is_on(table):
+    """Zhang et al. (2021), Table 3: the row with k = 6 does not give the flag; the baseline has none."""
+    table.write_text(table.read_text().replace("  gate-4:", "  best: {syntax: phrase}\n  gate-4:"))
+    rows = [row for row in load_table(str(table)).rows.values() if row.name != "gate-4"]
+    assert {x: name for curve in curves(rows, ["phrase-limit"]) for x, name in curve.points.items()} == {
+        **{None: "plain", 2: "k-2", 8: "k-8", 4: "k-4", 6: "best"}
+    }
+
+
+def test_published_figures_are_hollow(table):
+    text = table.read_text()
+    for row, figure in (("k-2: {", 30.5), ("k-8: {", 33.5)):
+        text = text.replace(row, f"{row}published: {{bleu: {figure}, epoch-minutes: 2}}, ")
+    table.write_text(text.replace("plain:", "plain: {published: {bleu: 29}}"))
+    rows = load_table(str(table)).rows
+    grouped, nothing = curves(list(rows.values()), ["phrase-limit"]), {row: [] for row in rows}
+    figure = draw_curves(grouped, nothing, "phrase-limit", [*panels(["bleu", "nll"]), MINUTES], rows)
+    bleu, nll, minutes = figure.axes
+    level, curve = bleu.get_lines()
+    assert level.get_ydata() == [29, 29] and curve.get_xydata().tolist() == [[2, 30.5], [8, 33.5]]
+    assert curve.get_markerfacecolor() == "none" and figure.get_supxlabel() == "hollow: published"
+    assert not nll.get_lines() and minutes.get_lines()[0].get_ydata().tolist() == [2, 2]
+    summaries = from_results(table.parent / "results", list(rows.values()))
+    (axis,) = draw_curves(grouped, summaries, "phrase-limit", panels(["bleu"]), rows).axes
+    assert [line.get_xydata().tolist() for line in axis.get_lines() if line.get_markerfacecolor() == "none"] == [
+        [[2, 30.5], [8, 33.5]]
+    ]
+
+
 def panels(names):
     return [m for name in names for m in (*KINDS["translation"].measures([]), SPEED) if m.key == name]
 
@@ -364,7 +393,9 @@ def test_plot_rows(table, tmp_path, capsys):
     other = ["plot", "rows", "nlu-small", "--x", "arch", "--out", str(tmp_path / "k.pdf")]
     assert main(other) == 2 and "draws rows that translate; row plain-pretraining does not" in capsys.readouterr().err
     assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
-    assert "--metrics blue: known are bleu, nll, speed" in capsys.readouterr().err
+    assert (
+        "--metrics blue: table has bleu, chrf, ter, length_ratio, nll, speed, epoch_minutes" in capsys.readouterr().err
+    )
     assert main(["plot", "rows", str(table), "--runs", str(tmp_path), "--out", str(tmp_path / "k.pdf")]) == 2
     assert f"plot: no row has a finished run; fairseq-diverse run {table} trains them; " in capsys.readouterr().err
 
