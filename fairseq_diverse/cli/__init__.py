@@ -47,6 +47,7 @@ COMMANDS = {
     "logic": "write data for logical inference",
     "accuracy": "measure the accuracy of classifiers",
     "glue": "score fine-tuned models on GLUE tasks",
+    "rationales": "explain what a classifier of documents predicts",
 }
 
 

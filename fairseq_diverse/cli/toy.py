@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="also write OUT/probing: SentEval's ten tasks, N sentences each",
     )
+    add(
+        "--rationales",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also write OUT/rationales: four of these tasks in ERASER's layout, with the word that decides",
+    )
     add("--word-by-word", action="store_true", help="also score a word-by-word translation of the test split")
 
 
@@ -34,18 +41,25 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.support.errors import UserError
     from fairseq_diverse.toy.corpus import RECORD, write_corpus
     from fairseq_diverse.toy.probing import FEWEST, write_probing
+    from fairseq_diverse.toy.rationales import DECIDING, FILES, write_rationales
 
-    if args.probing and args.probing < FEWEST:
-        raise UserError(f"--probing {args.probing}: at least {FEWEST}, or 0 for none")
-    if args.probing:
-        if (args.out / "probing").is_file():
-            raise UserError(f"--out {args.out}: has a file named probing; move it, or give another --out")
-        refuse_foreign(args.out, [f"probing/{task}.txt" for task in TASKS], RECORD)
+    files = {"probing": [f"{task}.txt" for task in TASKS]}
+    files |= {"rationales": [f"{task}/{file}" for task in DECIDING for file in FILES]}
+    for folder, names in files.items():
+        if (count := getattr(args, folder)) and count < FEWEST:
+            raise UserError(f"--{folder} {count}: at least {FEWEST}, or 0 for none")
+        if count and (args.out / folder).is_file():
+            raise UserError(f"--out {args.out}: has a file named {folder}; move it, or give another --out")
+        if count:
+            refuse_foreign(args.out, [f"{folder}/{name}" for name in names], RECORD)
     write_corpus(args.out, args.sentences, args.valid, args.test, args.seed)
     print(f"{args.out}: {args.sentences} training, {args.valid} validation and {args.test} test sentences")
     if args.probing:
         write_probing(args.out / "probing", args.probing, args.seed)
         print(f"{args.out / 'probing'}: ten tasks, {args.probing} sentences each")
+    if args.rationales:
+        write_rationales(args.out / "rationales", args.rationales, args.seed)
+        print(f"{args.out / 'rationales'}: {', '.join(DECIDING)}, {args.rationales} sentences each")
     if args.word_by_word:
         print(word_by_word_score(args.out))
 

@@ -9,7 +9,10 @@ from fairseq_diverse.support.paths import PACKAGE
 EXAMPLE = 'fairseq-train DATA --user-dir "$(fairseq-diverse user-dir)" --arch diverse_transformer ...'
 
 # the commands that build models or read their flags; `average` needs no model but has the flag, too
-COMMANDS = ("accuracy", "average", "check", "export", "glue", "heads", "plot", "report", "run", "size", "translate")
+COMMANDS = (
+    *("accuracy", "average", "check", "export", "glue", "heads", "plot", "rationales", "report", "run", "size"),
+    "translate",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

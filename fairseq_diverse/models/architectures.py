@@ -15,7 +15,7 @@ from fairseq.models.transformer.transformer_legacy import (
 )
 
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
-from fairseq_diverse.models import classifier, diverse_transformer, roberta  # noqa: F401  (registers the models)
+from fairseq_diverse.models import classifier, diverse_transformer, rationales, roberta  # noqa: F401  (registers the models)
 from fairseq_diverse.models.systems import ROBERTA_SIZES, ROBERTA_SYSTEMS, SIZES, SYSTEMS
 
 logger = logging.getLogger(__name__)
@@ -102,3 +102,5 @@ for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.ite
 for system, flags in ROBERTA_SYSTEMS.items():
     for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
         _register(system + suffix, flags, size, "diverse_roberta")
+        reader = {**flags, "trained_layers": 2}
+        _register(f"{system.replace('roberta', 'rationales')}{suffix}", reader, size, "diverse_rationales")

@@ -56,8 +56,10 @@ def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) 
             columns.append(Column(over_examples_heading(kind, measures, measure), partial(_over_examples, measure)))
     columns += [*_speed_columns(decoding, lines), Column("seeds", lambda line: str(line.seeds))]
     shown = {column.heading for column in columns}
+    of_measures = {measure.key: measure for measure in measures}
     published = dict.fromkeys(key for line in lines for key in line.row.published)
-    return columns + [column for column in map(_published_column, published) if column.heading not in shown]
+    further = [_published_column(key, of_measures.get(key)) for key in published]
+    return columns + [column for column in further if column.heading not in shown]
 
 
 def one_seed(lines: Sequence[Line]) -> bool:
@@ -103,12 +105,13 @@ def _speed(key: str, form: str, line: Line) -> str:
     return "-" if line.no_speed else number(line.speeds[key], form)
 
 
-def _published_column(key: str) -> Column[Line]:
+def _published_column(key: str, measure: Measure | None = None) -> Column[Line]:
     def cell(line: Line) -> str:
         figure = line.row.published.get(key, "")
-        return f"{figure:.2f}" if isinstance(figure, float) else str(figure)
+        return f"{figure:.{measure.digits if measure else 2}f}" if isinstance(figure, float) else str(figure)
 
-    return Column(f"published {(PUBLISHED | PUBLISHED_SPEEDS).get(key, key)}", cell, unfinished=True)
+    name = (PUBLISHED | PUBLISHED_SPEEDS).get(key, measure.name if measure else key)
+    return Column(f"published {name}", cell, unfinished=True)
 
 
 def verdict(line: Line, measures: Sequence[Measure]) -> str:

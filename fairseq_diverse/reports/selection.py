@@ -46,10 +46,11 @@ class Selection:
     def kinds(self) -> list[Kind]:
         """Of the rows: that which the report is of, then those that are shown beside it."""
         kinds = list(dict.fromkeys(map(kind_of, self.rows)))
-        mains = {kind.beside or kind.name for kind in kinds}
-        if len(mains) > 1:
+        beside = [kind for kind in kinds if kind.beside]
+        main, *others = [kind for kind in kinds if not kind.beside] or [KINDS[beside[0].beside[0]]]
+        if others or any(main.name not in kind.beside for kind in beside):
             raise ValueError(f"{self.table.name}: rows that translate and rows that classify; choose some with --rows")
-        return [KINDS[mains.pop()], *(kind for kind in kinds if kind.beside)]
+        return [main, *beside]
 
     def of_kind(self, kind: Kind) -> Runs:
         """Its rows and runs; a row whose baseline is of another kind is compared with nothing."""

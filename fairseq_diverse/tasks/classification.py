@@ -20,6 +20,8 @@ class ClassificationTask(FairseqTask):
     classes: int
     dictionary: Dictionary
     tests: dict[str, str]  # splits on which accuracy is measured, by their names in tables
+    mark = "classifies"  # what a model for it has
+    suited = "li2021_logic, li2021_probing or one derived from them"
 
     @property
     def source_dictionary(self) -> Dictionary:
@@ -29,7 +31,7 @@ class ClassificationTask(FairseqTask):
     def target_dictionary(self) -> None:
         return None
 
-    def max_positions(self) -> None:
+    def max_positions(self) -> int | None:
         return None
 
     def pretrained(self) -> DiverseTransformerModel | None:
@@ -43,10 +45,8 @@ class ClassificationTask(FairseqTask):
             UserError: the model is not a classifier.
         """
         arch = getattr(cfg, "arch", None) or cfg._name
-        if not getattr(ARCH_MODEL_REGISTRY.get(arch), "classifies", False):
-            raise UserError(
-                f"--arch {arch}: is not a classifier; use li2021_logic, li2021_probing or one derived from them"
-            )
+        if not getattr(ARCH_MODEL_REGISTRY.get(arch), self.mark, False):
+            raise UserError(f"--arch {arch}: is not a classifier; use {self.suited}")
         return super().build_model(cfg, from_checkpoint)
 
     def build_criterion(self, cfg: Any) -> Any:

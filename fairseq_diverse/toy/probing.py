@@ -41,23 +41,28 @@ def write_probing(out: Path, sentences: int, seed: int = 1) -> dict[str, Counter
     mix = {}
     with ExitStack() as stack:  # all files are renamed into place at the end
         for task, probe in make_probes(seed).items():
-            derivation = Derivation(f"{task} {seed}")  # the corpus of no seed
-            examples: dict[str, str] = {}
-            while len(examples) < sentences:
-                tree, _ = sentence_pair(derivation)
-                example = probe(tree)
-                if example is not None:
-                    label, sentence = example
-                    examples.setdefault(sentence, label)
-            firsts = {label: sentence for sentence, label in reversed(examples.items())}
-            ordered = sorted(examples.items(), key=lambda example: firsts[example[1]] != example[0])
-            starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
+            drawn = draw_examples(task, probe, sentences, seed)
             file = stack.enter_context(atomic_write(out / f"{task}.txt"))
-            for number, (sentence, label) in enumerate(ordered):
-                split = "tr" if number < starts[0] else "va" if number < starts[1] else "te"
-                file.write(f"{split}\t{label}\t{sentence}\n")
-            mix[task] = Counter(examples.values())
+            file.writelines(f"{split}\t{label}\t{sentence}\n" for split, label, sentence, _ in drawn)
+            mix[task] = Counter(label for _, label, _, _ in drawn)
     return mix
+
+
+def draw_examples(task: str, probe: Probe, sentences: int, seed: int) -> list[tuple[str, str, str, Tree]]:
+    """Split (tr, va, te), label, sentence and its tree, as `write_probing` writes them."""
+    derivation = Derivation(f"{task} {seed}")  # the corpus of no seed
+    examples: dict[str, tuple[str, Tree]] = {}
+    while len(examples) < sentences:
+        tree, _ = sentence_pair(derivation)
+        example = probe(tree)
+        if example is not None:
+            label, sentence = example
+            examples.setdefault(sentence, (label, tree))
+    firsts = {label: sentence for sentence, (label, _) in reversed(examples.items())}
+    ordered = sorted(examples.items(), key=lambda example: firsts[example[1][0]] != example[0])
+    starts = [round(sentences * share) for share in (SHARES["tr"], SHARES["tr"] + SHARES["va"])]
+    splits = ("tr" if number < starts[0] else "va" if number < starts[1] else "te" for number in range(sentences))
+    return [(split, label, sentence, tree) for split, (sentence, (label, tree)) in zip(splits, ordered, strict=True)]
 
 
 def make_probes(seed: int) -> dict[str, Probe]:
@@ -138,24 +143,34 @@ def depth(tree: Tree) -> int:
 
 def past_present(tree: Tree) -> Example | None:
     """Tense of the main clause, from its finite verb: the root, its auxiliary or its copula."""
+    place = finite_verb(tree)
+    return None if place is None else (FINITE[[*tree.leaves()][place].label], text(tree))
+
+
+def finite_verb(tree: Tree) -> int | None:
+    """The place of the main clause's finite verb among the words."""
     heads, relations = dependencies(tree)
     root = heads.index(0) + 1
-    for leaf, head, relation in zip(tree.leaves(), heads, relations, strict=True):
+    for place, (leaf, head, relation) in enumerate(zip(tree.leaves(), heads, relations, strict=True)):
         main = head == 0 or (head == root and relation in ("aux", "aux:pass", "cop"))
         if main and leaf.label in FINITE:
-            return FINITE[leaf.label], text(tree)
+            return place
     return None
 
 
 def _number(tree: Tree, relation: str) -> Example | None:
     """Number of the main clause's noun in this relation; None if several are joined by "and"."""
+    place = noun(tree, relation)
+    label = "" if place is None else [*tree.leaves()][place].label
+    return (label, text(tree)) if label in NOUNS else None
+
+
+def noun(tree: Tree, relation: str) -> int | None:
+    """The place among the words of the main clause's only one in this relation."""
     heads, relations = dependencies(tree)
     arcs, root = list(zip(heads, relations, strict=True)), heads.index(0) + 1
-    found = [number for number, arc in enumerate(arcs, start=1) if arc == (root, relation)]
-    if len(found) != 1 or (found[0], "conj") in arcs:
-        return None
-    label = [*tree.leaves()][found[0] - 1].label
-    return (label, text(tree)) if label in NOUNS else None
+    found = [place for place, arc in enumerate(arcs) if arc == (root, relation)]
+    return found[0] if len(found) == 1 and (found[0] + 1, "conj") not in arcs else None
 
 
 def _content_words(trees: Sequence[Tree]) -> set[str]:

@@ -77,3 +77,52 @@ def macro_f1(predictions: list[str], labels: list[str]) -> float:
         hits = sum(p == one and t == one for p, t in zip(predictions, labels, strict=True))
         total += 2 * hits / (predictions.count(one) + labels.count(one))
     return total / len(classes)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def lstm(states: list[list[float]], weights: dict[str, list], suffix: str) -> list[list[float]]:
+    """One direction of an LSTM (Hochreiter and Schmidhuber, 1997), gates in torch's order i, f, g, o."""
+    w_in, w_out, b_in, b_out = (
+        weights[f"lstm.{name}_l0{suffix}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    size = len(w_out[0])
+    hidden, cell, found = [0.0] * size, [0.0] * size, []
+    for x in states:
+        gates = []
+        for row in range(4 * size):
+            total = b_in[row] + b_out[row]
+            total += sum(w_in[row][k] * x[k] for k in range(len(x)))
+            total += sum(w_out[row][k] * hidden[k] for k in range(size))
+            gates.append(total)
+        for k in range(size):
+            keep, forget, output = (sigmoid(gates[part * size + k]) for part in (0, 1, 3))
+            cell[k] = forget * cell[k] + keep * math.tanh(gates[2 * size + k])
+            hidden[k] = output * math.tanh(cell[k])
+        found.append([*hidden])
+    return found
+
+
+def reader(states: list[list[float]], weights: dict[str, list]) -> list[float]:
+    """Logits of a document from the states of its words: BiLSTM, additive attention, ReLU layer, classes."""
+    forward, backward = lstm(states, weights, ""), lstm(states[::-1], weights, "_reverse")[::-1]
+    h = [one + other for one, other in zip(forward, backward, strict=True)]
+
+    def linear(x: list[float], name: str) -> list[float]:
+        bias = weights.get(f"{name}.bias", [0.0] * len(weights[f"{name}.weight"]))
+        rows = weights[f"{name}.weight"]
+        return [b + sum(w * value for w, value in zip(row, x, strict=True)) for row, b in zip(rows, bias, strict=True)]
+
+    logits = []
+    for state in h:
+        mixed = [math.tanh(a + q) for a, q in zip(linear(state, "project"), weights["query"], strict=True)]
+        logits.append(linear(mixed, "score")[0])
+    exponentials = [math.exp(logit) for logit in logits]
+    pooled = [0.0] * len(h[0])
+    for state, weight in zip(h, exponentials, strict=True):
+        for k, value in enumerate(state):
+            pooled[k] += weight / sum(exponentials) * value
+    inner = [max(0.0, value) for value in linear(pooled, "classifier.0")]
+    return linear(inner, "classifier.3")

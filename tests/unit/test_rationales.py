@@ -3,11 +3,27 @@
 import json
 import random
 import re
+import shlex
+import shutil
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+from fairseq_diverse import register
+from fairseq_diverse.analysis.rationales import explain, measured, probabilities
+from fairseq_diverse.attention.warm_start import only_trained
 from fairseq_diverse.cli import main
+from fairseq_diverse.data.probing import read_probing
+from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.kinds.rationales import performance
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.rationales import (
     SHARES,
     as_scores,
@@ -18,10 +34,19 @@ from fairseq_diverse.metrics.rationales import (
     rationale_scores,
     top_words,
 )
-from fairseq_diverse.preparation.eraser import read_eraser, split_name
-from tests.integration.commands import shared_data
+from fairseq_diverse.models.rationales import WordReader
+from fairseq_diverse.preparation.encoding import of_data
+from fairseq_diverse.preparation.eraser import prepare_eraser, read_eraser, split_name
+from fairseq_diverse.reports.rationales import page
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.tasks.rationales import Rationales, RationalesConfig
+from fairseq_diverse.toy.probing import write_probing
+from fairseq_diverse.toy.rationales import DECIDING
+from tests.integration.commands import cli, run, shared_data
 from tests.integration.eraser_files import write_eraser
 from tests.reference import rationales as reference
+
+register()
 
 DRAWS = random.Random(3)
 SCORES = [[DRAWS.choice([0.0, 0.1, 0.2, 0.7]) for _ in range(words)] for words in (1, 4, 9, 23)]
@@ -164,23 +189,202 @@ def test_files_that_are_missing_or_empty_are_named(tmp_path):
         read_eraser(tmp_path)
 
 
-def test_preparation(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
-    write_eraser(tmp_path / "raw/films", 5, docs=True)
-    asked = ["prepare", "eraser-films", "--raw", str(tmp_path / "raw")]
-    assert main(asked) == 0 and "train 5, valid 5, test 5 examples, 16 documents" in capsys.readouterr().out
-    assert main(asked) == 0 and "already prepared" in capsys.readouterr().out
-    data = tmp_path / "runs/data/eraser-films"
-    assert read_eraser(data / "text") == read_eraser(tmp_path / "raw/films")
-    assert main(["prepare", "eraser-films@eraser-films", *asked[2:]]) == 0  # takes over the dictionary
-    assert (data.with_name("eraser-films@eraser-films") / "dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
-    with open(tmp_path / "raw/films/val.jsonl", "a") as file:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Films, prepared."""
+    folder = tmp_path_factory.mktemp("films")
+    write_eraser(folder / "raw/films", 6, docs=True)
+    said: list[str] = []
+    assert prepare_eraser("films", folder / "raw", folder / "data", say=said.append)
+    assert said == [f"prepared {folder}/data: train 6, valid 6, test 6 examples, 19 documents"]
+    return folder / "data"
+
+
+def test_preparation(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    raw = data.parent / "raw"
+    assert read_eraser(data / "text") == read_eraser(raw / "films")
+    assert not prepare_eraser("films", raw, data)  # already there
+    encoding = of_data(data)  # takes over the dictionary
+    assert prepare_eraser("films", raw, tmp_path / "other", encoding)
+    assert (tmp_path / "other/dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
+    broken = shutil.copytree(raw, tmp_path / "broken")
+    with open(broken / "films/val.jsonl", "a") as file:
         file.write("{}\n")
-    capsys.readouterr()
-    assert main([*asked, "--overwrite"]) == 2 and "val.jsonl, line 6: no `annotation_id`" in capsys.readouterr().err
+    assert main(["prepare", "eraser-films", "--raw", str(broken)]) == 2
+    assert "val.jsonl, line 7: no `annotation_id`" in capsys.readouterr().err
     assert main(["prepare", "eraser-movies", "--archives", str(tmp_path)]) == 2
     assert "by hand (https://www.eraserbenchmark.com) and give their folder as --raw" in capsys.readouterr().err
-    assert {path.name for path in data.parent.iterdir()} == {"eraser-films", "eraser-films@eraser-films"}
+    assert {path.name for path in tmp_path.iterdir()} == {"broken", "other"}
+
+
+def build(data: Path, arch: str = "diverse_rationales_tiny", **flags) -> tuple[Any, Rationales]:
+    task = Rationales.setup_task(RationalesConfig(data=str(data), max_positions=30))
+    args = Namespace(arch=arch, max_positions=30, **flags)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    torch.manual_seed(1)
+    return task.build_model(args).eval(), task
+
+
+def test_the_reader_is_that_of_the_loops(monkeypatch):
+    monkeypatch.setattr("fairseq_diverse.models.rationales.HIDDEN", 3)
+    torch.manual_seed(1)
+    reader = WordReader(5, 2).double().eval()
+    torch.nn.init.normal_(reader.query)
+    x, valid = torch.randn(2, 4, 5, dtype=torch.float64), torch.tensor([[True] * 4, [True, True, False, False]])
+    weights = {name: value.tolist() for name, value in reader.state_dict().items()}
+    for logits, states, count in zip(reader(x, valid), x, valid.sum(1), strict=True):
+        assert logits.tolist() == pytest.approx(reference.reader(states[:count].tolist(), weights))
+
+
+def test_words_are_found_among_their_subwords(data):
+    task = build(data)[1]
+    example = task.examples["test"][5]  # of two documents
+    tokens, starts = task.encode(example.query, example.words)
+    read = [task.dictionary[number] for number in tokens]
+    assert read[0] == "<s>" and read[-1] == "</s>" and read.count("</s>") == 3  # two between query and documents
+    firsts = [task.subwords(word)[0] for word in (*example.query, *example.words)]
+    assert tokens[starts].tolist() == firsts and len(firsts) == 10
+    assert [part.tolist() for part in task.encode([], [])] == [[0], [0]]
+    task.cfg.one_separator = True
+    assert (task.encode(example.query, example.words)[0] == task.dictionary.eos()).sum() == 2
+    long = [*example.words * 9]
+    count = task.fitting(example.query, long)
+    fitted, one_more = (len(task.encode(example.query, long[:number])[0]) for number in (count, count + 1))
+    assert fitted <= 30 < one_more
+    assert len(task.dataset_of([(example.query, long)], [0]).starts[0]) == 3 + count
+    with pytest.raises(UserError, match="--max-positions 30: no word of the document fits beside the query 'film film"):
+        task.fitting(["film"] * 40, ["a"])
+    with pytest.raises(UserError, match="valid1: this task has the splits train, valid, test"):
+        task.load_dataset("valid1")
+
+
+def test_a_document_alone_is_as_in_a_batch(data):
+    model, task = build(data)
+    predict = probabilities(model, task, ["was", "it", "good"], 60)
+    documents = [["good"], ["the", "film"] * 6, [], ["fun"] * 4, ["was", "bad", "fun"]]
+    found = predict(documents)
+    assert found.sum(1) == pytest.approx([1] * 5) and len({*found[:, 0].round(9)}) == 5
+    for document, row in zip(documents, found, strict=True):
+        assert predict([document])[0] == pytest.approx(row, abs=1e-6)
+    batches = task.dataset_of([([], ["a"] * n) for n in (1, 9, 2, 3)], [0] * 4).batches(15)
+    sizes = [batch["net_input"]["src_tokens"].shape for batch in batches]
+    assert sum(rows for rows, _ in sizes) == 4 and all(rows == 1 or rows * length <= 15 for rows, length in sizes)
+
+
+@pytest.mark.parametrize(("arch", "layers"), [("wang2021_evolving_rationales_tiny", 1), ("diverse_rationales_tiny", 2)])
+def test_only_the_top_layers_and_mechanisms_are_trained(data, arch, layers):
+    model = build(data, arch, trained_layers=layers)[0]
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    below = {name for name in trained if "layers.0" in name}
+    if layers == 2:
+        assert below and "encoder.sentence_encoder.embed_tokens.weight" in trained
+    else:
+        assert below and all(".evolving." in name for name in below) and not any("embed" in name for name in trained)
+    assert any("layers.1.fc1" in name for name in trained) and any(name.startswith("reader") for name in trained)
+
+
+def test_training_starts_from_a_language_model(data):
+    model, task = build(data, "wang2021_evolving_rationales_tiny")
+    args = Namespace(arch="diverse_roberta_tiny", max_positions=30)
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    language = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
+    before = {name: value.clone() for name, value in model.reader.state_dict().items()}
+    model.load_state_dict(language.state_dict(), strict=True)
+    loaded = model.state_dict()
+    assert all(torch.equal(value, loaded[name]) for name, value in language.state_dict().items())
+    assert all(torch.equal(value, loaded[f"reader.{name}"]) for name, value in before.items())
+    with only_trained(), pytest.raises(RuntimeError, match=r"Missing key.*reader|evolving"):
+        model.load_state_dict(language.state_dict(), strict=True)
+    with pytest.raises(UserError, match="--arch diverse_roberta: is not a classifier; use diverse_rationales or wang"):
+        task.build_model(Namespace(arch="diverse_roberta"))
+    with pytest.raises(UserError, match="--trained-layers -1: must be at least 0"):
+        build(data, trained_layers=-1)
+
+
+def words_of(scores: dict[str, float]) -> Callable[[Sequence[Sequence[str]]], np.ndarray]:
+    """A classifier whose probability of its first class is a sum over words."""
+
+    def predict(documents: Sequence[Sequence[str]]) -> np.ndarray:
+        first = np.array([0.5 + sum(scores.get(word, 0) for word in words) for words in documents])
+        return np.stack([first, 1 - first], 1)
+
+    return predict
+
+
+def test_a_rationale_is_what_decides(data):
+    example = build(data)[1].examples["test"][5]
+    scores = {"bad": 0.3, "fun": 0.1, "more": 0.05, "the": -0.1}
+    predict = words_of(scores)
+    record = explain(example, len(example.words), predict, ["good", "bad"], 0.3, (2000, 1))
+    found = [score for part in record["rationales"] for score in part["soft_rationale_predictions"]]
+    assert sum(found) == pytest.approx(1) and [part["docid"] for part in record["rationales"]] == ["test5", "extra"]
+    by_word = dict(zip(example.words, found, strict=True))
+    assert by_word["bad"] == pytest.approx(0.3 / 0.45, abs=0.01) and by_word["the"] == by_word["film"] == 0
+    assert record["rationales"][0]["hard_rationale_predictions"] == [{"start_token": 0, "end_token": 2}]
+    label, whole = record["classification"], record["classification_scores"]
+    assert label == "good" and whole == {"good": pytest.approx(0.85), "bad": pytest.approx(0.15)}
+    for part, share in zip([record, *record["thresholded_scores"]], (0.3, *SHARES), strict=True):
+        drops = reference.faithfulness(lambda words: predict([words])[0, 0], example.words, found, share)
+        kinds = ("comprehensiveness", "sufficiency")
+        assert [whole[label] - part[f"{kind}_classification_scores"][label] for kind in kinds] == pytest.approx(drops)
+    short = explain(example, 3, predict, ["good", "bad"], 0.3, (50, 1))  # of the document, three words are read
+    assert short["rationales"][0]["soft_rationale_predictions"][3:] == [0, 0]
+    assert short["classification_scores"]["good"] == pytest.approx(0.8)
+    figures = measured([record], [example])
+    assert figures["auprc"] == 1 and figures["accuracy"] == 0
+    assert figures["comprehensiveness"] == pytest.approx(0.4)
+    text = page("<b>", [record], [example._replace(words=["<script>", *example.words[1:]], query=["&"])])
+    assert "<script" not in text and "&lt;script&gt;" in text and "&lt;b&gt;" in text and "query: &amp;" in text
+    assert text.count("<u>") == 3 and "class=wrong" in text and 'rgba(255,150,0,1.00)"><u>&lt;script' in text
+
+
+@pytest.fixture
+def checkpoint(data, tmp_path) -> Path:
+    run("train", data, *SMALL, "--save-dir", tmp_path)
+    return tmp_path / "checkpoint_last.pt"
+
+
+SMALL = shlex.split(
+    "--task rationales --arch diverse_rationales_tiny --criterion classification --optimizer adam --lr 0.01 --cpu "
+    "--max-positions 30 --batch-size 4 --max-update 2 --num-workers 0 --no-progress-bar"
+)
+
+
+def test_the_command(data, checkpoint, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "rationales.jsonl"
+    asked = ["rationales", "--checkpoint", str(checkpoint), "--data", str(data), "--samples", "20"]
+    asked += ["--out", str(out), "--save", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]
+    assert main(asked) == 0
+    shown, whole = capsys.readouterr().out, out.read_bytes()
+    records = [json.loads(line) for line in whole.splitlines()]
+    assert [record["annotation_id"] for record in records] == [f"test{n}" for n in range(6)]
+    saved = json.loads((tmp_path / "r.json").read_text())
+    assert shown.startswith("6 documents, rationales of 38% of the words\n") and saved["documents"] == 6
+    assert f"AUPRC {saved['auprc']:.4f}\n" in shown
+    assert (tmp_path / "r.html").read_text().count("<article>") == 6
+    explained: list[str] = []
+
+    def stop(example, *given):
+        if len(explained) == 2:
+            raise KeyboardInterrupt
+        explained.append(example.name)
+        return explain(example, *given)
+
+    monkeypatch.setattr("fairseq_diverse.analysis.rationales.explain", stop)
+    out.unlink()
+    assert main(asked) == 130
+    (part,) = tmp_path.glob(".rationales.jsonl.*.part")
+    part.write_bytes(part.read_bytes() + b'{"annotation')  # of a process that was killed
+    monkeypatch.setattr(
+        "fairseq_diverse.analysis.rationales.explain", lambda *given: explained.append("") or explain(*given)
+    )
+    assert main(asked) == 0 and len(explained) == 2 + 4 and out.read_bytes() == whole and not part.exists()
+    capsys.readouterr()
+    assert main([*asked, "--samples", "1"]) == 2 and "--samples 1: must be at least 2" in capsys.readouterr().err
+    assert main([*asked, "--data", str(data.parent)]) == 2
+    error = capsys.readouterr().err
+    assert "prepare it with `fairseq-diverse prepare eraser-NAME`" in error and error.count("\n") == 1
 
 
 def test_the_real_files_are_read():
@@ -188,3 +392,93 @@ def test_the_real_files_are_read():
     assert {split: len(part) for split, part in found.items()} == {"train": 6290, "valid": 700, "test": 744}
     shares = {split: mean_share([one.evidence for one in part]) for split, part in found.items()}
     assert shares == pytest.approx({"train": 0.30, "valid": 0.29, "test": 0.36}, abs=0.005)
+
+
+TABLE = """
+title: Films
+data: {data}
+size: {folder}/size.yaml
+rows:
+  plain: {{published: {{perf: 0.97, sufficiency: -0.089}}}}
+  evolving: {{arch: wang2021_evolving_rationales_tiny}}
+"""
+SIZE = """
+train:
+  {task: rationales, arch: diverse_rationales_tiny, criterion: classification, optimizer: adam, lr: 0.01,
+   max-positions: 30, batch-size: 4, max-update: 3, validate-interval-updates: 1, maximize-best-checkpoint-metric: true}
+average: {best: 1, every: 1, by: accuracy}
+generate: {samples: 9, examples: 4}
+"""
+
+
+@pytest.mark.integration
+def test_a_table_of_rationales(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "size.yaml").write_text(SIZE)
+    (tmp_path / "table.yaml").write_text(TABLE.format(data=data, folder=tmp_path))
+    assert cli("run", tmp_path / "table.yaml").returncode == 0
+    assert main(["report", str(tmp_path / "table.yaml"), "--format", "json"]) == 0
+    lines = json.loads(capsys.readouterr().out)["rows"]
+    assert [line["row"] for line in lines] == ["plain", "evolving"]
+    (made,) = (tmp_path / "runs").glob("*-plain-*/seed1/rationales.json")
+    measures = json.loads(made.read_text())
+    assert measures["documents"] == 4 and lines[0]["auprc"] == pytest.approx(measures["auprc"])
+    assert lines[0]["perf"] == pytest.approx(measures["macro_f1"])
+    assert main(["report", str(tmp_path / "table.yaml")]) == 0
+    shown = capsys.readouterr().out
+    assert "0.970" in shown and "-0.089" in shown and "data: rationales of 38% of the words, 4 documents" in shown
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("generate.beam=4", "row plain: generate: unknown key beam; known: samples, examples"),
+        ("generate.samples=many", "row plain: generate: samples: many: a whole number above 1 expected"),
+        ("average.by=bleu", r"average: \{.*\}; allowed, .*, by: loss or accuracy or nll_loss\}"),
+        ("trained-layer=1", "no flag --trained-layer for this architecture, task and criterion; nearest: --trained-la"),
+    ],
+)
+def test_what_a_table_cannot_have_is_named(setting, problem, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "size.yaml").write_text(SIZE)
+    (tmp_path / "table.yaml").write_text(TABLE.format(data=data, folder=tmp_path))
+    assert main(["run", str(tmp_path / "table.yaml"), "--dry-run", "--set", setting]) == 2
+    error = capsys.readouterr().err
+    assert re.search(problem, error) and error.count("\n") == 1
+
+
+def test_data_of_another_layout_or_dictionary_are_refused(data, tmp_path):
+    row = load_table("nlu-small-rationales").rows["plain-data=eraser-cose_v1@nlu_small"]
+    other = DataSet("nlu_small", tmp_path, "en", "", "h")
+    (tmp_path / "dict.txt").write_text("other 1\n")
+    with pytest.raises(ValueError, match=r"data set eraser-cose_v1@nlu_small: not in ERASER's layout"):
+        kind_of(row).check_data(row, other, None)
+    with pytest.raises(
+        ValueError, match=r"has another dictionary than nlu_small, .* prepare and name eraser-NAME@nlu_"
+    ):
+        kind_of(row).check_data(row, DataSet("films", data, "en", "", "h"), other)
+    assert kind_of(row).examples(str(data)) == 6 and kind_of(row).examples("eraser-movies@x") == 1600
+    table = load_table("wang2021-table8").rows
+    assert len(table) == 10 and table["fever-bert"].train["max-update"] == str(20 * 6123)
+    assert performance({"data": "eraser-cose@x", "accuracy": 1, "macro_f1": 0}) == 1
+    assert performance({"data": "eraser-movies", "accuracy": 1, "macro_f1": 0}) == 0
+
+
+def test_the_embedded_corpus_names_the_word_that_decides(tmp_path, capsys):
+    flags = ["--sentences", "1", "--valid", "1", "--test", "1"]
+    assert main(["toy", "--out", str(tmp_path), *flags, "--rationales", "30"]) == 0
+    write_probing(tmp_path / "probing", 30)
+    for task in DECIDING:
+        found, probes = read_eraser(tmp_path / "rationales" / task), read_probing(tmp_path / "probing", task)
+        for split, examples in found.items():
+            assert [(one.label, one.words) for one in examples] == [*map(tuple, probes[split])]
+        assert all(sum(one.evidence) == 1 for examples in found.values() for one in examples)
+    marked = {
+        one.label: word.lower()
+        for one in read_eraser(tmp_path / "rationales/word_content")["train"]
+        for word, mark in zip(one.words, one.evidence, strict=True)
+        if mark
+    }
+    assert all(label == word for label, word in marked.items())
+    assert main(["toy", "--out", str(tmp_path), "--rationales", "3"]) == 2
+    assert "--rationales 3: at least 10, or 0 for none" in capsys.readouterr().err

@@ -55,7 +55,7 @@ class Kind:
         draws_rows: whether the page has a picture of the rows' scores.
         views: what else its reports can show: a chosen ``test`` set, ``verdict``, ``by`` (groups of sentences),
             ``heads``, ``translations``.
-        beside: the kind in whose report it has a table of its own, called ``title``.
+        beside: the kinds in whose reports it has a table of its own, called ``title``.
     """
 
     name: ClassVar[str] = ""
@@ -71,7 +71,7 @@ class Kind:
     speeds: ClassVar[bool] = False
     draws_rows: ClassVar[bool] = True
     views: ClassVar[frozenset[str]] = frozenset()
-    beside: ClassVar[str] = ""
+    beside: ClassVar[tuple[str, ...]] = ()
     title: ClassVar[str] = ""
 
     # its rows and data

@@ -17,12 +17,12 @@ class Pretrained(Measured):
 
 @register_kind
 class Pretraining(Kind):
-    """Rows of fairseq's task ``masked_lm``, from which rows of GLUE start."""
+    """Rows of fairseq's task ``masked_lm``, from which rows of GLUE and of rationales start."""
 
     name = "pretraining"
     tasks = ("masked_lm",)
     Measured = Pretrained
-    beside, title = "glue", "Pre-training"
+    beside, title = ("glue", "rationales"), "Pre-training"
     opening = "NLL: nats a masked token at the last update, lower is better"
     columns = (Column("updates", lambda line: f"{line.facts['updates']:,}"),)
     draws_rows = False

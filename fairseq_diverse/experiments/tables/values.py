@@ -64,7 +64,8 @@ def published_figures(published: Mapping[str, Any], where: str, tests: Sequence[
 def averaged(average: Any, override: Flags, where: str) -> Flags:
     """``none``, ``{last: N, every: UPDATES}`` or ``{best: N, every: UPDATES, by: METRIC}``, overridden key by key; for
     none, empty."""
-    forms = "none, {last: N, every: UPDATES}, or {best: N, every: UPDATES, by: loss or nll_loss}"
+    metrics = dict.fromkeys(metric for kind in KINDS.values() for metric in kind.losses)
+    forms = f"none, {{last: N, every: UPDATES}}, or {{best: N, every: UPDATES, by: {' or '.join(metrics)}}}"
     average = {} if average in (None, "none") else average
     if not isinstance(average, dict):
         raise ValueError(f"{where}: average: {shown(average)}; allowed: {forms}")
@@ -78,7 +79,7 @@ def averaged(average: Any, override: Flags, where: str) -> Flags:
     if (
         set(average) not in ({"last", "every"}, {"best", "every", "by"})
         or not all(type(value) is int and value > 0 for value in numbers)
-        or average.get("by", "loss") not in ("loss", "nll_loss")
+        or average.get("by", "loss") not in metrics
     ):
         raise ValueError(f"{where}: average: {shown(average)}; allowed, with whole numbers above 0: {forms}")
     return average

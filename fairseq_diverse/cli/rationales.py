@@ -1,0 +1,101 @@
+"""Explain what a classifier of documents predicts: which words, by LIME, and how far these agree with people's.
+
+Writes one JSON object a document, in the format that ERASER's own program scores, and prints the measures of ERASER.
+If interrupted, the same command resumes. --html shows the documents with the words that people marked underlined and
+those that the model's prediction depends on in colour.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import atomic_write
+
+PATHS = ("checkpoint", "data")
+EXAMPLE = (
+    "fairseq-diverse rationales --checkpoint checkpoints/checkpoint_last.pt --data data/eraser-movies "
+    "--out rationales.jsonl --html rationales.html"
+)
+SHOWN = {
+    "macro_f1": "macro F1",
+    "accuracy": "accuracy",
+    "auprc": "AUPRC",
+    "comprehensiveness": "comprehensiveness",
+    "sufficiency": "sufficiency",
+    "comprehensiveness_aopc": "comprehensiveness, AOPC",
+    "sufficiency_aopc": "sufficiency, AOPC",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="CKPT", help="trained with --task rationales")
+    add("--data", required=True, metavar="DIR", help="folder that `prepare eraser-NAME` wrote")
+    add("--out", type=Path, required=True, metavar="FILE", help="rationales, a JSON object a document")
+    add("--split", choices=("valid", "test"), default="test", help="default: test")
+    add("--examples", type=int, metavar="N", help="only the first N documents (default: all)")
+    add("--samples", type=int, default=1000, metavar="N", help="samples of LIME a document (default: 1000)")
+    add("--seed", type=int, default=1, help="of the samples (default: 1)")
+    add("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
+    add("--save", type=Path, metavar="FILE", help="also write the measures as JSON")
+    add("--html", type=Path, metavar="FILE", help="also write a page with the documents")
+
+
+def main(args: argparse.Namespace) -> None:
+    for name, least in (("examples", 1), ("samples", 2), ("max_tokens", 1)):
+        if (value := getattr(args, name)) is not None and value < least:
+            raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+    from tqdm import tqdm
+
+    from fairseq_diverse import register
+    from fairseq_diverse.analysis.rationales import explain, measured, probabilities
+    from fairseq_diverse.metrics.rationales import mean_share
+    from fairseq_diverse.models.loading import load_models
+    from fairseq_diverse.preparation.pipeline import read_record
+    from fairseq_diverse.preparation.raw import file_hash
+    from fairseq_diverse.reports.rationales import page
+
+    register()
+    (model,), _, task = load_models([args.checkpoint], args.data)
+    if not hasattr(task, "dataset_of"):
+        raise UserError(f"{args.checkpoint}: not trained with --task rationales")
+    model.eval()
+    examples = task.examples[args.split][: args.examples]
+    share = mean_share([example.evidence for example in task.examples["train"]])
+    made_by = [file_hash(Path(args.checkpoint)), read_record(args.data)["hash"], args.split, args.samples, args.seed]
+    part = args.out.with_name(f".{args.out.name}.{hashlib.sha256(str(made_by).encode()).hexdigest()[:16]}.part")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    records = _finished(part, [example.name for example in examples])
+    bar = tqdm(examples[len(records) :], initial=len(records), total=len(examples), desc="rationales", disable=None)
+    with open(part, "a", encoding="utf-8") as file:
+        for number, example in enumerate(bar, start=len(records)):
+            predict = probabilities(model, task, example.query, args.max_tokens)
+            draw = args.samples, 1_000_003 * args.seed + number
+            fitting = task.fitting(example.query, example.words)
+            records.append(explain(example, fitting, predict, task.labels, share, draw))
+            file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
+            file.flush()
+    os.replace(part, args.out)
+    found = measured(records, examples)
+    if args.save is not None:
+        with atomic_write(args.save) as f:
+            json.dump({"documents": len(examples), "rationale_share": share, **found}, f)
+    if args.html is not None:
+        with atomic_write(args.html) as f:
+            f.write(page(f"{Path(args.data).name}: rationales", records, examples))
+    print(f"{len(examples):,} documents, rationales of {100 * share:.0f}% of the words")
+    for name, heading in SHOWN.items():
+        print(f"{heading} {found[name]:.4f}")
+
+
+def _finished(part: Path, names: list[str]) -> list[dict]:
+    """The documents of an interrupted call; a last line that was not written to its end is cut off."""
+    records: list[dict] = []
+    if part.exists():
+        lines = part.read_bytes().split(b"\n")[:-1]
+        records = [json.loads(line) for line in lines[: len(names)]]
+        part.write_bytes(b"".join(line + b"\n" for line in lines[: len(names)]))
+    return records
