@@ -330,6 +330,15 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
             "checkpoints-toy/checkpoint_last.pt",
         ),
         ("docs/classification.md", {"--pairs 20000": "--pairs 60", "--max-epoch 15": "--max-update 2"}, "lengths.png"),
+        (
+            "docs/rationales.md",
+            {
+                "--rationales 2000": "--rationales 60",
+                "--max-epoch 10": "--max-update 2",
+                "--examples 50": "--examples 2",
+            },
+            "rationales.html",
+        ),
     ],
 )
 def test_the_first_block_of_a_page_runs_as_written(page, smaller, made, tmp_path):
