@@ -15,12 +15,13 @@ from fairseq_diverse.attention.relations import EVERYTHING_RELATED
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.host import programs
 from fairseq_diverse.host.data import numbered_words
+from fairseq_diverse.models.bert import DiverseBertModel
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, attentions_at
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.models.systems import unknown
 from fairseq_diverse.support.errors import UserError
 
-EMBEDDINGS = {"embed_tokens", "embed_positions", "output_projection", "adaptive_softmax"}
+EMBEDDINGS = {"embed_tokens", "embed_positions", "embed_segments", "output_projection", "adaptive_softmax"}
 PRODUCTS = ("mul", "mul_", "div", "div_", "pow", "pow_", "addcmul")
 
 
@@ -40,7 +41,7 @@ def measure_size(
     Raises:
         UserError: an unknown architecture, flags that do not fit the model, or a number out of range.
     """
-    kinds = (DiverseTransformerModel, DiverseRobertaModel)
+    kinds = (DiverseTransformerModel, DiverseRobertaModel, DiverseBertModel)
     architectures = [name for name, kind in programs.architectures().items() if kind in kinds]
     if args.arch not in architectures:
         raise UserError(unknown(args.arch, architectures))

@@ -17,7 +17,7 @@ propositional_logic (Bowman et al., 2015) and probing (SentEval) are checked and
 prepares training and validation text in one language for masked language models; empty lines stay. glue-TASK prepares a
 GLUE task from its own files in DIR or DIR/TASK, for --task sentence_prediction. glue-TASK@DATA uses the dictionary and
 subwords of the prepared data set DATA, for models that were pre-trained on DATA; --gpt2-bpe uses those of fairseq's
-RoBERTa.
+RoBERTa, --wordpiece those of a BERT. With both, the tasks named glue-TASK@bert get BERT's.
 """
 
 import argparse
@@ -70,13 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, help="folder to create (default: data/NAME in the folder of runs)")
     add("--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)")
     add("--gpt2-bpe", metavar="DIR", type=Path, help="use the subwords of encoder.json, vocab.bpe and dict.txt in DIR")
+    add("--wordpiece", metavar="DIR", type=Path, help="use the subwords of BERT's vocab.txt in DIR")
     add("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
     add("--overwrite", action="store_true", help="replace a data set made of other files or settings")
     add("--workers", type=int, default=1, help="number of processes (default: 1)")
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation.encoding import of_gpt2
+    from fairseq_diverse.preparation.encoding import of_gpt2, of_wordpiece
 
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
@@ -86,10 +87,11 @@ def main(args: argparse.Namespace) -> None:
         _check_own(args, given[0])
     elif not args.configs:
         raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
-    gpt2 = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else None
+    bert = of_wordpiece(args.wordpiece) if args.wordpiece else None
+    encoding = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else bert
     if given:
-        return _prepare_own(args, gpt2)
-    configs = {name: _config(name, args, gpt2) for name in args.configs}
+        return _prepare_own(args, encoding)
+    configs = {name: _config(name, args, encoding) for name in args.configs}
     if not (args.raw or args.archives):
         raise ValueError(f"{args.configs[0]}: where are its files? Give --raw DIR or --archives DIR")
     if args.out and len(args.configs) > 1:
@@ -105,13 +107,13 @@ def main(args: argparse.Namespace) -> None:
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
-            made = _prepare_glue(*task, out, args, gpt2)
+            made = _prepare_glue(task[0], out, args, _encoding_of(task[1], encoding, bert))
         elif names := eraser.split_name(name):
-            made = _prepare_eraser(*names, out, args, gpt2)
+            made = _prepare_eraser(names[0], out, args, _encoding_of(names[1], encoding, bert))
         elif config is None:
             made = _copy(name, out, args)
         elif args.raw:
-            made = _prepare(config, args.raw, out, args, encoding=gpt2)
+            made = _prepare(config, args.raw, out, args, encoding=encoding)
         else:
             made = _prepare_from_archives(config, out, args)
         if not made:
@@ -119,7 +121,7 @@ def main(args: argparse.Namespace) -> None:
     return None
 
 
-def _config(name: str, args: argparse.Namespace, gpt2: "Encoding | None") -> "DataConfig | None":
+def _config(name: str, args: argparse.Namespace, encoding: "Encoding | None") -> "DataConfig | None":
     """The configuration that a name means; None where there is none.
 
     Raises:
@@ -135,8 +137,10 @@ def _config(name: str, args: argparse.Namespace, gpt2: "Encoding | None") -> "Da
                 f"{name}: download its files by hand ({origin}) and give their folder as --raw, without --archives and "
                 "--monolingual"
             )
-        if task[1] and gpt2:
-            raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out --gpt2-bpe")
+        if task[1] == glue.BERT and not args.wordpiece and not (runs_dir() / "data" / glue.BERT).is_dir():
+            raise ValueError(f"{name}: has the subwords of a BERT; give the folder of its vocab.txt as --wordpiece")
+        if encoding and task[1] not in ("", glue.BERT if args.wordpiece else ""):
+            raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_given_encoding(args)}")
         return None
     if name in PLAIN_DATA:
         return None
@@ -151,7 +155,12 @@ def _config(name: str, args: argparse.Namespace, gpt2: "Encoding | None") -> "Da
             text = args.archives / name
             raise ValueError(f"--monolingual: goes with --raw; {text} has the text once {name} is prepared without it")
         config = config.monolingual(args.monolingual)
-    return gpt2.applied(config) if gpt2 else config
+    return encoding.applied(config) if encoding else config
+
+
+def _given_encoding(args: argparse.Namespace) -> str:
+    """The flag that names subwords, empty if none does."""
+    return "--gpt2-bpe" if args.gpt2_bpe else "--wordpiece" if args.wordpiece else ""
 
 
 def _check_own(args: argparse.Namespace, first: str) -> None:
@@ -165,9 +174,9 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
     needed = ["source", "train", "valid", *(("test",) if args.target is not None else ()), "out"]
     if missing := [f"--{name}" for name in needed if getattr(args, name) is None]:
         raise ValueError(f"{', '.join(missing)}: missing, since {first} is given; {BOTH_WAYS}")
-    if args.bpe_size is not None and args.gpt2_bpe:
+    if args.bpe_size is not None and (flag := _given_encoding(args)):
         raise ValueError(
-            f"--bpe-size {args.bpe_size}: not with --gpt2-bpe, whose subwords are given; leave one of them out"
+            f"--bpe-size {args.bpe_size}: not with {flag}, whose subwords are given; leave one of them out"
         )
     if args.test and args.target is None:
         raise ValueError("--test: text of one language has no test set; leave it out or add --target")
@@ -185,7 +194,7 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
                 )
 
 
-def _prepare_own(args: argparse.Namespace, gpt2: "Encoding | None") -> None:
+def _prepare_own(args: argparse.Namespace, encoding: "Encoding | None") -> None:
     """Prepare files of the user's own by a configuration that is written to OUT.yaml."""
     import yaml
 
@@ -201,10 +210,11 @@ def _prepare_own(args: argparse.Namespace, gpt2: "Encoding | None") -> None:
             f"{written}: exists and says otherwise than the flags; `fairseq-diverse prepare {written} --raw {raw}` "
             "follows it, and --overwrite replaces it"
         )
-    if not _prepare(gpt2.applied(config) if gpt2 else config, raw, out, args, encoding=gpt2):
+    if not _prepare(encoding.applied(config) if encoding else config, raw, out, args, encoding=encoding):
         print(f"already prepared: {out}")
     command = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out)]
-    again = shlex.join([*command, *(["--gpt2-bpe", str(args.gpt2_bpe.resolve())] if args.gpt2_bpe else [])])
+    given_encoding = [_given_encoding(args), str((args.gpt2_bpe or args.wordpiece).resolve())] if encoding else []
+    again = shlex.join([*command, *given_encoding])
     with atomic_write(written) as file:
         file.write(f"# after a change: {' '.join(again.splitlines())} --overwrite\n")
         yaml.safe_dump(given, file, sort_keys=False, allow_unicode=True)
@@ -233,25 +243,23 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
     return given, raw
 
 
-def _prepare_glue(
-    task: glue.GlueTask, named: str, out: Path, args: argparse.Namespace, gpt2: "Encoding | None"
-) -> bool:
-    """With the subwords of the data set or folder ``named``, else those of GPT-2 if given."""
+def _prepare_glue(task: glue.GlueTask, out: Path, args: argparse.Namespace, encoding: "Encoding | None") -> bool:
     from fairseq_diverse.preparation.prepare_glue import prepare_glue
 
     flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
-    return prepare_glue(task, args.raw, out, _encoding_of(named) if named else gpt2, **flags)
+    return prepare_glue(task, args.raw, out, encoding, **flags)
 
 
-def _prepare_eraser(name: str, named: str, out: Path, args: argparse.Namespace, gpt2: "Encoding | None") -> bool:
-    """As of GLUE."""
-    encoding = _encoding_of(named) if named else gpt2
+def _prepare_eraser(name: str, out: Path, args: argparse.Namespace, encoding: "Encoding | None") -> bool:
     return eraser.prepare_eraser(name, args.raw, out, encoding, workers=args.workers, overwrite=args.overwrite)
 
 
-def _encoding_of(named: str) -> "Encoding":
+def _encoding_of(named: str, given: "Encoding | None", bert: "Encoding | None") -> "Encoding | None":
+    """The subwords of the data set or folder ``named``, or ``bert``; without a name, those that are given."""
     from fairseq_diverse.preparation.encoding import of_data
 
+    if not named or (bert and named == glue.BERT):
+        return bert if named else given
     by_name = runs_dir() / "data" / named
     return of_data(by_name if by_name.is_dir() else Path(named))
 

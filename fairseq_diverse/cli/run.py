@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from fairseq_diverse.experiments.run import Run, Tracking
     from fairseq_diverse.experiments.tables.load import Table
 
-PREPARE = ("archives", "raw", "gpt2_bpe", "no_download", "strict_counts", "accept_counts")  # flags of --prepare
+PREPARE = (
+    "archives",
+    "raw",
+    "gpt2_bpe",
+    "wordpiece",
+    "no_download",
+    "strict_counts",
+    "accept_counts",
+)  # flags of --prepare
 EXAMPLE = "fairseq-diverse run multi30k --rows baseline,disagreement --seeds 1,2,3 --jobs 2"
 
 
@@ -67,7 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--raw", type=Path, metavar="DIR", help="folder of the raw files")
     for flag in ("--no-download", "--strict-counts", "--accept-counts"):
         group.add_argument(flag, action="store_true", help="as of prepare")
-    group.add_argument("--gpt2-bpe", type=Path, metavar="DIR", help="as of prepare")
+    for flag in ("--gpt2-bpe", "--wordpiece"):
+        group.add_argument(flag, type=Path, metavar="DIR", help="as of prepare")
 
 
 def add_table_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
@@ -251,9 +260,11 @@ def _prepare(rows: "Sequence[Row]", args: argparse.Namespace) -> int:
     source = ["--raw", str(args.raw)] if args.raw else ["--archives", str(args.archives or runs_dir() / "archives")]
     checks = [name for name in ("no_download", "strict_counts", "accept_counts") if getattr(args, name)]
     flags = [*source, *(f"--{name.replace('_', '-')}" for name in checks)]
-    flags += ["--gpt2-bpe", str(args.gpt2_bpe)] if args.gpt2_bpe else []
+    subwords = {"--gpt2-bpe": args.gpt2_bpe, "--wordpiece": args.wordpiece}
+    subwords = {flag: folder for flag, folder in subwords.items() if folder}
+    flags += [word for flag, folder in subwords.items() for word in (flag, str(folder))]
     runs = with_first(find_runs(rows, [0], dry=True))
-    for words in preparations(runs, flags, again=bool(args.gpt2_bpe)):
+    for words in preparations(runs, flags, again=bool(subwords)):
         print(f"== {shlex.join(['fairseq-diverse', *words])}", flush=True)
         if code := subprocess.run([sys.executable, "-m", "fairseq_diverse.cli", *words]).returncode:
             return code

@@ -3,7 +3,7 @@
 Takes every model flag of fairseq-train (--encoder-embed-dim, --share-all-embeddings, --routing, ...). FLOPs are those
 of one full forward pass over one sentence pair, 2 per multiply-add, where every attention map is computed. They include
 matrix products, convolutions, layer normalization and elementwise products, but not embeddings and the softmax layer. A
-language model (diverse_roberta, wang2021_evolving_roberta) reads one sentence of --source-length tokens.
+language model (diverse_bert, diverse_roberta, ...) reads one sentence of --source-length tokens.
 --data also prints the largest recommended number of interacting heads (Li and Luo, 2022, Eq. 13). If the source has
 constituency trees, it prints the mean of the sentences' largest phrase layers, which --phrase-limit should cover (Zhang
 et al., 2021, section 5.3.3).
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.host.programs import architectures
     from fairseq_diverse.models.roberta import DiverseRobertaModel
 
-    if args.data and architectures().get(args.arch) is DiverseRobertaModel:
+    if args.data and issubclass(architectures().get(args.arch, object), DiverseRobertaModel):
         raise ValueError(f"--data: sentence pairs are for translation, not for {args.arch}; leave the flag out")
     pair = args.source_lang, args.target_lang
     if (pair[0] is None) != (pair[1] is None):

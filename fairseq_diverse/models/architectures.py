@@ -15,8 +15,8 @@ from fairseq.models.transformer.transformer_legacy import (
 )
 
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
-from fairseq_diverse.models import classifier, diverse_transformer, rationales, roberta  # noqa: F401  (registers the models)
-from fairseq_diverse.models.systems import ROBERTA_SIZES, ROBERTA_SYSTEMS, SIZES, SYSTEMS
+from fairseq_diverse.models import bert, classifier, diverse_transformer, rationales, roberta  # noqa: F401 (registers)
+from fairseq_diverse.models.systems import BERT_SYSTEMS, ROBERTA_SIZES, ROBERTA_SYSTEMS, SIZES, SYSTEMS
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,12 @@ for suffix, flags in {"": {}, "_aggregation": SYSTEMS["li2021_aggregation"]}.ite
     _register(f"li2021_logic{suffix}", flags, logic_architecture, "diverse_classifier")
     _register(f"li2021_probing{suffix}", flags, classifier_architecture, "diverse_classifier")
 
+for model, systems in {"diverse_roberta": ROBERTA_SYSTEMS, "diverse_bert": BERT_SYSTEMS}.items():
+    for system, flags in systems.items():
+        for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
+            _register(system + suffix, flags, size, model)
+
 for system, flags in ROBERTA_SYSTEMS.items():
     for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
-        _register(system + suffix, flags, size, "diverse_roberta")
         reader = {**flags, "trained_layers": 2}
         _register(f"{system.replace('roberta', 'rationales')}{suffix}", reader, size, "diverse_rationales")

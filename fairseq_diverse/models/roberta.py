@@ -36,6 +36,8 @@ def _mechanisms_keep_their_values(module: nn.Module) -> Iterator[None]:
 class DiverseRobertaEncoder(RobertaEncoder):
     """fairseq's encoder of RoBERTa around ``DiverseEncoder``."""
 
+    layers_class = DiverseEncoder
+
     @property
     def plan(self) -> AttentionPlan:
         return self.sentence_encoder.plan
@@ -45,7 +47,7 @@ class DiverseRobertaEncoder(RobertaEncoder):
         return self.sentence_encoder.layers
 
     def build_encoder(self, args: Namespace, dictionary: Any, embed_tokens: nn.Embedding) -> DiverseEncoder:
-        encoder = DiverseEncoder(TransformerConfig.from_namespace(args), dictionary, embed_tokens)
+        encoder = self.layers_class(TransformerConfig.from_namespace(args), dictionary, embed_tokens)
         with _mechanisms_keep_their_values(encoder):
             return encoder.apply(init_bert_params)
 
@@ -88,6 +90,7 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
     """
 
     sides = ("encoder",)
+    encoder_class = DiverseRobertaEncoder
 
     def __init__(self, args: Namespace, encoder: DiverseRobertaEncoder) -> None:
         with _mechanisms_keep_their_values(encoder):
@@ -125,7 +128,7 @@ class DiverseRobertaModel(DiverseModel, RobertaModel):
         args.checkpoint_activations = any(getattr(args, f"{x}_activations", False) for x in ("checkpoint", "offload"))
         if getattr(args, "max_positions", None) is None:
             args.max_positions = getattr(args, "tokens_per_sample", None) or task.max_positions()
-        model = cls(args, DiverseRobertaEncoder(args, task.source_dictionary))
+        model = cls(args, cls.encoder_class(args, task.source_dictionary))
         model.finish(args)
         return model
 

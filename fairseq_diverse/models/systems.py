@@ -23,10 +23,15 @@ ROBERTA_SYSTEMS: dict[str, dict[str, object]] = {
     # alpha: the smallest of the grid {0.1, 0.2, 0.4} of Wang et al. (2021), section 4.2, as is beta, 0.1 by default
     "wang2021_evolving_roberta": {"evolving_on": "encoder", "evolving_carry": 0.1},
 }
+BERT_SYSTEMS: dict[str, dict[str, object]] = {
+    "diverse_bert": {},
+    "wang2021_evolving_bert": ROBERTA_SYSTEMS["wang2021_evolving_roberta"],
+}
+BERT_ARCHITECTURES = [system + size for system in BERT_SYSTEMS for size in ROBERTA_SIZES]
 
 ARCHITECTURES = [
     system + size
-    for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS, ROBERTA_SIZES))
+    for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS | BERT_SYSTEMS, ROBERTA_SIZES))
     for system in systems
     for size in sizes
 ]
@@ -36,7 +41,7 @@ def unknown(name: str, more: Iterable[str] = ()) -> str:
     """The message for a name that is no architecture; ``more`` are those of a user's folder."""
     parts = [
         f"{', '.join(systems)}, each also with {', '.join(filter(None, sizes))} at its end"
-        for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS, ROBERTA_SIZES))
+        for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS | BERT_SYSTEMS, ROBERTA_SIZES))
     ]
     others = [other for other in more if other not in ARCHITECTURES]
     return f"--arch {name}: unknown; known are {'; '.join([*parts, *others])}"

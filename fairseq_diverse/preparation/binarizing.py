@@ -8,6 +8,7 @@ from pathlib import Path
 from fairseq_diverse.host.data import write_dictionary
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
+from fairseq_diverse.preparation.wordpiece import VOCABULARY, read_vocabulary, symbols
 from fairseq_diverse.support.files import write_lines
 from fairseq_diverse.support.processes import run_to_end
 
@@ -16,6 +17,9 @@ def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | 
     print("fairseq-preprocess", file=sys.stderr)
     for dictionary in work.glob("dict.*"):  # from an interrupted run; fairseq-preprocess does not replace them
         dictionary.unlink()
+    if config.bpe["kind"] == "wordpiece":
+        made = symbols(read_vocabulary(work / "text" / VOCABULARY))[4:]  # after fairseq's own
+        write_lines(work / "text/dict.txt", (f"{symbol} 1" for symbol in made))
     if config.glue:
         _binarize_glue(config, work, workers, encoding)
         return

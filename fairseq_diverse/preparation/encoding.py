@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq_diverse.preparation import pipeline
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS, DataConfig
+from fairseq_diverse.preparation.wordpiece import VOCABULARY, read_vocabulary
 
 GPT2 = ("encoder.json", "vocab.bpe", "dict.txt")
 GPT2_ORIGIN = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
@@ -35,9 +36,14 @@ class Encoding:
             ValueError: it has two languages, or files of GPT-2 are missing.
         """
         if config.translates:
-            raise ValueError(f"--gpt2-bpe: for text of one language and GLUE; {config.name} has two, add --monolingual")
+            flag = "--wordpiece" if self.bpe["kind"] == "wordpiece" else "--gpt2-bpe"
+            raise ValueError(f"{flag}: for text of one language and GLUE; {config.name} has two, add --monolingual")
         folder = self.dictionary.parent
-        if self.steps is RAW and (missing := [name for name in GPT2 if not (folder / name).is_file()]):
+        if (
+            self.bpe["kind"] == "gpt2"
+            and self.steps is RAW
+            and (missing := [name for name in GPT2 if not (folder / name).is_file()])
+        ):
             raise ValueError(f"--gpt2-bpe {folder}: lacks {', '.join(missing)}, from {GPT2_ORIGIN}")
         sides = {}
         for side, given in config.sides.items():
@@ -49,6 +55,16 @@ def of_gpt2(folder: Path) -> Encoding:
     """GPT-2's byte-level BPE, which fairseq's RoBERTa checkpoints read, from a folder of its three files."""
     model, vocabulary, dictionary = (folder / name for name in GPT2)
     return Encoding(RAW, {"kind": "gpt2", "size": 0, "joint": True, "threshold": 0}, dictionary, model, vocabulary)
+
+
+def of_wordpiece(folder: Path) -> Encoding:
+    """BERT's WordPiece, from a folder with its vocabulary, of which the dictionary is made.
+
+    Raises:
+        ValueError: as ``read_vocabulary``.
+    """
+    read_vocabulary(path := folder / VOCABULARY)
+    return Encoding(RAW, {"kind": "wordpiece", "size": 0, "joint": True, "threshold": 0}, path, path)
 
 
 def of_data(folder: Path) -> Encoding:

@@ -11,6 +11,7 @@ from fairseq_diverse.support.files import iterate_lines
 
 ORIGIN = "https://gluebenchmark.com/tasks"
 PREFIX = "glue-"  # of the name of a prepared task
+BERT = "bert"  # in the place of a data set, WordPiece of a folder: glue-CoLA@bert
 HIGHEST = 5.0  # score of STS-B
 
 
@@ -94,7 +95,8 @@ class Example(NamedTuple):
 def split_name(name: str) -> tuple[GlueTask, str] | None:
     """The task that the name of a data set means and the data set whose dictionary it has, "" for none.
 
-    ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME; None for other names.
+    ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME, ``glue-CoLA@bert``
+    with those of a BERT; None for other names.
 
     Raises:
         ValueError: no such task.

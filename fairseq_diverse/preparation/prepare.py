@@ -89,7 +89,8 @@ def prepare(
     paths = {split: tuple(raw / name for name in names) for split, names in sides.items()}
     _refuse_training_text(paths)
     totals = {split: equal_lines(*pair) for split, pair in paths.items()}
-    versions = {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+    packages = (*PACKAGES, "tokenizers") if config.bpe["kind"] == "wordpiece" else PACKAGES
+    versions = {"python": platform.python_version()} | {package: version(package) for package in packages}
     with alone(out, resumes) as work:
         if _existing(out, wanted, strict, overwrite):  # by a process that had the lock before
             return False

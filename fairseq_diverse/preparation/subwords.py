@@ -1,4 +1,4 @@
-"""One interface for subword segmentation with subword-nmt, sentencepiece and GPT-2's byte-level BPE."""
+"""One interface for subword segmentation with subword-nmt, sentencepiece, WordPiece and GPT-2's byte-level BPE."""
 
 import io
 import itertools
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_diverse.host.data import gpt2_encoder
+from fairseq_diverse.preparation.wordpiece import SPECIAL, tokenizer
 from fairseq_diverse.support.files import iterate_lines
 
 SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
@@ -22,8 +23,8 @@ class Subwords:
     """Tokens to subwords and back.
 
     Args:
-        kind: "subword-nmt", "sentencepiece" or "gpt2", whose subwords are numbers.
-        model: the file of merges or the model; of GPT-2 encoder.json.
+        kind: "subword-nmt", "sentencepiece", "wordpiece" or "gpt2", whose subwords are numbers.
+        model: the file of merges or the model; of WordPiece vocab.txt, of GPT-2 encoder.json.
         vocabulary: allowed subwords (subword-nmt); others are split further. None = all. Of GPT-2 vocab.bpe.
         threshold: smallest count in ``vocabulary`` of an allowed subword.
 
@@ -39,6 +40,8 @@ class Subwords:
 
             with readable(model, "model of sentencepiece"):
                 self.pieces = SentencePieceProcessor(model_proto=model.read_bytes())
+        elif kind == "wordpiece":
+            self.wordpiece = tokenizer(model)
         elif kind == "gpt2":
             with readable(model, f"encoder.json of GPT-2, or {vocabulary} is not its vocab.bpe"):
                 self.gpt2 = gpt2_encoder(model, Path(vocabulary or ""))
@@ -60,6 +63,9 @@ class Subwords:
     def segment(self, line: str) -> str:
         if self.kind == "sentencepiece":
             return " ".join(self.pieces.encode(line, out_type=str))
+        if self.kind == "wordpiece":
+            found = self.wordpiece.encode(line, add_special_tokens=False).tokens
+            return " ".join(SPECIAL.get(subword, subword) for subword in found)
         if self.kind == "gpt2":
             return " ".join(map(str, self.gpt2.encode(line)))
         if len(self.bpe.cache) > CACHED:
@@ -70,6 +76,8 @@ class Subwords:
         """Subwords to words; a line without marks (``--remove-bpe``) does not change."""
         if self.kind == "sentencepiece":
             return line.replace(" ", "").replace(SPACE_MARK, " ").strip() if SPACE_MARK in line else line
+        if self.kind == "wordpiece":
+            return line.replace(" ##", "")
         if self.kind == "gpt2":
             return self.gpt2.decode([int(word) if word.isdecimal() else word for word in line.split()])
         return re.sub("@@( |$)", "", line)
@@ -77,7 +85,8 @@ class Subwords:
     def words(self, subwords: Sequence[str]) -> list[list[str]]:
         """The subwords of each word, in their order.
 
-        A word is what was one token before segmentation; with sentencepiece and GPT-2 it ends at a space of the text.
+        A word is what was one token before segmentation; with sentencepiece and GPT-2 it ends at a space of the text,
+        with WordPiece at a space or a punctuation mark.
         """
         words: list[list[str]] = []
         for subword in subwords:
@@ -90,6 +99,8 @@ class Subwords:
     def _continues(self, previous: str, subword: str) -> bool:
         if self.kind == "sentencepiece":
             return not subword.startswith(SPACE_MARK)
+        if self.kind == "wordpiece":
+            return subword.startswith("##")
         if self.kind == "gpt2":
             return not self.join(subword).startswith(" ")
         return previous.endswith("@@")

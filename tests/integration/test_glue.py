@@ -12,6 +12,7 @@ from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation import prepare_glue as preparation
+from fairseq_diverse.preparation.wordpiece import SPECIAL
 from tests.integration.commands import cli
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_prepare import edit, lines_of, write_raw
@@ -180,9 +181,43 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
         assert [prepared.decode(line, side) for line in found] == lines
 
 
+def test_tasks_and_text_are_prepared_with_wordpiece(folder, call):
+    """Of its dictionary, too, as long as a text without words of it; beside GPT-2's, under another name."""
+    write_task(folder / "raw", "RTE", tests=False)
+    (folder / "bert").mkdir()
+    letters = [chr(number) for number in range(33, 127) if not chr(number).isupper()]
+    pieces = [*SPECIAL, "walk", "##s", *letters, *(f"##{letter}" for letter in letters if letter.isalpha())]
+    (folder / "bert/vocab.txt").write_text("\n".join([*pieces[:5], *sorted({*pieces[5:]})]))
+    gpt2_files(folder / "gpt2")
+    taken = ("--wordpiece", folder / "bert", "--raw", folder / "raw")
+    call("prepare", "glue-RTE", "glue-RTE@bert", *taken, "--gpt2-bpe", folder / "gpt2", "--workers", 2, "--overwrite")
+    call("prepare", folder / "text.yaml", "--monolingual", "en", *taken, "--out", folder / "pieces")
+    call("prepare", f"glue-RTE@{folder}/pieces", "--raw", folder / "raw", "--out", folder / "again")
+    task, kinds = folder / "runs/data/glue-RTE@bert", {}
+    for data, side, path in ((task, "input0", task / "input0"), (folder / "pieces", "source", folder / "pieces")):
+        dictionary, prepared = Dictionary.load(str(path / "dict.txt")), Preprocessing.load(data)
+        assert len(dictionary) == len({*pieces}) and dictionary.symbols[-1] == "<mask>"
+        lines = lines_of(data / f"text/train.{'en' if side == 'source' else side}")
+        found = binarized(path / "train", dictionary)
+        assert found == [prepared.encode(line, side) for line in lines] and "tokenizers" in prepared.record["versions"]
+        assert [line.replace(" ", "").replace("##", "") for line in found] == [
+            line.lower().replace(" ", "") for line in lines
+        ]
+        kinds[side] = prepared.record["bpe"]["kind"]
+    assert kinds == {"input0": "wordpiece", "source": "wordpiece"}
+    assert (folder / "again/input0/train.bin").read_bytes() == (task / "input0/train.bin").read_bytes()
+    assert json.loads((folder / "runs/data/glue-RTE/preprocess.json").read_text())["bpe"]["kind"] == "gpt2"
+    assert "already prepared" in call("prepare", "glue-RTE@bert", *taken)
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (
+            ["glue-RTE@bert", "--raw", "{folder}/raw"],
+            "has the subwords of a BERT; give the folder of its vocab.txt as --w",
+        ),
+        (["glue-RTE", "--raw", "{folder}/raw", "--wordpiece", "{folder}/no"], "no/vocab.txt: cannot be read (No such"),
         (
             ["glue-CoLA", "--raw", "{folder}/raw"],
             "raw: lacks train.tsv, dev.tsv, GLUE's own files (https://gluebenchmark.com/tasks)",
@@ -192,7 +227,7 @@ def test_a_task_is_prepared_by_itself_and_with_gpt2(folder, call):
             ["glue-RTE@text.en", "--raw", "{folder}/raw", "--gpt2-bpe", "x"],
             "takes the subwords of text.en; leave out --gpt2-bpe",
         ),
-        (["glue-RTE", "--archives", "{folder}/raw"], "give the folder of GLUE's files as --raw"),
+        (["glue-RTE", "--archives", "{folder}/raw"], "give their folder as --raw, without --archives"),
         (["{folder}/text.yaml", "--raw", "{folder}/raw", "--monolingual", "fr"], "--monolingual fr: text has en, de"),
         (["{folder}/text.yaml", "--raw", "{folder}/raw", "--gpt2-bpe", "x"], "has two, add --monolingual"),
         (["glue-RTE", "--raw", "{folder}/unclean", "--strict"], "train.tsv, line 3: a sentence is empty; fix the file"),

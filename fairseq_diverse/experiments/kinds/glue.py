@@ -15,6 +15,7 @@ from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.metrics.glue import HEADINGS
+from fairseq_diverse.models.systems import BERT_ARCHITECTURES
 from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import runs_dir
 
@@ -76,7 +77,8 @@ class Glue(Kind):
     def find_data(self, name: str, folders: Sequence[Path]) -> DataSet | None:
         if not (task := glue.split_name(name)):
             return None
-        how = f"--raw DIR --out {folders[0]} (DIR has GLUE's files, {glue.ORIGIN})"
+        vocabulary = " --wordpiece VOCAB" if task[1] == glue.BERT else ""
+        how = f"--raw DIR{vocabulary} --out {folders[0]} (DIR has GLUE's files, {glue.ORIGIN})"
         return DataSet(name, folders[0], "en", "", None, glue=task[0].name, preparation=how)
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
@@ -94,12 +96,13 @@ class Glue(Kind):
             )
 
     def training(self, run: Run) -> Flags:
-        """<s> and </s> are where fairseq's RoBERTa has them."""
+        """<s> and </s> are where fairseq's RoBERTa has them; between two sentences BERT has one </s>, RoBERTa two."""
         if not run.data.glue:
             return {}
         task = glue.TASKS[run.data.glue]
         classes: Flags = {"num-classes": str(len(task.labels) or 1), "regression-target": task.regression}
-        return classes | {"init-token": "0", "separator-token": "2"}
+        separator: Flags = {} if run.row.train.get("arch") in BERT_ARCHITECTURES else {"separator-token": "2"}
+        return classes | {"init-token": "0"} | separator
 
     def steps(self, run: Run, state: State) -> dict[str, list[str]]:
         files = ["--checkpoint", str(run.checkpoint), "--data", str(run.data.path)]

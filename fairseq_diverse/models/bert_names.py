@@ -1,0 +1,116 @@
+"""BERT of transformers (``BertModel`` and the models around it): settings, names and order of parameters."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_diverse.models.bert import EPSILON
+from fairseq_diverse.preparation.wordpiece import SPECIAL, VOCABULARY, read_vocabulary, symbols
+from fairseq_diverse.support.errors import UserError
+
+FIXED = {  # settings that only one value of fits, which is that of Devlin et al. (2019)
+    "layer_norm_eps": EPSILON,
+    "type_vocab_size": 2,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_accurate", "relu": "relu"}
+LAYERS = "encoder.sentence_encoder."
+NAMES = {
+    r"embeddings\.word_embeddings": f"{LAYERS}embed_tokens",
+    r"embeddings\.position_embeddings": f"{LAYERS}embed_positions",
+    r"embeddings\.token_type_embeddings": f"{LAYERS}embed_segments",
+    r"embeddings\.LayerNorm": f"{LAYERS}layernorm_embedding",
+    r"encoder\.layer\.(\d+)\.attention\.self\.([qkv])(?:uery|ey|alue)": rf"{LAYERS}layers.\1.self_attn.\2_proj",
+    r"encoder\.layer\.(\d+)\.attention\.output\.dense": rf"{LAYERS}layers.\1.self_attn.out_proj",
+    r"encoder\.layer\.(\d+)\.attention\.output\.LayerNorm": rf"{LAYERS}layers.\1.self_attn_layer_norm",
+    r"encoder\.layer\.(\d+)\.intermediate\.dense": rf"{LAYERS}layers.\1.fc1",
+    r"encoder\.layer\.(\d+)\.output\.dense": rf"{LAYERS}layers.\1.fc2",
+    r"encoder\.layer\.(\d+)\.output\.LayerNorm": rf"{LAYERS}layers.\1.final_layer_norm",
+    r"pooler\.dense": "pooler",
+    r"cls\.predictions\.transform\.dense": "encoder.lm_head.dense",
+    r"cls\.predictions\.transform\.LayerNorm": "encoder.lm_head.layer_norm",
+    r"cls\.predictions": "encoder.lm_head",
+}
+OLD = {"gamma": "weight", "beta": "bias"}  # of layer norms, in the published files
+# what is computed, is the embeddings again, or belongs to the task of another head
+UNUSED = re.compile(
+    r"embeddings\.(position|token_type)_ids|cls\.predictions\.decoder\..*|cls\.seq_relationship\..*|"
+    r"classifier\..*|qa_outputs\..*"
+)
+
+
+def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
+    """The symbols of the dictionary, see ``symbols``.
+
+    Raises:
+        UserError: as ``read_vocabulary``, or there are more subwords than rows of embeddings.
+    """
+    try:
+        found = read_vocabulary(folder / VOCABULARY)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if len(found) > config["vocab_size"]:
+        raise UserError(f"{folder / VOCABULARY}: {len(found):,} subwords, config.json has {config['vocab_size']:,}")
+    return symbols(found)
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``arch`` and the flags.
+
+    Raises:
+        UserError: a setting that BERT of this package does not have.
+    """
+    for name, value in FIXED.items():
+        if (given := config.get(name, value)) != value:
+            raise UserError(f"config.json: {name} {given}: not supported, only {value}")
+    if (activation := config.get("hidden_act", "gelu")) not in ACTIVATIONS:
+        raise UserError(f"config.json: hidden_act {activation}: not supported, only {', '.join(ACTIVATIONS)}")
+    dropout = config.get("hidden_dropout_prob", 0.1)
+    return {
+        "arch": "diverse_bert",
+        "encoder_layers": config["num_hidden_layers"],
+        "encoder_embed_dim": config["hidden_size"],
+        "encoder_ffn_embed_dim": config["intermediate_size"],
+        "encoder_attention_heads": config["num_attention_heads"],
+        "max_positions": config["max_position_embeddings"],
+        "activation_fn": ACTIVATIONS[activation],
+        "dropout": dropout,
+        "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
+        "pooler_dropout": config.get("classifier_dropout") or dropout,
+    }
+
+
+def parameters(folder: Path, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters of ``diverse_bert`` by name, with rows of embeddings in the order of the dictionary, and
+    ``pooler``, which new heads get. Rows behind the vocabulary are left out.
+
+    Raises:
+        UserError: a parameter that BERT does not have.
+    """
+    vocabulary = read_vocabulary(folder / VOCABULARY)
+    numbers = {SPECIAL.get(subword, subword): number for number, subword in enumerate(vocabulary)}
+    rows = torch.tensor([numbers[symbol] for symbol in symbols(vocabulary)])
+    found = {f"{LAYERS}version": torch.tensor([3.0])}
+    for name, tensor in given.items():
+        name = name.removeprefix("bert.")
+        if not UNUSED.fullmatch(name):
+            found[_name(name)] = tensor
+    for name in (embeddings := f"{LAYERS}embed_tokens.weight", "encoder.lm_head.bias"):
+        if name in found:
+            found[name] = found[name][rows]
+    return found | {"encoder.lm_head.weight": found[embeddings]}
+
+
+def _name(name: str) -> str:
+    """The name here of a parameter there."""
+    module, _, part = name.rpartition(".")
+    for pattern, ours in NAMES.items():
+        if re.fullmatch(pattern, module):
+            return f"{re.sub(pattern, ours, module)}.{OLD.get(part, part)}"
+    raise UserError(f"{name}: no parameter of BERT")
