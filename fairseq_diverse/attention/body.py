@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_diverse.attention.functional.agreement import agreement
+from fairseq_diverse.attention.functional.agreement import OF_MAPS, agreement
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_logits, masked_softmax
 from fairseq_diverse.attention.mechanism import STAGES, AttentionContext, Mechanism
 from fairseq_diverse.attention.plan import Placed
@@ -142,7 +142,7 @@ class StagedBody:
             context.q, context.k, context.v = mechanism.qkv(context.of(mechanism))
         q, k, v = context.q, context.k, context.v
         replacing, terms = self.stage("attention"), measurement.terms
-        need_weights = measurement.weights or "position" in terms
+        need_weights = measurement.weights or measurement.compares_maps
         explicit = need_weights or self.needs_map
 
         bias_of: dict[bool, Any] = {True: None, False: context.mask_bias}  # by: is the mechanism gated?
@@ -163,8 +163,11 @@ class StagedBody:
 
         weights = None
         if replacing:
-            if "position" in terms and not replacing[0].has_maps:
-                raise UserError(f"--disagreement position: {replacing[0].name} has no map per head; leave the term out")
+            if measurement.compares_maps and not replacing[0].has_maps:
+                of_maps = next(term for term in terms if term in OF_MAPS)
+                raise UserError(
+                    f"--disagreement {of_maps}: {replacing[0].name} has no map per head; leave the term out"
+                )
             if context.mask_bias is not None and bool(context.mask_bias.any()):
                 raise UserError(f"attn_mask: {replacing[0].name} adds no numbers to its logits; give a boolean mask")
             heads, weights = replacing[0].attention(context.of(replacing[0]), need_weights)
@@ -195,7 +198,7 @@ class StagedBody:
         figures = None
         if terms:
             signed = replacing or self.stage_keys["normalize"]  # a softmax is never negative
-            maps = weights.abs() if signed and weights is not None and "position" in terms else weights
+            maps = weights.abs() if signed and weights is not None and measurement.compares_maps else weights
             figures = agreement(terms, context.v, heads, maps, context.valid_keys, context.valid_queries)
         for mechanism in self.stage("gate"):
             heads = mechanism.gate(heads, context.of(mechanism))

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fairseq_diverse.attention.functional.agreement import CENTRED
+from fairseq_diverse.attention.functional.agreement import CENTRED, OF_MAPS
 from fairseq_diverse.attention.placements import Layers, Placement, resolve_placement
 from fairseq_diverse.support.errors import UserError
 
-TERMS = ("subspace", "position", "output")
-MEASURED = (*TERMS, *(f"{CENTRED}{term}" for term in TERMS if term != "position"))  # by an attention
+TERMS = ("subspace", "position", "output", "difference")
+MEASURED = (*TERMS, *(f"{CENTRED}{term}" for term in TERMS if term not in OF_MAPS))  # by an attention
 
 
 def parse_terms(flag: str, text: str) -> tuple[str, ...]:
@@ -37,6 +37,10 @@ class Measurement(NamedTuple):
     weights: bool = False  # the map of each head
     inside: bool = False  # head outputs, and the weights without any mechanism
 
+    @property
+    def compares_maps(self) -> bool:
+        return any(term in OF_MAPS for term in self.terms)
+
 
 @dataclass(frozen=True)
 class AttentionRequest:
@@ -48,7 +52,8 @@ class AttentionRequest:
         weights: placement of the attentions whose maps are returned; empty for none.
         inside: placement of the attentions whose head outputs and plain weights (without mechanisms and gradient) are
             returned; empty for none.
-        centre: subtract each head's mean over the batch before computing cosines; not with the position term.
+        centre: subtract each head's mean over the batch before computing cosines; not with terms of maps.
+        shares: weights of the components in the mean over them; None: equal.
         alignment: whether the caller reads ``extra["attn"]``, the map of the last cross-attention. If False, an
             attention that is measured or has a mechanism does not compute it (fairseq's decoder always does).
         flag: name of the flag in error messages.
@@ -60,14 +65,15 @@ class AttentionRequest:
     inside: str = ""
     centre: bool = False
     alignment: bool = True
+    shares: Mapping[str, float] | None = None
     flag: str = "--disagreement-on"
 
     def __post_init__(self) -> None:
         check_terms(self.terms, TERMS)
-        if self.centre and "position" in self.terms:
+        if self.centre and (of_maps := [term for term in self.terms if term in OF_MAPS]):
             raise UserError(
-                "--disagreement-centre: the position term compares weights, which are not centred; leave position out "
-                "of --disagreement"
+                f"--disagreement-centre: the {of_maps[0]} term compares weights, which are not centred; leave "
+                f"{of_maps[0]} out of --disagreement"
             )
 
     def resolve(self, layers: Layers, heads: Mapping[str, int]) -> "ResolvedRequest":
@@ -82,7 +88,7 @@ class AttentionRequest:
                 raise UserError(f"{self.flag} {self.on!r}: {component} attention has one head; at least 2 are needed")
         weights, inside = (resolve_placement(self.flag, where, layers) for where in (self.weights, self.inside))
         terms = tuple(f"{CENTRED}{term}" for term in self.terms) if self.centre else self.terms
-        return ResolvedRequest(terms, on, weights, inside, self.alignment)
+        return ResolvedRequest(terms, on, weights, inside, self.alignment, self.shares)
 
 
 Requests = AttentionRequest | tuple[AttentionRequest, ...] | None
@@ -102,6 +108,7 @@ class ResolvedRequest:
     weights: Placement
     inside: Placement
     alignment: bool = True
+    shares: Mapping[str, float] | None = None
 
     def at(self, component: str, layer: int) -> Measurement:
         """The part of one attention."""
@@ -119,7 +126,8 @@ class ResolvedRequest:
                 raise UserError(f"two losses ask for {name!r} in an AttentionRequest; let one of them ask for both")
         measuring = self if self.terms else other
         maps, inside = self.weights or other.weights, self.inside or other.inside
-        return ResolvedRequest(measuring.terms, measuring.on, maps, inside, self.alignment or other.alignment)
+        alignment = self.alignment or other.alignment
+        return ResolvedRequest(measuring.terms, measuring.on, maps, inside, alignment, measuring.shares)
 
 
 NOTHING = ResolvedRequest((), {}, {}, {})

@@ -1,5 +1,6 @@
 """Disagreement regularization of any criterion (Li et al., 2021, section 3.1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,13 +24,18 @@ class DisagreementConfig:
     """Flags of the regularizer; the dataclass of a criterion inherits them."""
 
     disagreement: str = field(
-        default="output", metadata={"help": "terms to add to the loss, comma-separated: subspace, position, output"}
+        default="output",
+        metadata={"help": "terms to add to the loss, comma-separated: subspace, position, output, difference"},
     )
     disagreement_on: str = field(
         default="encoder,cross,decoder", metadata={"help": "placement of disagreement regularization"}
     )
-    disagreement_weight: float = field(
-        default=1.0, metadata={"help": "weight of the terms (lambda in the paper), at least 0"}
+    disagreement_weight: str = field(
+        default="1.0",
+        metadata={
+            "help": "weight of the terms (lambda in the paper), at least 0, of their mean over the components; or one "
+            "for each component, such as encoder:1,cross:0.5,decoder:0.5, whose means are then added"
+        },
     )
     disagreement_centre: bool = field(
         default=False,
@@ -40,11 +46,36 @@ class DisagreementConfig:
     )
 
 
+def parse_weights(text: str, components: Sequence[str]) -> dict[str, float] | None:
+    """The weight of each component, such as ``encoder:1,cross:0.5``; None if the text is one number for all.
+
+    Raises:
+        UserError: a weight is not a number of at least 0, or the components are not those of ``--disagreement-on``.
+    """
+    parts = [part.strip().rpartition(":")[::2] for part in text.split(",")]
+    try:
+        numbers = [float(number) for _, number in parts]
+    except ValueError:
+        numbers = [-1.0]
+    if not all(0 <= number < float("inf") for number in numbers):
+        raise UserError(f"--disagreement-weight {text}: must be a number >= 0, or one for each component")
+    if len(parts) == 1 and not parts[0][0]:
+        return None
+    if sorted(name for name, _ in parts) != sorted(components):
+        raise UserError(
+            f"--disagreement-weight {text}: give one weight for each component of --disagreement-on: "
+            f"{', '.join(components)}"
+        )
+    return {name: number for (name, _), number in zip(parts, numbers, strict=True)}
+
+
 class DisagreementMixin(FairseqCriterion):
     """Adds the regularizer to a criterion that calls ``model(**sample["net_input"])``.
 
         loss = likelihood + lambda * count * sum over terms of agreement
 
+    ``agreement`` is the mean over components, and lambda one weight; with weights of each component, lambda is their
+    sum, and the mean is weighted by them: together the weighted sum of the components' agreement.
     ``count`` is the number of terms in the likelihood's sum: target tokens, or examples for a classifier. lambda is
     therefore relative to the likelihood of one token, also with ``--sentence-avg``. Two exceptions:
 
@@ -70,14 +101,13 @@ class DisagreementMixin(FairseqCriterion):
         Raises:
             UserError: as ``build_criterion``.
         """
-        if not 0 <= cfg.disagreement_weight < float("inf"):
-            raise UserError(f"--disagreement-weight {cfg.disagreement_weight}: must be a number >= 0")
         terms = parse_terms("--disagreement", cfg.disagreement)
-        if not parse_placement("--disagreement-on", cfg.disagreement_on):
+        if not (on := parse_placement("--disagreement-on", cfg.disagreement_on)):
             raise UserError("--disagreement-on '': names no attention; choose another criterion to train without")
         # fairseq's alignment criterion reads the map that the decoder always makes; the others drop it
         reads_alignment = issubclass(cls, LabelSmoothedCrossEntropyCriterionWithAlignment)
-        return AttentionRequest(terms, cfg.disagreement_on, centre=cfg.disagreement_centre, alignment=reads_alignment)
+        shares, centre = parse_weights(str(cfg.disagreement_weight), list(on)), cfg.disagreement_centre
+        return AttentionRequest(terms, cfg.disagreement_on, centre=centre, alignment=reads_alignment, shares=shares)
 
     @classmethod
     def check_model(cls, cfg: Any, model: type, plan: AttentionPlan | None) -> None:
@@ -101,7 +131,8 @@ class DisagreementMixin(FairseqCriterion):
         request = cls.request_of(cfg)
         criterion = super().build_criterion(cfg, task)
         criterion.request = request
-        criterion.disagreement_weight = cfg.disagreement_weight
+        shares = request.shares
+        criterion.disagreement_weight = float(cfg.disagreement_weight) if shares is None else sum(shares.values())
         return criterion
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, Any, dict[str, Any]]:

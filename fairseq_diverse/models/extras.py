@@ -61,10 +61,16 @@ class Extras(NamedTuple):
     def results(self, request: ResolvedRequest, like: Tensor) -> dict[str, Any]:
         """The results by name, see ``DiverseTransformerModel.forward``.
 
-        ``agreement`` is (K,), by term: the mean over the layers of each component that ran, then over components. If no
-        layer was measured, every term is 0.
+        ``agreement`` is (K,), by term: the mean over the layers of each component that ran, then over components, by
+        the request's shares. If no layer was measured, every term is 0.
         """
-        means = [torch.stack(self.agreement[name]).mean(0) for name in COMPONENTS if name in self.agreement]
-        agreement = torch.stack(means).mean(0) if means else torch.zeros(len(request.terms), device=like.device)
+        means = {name: torch.stack(self.agreement[name]).mean(0) for name in COMPONENTS if name in self.agreement}
+        agreement = torch.zeros(len(request.terms), device=like.device)
+        if means:
+            agreement = torch.stack([*means.values()]).mean(0)
+        if means and request.shares:
+            shares = {name: request.shares[name] for name in means}
+            weighted = torch.stack([share * means[name] for name, share in shares.items()]).sum(0)
+            agreement = weighted / max(sum(shares.values()), 1e-12)
         others = {name: getattr(self, name) for name in ("maps", "inside", "losses", "redundant")}
         return {"agreement": agreement, **others}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import fairseq_diverse
+from fairseq_diverse.attention.functional.agreement import OF_MAPS
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import MECHANISMS, attribute_name, read_settings
 from fairseq_diverse.attention.relations import PADDING
@@ -87,7 +88,7 @@ def at(flags: Flags, place: str) -> Flags:
 def terms(flags: Flags) -> tuple[str, ...]:
     """The disagreement terms that are defined with these flags."""
     whole = [name for name in placed(flags) if not MECHANISMS[name].has_maps]
-    return tuple(term for term in TERMS if term != "position" or not whole)
+    return tuple(term for term in TERMS if term not in OF_MAPS or not whole)
 
 
 def cases(

@@ -22,6 +22,7 @@ from fairseq_diverse.experiments.runs import provenance
 from fairseq_diverse.experiments.runs.environment import AVX2
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
+from fairseq_diverse.preparation import eraser
 from fairseq_diverse.preparation.glue import split_name
 from fairseq_diverse.support.paths import config_names
 
@@ -160,7 +161,7 @@ def test_flags_unknown_to_fairseq_are_found_before_anything_starts(capsys, tmp_p
     ("table", "setting", "problem"),
     [
         ("toy", "disagreement-on=encoder:9", "disagreement: --disagreement-on 'encoder:9': layer 9 of encoder is out"),
-        ("toy", "disagreement-weight=-1", "disagreement: --disagreement-weight -1.0: must be a number >= 0"),
+        ("toy", "disagreement-weight=-1", "disagreement: --disagreement-weight -1: must be a number >= 0"),
         ("toy", "arch=transformer", "disagreement: --arch: disagreement needs a model that measures its heads"),
         ("nlu-small", "evolving-on=decoder", "plain-pretraining: --evolving-on 'decoder': this model has no decoder"),
         ("nlu-small", "syntax=phrase", "plain-pretraining: --syntax, --enliven: the sentences of a language model"),
@@ -214,12 +215,13 @@ def test_the_same_arithmetic(capsys, tmp_path, monkeypatch):
 def test_the_data_sets_of_all_rows_are_known():
     known = {*config_names("data"), *PLAIN_DATA}
     for name in {row.data for row in ROWS.values()} - known:
-        _, encoding = split_name(name)
-        assert encoding in ("", *known), name
+        match = eraser.NAME.fullmatch(name)
+        _, encoding = match.groups() if match else split_name(name)
+        assert (encoding or "") in ("", *known), name
 
 
 def test_every_size_trains_the_same_rows():
-    for size in config_names("size"):
+    for size in set(config_names("size")) - {"wang2021_rationales"}:  # in epochs of its data
         rows = load_table("multi30k", size=size).rows
         baseline, other = rows["baseline"].train, rows["disagreement"].train
         differing = {flag for flag, value in other.items() if baseline.get(flag) != value}

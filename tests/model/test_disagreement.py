@@ -54,7 +54,7 @@ def test_the_model_measures_what_the_paper_defines():
     _, extra = model(**net_input, attention_request=request)
     real_source = (net_input["src_tokens"] != dictionary().pad()).tolist()
     real_target = (net_input["prev_output_tokens"] != dictionary().pad()).tolist()
-    expected = torch.zeros(3, dtype=torch.float64)
+    expected = torch.zeros(len(TERMS), dtype=torch.float64)
     for number in (1, 2):
         values = seen[number].view(8, 3, 4, 6).permute(1, 2, 0, 3)  # (B, H, S, D)
         weights = extra["maps"]["cross", number].transpose(0, 1)
@@ -63,6 +63,7 @@ def test_the_model_measures_what_the_paper_defines():
                 reference.cosine_agreement(values.tolist(), real_source),
                 reference.position_agreement(weights.tolist(), real_target),
                 reference.cosine_agreement((weights @ values).tolist(), real_target),
+                reference.difference_agreement(weights.tolist(), real_target),
             ],
             dtype=torch.float64,
         )
@@ -103,6 +104,25 @@ def test_loss_is_likelihood_plus_weighted_agreement_times_sample_size():
         for term, value in zip(terms.split(","), agreement, strict=True):
             torch.testing.assert_close(log[f"disagreement_{term}"], -value.detach() * size)
             assert not log[f"disagreement_{term}"].requires_grad
+
+
+def test_each_component_may_have_a_weight():
+    """The authors' code: the encoder's mean, and half of each of the decoder's two."""
+    model = build_model().eval()
+    plain = criterion(disagreement_weight=0.0)(model, sample())[0]
+    means = [
+        model(**sample()["net_input"], attention_request=AttentionRequest(("output",), on))[1]["agreement"].sum()
+        for on in ("encoder", "cross:1+3", "decoder")
+    ]
+    weighted = criterion(
+        disagreement_on="encoder,cross:1+3,decoder", disagreement_weight="encoder:1, decoder:0.25,cross:0.5"
+    )
+    loss, size, log = weighted(model, sample())
+    expected = 1 * means[0] + 0.5 * means[1] + 0.25 * means[2]
+    torch.testing.assert_close(loss, plain + size * expected)
+    torch.testing.assert_close(log["disagreement_output"], -(expected / 1.75 * size).detach())
+    none = criterion(disagreement_weight="encoder:0,cross:0,decoder:0")(model, sample())[0]
+    torch.testing.assert_close(none, plain)
 
 
 def test_losses_of_single_tokens_are_the_likelihood_alone():
@@ -380,7 +400,15 @@ def test_one_head_is_refused():
         ({"disagreement_weight": float("nan")}, "--disagreement-weight nan: must be a number >= 0"),
         ({"disagreement_weight": float("inf")}, "--disagreement-weight inf: must be a number >= 0"),
         ({"disagreement_weight": -0.5}, "--disagreement-weight -0.5: must be a number >= 0"),
-        ({"disagreement": "outputs"}, "--disagreement 'outputs': allowed are subspace, position, output"),
+        ({"disagreement_weight": "half"}, "--disagreement-weight half: must be a number >= 0, or one for each"),
+        ({"disagreement_weight": "encoder:1,cross:-1,decoder:1"}, "--disagreement-weight encoder:1,cross:-1,decoder:1"),
+        (
+            {"disagreement_weight": "encoder:1,cross:0.5"},
+            "--disagreement-weight encoder:1,cross:0.5: give one weight for each component of --disagreement-on: "
+            "encoder, cross, decoder",
+        ),
+        ({"disagreement": "outputs"}, "--disagreement 'outputs': allowed are subspace, position, output, difference"),
+        ({"disagreement": "difference", "disagreement_centre": True}, "--disagreement-centre: the difference term"),
         ({"disagreement": ""}, "--disagreement '': allowed are"),
         ({"disagreement": "output,output"}, "each once"),
         ({"disagreement_on": "encodr"}, "--disagreement-on 'encodr': unknown component"),

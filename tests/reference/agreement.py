@@ -25,6 +25,16 @@ def cosine_agreement(vectors, valid):
     return _mean(figures)
 
 
+def difference_agreement(weights, valid):
+    """The negative mean of the squared differences of two heads' maps."""
+    total, count = 0.0, 0
+    for maps, real in zip(weights, valid, strict=True):
+        for t in (t for t, is_real in enumerate(real) if is_real):
+            rows, count = [one[t] for one in maps], count + 1
+            total += sum((x - y) ** 2 for a in rows for b in rows for x, y in zip(a, b, strict=True)) / len(rows) ** 2
+    return -total / max(count, 1)
+
+
 def position_agreement(weights, valid):
     """Eq. 6; ``weights`` [b][h][t][s], ``valid`` [b][t]."""
     figures = []

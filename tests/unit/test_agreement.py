@@ -6,13 +6,18 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from fairseq_diverse.attention.functional.agreement import output_agreement, position_agreement, subspace_agreement
+from fairseq_diverse.attention.functional.agreement import (
+    difference_agreement,
+    output_agreement,
+    position_agreement,
+    subspace_agreement,
+)
 from tests.reference import agreement as reference
 
 B, H, T, S, D = 3, 4, 5, 7, 6
 centred_subspace, centred_output = (partial(f, centre=True) for f in (subspace_agreement, output_agreement))
 CENTRED = [centred_subspace, centred_output]
-ALL = [subspace_agreement, position_agreement, output_agreement, *CENTRED]
+ALL = [subspace_agreement, position_agreement, output_agreement, difference_agreement, *CENTRED]
 VALID = torch.tensor([[True] * T, [False, False, True, True, True], [True, False, False, False, False]])
 
 
@@ -36,10 +41,15 @@ def test_an_offset_of_a_head_changes_nothing_where_heads_are_centred(function):
     assert function.func(moved, VALID) > 0.9 > 0.6 > function.func(vectors, VALID)
 
 
-def test_position_term_equals_the_loop():
+def test_terms_of_maps_equal_the_loops():
     weights = torch.randn(B, H, T, S, dtype=torch.float64).softmax(-1)
-    expected = reference.position_agreement(weights.tolist(), VALID.tolist())
-    assert position_agreement(weights, VALID).item() == pytest.approx(expected, abs=1e-12)
+    for term, loop in (
+        (position_agreement, reference.position_agreement),
+        (difference_agreement, reference.difference_agreement),
+    ):
+        expected = loop(weights.tolist(), VALID.tolist())
+        assert term(weights, VALID).item() == pytest.approx(expected, abs=1e-12)
+    assert difference_agreement(weights[:, :1].expand_as(weights), VALID).item() == pytest.approx(0)
 
 
 @pytest.mark.parametrize("function", ALL)

@@ -9,6 +9,7 @@ from fairseq_diverse.attention.kernels import gpu
 from fairseq_diverse.attention.precision import at_least_float32
 
 SMALLEST_NORM = 1e-8
+OF_MAPS = ("position", "difference")  # terms that compare weights
 CENTRED = "centred-"  # prefix of a term whose vectors lose each head's mean first
 
 
@@ -82,6 +83,29 @@ def position_agreement(weights: Tensor, valid: Tensor) -> Tensor:
     return _mean_over(weights.mean(1).square().sum(-1), valid)
 
 
+def difference_agreement(weights: Tensor, valid: Tensor) -> Tensor:
+    """The negative mean pairwise squared difference of the attended positions.
+
+        - mean over valid (b, t) of  1/H^2 sum_{i,j} sum_s (weights[b,i,t,s] - weights[b,j,t,s])^2
+
+    Source: Li et al. (2021), footnote 3, which found it worse than Eq. 6; the paper maximises the negative. Padded
+    queries are left out. Computed in O(H), from the distances to the mean map.
+
+    Args:
+        weights, valid: as of ``position_agreement``.
+
+    Returns:
+        Scalar, float32 or float64; in [-2, 0] for softmax maps, 0 when all heads have the same map.
+
+    Raises:
+        ValueError: if H < 2.
+    """
+    if weights.size(1) < 2:
+        raise ValueError(f"agreement is defined for at least 2 heads, not {weights.size(1)}")
+    weights = at_least_float32(weights)
+    return -2 * _mean_over((weights - weights.mean(1, keepdim=True)).square().sum(-1).mean(1), valid)
+
+
 def output_agreement(heads: Tensor, valid: Tensor, centre: bool = False) -> Tensor:
     """Mean pairwise cosine similarity of the head outputs.
 
@@ -113,28 +137,30 @@ def agreement(
     valid_keys: Tensor,
     valid_queries: Tensor,
 ) -> Tensor:
-    """Agreement by several terms: ``subspace_agreement``, ``position_agreement`` and ``output_agreement``.
+    """Agreement by several terms: ``subspace_agreement``, ``position_agreement``, ``output_agreement`` and
+    ``difference_agreement``.
 
-    On a GPU the terms are measured together in Triton kernels, which take float16, bfloat16 and float32.
+    On a GPU the first three are measured together in Triton kernels, which take float16, bfloat16 and float32.
 
     Args:
-        terms: subspace, position, output; centred-subspace, centred-output with ``centre``.
+        terms: subspace, position, output, difference; centred-subspace, centred-output with ``centre``.
         values: (B, H, S, D) projected values.
         heads: (B, H, T, D) per-head outputs, before aggregation.
-        weights: (B, H, T, S) softmax output, needed by position.
+        weights: (B, H, T, S) softmax output, needed by position and difference.
         valid_keys, valid_queries: (B, S) and (B, T) bool, True at real tokens.
 
     Returns:
-        (K,) a value in [0, 1] for each term, in the order given.
+        (K,) a value in [0, 1] for each term, of difference in [-2, 0], in the order given.
 
     Raises:
         ValueError: if H < 2.
     """
     inputs = {"subspace": (values, valid_keys), "output": (heads, valid_queries)}
     if weights is not None:
-        inputs["position"] = (weights, valid_queries)
+        inputs |= dict.fromkeys(OF_MAPS, (weights, valid_queries))
     names = [term.removeprefix(CENTRED) for term in terms]
-    if values.size(1) >= 2 and len({*names}) == len(names) and gpu.available(*(inputs[name][0] for name in names)):
+    in_kernel = "difference" not in names and len({*names}) == len(names)
+    if in_kernel and values.size(1) >= 2 and gpu.available(*(inputs[name][0] for name in names)):
         from fairseq_diverse.attention.kernels.agreement_triton import Agreement
 
         chosen = zip(terms, names, strict=True)
@@ -142,8 +168,10 @@ def agreement(
         order = ("subspace", "output", "position")
         places = [names.index(name) if name in names else -1 for name in order]
         return Agreement.apply(*(measured.get(name) for name in order), valid_keys, valid_queries, places)
-    figures = []
-    for term, name in zip(terms, names, strict=True):
-        centre = term != name
-        figures.append(position_agreement(*inputs[name]) if name == "position" else _mean_cosine(*inputs[name], centre))
-    return torch.stack(figures)
+    of_maps = {"position": position_agreement, "difference": difference_agreement}
+    return torch.stack(
+        [
+            of_maps[name](*inputs[name]) if name in of_maps else _mean_cosine(*inputs[name], centre=term != name)
+            for term, name in zip(terms, names, strict=True)
+        ]
+    )

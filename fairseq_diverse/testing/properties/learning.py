@@ -134,5 +134,7 @@ def layerdrop(flags: Flags) -> None:
         output, extra = model(**batch(), attention_request=AttentionRequest(terms(flags), everywhere(flags)))
         (output.float().mean() + extra["agreement"].sum()).backward()
         require(bool(output.isfinite().all()), "an output is not finite")
-        require(bool(((extra["agreement"] >= 0) & (extra["agreement"] <= 1)).all()), "an agreement is outside [0, 1]")
+        lowest = torch.tensor([-2.0 if term == "difference" else 0.0 for term in terms(flags)])
+        within = (extra["agreement"] >= lowest) & (extra["agreement"] <= 1)
+        require(bool(within.all()), "an agreement is outside [0, 1], or [-2, 0] for difference")
     require_finite_gradients(model, "a gradient is not finite")
