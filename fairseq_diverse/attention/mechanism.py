@@ -27,7 +27,7 @@ class AttentionContext:
         query: (B, T, query_width) the input of the query projection.
         q: (B, H, T, Dk) queries, times ``scale``.
         k, v: (B, H, S, Dk) and (B, H, S, D), with the cached positions in decoding.
-        scale: factor of the queries, 1 / sqrt(Dk).
+        scale: factor of the queries, 1 / sqrt(Dk), or 1 where they are not scaled.
         dropout: probability of dropping an attention weight; 0 in evaluation.
         key_padding: (B, S), True at padding; None without padding.
         query_padding: (B, T), likewise.

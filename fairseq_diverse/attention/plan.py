@@ -18,6 +18,8 @@ class Component(NamedTuple):
     layers: int
     width: int
     heads: int
+    head_width: int = 0  # of each head's queries, keys and values; 0: width / heads
+    scaled: bool = True  # see ``AttentionShape``
 
 
 class AttentionPlan:
@@ -54,7 +56,7 @@ class AttentionPlan:
 
     def shape(self, component: str, layer: int) -> AttentionShape:
         """An attention of the model, without mechanisms."""
-        return AttentionShape.of(component, layer, self.components[component].width, self.components[component].heads)
+        return AttentionShape.of(component, layer, *self.components[component][1:])
 
     def at(self, component: str, layer: int) -> list[Placed]:
         """The mechanisms of one attention with their settings, in the order in which they run."""

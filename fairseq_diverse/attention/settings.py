@@ -21,6 +21,7 @@ class AttentionShape:
         query_width: input width of the query projection.
         key_heads: number of heads of keys and values, a divisor of H; each serves H / key_heads consecutive heads.
             The stages see H heads; the cache of decoding has key_heads.
+        scaled: whether queries are multiplied by 1 / sqrt(Dk); T5's are not.
         maps: number of maps that a head computes, from equal parts of the channels of its queries and keys.
     """
 
@@ -34,12 +35,13 @@ class AttentionShape:
     out_gain: float = 1.0
     query_width: int = 0
     key_heads: int = 0
+    scaled: bool = True
     maps: int = field(default=1, compare=False)  # changes no projection
 
     @property
     def scale(self) -> float:
-        """Factor of the queries: 1 / sqrt(Dk)."""
-        return float((self.key_width or 1) ** -0.5)
+        """Factor of the queries: 1 / sqrt(Dk), or 1."""
+        return float((self.key_width or 1) ** -0.5) if self.scaled else 1.0
 
     def projections(self, key_input: int, value_input: int) -> dict[str, tuple[int, int]]:
         """Widths of the input and the output of each projection, given those of the inputs of keys and values."""
@@ -51,10 +53,11 @@ class AttentionShape:
         }
 
     @classmethod
-    def of(cls, component: str, layer: int, width: int, heads: int) -> Self:
-        """The attention without mechanisms."""
-        head_width = width // max(heads, 1)
-        return cls(component, layer, width, heads, head_width, head_width, width, query_width=width, key_heads=heads)
+    def of(cls, component: str, layer: int, width: int, heads: int, head_width: int = 0, scaled: bool = True) -> Self:
+        """The attention without mechanisms; ``head_width`` is C / H by default."""
+        each = head_width or width // max(heads, 1)
+        out = head_width * heads or width
+        return cls(component, layer, width, heads, each, each, out, query_width=width, key_heads=heads, scaled=scaled)
 
 
 def option(default: Any, help: str, **argparse_options: Any) -> Any:

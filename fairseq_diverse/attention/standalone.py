@@ -61,7 +61,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         if num_heads < 1 or embed_dim % num_heads:
             raise UserError(f"num_heads {num_heads}: must divide embed_dim {embed_dim}")
         plan = AttentionPlan(
-            _flags(mechanisms or {}, f"{component}:{layer}"), {component: Component(layer, embed_dim, num_heads)}
+            _flags(mechanisms or {}, component), {component: Component(layer, embed_dim, num_heads)}
         )
         before = replace(plan.shape(component, layer), query_width=qdim or embed_dim)
         built, shape = build_mechanisms(plan.at(component, layer), before)

@@ -60,7 +60,7 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
         if problem := _wrong_part(state):
             raise UserError(f"{path}: not a fairseq checkpoint: {problem}")
         check_settings(path, state.get("args"), state.get("cfg"))
-        _check_sizes(path, state)
+        check_sizes(path, state)
         if verify:
             _check_weights(path, state)
             _check_records(path)
@@ -170,7 +170,7 @@ def _wrong_part(state: Any) -> str:
     return ""
 
 
-def _check_sizes(path: str | Path, state: Mapping[str, Any]) -> None:
+def check_sizes(path: str | Path, state: Mapping[str, Any]) -> None:
     """Refuse sizes that the file cannot have, such as more layers than parameters: building them may take forever."""
     parameters = len(state["model"])
     for name, value in _settings((state.get("args"), state.get("cfg"))):

@@ -40,6 +40,7 @@ COMMANDS = {
     "score": "score translations, with intervals and significance tests",
     "average": "average checkpoints",
     "export": "write a model for plain fairseq",
+    "convert": "turn a model of transformers into a checkpoint of fairseq",
     "size": "count the parameters and FLOPs of an architecture",
     "heads": "measure what heads attend to and how different they are",
     "plot": "draw attention maps, learning curves and results of a table",

@@ -28,17 +28,17 @@ def digests_of(task: Any) -> dict[str, str]:
         sides = {"source": task.source_dictionary, "target": task.target_dictionary}
     elif isinstance(task, LanguageModelingTask | MaskedLMTask | SentencePredictionTask | SentenceRankingTask):
         sides = {"source": task.source_dictionary}
-    return {side: _digest(words.symbols) for side, words in sides.items()}
+    return {side: digest(words.symbols) for side, words in sides.items()}
 
 
-def _digest(words: Iterable[str]) -> str:
+def digest(words: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
 def _merged(task: Any) -> dict[str, str]:
     """The digests after the model of --merge-src-tgt-embed is built, which gives both sides one dictionary."""
     words = dict.fromkeys(word for of in (task.source_dictionary, task.target_dictionary) if of for word in of.symbols)
-    return dict.fromkeys(("source", "target"), _digest(words))
+    return dict.fromkeys(("source", "target"), digest(words))
 
 
 def task_state(state_dict: Any, self: Any) -> dict[str, Any]:

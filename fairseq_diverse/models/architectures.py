@@ -3,6 +3,7 @@
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 
 from fairseq.models import register_model_architecture
@@ -15,8 +16,23 @@ from fairseq.models.transformer.transformer_legacy import (
 )
 
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
-from fairseq_diverse.models import bert, classifier, diverse_transformer, rationales, roberta  # noqa: F401 (registers)
-from fairseq_diverse.models.systems import BERT_SYSTEMS, ROBERTA_SIZES, ROBERTA_SYSTEMS, SIZES, SYSTEMS
+from fairseq_diverse.models import (  # noqa: F401  (registers the models)
+    bert,
+    classifier,
+    diverse_transformer,
+    rationales,
+    roberta,
+    t5,
+)
+from fairseq_diverse.models.systems import (
+    BERT_SYSTEMS,
+    ROBERTA_SIZES,
+    ROBERTA_SYSTEMS,
+    SIZES,
+    SYSTEMS,
+    T5_SIZES,
+    T5_SYSTEMS,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +84,29 @@ def roberta_tiny_architecture(args: Namespace) -> None:
     roberta_base_architecture(args)
 
 
+# layers, width, heads, width of the feed-forward networks of T5's versions, by the size's name
+T5_SHAPES = {
+    "1.0": {"": (12, 768, 12, 3072), "_small": (6, 512, 8, 2048), "_large": (24, 1024, 16, 4096)},
+    "1.1": {"": (12, 768, 12, 2048), "_small": (8, 512, 6, 1024), "_large": (24, 1024, 16, 2816)},
+}
+
+
+def t5_architecture(size: str, args: Namespace) -> None:
+    """A size of T5 (Raffel et al., 2020, section 3.1.2, and the authors' code); tiny is for tests."""
+    _default(args, {"t5_version": "1.0", "position_bias_on": "encoder,decoder", "dropout": 0.1})
+    if tiny := size == "_tiny":
+        layers, width, heads, inner = 2, 64, 2, 64
+    else:
+        layers, width, heads, inner = T5_SHAPES.get(args.t5_version, T5_SHAPES["1.0"])[size]
+    shape = {"layers": layers, "embed_dim": width, "attention_heads": heads, "ffn_embed_dim": inner}
+    _default(args, {f"encoder_{name}": value for name, value in shape.items()})
+    _default(args, {f"decoder_{name}": getattr(args, f"encoder_{name}") for name in shape})
+    _default(args, {"head_width": 0 if tiny or width == 64 * heads else 64})
+    _default(args, {"attention_dropout": args.dropout, "activation_dropout": args.dropout})
+    _default(args, {"activation_fn": "gelu_accurate" if args.t5_version == "1.1" else "relu"})
+    base_architecture(args)
+
+
 ROBERTA_FUNCTIONS = (roberta_base_architecture, roberta_large_architecture, roberta_tiny_architecture)
 
 
@@ -83,7 +122,7 @@ def _register(
         default = Namespace()
         for namespace in (args, default):
             _default(namespace, flags)
-            if model != "diverse_transformer":
+            if model not in ("diverse_transformer", "diverse_t5"):
                 place_by_default(namespace, "encoder")
             size(namespace)
             fill_defaults(namespace)
@@ -108,3 +147,7 @@ for system, flags in ROBERTA_SYSTEMS.items():
     for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
         reader = {**flags, "trained_layers": 2}
         _register(f"{system.replace('roberta', 'rationales')}{suffix}", reader, size, "diverse_rationales")
+
+for system, flags in T5_SYSTEMS.items():
+    for suffix in T5_SIZES:
+        _register(system + suffix, flags, partial(t5_architecture, suffix), "diverse_t5")

@@ -33,8 +33,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
 
     Args:
         placed: the mechanisms of this attention with their settings, from ``AttentionPlan.at``.
-        component: encoder, decoder or cross.
-        layer: from 1 at the bottom.
+        shape: the attention without mechanisms, from ``AttentionPlan.shape``; by default fairseq's, an encoder's.
         Others as in fairseq.
     """
 
@@ -46,22 +45,22 @@ class StagedAttention(StagedBody, MultiheadAttention):
         num_heads: int,
         *,
         placed: Sequence[Placed] = (),
-        component: str = "encoder",
-        layer: int = 1,
+        shape: AttentionShape | None = None,
         **options: Any,
     ) -> None:
-        before = AttentionShape.of(component, layer, embed_dim, num_heads)
+        before = shape or AttentionShape.of("encoder", 1, embed_dim, num_heads)
+        fairseqs = AttentionShape.of(before.component, before.layer, embed_dim, num_heads)
         mechanisms, shape = build_mechanisms(placed, before)
-        MultiheadAttention.__init__(self, embed_dim, num_heads, **options)
+        MultiheadAttention.__init__(self, embed_dim, 1 if embed_dim % num_heads else num_heads, **options)
+        self.num_heads = num_heads
         self.dropout_module.module_name = "MultiheadAttention"  # the name that --retain-dropout-modules expects
-        self.is_plain = not mechanisms and shape == before
+        self.is_plain = not mechanisms and shape == fairseqs
         self.scaling, self.key_heads, self.out_gain = shape.scale, shape.key_heads, shape.out_gain
         noise = options.get("q_noise", 0.0), options.get("qn_block_size", 8)
-        plain = before.projections(self.kdim, self.vdim)
         for name, widths in shape.projections(self.kdim, self.vdim).items():
-            if widths != plain[name]:
-                setattr(self, name, quant_noise(nn.Linear(*widths), *noise))
-        if shape != before:
+            if widths != (getattr(self, name).in_features, getattr(self, name).out_features):
+                setattr(self, name, quant_noise(nn.Linear(*widths, options.get("bias", True)), *noise))
+        if shape != fairseqs:
             self.reset_parameters()
             self.scale_out_proj()
         self.add_mechanisms(mechanisms)

@@ -43,7 +43,14 @@ CRITERIONS_WITHOUT_MAPS = ("cross_entropy", "label_smoothed_cross_entropy")  # t
 def components(cfg: Any) -> dict[str, Component]:
     """The sizes of each component."""
     encoder, decoder = (
-        Component(side.layers, side.embed_dim, side.attention_heads) for side in (cfg.encoder, cfg.decoder)
+        Component(
+            side.layers,
+            side.embed_dim,
+            side.attention_heads,
+            getattr(cfg, "head_width", 0),
+            getattr(cfg, "scaled_attention", True),
+        )
+        for side in (cfg.encoder, cfg.decoder)
     )
     return {
         "encoder": encoder,
@@ -73,6 +80,8 @@ def resolve(requests: Requests, sizes: Mapping[str, Component]) -> ResolvedReque
 class DiverseEncoder(TransformerEncoderBase):
     """fairseq's encoder; its loop over the layers also collects the results of ``request``."""
 
+    Layer: ClassVar[type[DiverseEncoderLayer]] = DiverseEncoderLayer
+
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         self.plan, self.built = AttentionPlan(cfg, components(cfg)), 0  # both sides check the whole plan
         super().__init__(cfg, dictionary, embed_tokens)
@@ -80,7 +89,7 @@ class DiverseEncoder(TransformerEncoderBase):
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         self.built += 1
-        return wrap_layer(DiverseEncoderLayer(cfg, self.plan, self.built), cfg)
+        return wrap_layer(self.Layer(cfg, self.plan, self.built), cfg)
 
     def forward(
         self,
@@ -137,6 +146,8 @@ class DiverseEncoder(TransformerEncoderBase):
 class DiverseDecoder(TransformerDecoderBase):
     """fairseq's decoder; its loop over the layers also collects the results of ``request``."""
 
+    Layer: ClassVar[type[DiverseDecoderLayer]] = DiverseDecoderLayer
+
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
         self.plan, self.built = AttentionPlan(cfg, components(cfg)), 0  # both sides check the whole plan
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
@@ -145,7 +156,7 @@ class DiverseDecoder(TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         self.built += 1
-        return wrap_layer(DiverseDecoderLayer(cfg, self.plan, self.built, no_encoder_attn), cfg)
+        return wrap_layer(self.Layer(cfg, self.plan, self.built, no_encoder_attn), cfg)
 
     def forward(
         self,
@@ -224,7 +235,7 @@ class DiverseModel(BaseFairseqModel):
             args.decoder_layers, args.no_cross_attention = 0, True
         for side in cls.sides:
             heads, width = getattr(args, f"{side}_attention_heads"), getattr(args, f"{side}_embed_dim")
-            if heads < 1 or width % heads:
+            if heads < 1 or (width % heads and not getattr(args, "head_width", 0)):
                 raise UserError(f"--{side}-attention-heads {heads}: must divide the width --{side}-embed-dim {width}")
         keep_names(args)
         keep_layers(args)

@@ -29,19 +29,20 @@ BERT_SYSTEMS: dict[str, dict[str, object]] = {
 }
 BERT_ARCHITECTURES = [system + size for system in BERT_SYSTEMS for size in ROBERTA_SIZES]
 
-ARCHITECTURES = [
-    system + size
-    for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS | BERT_SYSTEMS, ROBERTA_SIZES))
-    for system in systems
-    for size in sizes
-]
+T5_SIZES = ("", "_small", "_large", "_tiny")
+T5_SYSTEMS: dict[str, dict[str, object]] = {
+    "diverse_t5": {},
+    "wang2021_evolving_t5": {"evolving_on": EVERYWHERE, "evolving_carry": 0.1},
+}
+
+EVERY = ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS | BERT_SYSTEMS, ROBERTA_SIZES), (T5_SYSTEMS, T5_SIZES))
+ARCHITECTURES = [system + size for systems, sizes in EVERY for system in systems for size in sizes]
 
 
 def unknown(name: str, more: Iterable[str] = ()) -> str:
     """The message for a name that is no architecture; ``more`` are those of a user's folder."""
     parts = [
-        f"{', '.join(systems)}, each also with {', '.join(filter(None, sizes))} at its end"
-        for systems, sizes in ((SYSTEMS, SIZES), (ROBERTA_SYSTEMS | BERT_SYSTEMS, ROBERTA_SIZES))
+        f"{', '.join(systems)}, each also with {', '.join(filter(None, sizes))} at its end" for systems, sizes in EVERY
     ]
     others = [other for other in more if other not in ARCHITECTURES]
     return f"--arch {name}: unknown; known are {'; '.join([*parts, *others])}"

@@ -11,7 +11,7 @@ from fairseq_diverse.support.languages import base_language
 SPLITS = ("train", "valid", "test")
 TEST_NAME = re.compile(r"\w[\w.+-]{,99}")
 TOKENIZERS = ("moses", "jieba", "none")
-SEGMENTERS = ("subword-nmt", "sentencepiece")
+SEGMENTERS = ("subword-nmt", "sentencepiece", "t5")
 
 # Keys and their default values; a value must have the type of the default.
 SIDE_DEFAULTS = {

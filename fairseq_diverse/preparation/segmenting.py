@@ -59,7 +59,7 @@ def segment(config: DataConfig, work: Path, workers: int, steps: Steps, encoding
     """Learn subwords on the training text, or take those of ``encoding``, and write ``text/bpe.SPLIT.LANG``; returns
     ``bpe`` for the record."""
     text, languages, bpe = work / "text", config.languages, config.bpe
-    end = "sentencepiece.model" if bpe["kind"] == "sentencepiece" else "bpe.codes"
+    end = "sentencepiece.model" if bpe["kind"] in subwords.OF_PIECES else "bpe.codes"
     models = {language: end if bpe["joint"] else f"{end}.{language}" for language in languages}
     vocabulary: dict[str, str | None] = dict.fromkeys(languages)
     if encoding:

@@ -15,7 +15,10 @@ from fairseq_diverse.support.files import iterate_lines
 
 SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
 UNKNOWN_MARK = "\u2585"  # sentencepiece skips training lines that have it
+T5_MODEL = {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 LONGEST = 4192  # bytes; sentencepiece skips longer training lines by default
+OF_PIECES = ("sentencepiece", "t5")  # kinds of a model of sentencepiece
+SENTINELS = 100  # words at the end of T5's dictionaries, for spans that are left out
 CACHED = 1_000_000  # words that subword-nmt has segmented, kept at most: 0.7 GB
 
 
@@ -23,7 +26,7 @@ class Subwords:
     """Tokens to subwords and back.
 
     Args:
-        kind: "subword-nmt", "sentencepiece", "wordpiece" or "gpt2", whose subwords are numbers.
+        kind: "subword-nmt", "sentencepiece", "t5" (its unigram model), "wordpiece" or "gpt2", whose subwords are numbers.
         model: the file of merges or the model; of WordPiece vocab.txt, of GPT-2 encoder.json.
         vocabulary: allowed subwords (subword-nmt); others are split further. None = all. Of GPT-2 vocab.bpe.
         threshold: smallest count in ``vocabulary`` of an allowed subword.
@@ -35,7 +38,7 @@ class Subwords:
 
     def __init__(self, kind: str, model: Path, vocabulary: Path | None = None, threshold: int = 0):
         self.kind = kind
-        if kind == "sentencepiece":
+        if kind in OF_PIECES:
             from sentencepiece import SentencePieceProcessor
 
             with readable(model, "model of sentencepiece"):
@@ -61,7 +64,7 @@ class Subwords:
                     raise ValueError("unknown version")
 
     def segment(self, line: str) -> str:
-        if self.kind == "sentencepiece":
+        if self.kind in OF_PIECES:
             return " ".join(self.pieces.encode(line, out_type=str))
         if self.kind == "wordpiece":
             found = self.wordpiece.encode(line, add_special_tokens=False).tokens
@@ -74,7 +77,7 @@ class Subwords:
 
     def join(self, line: str) -> str:
         """Subwords to words; a line without marks (``--remove-bpe``) does not change."""
-        if self.kind == "sentencepiece":
+        if self.kind in OF_PIECES:
             return line.replace(" ", "").replace(SPACE_MARK, " ").strip() if SPACE_MARK in line else line
         if self.kind == "wordpiece":
             return line.replace(" ##", "")
@@ -97,7 +100,7 @@ class Subwords:
         return words
 
     def _continues(self, previous: str, subword: str) -> bool:
-        if self.kind == "sentencepiece":
+        if self.kind in OF_PIECES:
             return not subword.startswith(SPACE_MARK)
         if self.kind == "wordpiece":
             return subword.startswith("##")
@@ -125,7 +128,8 @@ def readable(path: Path, what: str) -> Iterator[None]:
 
 
 def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
-    """Learn merges (subword-nmt: ``size`` of them) or a sentencepiece BPE model (vocabulary of ``size``).
+    """Learn merges (subword-nmt: ``size`` of them), or a model of sentencepiece (vocabulary of ``size``): of BPE, or of
+    T5 a unigram model with its symbols <pad>, </s> and <unk>.
 
     The model depends only on the lines of the files and the size. subword-nmt stops early if no pair occurs twice.
 
@@ -136,7 +140,7 @@ def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
         ValueError: the text is too small for the size (sentencepiece) or has no word of two letters.
     """
     lines, again = (itertools.chain.from_iterable(map(iterate_lines, paths)) for _ in range(2))
-    if kind == "sentencepiece":
+    if kind in OF_PIECES:
         import sentencepiece
 
         longest = max((len(line.encode()) for line in again), default=0)
@@ -147,7 +151,7 @@ def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
                 sentence_iterator=(line.replace(UNKNOWN_MARK, " ") for line in lines),
                 model_writer=written,
                 vocab_size=size,
-                model_type="bpe",
+                **({"model_type": "bpe"} if kind == "sentencepiece" else T5_MODEL),
                 character_coverage=1.0,
                 normalization_rule_name="identity",
                 num_threads=1,
@@ -167,6 +171,29 @@ def learn(kind: str, paths: Sequence[Path], size: int, model: Path) -> int:
     with open(model, "w", encoding="utf-8", newline="\n") as f:
         learn_bpe(dictionary, f, size, is_dict=True)
     return sum(1 for _ in iterate_lines(model)) - 1  # the first has the version
+
+
+def t5_words(pieces: Any, size: int | None = None) -> list[str]:
+    """The symbols of a dictionary of T5: fairseq's four, the pieces, words for unused rows, and the sentinels.
+
+    Args:
+        pieces: a ``SentencePieceProcessor`` whose first pieces are <pad>, </s> and <unk>.
+        size: number of symbols; by default the next multiple of 8.
+
+    Raises:
+        ValueError: other first pieces, or more symbols than the size.
+    """
+    known = pieces.get_piece_size()
+    if (first := [pieces.id_to_piece(number) for number in range(min(3, known))]) != ["<pad>", "</s>", "<unk>"]:
+        raise ValueError(f"not a model of T5: its first pieces are {', '.join(first)}, not <pad>, </s>, <unk>")
+    least = known + 1 + SENTINELS  # with <s>
+    size = -(-least // 8) * 8 if size is None else size
+    if size < least:
+        raise ValueError(f"{size} rows of embeddings; {known:,} pieces, {SENTINELS} sentinels and <s> need {least:,}")
+    unused = (f"madeupword{number:04d}" for number in range(size - least))
+    sentinels = (f"<extra_id_{number}>" for number in reversed(range(SENTINELS)))
+    pieces = map(pieces.id_to_piece, range(3, known))
+    return ["<s>", "<pad>", "</s>", "<unk>", *pieces, *unused, *sentinels]
 
 
 def count_subwords(lines: Iterable[str], vocabulary: Path) -> None:

@@ -5,7 +5,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from fairseq_diverse.preparation.subwords import SPACE_MARK, readable
+from fairseq_diverse.preparation.subwords import OF_PIECES, SPACE_MARK, readable
 from fairseq_diverse.preparation.unseen import around
 
 # Characters that Python, fairseq or an editor may read as the end of a line, and NUL.
@@ -55,7 +55,7 @@ class Tokens:
     def tokenize(self, line: str) -> str:
         """Normalized, tokenized, cased text; tokens joined by single spaces."""
         line = clean(line)[0]
-        if self.subwords == "sentencepiece":  # which does not tell its own mark from a space
+        if self.subwords in OF_PIECES:  # which does not tell its own mark from a space
             line = line.replace(SPACE_MARK, " ")
         if self.steps["tokenizer"] == "raw":  # for subwords that hold the spaces
             return line.strip()

@@ -24,6 +24,7 @@ fairseq_diverse.register()
 
 Flags = dict[str, Any]  # attributes of parsed arguments, and the architecture if it is not diverse_transformer
 ROBERTA = "roberta"  # a place of mechanisms beside the components: the encoder of a language model
+OF_ROBERTA = "diverse_roberta"  # the architecture there, whose models read one sentence
 
 NO_FLAGS = ("max_positions", "own_mechanisms")  # that parsed arguments may have
 TINY = {
@@ -81,7 +82,7 @@ def places(flags: Flags) -> tuple[str, ...]:
 def at(flags: Flags, place: str) -> Flags:
     """``flags`` with the mechanism placed on a component, or on ``ROBERTA``."""
     if place == ROBERTA:
-        return {**at(flags, "encoder"), "arch": "diverse_roberta"}
+        return {**at(flags, "encoder"), "arch": OF_ROBERTA}
     return {name: place if value == "{on}" else value for name, value in flags.items()}
 
 
@@ -126,7 +127,7 @@ def settings_attributes() -> set[str]:
 def _attributes() -> set[str]:
     """The other attributes of parsed arguments of all models of this package."""
     parsers = [parser("train")]
-    for arch in ("diverse_transformer", "diverse_roberta"):
+    for arch in ("diverse_transformer", "diverse_roberta", "diverse_t5"):
         parsers.append(ArgumentParser())
         architectures()[arch].add_args(parsers[-1])
     found = {action.dest for one in parsers for action in one._actions} | {*TINY, *NO_FLAGS}

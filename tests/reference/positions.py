@@ -52,3 +52,31 @@ def dense_logits(vectors, inner, inner_bias, outer, outer_bias):
             [sum(w * a for w, a in zip(row, hidden, strict=True)) + b for row, b in zip(outer, outer_bias, strict=True)]
         )
     return out
+
+
+def t5_bucket(distance, both, buckets, farthest):
+    """The bucket of key minus query, by the formula of the authors' code in real numbers."""
+    first = 0
+    if both:
+        buckets //= 2
+        first = buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return first + distance
+    share = math.log(distance / exact) / math.log(farthest / exact)
+    return first + min(exact + math.floor(share * (buckets - exact) + 1e-9), buckets - 1)
+
+
+def t5_bias(table, queries, keys, both, farthest):
+    """``table`` buckets x heads"""
+    first = keys - queries
+    return [
+        [
+            [table[t5_bucket(s - first - t, both, len(table), farthest)][head] for s in range(keys)]
+            for t in range(queries)
+        ]
+        for head in range(len(table[0]))
+    ]

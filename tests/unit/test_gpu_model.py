@@ -41,6 +41,7 @@ LIMITS = {
     "localness of heads": (111, 724, 51, 3660, 210),
     "rotary": (80, 445, 22, 468, 26),
     "alibi": (44, 279, 24, 728, 55),
+    "position bias": (52, 273, 24, 656, 59),
     "qk-norm": (97, 973, 64, 996, 68),
     "synthesizer dense": (73, 397, 36, 1870, 179),
     "residual logits": (48, 329, 25, 1510, 137),

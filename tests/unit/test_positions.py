@@ -8,8 +8,10 @@ from fairseq_diverse.attention.functional import (
     alibi_bias,
     alibi_slopes,
     at_positions,
+    bucket_starts,
     dense_logits,
     normalize_queries_and_keys,
+    position_bias,
     random_logits,
     rotate,
 )
@@ -53,6 +55,17 @@ def test_slopes_and_biases_of_alibi_equal_the_loop(heads):
     bias = alibi_bias(torch.tensor(alibi_slopes(heads)).double(), T, S)
     expected = torch.tensor(reference.alibi(heads, T, S), dtype=torch.float64)
     torch.testing.assert_close(bias[0], expected, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 12), (6, 50), (4, 3)])
+@pytest.mark.parametrize("both", [True, False])
+def test_position_bias_of_t5_equals_the_loop(buckets, farthest, both):
+    table = drawn(buckets, H).requires_grad_()
+    starts = torch.tensor(bucket_starts(buckets // (1 + both), farthest))
+    for queries, keys in ((T, S), (150, 150), (1, 140)):
+        expected = torch.tensor(reference.t5_bias(table.tolist(), queries, keys, both, farthest), dtype=torch.float64)
+        torch.testing.assert_close(position_bias(table, starts, queries, keys, both)[0], expected, rtol=0, atol=0)
+    assert torch.autograd.gradcheck(lambda table: position_bias(table, starts, T, S, both), table)
 
 
 def test_normalized_queries_and_keys_equal_the_loop():

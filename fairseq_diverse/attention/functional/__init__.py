@@ -10,7 +10,9 @@ from fairseq_diverse.attention.functional.key_norm import normalize_queries_and_
 from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.functional.mixing import mix_heads
 from fairseq_diverse.attention.functional.position import (
+    bucket_starts,
     localness_bias,
+    position_bias,
     relative_logits,
     relative_values,
     shared_localness_bias,
@@ -29,6 +31,7 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "at_positions",
+    "bucket_starts",
     "dense_logits",
     "dependency_relation",
     "differential_attention",
@@ -48,6 +51,7 @@ __all__ = [
     "phrase_distance",
     "phrase_relation",
     "position_agreement",
+    "position_bias",
     "random_logits",
     "redundant_heads",
     "relative_logits",

@@ -1,5 +1,7 @@
-"""Relative positions (Shaw et al., 2018) and localness (Yang et al., 2018), the baselines of Zhang et al. (2021)."""
+"""Relative positions (Shaw et al., 2018) and localness (Yang et al., 2018), the baselines of Zhang et al. (2021), and
+the position bias of T5 (Raffel et al., 2020)."""
 
+from itertools import count
 from typing import Any
 
 import torch
@@ -107,6 +109,55 @@ def _gaussian(mean: Tensor, width: Tensor, valid: Tensor) -> Tensor:
     """Centre and window (B, H, T) -> (B, H, T, T)."""
     position = (valid.cumsum(-1) - 1)[:, None, None].type_as(mean)  # (B, 1, 1, T)
     return -((position - mean.unsqueeze(-1)) / (width.unsqueeze(-1) / 2)).square() / 2
+
+
+def bucket_starts(buckets: int, farthest: int) -> list[int]:
+    """The smallest distance of each bucket of distances but the first, which holds distance 0.
+
+        bucket(r) = r for r < m = floor(n/2), from there on  m + floor((n - m) log(r/m) / log(R/m)), at most n - 1
+
+    Source: Raffel et al. (2020), section 2.1, in the authors' code. Computed in integers: exact.
+
+    Args:
+        buckets: n, at least 2.
+        farthest: R, above m; from here on, all distances share the last bucket.
+
+    Returns:
+        n - 1 distances, which do not fall.
+    """
+    exact = buckets // 2
+    wide = buckets - exact
+
+    def first(bucket: int) -> int:
+        return next(r for r in count(exact) if r**wide * exact**bucket >= exact**wide * farthest**bucket)
+
+    return [*range(1, exact), *map(first, range(wide))]
+
+
+def position_bias(table: Tensor, starts: Tensor, queries: int, keys: int, both: bool) -> Tensor:
+    """The term that T5 adds to the logits: a number for each head and bucket of distances.
+
+        bias[h, t, s] = table[b, h],   b = bucket(t - s) for keys before the query, 0 for later ones, or with ``both``
+        b = bucket(|t - s|), n later for keys after the query
+
+    Source: Raffel et al. (2020), section 2.1. The queries are the last T of the S tokens, so one step of incremental
+    decoding gives the same as the full pass.
+
+    Args:
+        table: (n, H), or (2n, H) with ``both``.
+        starts: (n - 1,) integers, of `bucket_starts`.
+        queries, keys: T and S.
+        both: keys after the query are seen, as in an encoder.
+
+    Returns:
+        (1, H, T, S), in the type of the table.
+    """
+    position = torch.arange(keys, device=table.device)
+    distances = position - position[keys - queries :, None]  # (T, S), s - t
+    buckets = torch.bucketize(distances.abs() if both else (-distances).clamp(min=0), starts, right=True)
+    if both:
+        buckets = buckets + (distances > 0) * (len(starts) + 1)
+    return F.embedding(buckets, table).permute(2, 0, 1)[None]
 
 
 # In rows of the distances -S-k ... S+k, the keys of a query begin one column earlier than those of the query before: a

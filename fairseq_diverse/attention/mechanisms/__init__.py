@@ -10,6 +10,7 @@ from fairseq_diverse.attention.mechanisms import (  # noqa: F401, I001
     relative,
     localness,
     alibi,
+    position_bias,
     synthesizer,
     talking,
     residual_logits,

@@ -46,6 +46,7 @@ class DifferentialAttention(Mechanism):
             )
         self.register_buffer("layer", torch.tensor(where.layer))  # that it was trained as, whatever layers are kept
         self.initial_ratio = _initial_ratio(where.layer)
+        self.scale = 2**0.5 if where.scaled else 1.0  # queries are divided by sqrt(Dk), the halves need sqrt(Dk / 2)
         self.query_1, self.key_1, self.query_2, self.key_2 = (
             nn.Parameter(torch.randn(where.key_width // 2) * 0.1) for _ in range(4)
         )
@@ -73,7 +74,7 @@ class DifferentialAttention(Mechanism):
             self.initial_ratio,
             context.visible,
             context.dropout,
-            scale=2**0.5,  # the queries are divided by sqrt(Dk), the halves need sqrt(Dk / 2)
+            scale=self.scale,
             need_weights=need_weights,
         )
 

@@ -17,7 +17,7 @@ from fairseq_diverse.attention.relations import Relations, relate
 from fairseq_diverse.attention.request import Measurement
 from fairseq_diverse.models.attention import StagedAttention
 from fairseq_diverse.models.diverse_transformer import attentions_at
-from fairseq_diverse.testing.models import Flags, batch, build_model, dictionary, examples, places
+from fairseq_diverse.testing.models import OF_ROBERTA, Flags, batch, build_model, dictionary, examples, places
 
 EVERYWHERE = "encoder,cross,decoder"
 LONGER = 40  # words of a target that is longer than blocks and windows
@@ -71,7 +71,7 @@ def architecture(flags: Flags) -> Flags:
 
 def everywhere(flags: Flags) -> str:
     """The placement of all attentions of a model."""
-    return "encoder" if "arch" in flags else EVERYWHERE
+    return "encoder" if flags.get("arch") == OF_ROBERTA else EVERYWHERE
 
 
 def where_placed(flags: Flags) -> str:

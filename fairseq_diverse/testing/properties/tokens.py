@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_tokens
 
 from fairseq_diverse.attention.relations import PADDING
-from fairseq_diverse.testing.models import Flags, batch, dictionary
+from fairseq_diverse.testing.models import OF_ROBERTA, Flags, batch, dictionary
 from fairseq_diverse.testing.properties.common import LONGER, SIDES, require, require_close, trained_model
 
 
@@ -44,7 +44,7 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
             for row in range(3):
                 src, tgt = sample["src_tokens"][row], sample["prev_output_tokens"][row]
                 trees = sample["source_trees"][row][src != pad][None]
-                real = (src if "arch" in flags else tgt) != pad
+                real = (src if flags.get("arch") == OF_ROBERTA else tgt) != pad
                 src, tgt = src[src != pad][None], tgt[tgt != pad][None]
                 lengths = torch.tensor([src.size(1)])
                 one = {"src_tokens": src, "prev_output_tokens": tgt, "source_trees": trees, "src_lengths": lengths}

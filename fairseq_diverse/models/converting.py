@@ -1,0 +1,143 @@
+"""Models of transformers as checkpoints of fairseq: names and order of parameters, settings, dictionary."""
+
+import json
+import shutil
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_diverse.checkpoints.loading import DICTIONARIES, check_sizes, damage, not_finite, save_checkpoint
+from fairseq_diverse.host.data import numbered_words
+from fairseq_diverse.host.dictionaries import digest
+from fairseq_diverse.host.programs import build_model, fill_architecture
+from fairseq_diverse.models import t5_names
+from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.files import write_lines
+
+CONFIG, MODEL, DICTIONARY = "config.json", "model.pt", "dict.txt"
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+
+
+class Kind(NamedTuple):
+    """How models of a ``model_type`` are converted.
+
+    ``words`` are the symbols of the dictionary, from the folder and its configuration; ``settings`` are ``arch`` and
+    flags; ``parameters`` are those of the new model, from the old ones. All raise ``UserError`` for what does not fit.
+    ``sides`` are the task's sides that have the dictionary; ``kept`` are files that preparing data needs.
+    """
+
+    words: Callable[[Path, Mapping[str, Any]], list[str]]
+    settings: Callable[[Mapping[str, Any]], dict[str, Any]]
+    parameters: Callable[[Mapping[str, Any], Mapping[str, Tensor], list[str]], dict[str, Tensor]]
+    sides: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+KINDS = {"t5": Kind(t5_names.words, t5_names.settings, t5_names.parameters, ("source", "target"), (t5_names.PIECES,))}
+
+
+def convert(folder: Path, out: Path) -> str:
+    """Write ``model.pt``, ``dict.txt`` and what preparing data needs into a new folder; returns the architecture.
+
+    Args:
+        folder: as ``save_pretrained`` of transformers writes it. No code in it is run.
+
+    Raises:
+        UserError: a file is missing or damaged, the model is of another kind, or a parameter or setting does not fit;
+            ``out`` is not changed.
+    """
+    config = _config(folder)
+    if (kind := KINDS.get(str(config.get("model_type")))) is None:
+        raise UserError(f"{folder / CONFIG}: model_type {config.get('model_type')!r}; known: {', '.join(KINDS)}")
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"--out {out}: exists; name a new folder")
+    try:
+        words = kind.words(folder, config)
+        args = Namespace(**kind.settings(config))
+        model = kind.parameters(config, _weights(folder), words)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / CONFIG}: incomplete or damaged ({type(error).__name__}: {error})") from error
+    fill_architecture(args)
+    state = checkpoint(args, model, words, kind.sides)
+    check_sizes(folder / CONFIG, state)
+    check_parameters(folder, args, model, len(words))
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        write_lines(part / DICTIONARY, (f"{word} 1" for word in words[4:]))  # after fairseq's own
+        for name in kind.kept:
+            shutil.copyfile(folder / name, part / name)
+        save_checkpoint(state, part / MODEL)
+        part.replace(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return str(args.arch)
+
+
+def checkpoint(args: Namespace, model: dict[str, Tensor], words: list[str], sides: tuple[str, ...]) -> dict[str, Any]:
+    """The state that fairseq's trainer writes, before any update."""
+    task = {"_name": "translation", "data": None, "source_lang": None, "target_lang": None}
+    return {
+        "args": None,
+        "cfg": {"model": Namespace(**vars(args), _name=args.arch), "common": {}, "task": task},
+        "model": model,
+        "criterion": None,
+        "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": 0}],
+        "task_state": {DICTIONARIES: dict.fromkeys(sides, digest(words))},
+        "extra_state": {"epoch": 1},
+    }
+
+
+def check_parameters(folder: Path, args: Namespace, model: Mapping[str, Tensor], symbols: int) -> None:
+    """Raise ``UserError`` unless the parameters are exactly those of the architecture, and finite."""
+    with torch.device("meta"):
+        words = numbered_words(symbols)
+        expected = build_model(args, words, words).state_dict()
+    for name in [*expected, *model]:
+        if name not in model or name not in expected or model[name].shape != expected[name].shape:
+            problem = "in another shape" if name in model and name in expected else "missing or too many"
+            raise UserError(f"{folder}: {name} is {problem}: its weights do not fit its {CONFIG}")
+    if wrong := not_finite(model):
+        raise UserError(f"{folder}: {wrong[0]} has the value {wrong[1]}; the file is damaged")
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no {CONFIG}; give a folder that save_pretrained of transformers wrote") from None
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / CONFIG}: damaged, or not JSON with the settings of a model")
+    return config
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of the folder in float32, by name."""
+    paths = next((there for pattern in WEIGHTS if (there := sorted(folder.glob(pattern)))), [])
+    if not paths:
+        raise UserError(f"{folder}: no weights; looked for {' and '.join(WEIGHTS)}")
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            if path.suffix == ".safetensors":
+                from safetensors.torch import load_file
+
+                found = load_file(path)
+            else:
+                found = torch.load(path, map_location="cpu", weights_only=True)
+            tensors |= {name: tensor.float() for name, tensor in found.items()}
+        except ModuleNotFoundError:
+            raise UserError(f"{path}: safetensors is not installed; run: pip install safetensors") from None
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged file shows in many ways
+            text = "damaged or cut off" if path.suffix == ".safetensors" else damage(path, error)
+            raise UserError(f"{path}: {text}") from error
+    return tensors

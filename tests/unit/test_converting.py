@@ -1,0 +1,135 @@
+"""Models of transformers become checkpoints here: the same outputs and subwords; one line for what does not fit."""
+
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
+
+from fairseq_diverse.cli import main
+from fairseq_diverse.models.loading import load_models
+from fairseq_diverse.preparation.subwords import T5_MODEL, Subwords
+
+TEXT = Path(__file__).read_text(encoding="utf-8").splitlines()
+PIECES = 120
+ROWS = PIECES + 100 + 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random T5 1.0 as ``save_pretrained`` writes it, with pieces of this file."""
+    out = tmp_path_factory.mktemp("t5")
+    written = io.BytesIO()
+    options = {**T5_MODEL, "vocab_size": PIECES, "minloglevel": 2, "hard_vocab_limit": True}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=written, **options)
+    (out / "spiece.model").write_bytes(written.getvalue())
+    torch.manual_seed(0)
+    shape = {"d_model": 24, "d_kv": 6, "num_heads": 4, "d_ff": 20, "num_layers": 2, "vocab_size": ROWS}
+    T5ForConditionalGeneration(T5Config(**shape, decoder_start_token_id=0)).save_pretrained(out)
+    return out
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copied")
+
+
+def convert(folder, out, capsys):
+    code = main(["convert", str(folder), "--out", str(out)])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def numbers(line, folder, words):
+    pieces = Subwords("t5", folder / "spiece.model").segment(line).split()
+    return [words.index(piece) if piece in words else 3 for piece in pieces] + [2]
+
+
+@pytest.mark.parametrize("weights", ["safetensors", "bin"])
+def test_a_t5_with_its_subwords(folder, copied, tmp_path, capsys, weights):
+    if weights == "bin":
+        torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
+        (copied / "model.safetensors").unlink()
+    assert convert(copied, tmp_path / "out", capsys) == (0, f"{tmp_path / 'out'}: diverse_t5\n")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dict.txt", "model.pt", "spiece.model"]
+    lines = (tmp_path / "out/dict.txt").read_text().splitlines()
+    words = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines)]
+    assert len(words) == ROWS and words[-1] == "<extra_id_0>" and words[-100] == "<extra_id_99>"
+    for side in ("source", "target"):
+        shutil.copy(tmp_path / "out/dict.txt", tmp_path / f"dict.{side}.txt")
+    data = {"source_lang": "source", "target_lang": "target"}
+    (model,), _, task = load_models([tmp_path / "out/model.pt"], tmp_path, **data)
+    assert task.source_dictionary.symbols == words
+    tokenizer, its = T5Tokenizer(str(folder / "spiece.model")), T5ForConditionalGeneration.from_pretrained(folder)
+    for line in ("the folder", "ein Zebra sat"):
+        theirs, ours = tokenizer(line).input_ids, numbers(line, tmp_path / "out", words)
+        with torch.no_grad():
+            start = torch.tensor([[0, *theirs]])
+            expected = its.eval()(input_ids=torch.tensor([theirs]), decoder_input_ids=start[:, :-1]).logits
+            previous = torch.tensor([[2, *ours[:-1]]])
+            got = model.eval()(torch.tensor([ours]), torch.tensor([len(ours)]), previous)[0]
+        for there, here in zip(theirs, ours, strict=True):
+            torch.testing.assert_close(got[..., here], expected[..., there], atol=1e-4, rtol=0)
+
+
+def changed(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def rewritten(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def put_nan(tensors):
+    tensors["encoder.final_layer_norm.weight"][3] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda its: changed(its, model_type="gpt2"), r"config.json: model_type 'gpt2'; known: .*t5"),
+        (
+            lambda its: changed(its, tie_word_embeddings=False),
+            "feed_forward_proj relu with tie_word_embeddings False",
+        ),
+        (lambda its: changed(its, layer_norm_epsilon=1e-5), "config.json: layer_norm_epsilon 1e-05: not supported"),
+        (
+            lambda its: changed(its, vocab_size=220),
+            "220 rows of embeddings; 120 pieces, 100 sentinels and <s> need 22",
+        ),
+        (lambda its: changed(its, vocab_size=225), "shared.weight: 224 rows, but config.json has 225"),
+        (lambda its: changed(its, d_ff=21), "fc1.weight is in another shape: its weights do not fit its config.json"),
+        (lambda its: changed(its, num_layers=3), "encoder.layers.2.* is missing or too many"),
+        (lambda its: changed(its, d_model="24"), "config.json: d_model '24': must be a whole number above 0"),
+        (lambda its: changed(its, num_layers=10**9), "refused: its setting encoder_layers = 1000000000 is not that of"),
+        (lambda its: (its / "config.json").write_text("{"), "config.json: damaged, or not JSON"),
+        (lambda its: (its / "config.json").unlink(), "no config.json; give a folder"),
+        (lambda its: (its / "spiece.model").unlink(), "no spiece.model, the model of its subwords"),
+        (lambda its: (its / "spiece.model").write_bytes(b"no"), "spiece.model: damaged, or not a model of sentence"),
+        (lambda its: (its / "model.safetensors").unlink(), "no weights; looked for "),
+        (lambda its: (its / "model.safetensors").write_bytes(b"xx"), "model.safetensors: damaged or cut off"),
+        (lambda its: rewritten(its, put_nan), "encoder.layer_norm.weight has the value nan; the file is damaged"),
+        (lambda its: rewritten(its, lambda tensors: tensors.update(x=torch.ones(1))), "x: no parameter of T5"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(copied, tmp_path, capsys, break_it, message):
+    break_it(copied)
+    code, said = convert(copied, tmp_path / "out", capsys)
+    assert code == 2 and re.search(message, said) and said.count("\n") == 1, said
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+
+
+def test_nothing_is_replaced(folder, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").write_text("x")
+    assert "exists; name a new folder" in convert(folder, tmp_path / "out", capsys)[1]
+    assert (tmp_path / "out/mine").read_text() == "x"
