@@ -23,8 +23,9 @@ OWN = {  # what T5 is
     "scaled_attention": False,
 }
 NOT_IN_T5 = (
-    *("adaptive_input", "adaptive_softmax_cutoff", "layernorm_embedding", "merge_src_tgt_embed"),
-    *("no_decoder_final_norm", "encoder_learned_pos", "decoder_learned_pos", "quant_noise_pq", "encoder_embed_path", "decoder_embed_path"),
+    *("adaptive_input", "adaptive_softmax_cutoff", "layernorm_embedding", "merge_src_tgt_embed", "quant_noise_pq"),
+    *("encoder_learned_pos", "decoder_learned_pos", "encoder_embed_path", "decoder_embed_path"),
+    "no_decoder_final_norm",
 )
 
 

@@ -97,15 +97,9 @@ def put_nan(tensors):
     ("break_it", "message"),
     [
         (lambda its: changed(its, model_type="gpt2"), r"config.json: model_type 'gpt2'; known: .*t5"),
-        (
-            lambda its: changed(its, tie_word_embeddings=False),
-            "feed_forward_proj relu with tie_word_embeddings False",
-        ),
+        (lambda its: changed(its, tie_word_embeddings=False), "feed_forward_proj relu with tie_word_embeddings False"),
         (lambda its: changed(its, layer_norm_epsilon=1e-5), "config.json: layer_norm_epsilon 1e-05: not supported"),
-        (
-            lambda its: changed(its, vocab_size=220),
-            "220 rows of embeddings; 120 pieces, 100 sentinels and <s> need 22",
-        ),
+        (lambda its: changed(its, vocab_size=220), "220 rows of embeddings; 120 pieces, 100 sentinels and <s> need 22"),
         (lambda its: changed(its, vocab_size=225), "shared.weight: 224 rows, but config.json has 225"),
         (lambda its: changed(its, d_ff=21), "fc1.weight is in another shape: its weights do not fit its config.json"),
         (lambda its: changed(its, num_layers=3), "encoder.layers.2.* is missing or too many"),
