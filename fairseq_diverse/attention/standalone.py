@@ -60,9 +60,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         nn.Module.__init__(self)
         if num_heads < 1 or embed_dim % num_heads:
             raise UserError(f"num_heads {num_heads}: must divide embed_dim {embed_dim}")
-        plan = AttentionPlan(
-            _flags(mechanisms or {}, component), {component: Component(layer, embed_dim, num_heads)}
-        )
+        plan = AttentionPlan(_flags(mechanisms or {}, component), {component: Component(layer, embed_dim, num_heads)})
         before = replace(plan.shape(component, layer), query_width=qdim or embed_dim)
         built, shape = build_mechanisms(plan.at(component, layer), before)
         self.embed_dim, self.num_heads, self.dropout, self.trees = embed_dim, num_heads, dropout, plan.trees
