@@ -1,11 +1,13 @@
 """T5: equal to that of transformers in both versions, with every property of the other models."""
 
+import itertools
 import json
 import re
 from argparse import Namespace
 
 import pytest
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 from transformers import T5Config, T5ForConditionalGeneration
 
 from fairseq_diverse.analysis.size import count_parameters
@@ -64,7 +66,7 @@ def sentences(seed=0):
     source, target = (torch.randint(2, SYMBOLS - 4, (3, length), generator=generator) for length in (19, 17))
     for row, (s, t) in enumerate(((19, 9), (11, 17), (15, 4))):
         source[row, s - 1 :], target[row, t:] = 0, 0
-        source[row, s - 1] = 1
+        source[row, s - 1] = target[row, t - 1] = 1
     return source, target
 
 
@@ -108,6 +110,37 @@ def test_step_by_step_equals_transformers(version, monkeypatch):
             got, _ = mine.decoder(previous, encoded, incremental_state=state)
             torch.testing.assert_close(got[:, -1], step.logits[:, -1][:, rows], atol=1e-4, rtol=0)
             tokens = torch.cat([tokens, step.logits[:, -1, 2:].argmax(-1, keepdim=True) + 2], 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_greedy_and_beam_search_equal_those_of_transformers(version, monkeypatch):
+    """Of a model that has learned sentences which end, on these and on others."""
+    model = theirs(version, SHAPES[1]).train()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for update in range(100):
+        source, target = sentences(update % 4)
+        labels = target.masked_fill(target == 0, -100)
+        optimizer.zero_grad()
+        model(input_ids=source, attention_mask=source != 0, labels=labels).loss.backward()
+        optimizer.step()
+    model.eval()
+    mine, (rows, here), dictionary = ours(model, monkeypatch), order(), numbered_words(SYMBOLS)
+    ended = 0
+    for seed, beam in itertools.product(range(8), (1, 4)):
+        source, _ = sentences(seed)
+        given = {"num_beams": beam, "early_stopping": beam > 1, "max_new_tokens": 30, "min_new_tokens": 1}
+        expected = model.generate(
+            input_ids=source, attention_mask=(source != 0).long(), bad_words_ids=[[0]], do_sample=False, **given
+        )
+        generator = SequenceGenerator([mine], dictionary, beam_size=beam, max_len_a=0, max_len_b=29)
+        net_input = {"src_tokens": here[source], "src_lengths": (source != 0).sum(1)}
+        for line, hypotheses in zip(expected, generator.generate([mine], {"net_input": net_input}), strict=True):
+            their_words = line[1:].tolist()
+            if 1 in their_words:  # the others are cut at their last word, fairseq's end there
+                ended += 1
+                found = rows[hypotheses[0]["tokens"]].tolist()
+                assert found == their_words[: their_words.index(1) + 1]
+    assert ended > 24
 
 
 @pytest.mark.parametrize(("version", "parameters"), [("1.0", 222_903_552), ("1.1", 247_577_856)])
