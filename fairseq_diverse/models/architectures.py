@@ -16,14 +16,7 @@ from fairseq.models.transformer.transformer_legacy import (
 )
 
 from fairseq_diverse.attention.registry import fill_defaults, place_by_default, without_effect
-from fairseq_diverse.models import (  # noqa: F401  (registers the models)
-    bert,
-    classifier,
-    diverse_transformer,
-    rationales,
-    roberta,
-    t5,
-)
+from fairseq_diverse.models import bert, classifier, diverse_transformer, rationales, roberta, t5  # noqa: F401  (registers the models)
 from fairseq_diverse.models.systems import (
     BERT_SYSTEMS,
     ROBERTA_SIZES,

@@ -26,7 +26,7 @@ class Subwords:
     """Tokens to subwords and back.
 
     Args:
-        kind: "subword-nmt", "sentencepiece", "t5" (its unigram model), "wordpiece" or "gpt2", whose subwords are numbers.
+        kind: "subword-nmt", "sentencepiece", "t5" (its unigram model), "wordpiece" or "gpt2" (subwords are numbers).
         model: the file of merges or the model; of WordPiece vocab.txt, of GPT-2 encoder.json.
         vocabulary: allowed subwords (subword-nmt); others are split further. None = all. Of GPT-2 vocab.bpe.
         threshold: smallest count in ``vocabulary`` of an allowed subword.
