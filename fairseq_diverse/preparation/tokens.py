@@ -13,6 +13,12 @@ SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 # behind a letter or syllable, with which they are one: accents, vowels and finals of Korean, voicing of Japanese
 ACCENTS = re.compile("[\u0300-\u036f\u1160-\u11ff\u3099\u309a]")
 CZECH_DASH = re.compile("(\\w['\u2019\u02bc]) ([-\u2013]) (?=li(?: |$)|mail)", re.IGNORECASE)
+# punctuation of scripts that Moses does not know: it closes what is before, as a comma does
+CLOSING = re.compile(
+    " ([\u055d\u0589\u060c\u061b\u061f\u066a\u06d4\u0964\u0965\u0f0d\u0f0e\u104a\u104b\u1362-\u1368\u17d4\u17d5])"
+)
+APOSTROPHES = ("be", "ca", "tdt", "tr", "uk")  # languages that have them inside words, where Moses splits at them
+APOSTROPHE = re.compile(r"(?<=\w) (['\u2019]) (?=\w)")
 END = "\ue000"  # for private use: in no text
 MODEL_ENTRIES = 50_000_000  # of a truecaser: words in lower case; sacremoses stops at 2 million
 
@@ -91,11 +97,13 @@ class Tokens:
         return line
 
     def _join(self, line: str) -> str:
+        if self.detokenizer.lang in APOSTROPHES:
+            line = APOSTROPHE.sub(r"\1", line)
         words = line.split()
         if self.detokenizer.lang == "cs" and words:
             # sacremoses takes the last two words for those before a number, and cannot join "e' - mail"
             words = [*CZECH_DASH.sub(r"\1\2", line).split(), END]
-        return self.detokenizer.detokenize(words, unescape=False).removesuffix(END).rstrip()
+        return CLOSING.sub(r"\1", self.detokenizer.detokenize(words, unescape=False).removesuffix(END).rstrip())
 
 
 def _jieba() -> Any:

@@ -1,5 +1,6 @@
 """Characters that are not words by themselves: accents and vowel signs of the letter before, joiners of letters and of
-emoji, soft hyphens, zero-width spaces, byte order marks. Tokenizers take many of them for words."""
+emoji, soft hyphens, zero-width spaces, byte order marks, signs inside words of Armenian, Tibetan, Hebrew and Catalan.
+Tokenizers take many of them for words."""
 
 import re
 from collections.abc import Callable
@@ -11,14 +12,17 @@ JOINER = "\u200d"
 SYMBOLS = "\u2190-\u2bff\U0001f000-\U0001faff"  # emoji are among them
 SKIN = "\U0001f3fb-\U0001f3ff"  # of emoji
 FLAG = "\U0001f1e6-\U0001f1ff"  # two letters are one flag
+SIGNS = "\u055b\u055c\u055e\u0f0b\u0f0c"  # Armenian stress, exclamation and question; between Tibetan syllables
+INSIDE = r"(?<=\w)[\xb7\u2027](?=\w)|(?<=[\u05d0-\u05ea])[\"'\u05f3\u05f4](?=[\u05d0-\u05ea])"  # l·l; of abbreviations
 
 
 @cache
 def pattern() -> re.Pattern[str]:
-    """A run of them; a symbol behind a joiner and the second letter of a flag belong to the symbol before."""
+    """A run of them; a symbol behind a joiner and the second letter of a flag belong to the symbol before, a sign
+    of ``INSIDE`` to the letters around it."""
     known = map(chr, (*range(0xAD, 0x20000), *range(0xE0000, 0xE0200)))
     marks = "".join(character for character in known if category(character) in CATEGORIES)
-    return re.compile(f"(?:{JOINER}[{SYMBOLS}]|[{marks}{SKIN}]|(?<=[{FLAG}])[{FLAG}])+")
+    return re.compile(f"(?:{JOINER}[{SYMBOLS}]|[{marks}{SKIN}{SIGNS}]|(?<=[{FLAG}])[{FLAG}]|{INSIDE})+")
 
 
 def around(function: Callable[[str], str], line: str) -> str:

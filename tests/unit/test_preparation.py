@@ -136,6 +136,10 @@ UNSEEN = {
     "Thai": ("ผู้หญิง สวัสดี", ["ผู้หญิง", "สวัสดี"]),
     "Khmer": ("ខ្ញុំ\u200bស្រលាញ់", ["ខ្ញុំ\u200bស្រលាញ់"]),
     "Burmese": ("မြန်မာ စာ", ["မြန်မာ", "စာ"]),
+    "Armenian": ("Ո՞վ է, ահա՛.", ["Ո՞վ", "է", ",", "ահա՛", "."]),
+    "Tibetan": ("བླ་མ་ ཡིན", ["བླ་མ་", "ཡིན"]),
+    "Hebrew": ("רה״מ צ׳ופצ׳יק: ״", ["רה״מ", "צ׳ופצ׳יק", ":", "״"]),
+    "Catalan": ("col·lecció, a · b.", ["col·lecció", ",", "a", "·", "b", "."]),
 }  # fmt: skip
 
 
@@ -234,6 +238,14 @@ def test_workers_end_where_the_pool_terminates_them():
         ("de", "Ein „alter“ Mann (30) im T-Shirt, 3,5% größer als z.B. er."),
         ("fr", "L'homme d'à côté, aujourd'hui, s'est-il levé ?"),
         ("cs", "Muž v černém tričku, 30 let (asi), jde domů."),
+        ("tr", "Ankara'dan, İzmir'e (1923'te) gitti."),
+        ("uk", "Слов'янське м'яке, (сім'я) є."),
+        ("ca", "L'home, l'aranya (d'or) i col·lecció."),
+        ("hi", "यह (नया) है। वह, पुराना है॥"),
+        ("ar", "ما هذا، يا (صديقي)؟ نعم؛ ٥٠٪"),
+        ("hy", "Ո՞վ է (նա), նախագահը։"),
+        ("am", "ለንደን፣ ትልቅ (ከተማ), ናት።"),
+        ("he", 'רה"מ אמר: "צ\'ופצ\'יק" (אם).'),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"escape": True, "aggressive_dashes": True}])
