@@ -11,7 +11,6 @@ import importlib
 import io
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -20,12 +19,11 @@ from pathlib import Path
 from fairseq_diverse import __version__
 from fairseq_diverse.cli import user_dir
 from fairseq_diverse.cli.arguments import Parser
-from fairseq_diverse.support.errors import FORGOTTEN
+from fairseq_diverse.support.errors import FORGOTTEN, printable
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
 EXAMPLE = "fairseq-diverse run toy --help    # the flags of a command, and an example"
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what steers a terminal
 SHELLS = ("bash", "zsh", "tcsh")
 COMMANDS = {
     "doctor": "check the installation",
@@ -196,7 +194,7 @@ def main(argv: list[str] | None = None) -> int:
         _discard_output()
         if isinstance(error, BrokenPipeError) and error.filename is None:  # of stdout, as in `report ... | head`
             return 141
-        print(f"fairseq-diverse {command}: {CONTROL.sub(' ', str(error))}", file=sys.stderr)
+        print(f"fairseq-diverse {command}: {printable(error)}", file=sys.stderr)
         return 2
     except Stopped as stop:
         print(f"\nfairseq-diverse {command}: stopped by signal {stop.args[0]}", file=sys.stderr)

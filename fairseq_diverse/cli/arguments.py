@@ -1,7 +1,9 @@
 """The parser of command lines."""
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
+
+from fairseq_diverse.support.errors import printable
 
 
 class Parser(argparse.ArgumentParser):
@@ -10,6 +12,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.register("type", int, whole_number)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.nargs is None and arg_strings == ["--"]:

@@ -7,8 +7,9 @@ optimizer state.
 """
 
 import argparse
-import sys
 from pathlib import Path
+
+from fairseq_diverse.support.errors import warn
 
 PATHS = ("checkpoints",)
 EXAMPLE = "fairseq-diverse average --checkpoints checkpoints --last 5 --out checkpoints/average.pt"
@@ -40,7 +41,7 @@ def main(args: argparse.Namespace) -> None:
         few = f"{wanted} checkpoints are wanted, but there are {len(chosen)}: {', '.join(map(str, chosen))}"
         if args.strict:
             raise ValueError(few)
-        print(f"warning: {few}", file=sys.stderr)
+        warn(few)
     average_checkpoints([checkpoint.path for checkpoint in chosen], args.out)
     print(f"{args.out}: average of {', '.join(map(str, chosen))}")
 

@@ -12,13 +12,13 @@ require a parser. The dependency trees of all splits but train are also copied, 
 import argparse
 import json
 import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.cli import first_lines
 from fairseq_diverse.preparation.config import SEGMENTERS
+from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.paths import source_prefix
 
@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> None:
         for kind in there:
             if not getattr(args, kind):
                 gone = f"its {kind} trees are gone; give --{kind} FILES as well to have both"
-                print(f"warning: {split}: {gone}", file=sys.stderr)
+                warn(f"{split}: {gone}")
         if dependency and split != "train":
             kept = kept_trees(args.data, split, args.source_lang, args.target_lang)
             with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:

@@ -6,13 +6,12 @@ the most frequent label for comparison. GLUE's test sets have no labels: its sit
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.errors import UserError, warn
 from fairseq_diverse.support.files import atomic_write
 
 if TYPE_CHECKING:
@@ -96,4 +95,4 @@ def _warn_of_other_task(checkpoint: str, data: str, task: str) -> None:
 
     with suppress(ValueError):
         if (other := glue_task(read_record(data))) not in (None, task):
-            print(f"warning: {checkpoint} was trained on {data}, {other}, not {task}", file=sys.stderr)
+            warn(f"{checkpoint} was trained on {data}, {other}, not {task}")

@@ -22,7 +22,6 @@ RoBERTa, --wordpiece those of a BERT. With both, the tasks named glue-TASK@bert 
 
 import argparse
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from os.path import commonpath
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.data.plain import PLAIN_DATA, download_plain, put_plain
 from fairseq_diverse.preparation import eraser, glue
+from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
 
 if TYPE_CHECKING:
@@ -323,4 +323,4 @@ def _compare(differences: list[str], strict: bool, otherwise: str) -> None:
     if differences and strict:
         raise ValueError(f"{'; '.join(differences)}; {otherwise}, or leave out --strict-counts")
     for difference in differences:
-        print(f"warning: {difference}", file=sys.stderr)
+        warn(difference)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_diverse import __version__
 from fairseq_diverse.cli.run import add_table_arguments, read_table
-from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.errors import UserError, warn
 from fairseq_diverse.support.files import atomic_write, rewrite_blocks
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def main(args: argparse.Namespace) -> None:
 
 def _warn_if_nothing_finished(args: argparse.Namespace, selection: "Selection") -> None:
     if not any(selection.summaries[row.name] for row in selection.rows):
-        print(f"warning: {nothing_finished(args.table)}", file=sys.stderr)
+        warn(nothing_finished(args.table))
 
 
 def refresh(path: Path) -> None:

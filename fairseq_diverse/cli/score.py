@@ -28,6 +28,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.cli import named_path
+from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.tables import in_columns, one_line
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _score(
     from fairseq_diverse.support.files import read_lines
 
     references = {path: _references(path) for path in args.ref}
-    side, language = "target", args.language or ""
+    side, language = "target", (args.language or "").replace("-", "_")  # as data have it
     if args.data:
         record = read_record(args.data)
         target = entry(args.data, record, "target")
@@ -221,7 +222,9 @@ def _references(path: Path) -> list[str]:
     if has_columns(lines):
         raise ValueError(f"{path}: columns, with a tab in every line; give each reference as a file, --ref A B")
     if count := sum("\t" in line for line in lines):
-        print(f"warning: {path}: tabs in {count} lines are read as spaces; are they columns?", file=sys.stderr)
+        warn(f"{path}: tabs in {count} lines are read as spaces; are they columns?")
+    if 10 * (count := sum(not line.strip() for line in lines)) > len(lines):
+        warn(f"{path}: {count} of {len(lines)} lines are empty; are their translations missing?")
     return lines
 
 
@@ -232,10 +235,10 @@ def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
     for (file, lines), (other, others) in (both, reversed(both)):
         if left := marks(lines) - marks(others):
             has = " and ".join(sorted(left))
-            print(f"warning: {file}: has {has}, unlike {other}; give raw text for both", file=sys.stderr)
+            warn(f"{file}: has {has}, unlike {other}; give raw text for both")
         if hidden := unseen(lines, others):
             named = ", ".join(f"U+{ord(letter):04X} in {count} lines" for letter, count in hidden.items())
-            print(f"warning: {file}: has characters that no eye sees, unlike {other}: {named}", file=sys.stderr)
+            warn(f"{file}: has characters that no eye sees, unlike {other}: {named}")
 
 
 def _language(path: Path, references: list[str], given: str) -> str:
@@ -256,7 +259,7 @@ def _language(path: Path, references: list[str], given: str) -> str:
         except ValueError as error:
             why = str(error)
     text = "all scores but chrF compare whole phrases, not words"
-    print(f"warning: {path}: in {language} by its letters ({why}): {text}", file=sys.stderr)
+    warn(f"{path}: in {language} by its letters ({why}): {text}")
     return given
 
 

@@ -5,7 +5,7 @@ import sys
 import threading
 from types import TracebackType
 
-from fairseq_diverse.support.errors import UserError
+from fairseq_diverse.support.errors import UserError, printable
 
 # What fairseq says about a user's error (last line of the stack trace), and the line that is shown instead.
 MESSAGES = {
@@ -111,7 +111,7 @@ def install_error_hook() -> None:
         if line is None:
             previous_hook(kind, error, trace)
         else:
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {printable(line)}", file=sys.stderr)
             for thread in threading.enumerate():  # one that reads ahead: killed within torch, it aborts the program
                 if type(thread).__name__ == "BackgroundConsumer":
                     thread.join(timeout=1)

@@ -57,6 +57,11 @@ class DataConfig:
         return tuple(side.get("suffix", side["language"]) for side in self.sides.values())
 
     @property
+    def endings(self) -> tuple[str, ...]:
+        """The ending of each side's raw files: as ``languages``, but with the language as it was given (zh-CN)."""
+        return tuple(side.get("raw", name) for side, name in zip(self.sides.values(), self.languages, strict=True))
+
+    @property
     def tests(self) -> tuple[str, ...]:
         """Names of the test sets; a single test set that is not in a list is called test."""
         return _test_names(self.files["test"]) if "test" in self.files else ()
@@ -76,7 +81,7 @@ class DataConfig:
         Raises:
             ValueError: no side has this language.
         """
-        found = [side for side in self.sides.values() if language in ("", side["language"])]
+        found = [side for side in self.sides.values() if language in ("", side["language"], side.get("raw"))]
         if not found:
             raise ValueError(f"--monolingual {language}: {self.name} has {', '.join(self.languages)}")
         name = f"{self.name}.{found[0]['language']}" if self.translates else self.name
@@ -114,13 +119,14 @@ class DataConfig:
         sides: dict[str, dict[str, Any]] = {}
         for side in ("source", "target") if "target" in given else ("source",):
             language = given.get(side)
-            if not isinstance(language, str) or not language.isidentifier():
-                wanted = 'a language code such as "en" or "zh_CN"'
+            code = language.replace("-", "_") if isinstance(language, str) else ""  # fairseq splits names at hyphens
+            if not code.isidentifier():
+                wanted = 'a language code such as "en" or "zh-CN"'
                 raise ValueError(f"{side}: must be {wanted}, not {language!r}")
-            sides[side] = {"language": language}
+            sides[side] = {"language": code} | ({"raw": language} if code != language else {})
             if (rules := base_language(language)) != language:
                 sides[side]["rules"] = rules
-        if given["source"] == given.get("target"):
+        if len({side["language"] for side in sides.values()}) < len(sides):
             raise ValueError(f"source and target are both {given['source']}; give two languages")
         for key, default in SIDE_DEFAULTS.items():
             value = given.get(key, default)

@@ -47,7 +47,7 @@ class Encoding:
             raise ValueError(f"--gpt2-bpe {folder}: lacks {', '.join(missing)}, from {GPT2_ORIGIN}")
         sides = {}
         for side, given in config.sides.items():
-            sides[side] = {key: given[key] for key in ("language", "suffix") if key in given} | self.steps
+            sides[side] = {key: given[key] for key in ("language", "raw", "suffix") if key in given} | self.steps
         return replace(config, sides=sides, bpe=self.bpe)
 
 

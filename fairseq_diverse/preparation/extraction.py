@@ -72,7 +72,7 @@ def extract(config: DataConfig, archives: Path, raw: Path) -> None:
             size allows; a text is not UTF-8; or the two sides have different numbers of lines.
     """
     sources = _sources(config)
-    languages = config.languages
+    languages = config.endings
     for name in _used(sources):
         refuse_other(archives / name, **sources.checks.get(name, {}))
     unpacked = {name: _unpack(config, archives / name, raw / "parts") for name in _used(sources)}

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
 from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.files import iterate_lines, temporary_path
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
 from fairseq_diverse.support.processes import locked
@@ -73,7 +73,7 @@ def prepare(
             the training text; ``out`` has other contents or is a mount point; another process is preparing it.
     """
     sides = {
-        split: [f"{prefix}.{language}" for language in config.languages]
+        split: [f"{prefix}.{ending}" for ending in config.endings]
         for split, prefix in config.splits.items()
         if not (hold_out and split == "valid")
     }
@@ -178,7 +178,7 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     changed = [(before, after) for before, after in pairs if before != after]
     if changed and bleu < CEILING:  # without 4-grams, BLEU is 0 for equal lines, too
         text = f"tokenized and detokenized, the validation references have BLEU {bleu:.1f}, the most one can reach"
-        print(f"warning: {text}; {changed[0][0]!r} becomes {changed[0][1]!r}", file=sys.stderr)
+        warn(f"{text}; {changed[0][0]!r} becomes {changed[0][1]!r}")
 
 
 def _warn_of_overlap(config: DataConfig, out: Path) -> None:
@@ -192,7 +192,7 @@ def _warn_of_overlap(config: DataConfig, out: Path) -> None:
     for split, found in others.items():
         if 2 * (count := sum(pair in known for pair in found)) >= len(found):
             said = f"{count:,} of {len(found):,} pairs of {split} are in the training text, too"
-            print(f"warning: {said}: figures on them say little", file=sys.stderr)
+            warn(f"{said}: figures on them say little")
 
 
 def wrong_pairs(config: DataConfig, out: Path) -> list[str]:

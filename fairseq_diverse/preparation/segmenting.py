@@ -14,6 +14,7 @@ from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.progress import bar
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.files import iterate_lines, write_lines
 from fairseq_diverse.support.parallel import parallel_map
 
@@ -96,7 +97,7 @@ def _learn(bpe: dict[str, Any], paths: list[Path], model: Path) -> None:
         learned = subwords.learn(bpe["kind"], paths, bpe["size"], model)
     if learned < bpe["size"]:
         why = "no other pair of symbols occurs twice in the training text"
-        print(f"warning: {learned:,} merges in place of {bpe['size']:,}: {why}", file=sys.stderr)
+        warn(f"{learned:,} merges in place of {bpe['size']:,}: {why}")
 
 
 def _count(path: Path, segmenter: subwords.Subwords, counted: Path, workers: int) -> None:

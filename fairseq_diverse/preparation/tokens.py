@@ -19,6 +19,7 @@ CLOSING = re.compile(
 )
 APOSTROPHES = ("be", "ca", "tdt", "tr", "uk")  # languages that have them inside words, where Moses splits at them
 APOSTROPHE = re.compile(r"(?<=\w) (['\u2019]) (?=\w)")
+COLON = re.compile("(?<=[A-ZÅÄÖ0-9]) : (?=[a-zåäö]{1,5}(?: |$))")  # of Finnish and Swedish: EU:n, 20:een
 END = "\ue000"  # for private use: in no text
 MODEL_ENTRIES = 50_000_000  # of a truecaser: words in lower case; sacremoses stops at 2 million
 
@@ -99,6 +100,8 @@ class Tokens:
     def _join(self, line: str) -> str:
         if self.detokenizer.lang in APOSTROPHES:
             line = APOSTROPHE.sub(r"\1", line)
+        if self.detokenizer.lang in ("fi", "sv"):
+            line = COLON.sub(":", line)
         words = line.split()
         if self.detokenizer.lang == "cs" and words:
             # sacremoses takes the last two words for those before a number, and cannot join "e' - mail"

@@ -1,9 +1,14 @@
 """User errors: one line instead of a stack trace."""
 
+import logging
+import re
+import sys
 import traceback
 from pathlib import Path
 from typing import NoReturn
 
+# what steers a terminal or ends a line; lines of a list that a message has begin with two spaces
+CONTROL = re.compile("\n(?!  )|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 FORGOTTEN = "; a mechanism of your own? give its --user-dir"  # after an unknown flag that places one
 
 
@@ -27,6 +32,17 @@ def with_place(error: BaseException, folder: str | Path) -> str:
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def printable(message: object) -> str:
+    """A message that stays on its line, whatever the names of files in it are."""
+    return CONTROL.sub(" ", str(message))
+
+
+def warn(message: object) -> None:
+    """Print a warning, unless ``--quiet`` is given."""
+    if logging.root.level <= logging.WARNING:
+        print(f"warning: {printable(message)}", file=sys.stderr)
+
+
 def exit_with(message: str) -> NoReturn:
     """Exit with one line, in programs that would print their own stack trace for a ``UserError``."""
-    raise SystemExit(f"error: {message}")
+    raise SystemExit(f"error: {printable(message)}")

@@ -117,6 +117,14 @@ def test_files_of_ones_own_without_a_configuration(tmp_path, raw, prepare):
     assert DataConfig.load(written).tests == ("test",)
 
 
+def test_a_language_may_have_a_hyphen(tmp_path, raw):
+    for path in raw.glob("*.de"):
+        path.rename(path.with_suffix(".pt-BR"))
+    done = cli(*command(tmp_path, raw, {"target": "pt-BR"})[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/test.en-pt_BR.pt_BR.bin").is_file() and (tmp_path / "out/text/test.pt_BR").is_file()
+
+
 def test_text_of_ones_own_in_one_language(tmp_path, raw):
     done = cli(*own(target="", test=""), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """What all commands share: flags before the command, completion, paths that are checked first."""
 
 import argparse
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import pytest
 
 import fairseq_diverse
 from fairseq_diverse.cli import COMMANDS, SHELLS, build_parser, main
+from fairseq_diverse.host.messages import install_error_hook
 from fairseq_diverse.support import installed
+from fairseq_diverse.support.errors import UserError, exit_with, warn
 from fairseq_diverse.support.paths import PACKAGE
 
 
@@ -42,6 +45,24 @@ def test_a_wrong_flag_shows_the_usage_of_its_command(capsys):
         assert code == 2 and shown.err.startswith(f"usage: fairseq-diverse {usage}")
         line = shown.err.splitlines()[-1]
         assert f"error: unrecognized arguments: {' '.join(words[-2:])}" in line and line.endswith(nearest or words[-1])
+
+
+def test_messages_stay_on_their_line_whatever_names_are_in_them(capsys, monkeypatch):
+    name = "a\nb\tc\x1b[31m\u2028d"
+    assert main(["score", "--hyp", name, "--ref", name]) == 2
+    assert (
+        capsys.readouterr().err == "fairseq-diverse score: a b c [31m d: cannot be read (No such file or directory)\n"
+    )
+    assert "arguments: --a b c [31m d\n" in stopped(["doctor", f"--{name}"], capsys)[1].err
+    with pytest.raises(SystemExit, match=r"error: a b c \[31m d: missing$"):
+        exit_with(f"{name}: missing")
+    monkeypatch.setattr(sys, "excepthook", lambda *error: None)
+    install_error_hook()
+    sys.excepthook(UserError, UserError(name), None)
+    warn(name)
+    monkeypatch.setattr(logging.root, "level", logging.ERROR)
+    warn("nothing of this with --quiet")
+    assert capsys.readouterr().err == "error: a b c [31m d\nwarning: a b c [31m d\n"
 
 
 KINDS = [f"plot {kind}" for kind in ("attention", "head-map", "curves", "rows", "lengths")]

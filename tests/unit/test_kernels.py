@@ -27,8 +27,7 @@ compiling = compiler._compile
 def compiled(command: tuple[str, ...], source: Path) -> bytes:
     """Once for all tests."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        compiling(command, source, Path(folder, "made.so"))
-        return Path(folder, "made.so").read_bytes()
+        return compiling(command, source, Path(folder, "made")).read_bytes()
 
 
 @pytest.fixture
@@ -41,9 +40,11 @@ def cache(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     state = Cache(tmp_path / "cache" / "fairseq_diverse" / "kernels")
 
-    def compile_once(command, source, out):
+    def compile_once(command, source, begin):
         state.compiled += 1
-        out.write_bytes(compiled(command, source))
+        made = begin.with_name("made.so")
+        made.write_bytes(compiled(command, source))
+        return made.replace(f"{begin}{compiler._ending(made)}")
 
     monkeypatch.setattr(compiler, "_compile", compile_once)
     yield state
@@ -88,6 +89,29 @@ def test_the_instructions_of_kernels_can_be_chosen(cache, monkeypatch):
 def test_a_kernel_is_compiled_once_and_cached_for_its_user_only(cache):
     assert cache.loads() and cache.loads() and cache.compiled == 1
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700 and cache.file.name.startswith("routing-")
+
+
+@pytest.mark.parametrize("damage", [lambda code: code[:3000], lambda code: b"", lambda code: bytes(len(code))])
+def test_a_damaged_kernel_is_compiled_again(damage, cache):
+    assert cache.loads()
+    file, code = cache.file, cache.file.read_bytes()
+    file.unlink()  # this process has it
+    file.write_bytes(damage(code))  # as a power failure leaves it; loading it would end the process
+    assert cache.loads() and cache.compiled == 2 and cache.file.read_bytes() == code
+
+
+@pytest.mark.parametrize("folder", [".", ".."])
+def test_a_folder_where_other_users_can_write_is_not_used(folder, cache, monkeypatch, caplog):
+    assert cache.loads()
+    (cache.folder / folder).chmod(0o777)
+    with caplog.at_level(logging.INFO, compiler.logger.name):
+        assert cache.loads() and cache.compiled == 2
+    assert "other users can write there" in caplog.text
+    (cache.folder / folder).chmod(0o700)
+    assert cache.loads() and cache.compiled == 2
+    owner = cache.folder.stat().st_uid
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)  # another user's, but folders of root are used
+    assert cache.loads() and cache.compiled == (2 if owner == 0 else 3)
 
 
 def test_without_a_folder_that_can_be_written_each_process_compiles(cache, tmp_path, caplog):

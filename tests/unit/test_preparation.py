@@ -239,6 +239,7 @@ def test_workers_end_where_the_pool_terminates_them():
         ("fr", "L'homme d'à côté, aujourd'hui, s'est-il levé ?"),
         ("cs", "Muž v černém tričku, 30 let (asi), jde domů."),
         ("tr", "Ankara'dan, İzmir'e (1923'te) gitti."),
+        ("fi", "EU:n maat, USA:ssa: 20:een (Suomi)."),
         ("uk", "Слов'янське м'яке, (сім'я) є."),
         ("ca", "L'home, l'aranya (d'or) i col·lecció."),
         ("hi", "यह (नया) है। वह, पुराना है॥"),

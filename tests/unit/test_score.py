@@ -374,13 +374,18 @@ def test_the_letters_of_the_references_tell_the_tokenizer_or_a_warning(
 def test_a_file_of_columns_is_not_scored_as_text(files, tmp_path, capsys):
     columns = str(write(tmp_path / "columns", [f"{line}\t{line}" for line in REFERENCES]))
     one = str(write(tmp_path / "one", [REFERENCES[0].replace(" ", "\t", 1), *REFERENCES[1:]]))
+    half = str(write(tmp_path / "half", ["", *REFERENCES[:39]] * 2))
+    most = str(write(tmp_path / "most", [" "] * 9 + REFERENCES[9:]))
     for hyp, ref, code, said in (
         (files["good"], columns, 2, "columns: columns, with a tab in every line; give each reference as a file, "),
         (columns, files["ref"], 2, "columns: columns, with a tab in every line; give the one with the translations"),
         (files["good"], one, 0, f"warning: {one}: tabs in 1 lines are read as spaces; are they columns?"),
+        (files["good"], most, 0, f"warning: {most}: 9 of 80 lines are empty; are their translations missing?"),
+        (files["good"], half, 0, ""),
     ):  # fmt: skip
         assert main(["score", "--hyp", hyp, "--ref", ref]) == code
-        assert said in capsys.readouterr().err
+        err = capsys.readouterr().err
+        assert said in err if said else "empty" not in err
 
 
 def test_several_references_are_sacrebleus(files, tmp_path, capsys):

@@ -46,10 +46,10 @@ def library(name: str) -> Any:
     try:
         text = source.read_bytes()
         flags = "\0".join([compiler, _processor(), instructions, *COMPILE])
-        kept = _cache() / f"{name}-{hashlib.sha256(flags.encode() + text).hexdigest()[:16]}.so"
+        begin = _cache() / f"{name}-{hashlib.sha256(flags.encode() + text).hexdigest()[:16]}"
         with _compiling:  # one thread at a time
-            if not kept.exists():
-                _compile((compiler, f"-march={instructions}", *COMPILE), source, kept)
+            found = (path for path in begin.parent.glob(f"{begin.name}-*.so") if path.name.endswith(_ending(path)))
+            kept = next(found, None) or _compile((compiler, f"-march={instructions}", *COMPILE), source, begin)
         loaded = ctypes.CDLL(str(kept))
         for function in re.findall(rb"^int (\w+)\(", text, re.MULTILINE):
             getattr(loaded, function.decode())
@@ -57,6 +57,11 @@ def library(name: str) -> Any:
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
         logger.warning(f"{name} runs on torch, without its C kernel: {error}")
         return None
+
+
+def _ending(path: Path) -> str:
+    """The end of a library's name, by which a damaged one is known: loading it could end the process."""
+    return f"-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.so"
 
 
 def _processor() -> str:
@@ -68,7 +73,8 @@ def _processor() -> str:
 
 
 def _cache() -> Path:
-    """The user's folder of compiled kernels; where it cannot be written, a temporary folder of this process."""
+    """The user's folder of compiled kernels; where it cannot be written, or others can write there, a temporary folder
+    of this process."""
     roots = [os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.environ.get("HOME", ""), ".cache")]
     root = next(filter(os.path.isabs, roots), None)  # an empty or relative path counts as unset
     if root is None:
@@ -76,6 +82,9 @@ def _cache() -> Path:
     path = Path(root, "fairseq_diverse", "kernels")
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
+        for folder in (path, path.parent):
+            if (there := folder.stat()).st_uid not in (0, os.getuid()) or there.st_mode & 0o002:
+                raise OSError(f"{folder}: other users can write there")
         tempfile.TemporaryFile(dir=path).close()
         return path
     except OSError as error:
@@ -88,13 +97,13 @@ def _of_process() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="fairseq_diverse-")
 
 
-def _compile(compile_to: tuple[str, ...], source: Path, out: Path) -> None:
-    """Write the shared library.
+def _compile(compile_to: tuple[str, ...], source: Path, begin: Path) -> Path:
+    """Write the shared library; its name is ``begin`` and `_ending`.
 
     Raises:
         OSError: the folder cannot be written, or the compiler fails or takes too long.
     """
-    folder = temporary_path(out)
+    folder = temporary_path(begin)
     folder.mkdir(0o700)
     try:
         made, linked = folder / "made.o", folder / "linked.so"
@@ -106,6 +115,6 @@ def _compile(compile_to: tuple[str, ...], source: Path, out: Path) -> None:
             if done.returncode:
                 said = done.stdout.decode(errors="replace").strip().partition("\n")[0]
                 raise OSError(f"{compile_to[0]} ended with exit code {done.returncode}: {said}")
-        os.replace(linked, out)
+        return linked.replace(f"{begin}{_ending(linked)}")
     finally:
         remove(folder)
