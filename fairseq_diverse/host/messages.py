@@ -58,6 +58,8 @@ MESSAGES = {
     r"ConfigCompositionException: Error merging override lr_scheduler\.total_num_update=null": (
         "--lr-scheduler polynomial_decay: needs --total-num-update"
     ),
+    r"OSError: file (.*) not found": r"\1: no such file",  # of --bpe-codes, --sentencepiece-model and their like
+    r"RuntimeError: (?i:internal): (.*)": r"--sentencepiece-model: damaged, or not a model of sentencepiece (\1)",
     r"ImportError: (Please install .*)": r"\1",
     r"(AssertionError: Torch not compiled with CUDA|RuntimeError: (No CUDA GPUs|Found no NVIDIA driver)).*": (
         "torch finds no GPU: on a CPU, leave out --fp16 and --quant-noise-scalar, or take --bf16"

@@ -562,6 +562,11 @@ def test_resumed_half_precision_has_the_trained_weights():
             "--finetune-from-model, --restore-file: give only one",
         ),
         (ValueError("--finetune-from-model a.pt does not exist"), "--finetune-from-model a.pt does not exist"),
+        (OSError("file bpe.codes not found"), "bpe.codes: no such file"),
+        (
+            RuntimeError("INTERNAL: unk is not defined."),
+            "--sentencepiece-model: damaged, or not a model of sentencepiece",
+        ),
         (KeyError("x"), None),
         (RuntimeError("Exception without meaning"), None),
     ],

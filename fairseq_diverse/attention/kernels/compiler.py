@@ -48,8 +48,10 @@ def library(name: str) -> Any:
         flags = "\0".join([compiler, _processor(), instructions, *COMPILE])
         begin = _cache() / f"{name}-{hashlib.sha256(flags.encode() + text).hexdigest()[:16]}"
         with _compiling:  # one thread at a time
-            found = (path for path in begin.parent.glob(f"{begin.name}-*.so") if path.name.endswith(_ending(path)))
-            kept = next(found, None) or _compile((compiler, f"-march={instructions}", *COMPILE), source, begin)
+            found = filter(Path.is_file, begin.parent.glob(f"{begin.name}-*.so"))
+            kept = next((path for path in found if path.name.endswith(_ending(path))), None) or _compile(
+                (compiler, f"-march={instructions}", *COMPILE), source, begin
+            )
         loaded = ctypes.CDLL(str(kept))
         for function in re.findall(rb"^int (\w+)\(", text, re.MULTILINE):
             getattr(loaded, function.decode())
