@@ -23,15 +23,16 @@ class Pictures(Dataset):
         side: rows and columns of a result.
         seed: of the random crops and mirrors of training, which depend on nothing else but epoch and picture; None for
             the pictures held out and the crop in the middle.
+        training: the pictures of ``data/train``, even without a seed.
 
     Raises:
         UserError: no classes, a class without pictures; when read: a damaged picture.
     """
 
-    def __init__(self, data: Path, side: int, seed: int | None = None) -> None:
+    def __init__(self, data: Path, side: int, seed: int | None = None, training: bool = False) -> None:
         self.side, self.seed = side, seed
         held_out = "test" if (data / "test").is_dir() and not (data / "val").is_dir() else "val"
-        folder = data / (held_out if seed is None else "train")
+        folder = data / ("train" if training or seed is not None else held_out)
         self.classes = sorted(path.name for path in folder.glob("*") if path.is_dir())
         if len(self.classes) < 2:
             raise UserError(f"--data: {folder}/CLASS: {len(self.classes)} such folders; at least 2 are needed")

@@ -11,7 +11,7 @@ class DataSet:
 
     ``tests`` are its test sets by name, the first one first, each with its own hash where it has one. ``glue`` is the
     task of GLUE that it is, empty for other data. ``preparation`` are the flags with which ``fairseq-diverse
-    prepare`` makes it, for messages.
+    prepare`` makes it, for messages; or says in words what to do by hand.
     """
 
     name: str

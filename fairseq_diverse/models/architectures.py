@@ -136,10 +136,11 @@ for model, systems in {"diverse_roberta": ROBERTA_SYSTEMS, "diverse_bert": BERT_
         for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
             _register(system + suffix, flags, size, model)
 
-for system, flags in ROBERTA_SYSTEMS.items():
+for system, flags in (ROBERTA_SYSTEMS | BERT_SYSTEMS).items():
+    model = "diverse_bert_rationales" if system in BERT_SYSTEMS else "diverse_rationales"
     for suffix, size in zip(ROBERTA_SIZES, ROBERTA_FUNCTIONS, strict=True):
         reader = {**flags, "trained_layers": 2}
-        _register(f"{system.replace('roberta', 'rationales')}{suffix}", reader, size, "diverse_rationales")
+        _register(f"{system.removesuffix('_roberta')}_rationales{suffix}", reader, size, model)
 
 for system, flags in T5_SYSTEMS.items():
     for suffix in T5_SIZES:

@@ -12,6 +12,7 @@ from fairseq_diverse.attention.functional.masking import masked_softmax
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.request import Requests
 from fairseq_diverse.attention.warm_start import trained_only
+from fairseq_diverse.models.bert import DiverseBertModel
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.support.errors import UserError
 
@@ -97,3 +98,15 @@ class DiverseRationalesModel(DiverseRobertaModel):
         if not trained_only():
             for key, value in self.reader.state_dict().items():
                 state_dict.setdefault(f"{name}.reader.{key}" if name else f"reader.{key}", value)
+
+
+@register_model("diverse_bert_rationales")
+class DiverseBertRationalesModel(DiverseRationalesModel, DiverseBertModel):
+    """The same with the encoder of ``diverse_bert``: the query is its first segment, the document the second."""
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "DiverseBertRationalesModel":
+        model = super().build_model(args, task)
+        if not task.cfg.one_separator:
+            raise UserError("--one-separator: is missing; BERT has one [SEP] between query and document")
+        return model

@@ -42,7 +42,7 @@ class Rationales(ClassificationTask):
     """
 
     sequences = 1  # of an example
-    mark, suited = "reads_words", "diverse_rationales or wang2021_evolving_rationales"
+    mark, suited = "reads_words", "diverse_rationales, wang2021_evolving_rationales or diverse_bert_rationales"
 
     def __init__(self, cfg: RationalesConfig) -> None:
         super().__init__(cfg)

@@ -215,7 +215,7 @@ def _work(
                 patch.setattr(execution, "Popen", ForkedStep)
                 code = module.main()
         else:
-            module.cli_main()
+            (module.main if module.__name__.startswith("examples.") else module.cli_main)()
             code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1

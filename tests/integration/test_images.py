@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from PIL import Image
 
 from fairseq_diverse.attention import MECHANISMS, UserError
+from fairseq_diverse.cli import main
+from tests.integration.commands import cli
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "images"
 # Wang et al. (2021), Table 1: parameters in millions
@@ -30,10 +32,12 @@ PUBLISHED = {
 @pytest.fixture(scope="module", autouse=True)
 def images():
     """The example's modules; its mechanism is registered for the tests of this file only."""
-    from examples.images import data, maps, model, report, train
+    from examples.images import classify_maps, data, maps, model, report, run, train
 
     MECHANISMS.setdefault("pixel-offsets", model.PixelOffsets)
-    yield SimpleNamespace(data=data, maps=maps, model=model, report=report, train=train)
+    yield SimpleNamespace(
+        classify_maps=classify_maps, data=data, maps=maps, model=model, report=report, run=run, train=train
+    )
     del MECHANISMS["pixel-offsets"]
 
 
@@ -295,3 +299,131 @@ def test_the_readme_has_the_table_of_the_results_and_commands_that_parse(images,
     (copy,) = (line for line in lines if "cp " in line)
     subprocess.run(["bash", "-ec", copy], cwd=tmp_path, check=True)
     assert (tmp_path / "examples/images/results/evolving-1.json").exists()
+
+
+def test_maps_are_those_of_the_pixel_in_the_middle(images, pictures):
+    model, maps = images.model.ResNet("tiny", 2, "evolving", conv="1.0").eval(), {}
+    held_out = images.data.Pictures(pictures, 32)
+    found = images.classify_maps.maps_of(model, held_out, [10, 12], 0, torch.device("cpu"))
+    with torch.no_grad():
+        model(images.data.normalize(torch.stack([held_out[0, number][0] for number in range(6)])), maps)
+    for layer, given in found.items():
+        assert given.shape == (6, 4, 8, 8) and layer in (10, 12)
+        for picture in range(6):
+            for head in range(4):
+                row = [maps[layer][picture, head, 8 * 4 + 4, pixel].item() for pixel in range(64)]
+                expected = [weight / max(row) for weight in row]
+                assert given[picture, head].flatten().tolist() == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_network_for_maps_learns_what_they_show(images):
+    """Two classes, whose maps are bright on one side."""
+    network = images.classify_maps.MapsClassifier(8, 5)
+    assert network(torch.randn(2, 8, 14, 14)).shape == (2, 5)
+    assert [x.out_channels for x in network if isinstance(x, torch.nn.Conv2d)] == [32, 64, 64]
+    torch.manual_seed(1)
+    labels = torch.arange(120) % 2
+    maps = torch.rand(120, 2, 8, 8) / 2
+    maps[labels == 1, :, :, :4] += 0.5
+    sets = [(maps[part].half(), labels[part]) for part in (slice(90), slice(90, 120))]
+    assert images.classify_maps.accuracy(*sets, 2, 1, torch.device("cpu")) > 90
+    flipped = (sets[1][0], 1 - sets[1][1])
+    assert images.classify_maps.accuracy(sets[0], flipped, 2, 1, torch.device("cpu")) < 10
+
+
+TABLE = """
+title: Pictures
+data: {data}
+size: {folder}/size.yaml
+rows:
+  augmented: {{published: {{top1: 74.33, parameters: 20.7M, map-16: 24.5}}}}
+  evolving: {{attention: evolving, evolving-conv: 0.5}}
+"""
+SIZE = """
+train: {task: images, arch: resnet-tiny, attention: augmented, batch: 4, workers: 0, max-update: 6}
+generate: {map-layers: "10,11"}
+"""
+
+
+@pytest.fixture
+def table(pictures, tmp_path, monkeypatch) -> str:
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "size.yaml").write_text(SIZE)
+    (tmp_path / "table.yaml").write_text(TABLE.format(data=pictures, folder=tmp_path))
+    return str(tmp_path / "table.yaml")
+
+
+def test_a_table_of_pictures(images, pictures, table, tmp_path, capsys):
+    shown = cli("run", table).stderr
+    assert re.search(r"evolving seed 1: top-1 [\d.]+, top-5 100.00, maps of layer 10 [\d.]+, maps of layer 11 ", shown)
+    for kind in ("augmented", "evolving"):
+        (folder,) = (tmp_path / "runs").glob(f"*-{kind}-*/seed1")
+        summary = json.loads((folder / "summary.json").read_text())
+        result = run(images, pictures, tmp_path / kind, "--attention", kind, "--evolving-conv", "0.5")
+        assert summary["top1"] == result["epochs"][-1]["top1"] and summary["updates"] == 6
+        assert summary["parameters"] == sum(x.numel() for name, x in result["model"].items() if is_parameter(name))
+        assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint_last.pt"]
+        saved = torch.load(folder / "checkpoints/checkpoint_last.pt")["model"]
+        assert all(torch.equal(value, saved[name]) for name, value in result["model"].items())
+    capsys.readouterr()
+    assert main(["report", table, "--format", "json"]) == 0
+    lines = json.loads(capsys.readouterr().out)["rows"]
+    assert lines[1]["top1"] == summary["top1"] and lines[1]["map-11"] == summary["maps"]["11"]
+    assert main(["report", table, "--format", "html", "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Accuracy by number of parameters" in page and "published top-1" in page
+    failed = cli("run", table, "--set", "max-update=5", "--rows", "augmented").stderr
+    assert "--max-update 5: not a number of whole epochs; one has 3 updates of 4 pictures" in failed
+    capsys.readouterr()
+    shutil.copytree(pictures, tmp_path / "others")
+    Image.new("RGB", (32, 32)).save(tmp_path / "others/test/dark/0.png")
+    assert main(["run", table, "--dry-run"]) == 0 and capsys.readouterr().out.count(": done, ") == 2
+    assert main(["run", table, "--dry-run", "--data", str(tmp_path / "others")]) == 0
+    assert capsys.readouterr().out.count(": new, ") == 2
+
+
+def is_parameter(name: str) -> bool:
+    return not name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("arch=resnet-35", "row augmented: arch: resnet-35; known: resnet-34, resnet-50, "),
+        ("attention=all", "row augmented: attention: all: none or augmented or evolving expected"),
+        ("lr=high", "row augmented: lr: high: a number expected"),
+        ("batch=0.5", "row augmented: batch: 0.5: a whole number expected"),
+        ("epochs=3", "row augmented: unknown key epochs; known: "),
+        ("generate.beam=3", "row augmented: generate: unknown key beam; known: map-layers"),
+    ],
+)
+def test_what_a_table_of_pictures_cannot_have_is_named(setting, problem, table, capsys):
+    assert main(["run", table, "--dry-run", "--rows", "augmented", "--set", setting]) == 2
+    error = capsys.readouterr().err
+    assert problem in error and error.count("\n") == 1
+
+
+def test_pictures_that_are_missing_are_one_line(table, tmp_path, capsys):
+    for words in (["run", "wang2021-table7"], ["run", "wang2021-table7", "--prepare"]):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert "data set imagenet is missing; put ImageNet's pictures, by hand from https://image-net.org" in error
+        assert error.count("\n") == 1
+    (tmp_path / "runs/data/imagenet/train").mkdir(parents=True)
+    (tmp_path / "runs/data/imagenet/val").mkdir()
+    assert main(["run", "wang2021-table7"]) == 2
+    assert "imagenet/train/CLASS: 0 such folders; at least 2 are needed" in capsys.readouterr().err
+
+
+def test_maps_of_other_networks_are_refused(images, pictures, tmp_path):
+    run(images, pictures, tmp_path, "--attention", "augmented", "--stop-at", "1")
+    words = f"--data {pictures} --checkpoint {tmp_path}/checkpoint.pt --workers 0 --layers".split()
+    with pytest.raises(UserError, match="--layers 2,10: there is attention in layers 6, 7, 8, 9, 10, 11, 12, 13"):
+        images.classify_maps.main([*words, "2,10"])
+    shutil.copytree(pictures, tmp_path / "others")
+    (tmp_path / "others/test/light").rename(tmp_path / "others/test/grey")
+    with pytest.raises(UserError, match=r"other classes than those of .*checkpoint\.pt"):
+        images.classify_maps.main(["--data", str(tmp_path / "others"), *words[2:], "10"])
+    run(images, pictures, tmp_path / "none", "--attention", "none", "--stop-at", "1")
+    with pytest.raises(UserError, match=r"a plain ResNet, or of another program: it has no maps"):
+        images.classify_maps.main([*words[:3], f"{tmp_path}/none/checkpoint.pt", "--layers", "10"])

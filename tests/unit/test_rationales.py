@@ -219,7 +219,8 @@ def test_preparation(data, tmp_path, capsys, monkeypatch):
 
 
 def build(data: Path, arch: str = "diverse_rationales_tiny", **flags) -> tuple[Any, Rationales]:
-    task = Rationales.setup_task(RationalesConfig(data=str(data), max_positions=30))
+    one_separator = flags.pop("one_separator", False)
+    task = Rationales.setup_task(RationalesConfig(data=str(data), max_positions=30, one_separator=one_separator))
     args = Namespace(arch=arch, max_positions=30, **flags)
     ARCH_CONFIG_REGISTRY[arch](args)
     torch.manual_seed(1)
@@ -272,6 +273,26 @@ def test_a_document_alone_is_as_in_a_batch(data):
     assert sum(rows for rows, _ in sizes) == 4 and all(rows == 1 or rows * length <= 15 for rows, length in sizes)
 
 
+def test_a_bert_reads_two_segments(data):
+    with pytest.raises(UserError, match="--one-separator: is missing"):
+        build(data, "diverse_bert_rationales_tiny")
+    model, task = build(data, "wang2021_evolving_bert_rationales_tiny", one_separator=True, trained_layers=1)
+    seen = []
+    model.encoder.sentence_encoder.embed_segments.register_forward_hook(lambda _, given, out: seen.append(given[0]))
+    example = task.examples["test"][0]
+    found = probabilities(model, task, example.query, 60)([example.words])
+    tokens = task.encode(example.query, example.words)[0]
+    first = 2 + sum(len(task.subwords(word)) for word in example.query)
+    assert seen[0].tolist() == [[0] * first + [1] * (len(tokens) - first)] and found.sum() == pytest.approx(1)
+    language = Namespace(arch="diverse_bert_tiny", max_positions=30)
+    ARCH_CONFIG_REGISTRY[language.arch](language)
+    bert = ARCH_MODEL_REGISTRY[language.arch].build_model(language, task)
+    model.load_state_dict(bert.state_dict() | {"pooler.weight": torch.ones(64, 64), "pooler.bias": torch.ones(64)})
+    loaded = model.state_dict()
+    assert all(torch.equal(value, loaded[name]) for name, value in bert.state_dict().items())
+    assert not model.encoder.sentence_encoder.embed_segments.weight.requires_grad
+
+
 @pytest.mark.parametrize(("arch", "layers"), [("wang2021_evolving_rationales_tiny", 1), ("diverse_rationales_tiny", 2)])
 def test_only_the_top_layers_and_mechanisms_are_trained(data, arch, layers):
     model = build(data, arch, trained_layers=layers)[0]
@@ -296,7 +317,9 @@ def test_training_starts_from_a_language_model(data):
     assert all(torch.equal(value, loaded[f"reader.{name}"]) for name, value in before.items())
     with only_trained(), pytest.raises(RuntimeError, match=r"Missing key.*reader|evolving"):
         model.load_state_dict(language.state_dict(), strict=True)
-    with pytest.raises(UserError, match="--arch diverse_roberta: is not a classifier; use diverse_rationales or wang"):
+    with pytest.raises(
+        UserError, match="--arch diverse_roberta: is not a classifier; use diverse_rationales, wang2021_"
+    ):
         task.build_model(Namespace(arch="diverse_roberta"))
     with pytest.raises(UserError, match="--trained-layers -1: must be at least 0"):
         build(data, trained_layers=-1)

@@ -38,6 +38,8 @@ class Kind:
     Attributes:
         name: as summaries have it.
         tasks: fairseq's tasks (``--task``) of its rows; a task that no kind names is one of translation.
+        fairseq: whether fairseq-train trains its rows; else its `steps` have ``train``, too, which leaves
+            ``checkpoint_last.pt`` with the number of updates as fairseq does (``optimizer_history``).
         keys: keys of tables that a row of it may have, of those that not every kind knows (`LIMITED_KEYS`).
         losses: what the best checkpoints may be chosen by (``average: {by: ...}``).
         evaluation: the steps whose speed and memory its summaries have besides those of training.
@@ -60,6 +62,7 @@ class Kind:
 
     name: ClassVar[str] = ""
     tasks: ClassVar[tuple[str, ...]] = ()
+    fairseq: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = frozenset()
     losses: ClassVar[tuple[str, ...]] = ("loss",)
     evaluation: ClassVar[tuple[str, ...]] = ()

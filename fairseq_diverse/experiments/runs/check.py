@@ -29,7 +29,7 @@ def refuse_unknown_flags(runs: Iterable[Run], table: str) -> None:
             another name of a flag that is the run's own, or a kind's task that is not registered.
     """
     for kind in KINDS.values():  # else its rows would be of translation
-        if unknown := [task for task in kind.tasks if task not in programs.tasks()]:
+        if unknown := [task for task in kind.tasks if kind.fairseq and task not in programs.tasks()]:
             raise ValueError(f"kind {kind.name}: tasks: {unknown[0]}: not a task of fairseq; correct it or register it")
     taken_before: set[tuple[object, ...]] = set()  # rows of a grid have few flags of their own
     for run in {run.row.name: run for run in runs}.values():  # whatever its seed

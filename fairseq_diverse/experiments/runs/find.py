@@ -47,8 +47,15 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
         how = f"--raw RAW_DIR --out {folders[0]}"
         data = DataSet(name, folders[0], source, target, None, dict.fromkeys(config.tests), preparation=how)
     if data.hash is None and not dry:
+        refuse_by_hand(data)
         raise ValueError(f"data set {name} is not prepared; run: fairseq-diverse prepare {name} {data.preparation}")
     return data
+
+
+def refuse_by_hand(data: DataSet) -> None:
+    """Raise ``ValueError`` where no command prepares a data set that is missing."""
+    if data.hash is None and not data.preparation.startswith("--"):
+        raise ValueError(f"data set {data.name} is missing; {data.preparation}")
 
 
 def with_first(runs: Iterable[Run]) -> list[Run]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairseq_diverse.experiments.rows import TREES
 from fairseq_diverse.experiments.run import Run
-from fairseq_diverse.experiments.runs.find import refuse_lacking_start, refuse_other_trees
+from fairseq_diverse.experiments.runs.find import refuse_by_hand, refuse_lacking_start, refuse_other_trees
 
 FILES = {"dependency": "conllu", "constituency": "ptb"}
 
@@ -26,6 +26,7 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
         ValueError: something that no command prepares is missing.
     """
     for run in runs:
+        refuse_by_hand(run.data)
         refuse_lacking_start(run.row)
         refuse_other_trees(run.row, run.data)
     names = sorted({run.data.name for run in runs if run.data.hash is None or (again and run.data.glue)})
