@@ -1,8 +1,8 @@
 """Turn a model of transformers into a checkpoint of fairseq with this package's attentions, to fine-tune it.
 
 DIR is a folder that save_pretrained of transformers wrote, or one of the Hugging Face hub: config.json, the weights
-(model.safetensors or pytorch_model.bin) and the model of the subwords. Known are T5 1.0 and 1.1. No code in it is run.
-The new folder has model.pt, dict.txt, and what `fairseq-diverse prepare` needs of the subwords.
+(model.safetensors or pytorch_model.bin) and the model or vocabulary of the subwords. Known are BERT, T5 1.0 and T5 1.1.
+No code in it is run. The new folder has model.pt, dict.txt, and what `fairseq-diverse prepare` needs of the subwords.
 """
 
 import argparse

@@ -130,11 +130,12 @@ class DiverseBertModel(DiverseRobertaModel):
         """
         pooler = {part: state_dict.pop(f"pooler.{part}", None) for part in ("weight", "bias")}
         super().upgrade_state_dict_named(state_dict, name)
-        for head in self.classification_heads if pooler["weight"] is not None else ():
-            state_dict.update({f"classification_heads.{head}.dense.{part}": value for part, value in pooler.items()})
-        predicting = self.encoder.lm_head.state_dict(prefix="encoder.lm_head.")
-        if new := {key: value for key, value in predicting.items() if key not in state_dict}:
+        for name in self.classification_heads if pooler["weight"] is not None else ():
+            state_dict.update({f"classification_heads.{name}.dense.{part}": value for part, value in pooler.items()})
+        own = self.encoder.lm_head.state_dict(prefix=(head := "encoder.lm_head."))
+        if not any(key in state_dict for key in own):
+            own[f"{head}weight"] = state_dict["encoder.sentence_encoder.embed_tokens.weight"]
             if trained_only():
-                raise NotTrained(next(iter(new)))
-            logger.warning(f"warm start: new in this model: {', '.join(new)}")
-            state_dict.update(new)
+                raise NotTrained(f"{head}bias")
+            logger.warning(f"warm start: new in this model: {', '.join(key for key in own if key != f'{head}weight')}")
+            state_dict.update(own)

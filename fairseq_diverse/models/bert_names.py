@@ -19,8 +19,17 @@ FIXED = {  # settings that only one value of fits, which is that of Devlin et al
     "is_decoder": False,
     "add_cross_attention": False,
 }
+SIZES = {
+    "encoder_layers": "num_hidden_layers",
+    "encoder_embed_dim": "hidden_size",
+    "encoder_ffn_embed_dim": "intermediate_size",
+    "encoder_attention_heads": "num_attention_heads",
+    "max_positions": "max_position_embeddings",
+}
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_accurate", "relu": "relu"}
 LAYERS = "encoder.sentence_encoder."
+EMBEDDINGS, PREDICTED = f"{LAYERS}embed_tokens.weight", "encoder.lm_head.bias"  # with a row for each symbol
+OPTIONAL = ("encoder.lm_head.", "pooler.")
 NAMES = {
     r"embeddings\.word_embeddings": f"{LAYERS}embed_tokens",
     r"embeddings\.position_embeddings": f"{LAYERS}embed_positions",
@@ -71,14 +80,13 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"config.json: {name} {given}: not supported, only {value}")
     if (activation := config.get("hidden_act", "gelu")) not in ACTIVATIONS:
         raise UserError(f"config.json: hidden_act {activation}: not supported, only {', '.join(ACTIVATIONS)}")
+    for name in ("vocab_size", *SIZES.values()):
+        if type(config[name]) is not int or config[name] < 1:
+            raise UserError(f"config.json: {name} {config[name]!r}: must be a whole number above 0")
     dropout = config.get("hidden_dropout_prob", 0.1)
     return {
         "arch": "diverse_bert",
-        "encoder_layers": config["num_hidden_layers"],
-        "encoder_embed_dim": config["hidden_size"],
-        "encoder_ffn_embed_dim": config["intermediate_size"],
-        "encoder_attention_heads": config["num_attention_heads"],
-        "max_positions": config["max_position_embeddings"],
+        **{ours: config[name] for ours, name in SIZES.items()},
         "activation_fn": ACTIVATIONS[activation],
         "dropout": dropout,
         "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
@@ -86,25 +94,39 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def parameters(folder: Path, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of ``diverse_bert`` by name, with rows of embeddings in the order of the dictionary, and
+def parameters(
+    folder: Path, config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]
+) -> dict[str, Tensor]:
+    """The parameters of ``diverse_bert`` by name, with rows of embeddings in the order of the dictionary ``words``, and
     ``pooler``, which new heads get. Rows behind the vocabulary are left out.
 
     Raises:
-        UserError: a parameter that BERT does not have.
+        UserError: a parameter that BERT does not have, or embeddings or a pooler of another size.
     """
-    vocabulary = read_vocabulary(folder / VOCABULARY)
-    numbers = {SPECIAL.get(subword, subword): number for number, subword in enumerate(vocabulary)}
-    rows = torch.tensor([numbers[symbol] for symbol in symbols(vocabulary)])
+    numbers = {SPECIAL.get(word, word): number for number, word in enumerate(read_vocabulary(folder / VOCABULARY))}
+    rows = torch.tensor([numbers[word] for word in words])
     found = {f"{LAYERS}version": torch.tensor([3.0])}
     for name, tensor in given.items():
         name = name.removeprefix("bert.")
         if not UNUSED.fullmatch(name):
             found[_name(name)] = tensor
-    for name in (embeddings := f"{LAYERS}embed_tokens.weight", "encoder.lm_head.bias"):
-        if name in found:
+    symbols, width = config["vocab_size"], config["hidden_size"]
+    sizes = {
+        EMBEDDINGS: (symbols, width),
+        PREDICTED: (symbols,),
+        "pooler.weight": (width, width),
+        "pooler.bias": (width,),
+    }
+    for name, size in sizes.items():
+        if name in found and found[name].shape != size:
+            raise UserError(f"{folder}: {name} is {(*found[name].shape,)}, but config.json has {size}")
+        if name in (EMBEDDINGS, PREDICTED) and name in found:
             found[name] = found[name][rows]
-    return found | {"encoder.lm_head.weight": found[embeddings]}
+    if ("pooler.weight" in found) != ("pooler.bias" in found):
+        raise UserError(f"{folder}: pooler: needs weight and bias, has one of them")
+    if PREDICTED in found and EMBEDDINGS in found:
+        found["encoder.lm_head.weight"] = found[EMBEDDINGS]
+    return found
 
 
 def _name(name: str) -> str:

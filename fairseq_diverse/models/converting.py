@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairseq_diverse.checkpoints.loading import DICTIONARIES, check_sizes, damage, not_finite, save_checkpoint
 from fairseq_diverse.host.data import numbered_words
 from fairseq_diverse.host.dictionaries import digest
 from fairseq_diverse.host.programs import build_model, fill_architecture
-from fairseq_diverse.models import t5_names
+from fairseq_diverse.models import bert_names, t5_names
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import write_lines
 
@@ -27,17 +28,39 @@ class Kind(NamedTuple):
 
     ``words`` are the symbols of the dictionary, from the folder and its configuration; ``settings`` are ``arch`` and
     flags; ``parameters`` are those of the new model, from the old ones. All raise ``UserError`` for what does not fit.
-    ``sides`` are the task's sides that have the dictionary; ``kept`` are files that preparing data needs.
+    ``sides`` are the task's sides that have the dictionary; ``kept`` are files that preparing data needs; ``task`` are
+    the settings of a task that the model is for; ``optional`` are beginnings of the names of parameters that the folder
+    or the architecture may lack.
     """
 
     words: Callable[[Path, Mapping[str, Any]], list[str]]
     settings: Callable[[Mapping[str, Any]], dict[str, Any]]
-    parameters: Callable[[Mapping[str, Any], Mapping[str, Tensor], list[str]], dict[str, Tensor]]
+    parameters: Callable[[Path, Mapping[str, Any], Mapping[str, Tensor], list[str]], dict[str, Tensor]]
     sides: tuple[str, ...]
     kept: tuple[str, ...]
+    task: Mapping[str, Any]
+    optional: tuple[str, ...] = ()
 
 
-KINDS = {"t5": Kind(t5_names.words, t5_names.settings, t5_names.parameters, ("source", "target"), (t5_names.PIECES,))}
+KINDS = {
+    "bert": Kind(
+        bert_names.words,
+        bert_names.settings,
+        bert_names.parameters,
+        ("source",),
+        (bert_names.VOCABULARY,),
+        {"_name": "masked_lm", "data": None},
+        bert_names.OPTIONAL,
+    ),
+    "t5": Kind(
+        t5_names.words,
+        t5_names.settings,
+        lambda folder, *given: t5_names.parameters(*given),
+        ("source", "target"),
+        (t5_names.PIECES,),
+        {"_name": "translation", "data": None, "source_lang": None, "target_lang": None},
+    ),
+}
 
 
 def convert(folder: Path, out: Path) -> str:
@@ -58,13 +81,13 @@ def convert(folder: Path, out: Path) -> str:
     try:
         words = kind.words(folder, config)
         args = Namespace(**kind.settings(config))
-        model = kind.parameters(config, _weights(folder), words)
+        model = kind.parameters(folder, config, _weights(folder), words)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG}: incomplete or damaged ({type(error).__name__}: {error})") from error
     fill_architecture(args)
-    state = checkpoint(args, model, words, kind.sides)
+    state = checkpoint(args, model, words, kind)
     check_sizes(folder / CONFIG, state)
-    check_parameters(folder, args, model, len(words))
+    check_parameters(folder, args, model, len(words), kind.optional)
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -79,26 +102,32 @@ def convert(folder: Path, out: Path) -> str:
     return str(args.arch)
 
 
-def checkpoint(args: Namespace, model: dict[str, Tensor], words: list[str], sides: tuple[str, ...]) -> dict[str, Any]:
+def checkpoint(args: Namespace, model: dict[str, Tensor], words: list[str], kind: Kind) -> dict[str, Any]:
     """The state that fairseq's trainer writes, before any update."""
-    task = {"_name": "translation", "data": None, "source_lang": None, "target_lang": None}
     return {
         "args": None,
-        "cfg": {"model": Namespace(**vars(args), _name=args.arch), "common": {}, "task": task},
+        "cfg": {"model": Namespace(**vars(args), _name=args.arch), "common": {}, "task": dict(kind.task)},
         "model": model,
         "criterion": None,
         "optimizer_history": [{"lr_scheduler_state": {"best": None}, "num_updates": 0}],
-        "task_state": {DICTIONARIES: dict.fromkeys(sides, digest(words))},
+        "task_state": {DICTIONARIES: dict.fromkeys(kind.sides, digest(words))},
         "extra_state": {"epoch": 1},
     }
 
 
-def check_parameters(folder: Path, args: Namespace, model: Mapping[str, Tensor], symbols: int) -> None:
-    """Raise ``UserError`` unless the parameters are exactly those of the architecture, and finite."""
-    with torch.device("meta"):
+def check_parameters(
+    folder: Path, args: Namespace, model: Mapping[str, Tensor], symbols: int, optional: tuple[str, ...] = ()
+) -> None:
+    """Raise ``UserError`` unless the parameters are exactly those of the architecture, and finite; of a group that is
+    ``optional``, the model or the architecture may have none."""
+    with FakeTensorMode():  # without memory; fairseq's RoBERTa draws initial values, which the meta device cannot
         words = numbered_words(symbols)
         expected = build_model(args, words, words).state_dict()
-    for name in [*expected, *model]:
+    compared = [*expected, *model]
+    for group in optional:
+        if not all(any(name.startswith(group) for name in names) for names in (expected, model)):
+            compared = [name for name in compared if not name.startswith(group)]
+    for name in compared:
         if name not in model or name not in expected or model[name].shape != expected[name].shape:
             problem = "in another shape" if name in model and name in expected else "missing or too many"
             raise UserError(f"{folder}: {name} is {problem}: its weights do not fit its {CONFIG}")

@@ -22,6 +22,7 @@ from fairseq import options
 import fairseq_diverse
 from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.cli import COMMANDS, build_parser, main
+from fairseq_diverse.support.files import iterate_lines
 from fairseq_diverse.support.paths import config_path
 from tests.integration.commands import programs_as_forks, shared_data
 
@@ -344,6 +345,22 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
 def test_the_first_block_of_a_page_runs_as_written(page, smaller, made, tmp_path):
     run_script(blocks(ROOT / page)[0], smaller, tmp_path)
     assert (tmp_path / made).is_file()
+
+
+@pytest.mark.integration
+def test_a_bert_is_converted_and_fine_tuned_as_its_page_says(tmp_path, monkeypatch):
+    """On the first sentences of the real task; its first row."""
+    monkeypatch.delenv("FAIRSEQ_DIVERSE_RUNS", raising=False)
+    (tmp_path / "GLUE/CoLA").mkdir(parents=True)
+    for name, count in {"train.tsv": 200, "dev.tsv": 30}.items():
+        lines = itertools.islice(iterate_lines(shared_data("glue") / "CoLA" / name), count)
+        (tmp_path / "GLUE/CoLA" / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (block,) = (block for block in blocks(ROOT / "docs/glue.md") if "BertWordPieceTokenizer" in block)
+    others = re.findall(r"^  (?:realformer|evolving): .*\n", block, re.MULTILINE)
+    assert len(others) == 2
+    printed = run_script(block, {"max-update: 200": "max-update: 2", **dict.fromkeys(others, "")}, tmp_path)
+    assert re.search(r"^\| CoLA Matthews( \| -?[\d.]+){2} \|$", printed, re.MULTILINE), printed[-2000:]
+    assert (tmp_path / "bert.html").is_file()
 
 
 def test_the_figures_of_heads_are_those_of_the_results():

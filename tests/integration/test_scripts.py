@@ -14,8 +14,8 @@ from fairseq_diverse.cli import build_parser
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.toy.probing import write_probing
-from tests.integration.commands import PROGRAMS, TINY, cli, run
-from tests.integration.glue_files import gpt2_files, write_task
+from tests.integration.commands import PROGRAMS, TINY, cli, make_bert, run
+from tests.integration.glue_files import WORDS, write_task
 from tests.integration.test_parse import MODELS, needs_models
 from tests.integration.test_prepare import write_raw
 from tests.integration.test_run import SIZE, UPDATES
@@ -314,33 +314,21 @@ def test_a_table_says_first_what_must_be_brought_by_hand(tmp_path, asked, first,
 @pytest.mark.slow
 def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
     write_task(tmp_path / "glue", "CoLA")
-    (tmp_path / "gpt2").mkdir()
-    gpt2_files(tmp_path / "gpt2")
-    write_raw(tmp_path / "raw")
-    (tmp_path / "text.yaml").write_text("{source: en}")
-    text = ["--raw", tmp_path / "raw", "--gpt2-bpe", tmp_path / "gpt2", "--out", tmp_path / "text"]
-    assert cli("prepare", tmp_path / "text.yaml", *text).returncode == 0
-    tiny = {"arch": "diverse_roberta_tiny", "max-positions": 64, "optimizer": "adam", "batch-size": 8}
-    flags = [word for name, value in tiny.items() for word in (f"--{name}", value)]
-    flags += ["--task", "masked_lm", "--criterion", "masked_lm", "--tokens-per-sample", 64, "--max-update", 1, "--cpu"]
-    run("train", tmp_path / "text", *flags, "--required-batch-size-multiple", 1, "--save-dir", tmp_path)
-    train = {**tiny, "task": "sentence_prediction", "criterion": "sentence_prediction", "max-update": 1}
+    (tmp_path / "bert").mkdir()
+    make_bert(tmp_path / "bert", [*WORDS, '"'])
+    assert cli("convert", tmp_path / "bert", "--out", tmp_path / "converted").returncode == 0
+    train = {"arch": "diverse_bert", "max-positions": 32, "optimizer": "adam", "batch-size": 8, "max-update": 1}
+    train |= {"encoder-layers": 2, "encoder-embed-dim": 12, "encoder-ffn-embed-dim": 8, "encoder-attention-heads": 3}
+    train |= {"task": "sentence_prediction", "criterion": "sentence_prediction"}
     (tmp_path / "size.yaml").write_text(json.dumps({"train": train}))
-    row = "bert-base-data=glue-CoLA-lr=1e-05-batch-size=8-max-update=2 epochs"
-    asked = [
-        "--raw",
-        tmp_path / "glue",
-        "--gpt2-bpe",
-        tmp_path / "gpt2",
-        "--size",
-        tmp_path / "size.yaml",
-        "--rows",
-        row,
-    ]
-    asked += ["--rows", row, "--set", f"pretrained={tmp_path}/checkpoint_last.pt"]
+    row = "bert-base-data=glue-CoLA@bert-lr=1e-05-batch-size=8-max-update=2 epochs"
+    checkpoint = tmp_path / "converted/model.pt"
+    asked = ["--raw", tmp_path / "glue", "--wordpiece", tmp_path / "converted", "--size", tmp_path / "size.yaml"]
+    asked += ["--rows", row, "--set", f"pretrained={checkpoint}"]
     asked += ["--set", "required-batch-size-multiple=1", "--best"]
     plan = call("table.sh", "wang2021", 4, *asked, "--dry-run", FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
-    assert plan.startswith(f"# {row} seed 1: data glue-CoLA not prepared") and not (tmp_path / "runs").exists()
+    assert plan.startswith(f"# {row} seed 1: data glue-CoLA@bert not prepared") and not (tmp_path / "runs").exists()
+    assert "--init-token 0" in plan and "--separator-token" not in plan
     lacking = [*asked, "--set", "pretrained=no.pt"]
     refused = call("table.sh", "wang2021", 4, *lacking, status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
     assert "pretrained: no.pt: neither a row of this table nor a checkpoint; give one with --set pretrained=" in refused
@@ -348,13 +336,15 @@ def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
     shown = call("table.sh", "wang2021", 4, *asked, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
     assert re.search(r"^\| CoLA Matthews \| 0.00 \| -?[\d.]+ \| 58.4 \|$", shown, re.MULTILINE)
     assert f"chosen by the dev sets shown here: {row}" in shown
-    (log,) = (tmp_path / "runs").glob("glue-CoLA-*/seed1/train.log")
-    assert f"loading pretrained model from {tmp_path}/checkpoint_last.pt" in log.read_text()
+    (log,) = (tmp_path / "runs").glob("glue-CoLA_bert-*/seed1/train.log")
+    assert f"loading pretrained model from {checkpoint}" in log.read_text()
     assert '"num_updates": "4"' in log.read_text()  # of 12 examples, not of GLUE's 8,551
-    own = tmp_path / "own/data/glue-CoLA"
-    assert cli("prepare", "glue-CoLA", "--raw", tmp_path / "glue", "--out", own).returncode == 0
-    refused = call("table.sh", "wang2021", 4, *asked, status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "own")
-    assert f"{own}" in refused and "--overwrite" in refused
+    make_bert(tmp_path / "bert", ['"', *WORDS])
+    other = [tmp_path / "bert" if word == tmp_path / "converted" else word for word in asked]
+    refused = call("table.sh", "wang2021", 4, *other, status=2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs")
+    assert f"{tmp_path}/runs/data/glue-CoLA@bert" in refused and "--overwrite" in refused
+    refused = call("table.sh", "wang2021", 4, *other, status=1, FAIRSEQ_DIVERSE_RUNS=tmp_path / "own")
+    assert "the source dictionary has other words, or in another order" in refused
 
 
 @pytest.mark.slow

@@ -9,12 +9,22 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Tokenizer,
+)
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.models.loading import load_models
 from fairseq_diverse.preparation.subwords import T5_MODEL, Subwords
+from fairseq_diverse.preparation.wordpiece import SPECIAL
+from fairseq_diverse.support.errors import UserError
 
 TEXT = Path(__file__).read_text(encoding="utf-8").splitlines()
 PIECES = 120
@@ -120,6 +130,90 @@ def test_what_does_not_fit_is_one_line(copied, tmp_path, capsys, break_it, messa
     code, said = convert(copied, tmp_path / "out", capsys)
     assert code == 2 and re.search(message, said) and said.count("\n") == 1, said
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A random BERT as ``save_pretrained`` writes it, with more rows than words."""
+    out = tmp_path / "bert"
+    out.mkdir()
+    (out / "vocab.txt").write_text("\n".join([*SPECIAL, "dog", "##s", "bark"]))
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 2, "hidden_size": 24, "intermediate_size": 20, "num_attention_heads": 4}
+    BertForPreTraining(BertConfig(vocab_size=10, max_position_embeddings=16, **shape)).save_pretrained(out)
+    return out
+
+
+@pytest.mark.parametrize("weights", ["safetensors", "bin", "BertModel", "BertForMaskedLM"])
+def test_a_bert_with_its_vocabulary(bert, tmp_path, capsys, weights):
+    if weights == "bin":
+        torch.save(load_file(bert / "model.safetensors"), bert / "pytorch_model.bin")
+        (bert / "model.safetensors").unlink()
+    elif weights != "safetensors":
+        getattr(transformers, weights).from_pretrained(bert).save_pretrained(bert)
+    assert convert(bert, tmp_path / "out", capsys) == (0, f"{tmp_path / 'out'}: diverse_bert\n")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dict.txt", "model.pt", "vocab.txt"]
+    assert (tmp_path / "out/dict.txt").read_text() == "dog 1\n##s 1\nbark 1\n<mask> 1\n"
+    if weights == "BertModel":  # predicts no words
+        with pytest.raises(
+            UserError, match=r"was trained without encoder\.lm_head\.bias, which would be drawn at random"
+        ):
+            load_models([tmp_path / "out/model.pt"], tmp_path / "out")
+        return
+    (model,), _, task = load_models([tmp_path / "out/model.pt"], tmp_path / "out")
+    words = task.source_dictionary
+    with torch.no_grad():
+        its = BertForMaskedLM.from_pretrained(bert).eval()(input_ids=torch.tensor([[0, 5, 6, 4, 2]])).logits
+        got = model.eval()(torch.tensor([[words.index(word) for word in ("<s>", "dog", "##s", "<mask>", "</s>")]]))[0]
+    order = [0, 1, 2, 3, 5, 6, 7, 4]  # [MASK] is the last one here
+    torch.testing.assert_close(got, its[..., order], atol=1e-5, rtol=0)
+
+
+def without(name):
+    return lambda tensors: [tensors.pop(key) for key in [*tensors] if key.startswith(name)]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda its: changed(its, layer_norm_eps=1e-5), "config.json: layer_norm_eps 1e-05: not supported, only 1e-12"),
+        (lambda its: changed(its, position_embedding_type="relative_key"), "position_embedding_type relative_key: not"),
+        (lambda its: changed(its, hidden_act="silu"), "hidden_act silu: not supported, only gelu, gelu_new, relu"),
+        (lambda its: changed(its, vocab_size=7), "vocab.txt: 8 subwords, config.json has 7"),
+        (lambda its: changed(its, vocab_size=11), r"embed_tokens.weight is \(10, 24\), but config.json has \(11, 24\)"),
+        (
+            lambda its: changed(its, hidden_size=32),
+            r"embed_tokens.weight is \(10, 24\), but config.json has \(10, 32\)",
+        ),
+        (lambda its: changed(its, intermediate_size=21), "fc1.weight is in another shape: its weights do not fit"),
+        (lambda its: changed(its, num_hidden_layers=3), "layers.2.* is missing or too many"),
+        (lambda its: changed(its, num_hidden_layers=1), "layers.1.* is missing or too many"),
+        (
+            lambda its: changed(its, num_attention_heads="4"),
+            "config.json: num_attention_heads '4': must be a whole num",
+        ),
+        (lambda its: changed(its, num_attention_heads=5), "--encoder-attention-heads 5: must divide the width"),
+        (lambda its: (its / "vocab.txt").unlink(), "vocab.txt: cannot be read .* the vocabulary of a BERT is needed"),
+        (lambda its: (its / "vocab.txt").write_text("dog\n"), r"vocab.txt: lacks \[CLS\], "),
+        (lambda its: rewritten(its, without("bert.embeddings.word")), "embed_tokens.weight is missing or too many"),
+        (lambda its: rewritten(its, without("bert.pooler.dense.bias")), "pooler: needs weight and bias"),
+        (lambda its: rewritten(its, without("cls.predictions.transform.dense.b")), "lm_head.dense.bias is missing or"),
+        (lambda its: rewritten(its, lambda tensors: tensors.update(x=torch.ones(1))), "x: no parameter of BERT"),
+        (lambda its: (its / "model.safetensors").write_bytes(b"xx"), "model.safetensors: damaged or cut off"),
+    ],
+)
+def test_what_is_no_bert_is_one_line(bert, tmp_path, capsys, break_it, message):
+    break_it(bert)
+    code, said = convert(bert, tmp_path / "out", capsys)
+    assert code == 2 and re.search(message, said) and said.count("\n") == 1, said
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+
+
+def test_code_in_a_file_is_not_run(bert, tmp_path, capsys):
+    (bert / "model.safetensors").unlink()
+    (bert / "pytorch_model.bin").write_bytes(b"cbuiltins\neval\n(S'1'\ntR.")
+    code, said = convert(bert, tmp_path / "out", capsys)
+    assert code == 2 and "pytorch_model.bin: refused: it names " in said and said.count("\n") == 1, said
 
 
 def test_nothing_is_replaced(folder, tmp_path, capsys):
