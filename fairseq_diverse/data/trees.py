@@ -150,10 +150,13 @@ def _rows(text: Path, dependency: Path | None, constituency: Path | None, subwor
 
 
 class Mismatch(Exception):
-    """The words of a tree differ from those of the subwords; the message shows both."""
+    """The words of a tree differ from those of the subwords; the message shows both from the first that differs."""
 
     def __init__(self, kind: str, parsed: Sequence[str], words: Sequence[str]) -> None:
-        super().__init__(f"{' '.join(parsed)!r}, {' '.join(words)!r}")
+        both = [" ".join(side).split() for side in (parsed, words)]
+        pairs = enumerate(zip(*both, strict=False))
+        same = next((n for n, (one, other) in pairs if comparable(one) != comparable(other)), min(map(len, both)))
+        super().__init__(", ".join(repr("... " * (same > 0) + " ".join(side[same:])) for side in both))
         self.kind = kind
 
 

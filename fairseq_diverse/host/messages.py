@@ -58,6 +58,10 @@ MESSAGES = {
     r"ConfigCompositionException: Error merging override lr_scheduler\.total_num_update=null": (
         "--lr-scheduler polynomial_decay: needs --total-num-update"
     ),
+    r"RuntimeError: Cannot resume training due to dataloader mismatch.*": (
+        "the checkpoint is from within an epoch that has fewer batches now: go on with its data, --max-tokens, "
+        "--batch-size and number of processes, or start the epoch again with --reset-dataloader"
+    ),
     r"OSError: file (.*) not found": r"\1: no such file",  # of --bpe-codes, --sentencepiece-model and their like
     r"RuntimeError: (?i:internal): (.*)": r"--sentencepiece-model: damaged, or not a model of sentencepiece (\1)",
     r"ImportError: (Please install .*)": r"\1",

@@ -562,6 +562,10 @@ def test_resumed_half_precision_has_the_trained_weights():
             "--finetune-from-model, --restore-file: give only one",
         ),
         (ValueError("--finetune-from-model a.pt does not exist"), "--finetune-from-model a.pt does not exist"),
+        (
+            RuntimeError("Cannot resume training due to dataloader mismatch, please report"),
+            "the checkpoint is from within",
+        ),
         (OSError("file bpe.codes not found"), "bpe.codes: no such file"),
         (
             RuntimeError("INTERNAL: unk is not defined."),

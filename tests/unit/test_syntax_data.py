@@ -175,7 +175,7 @@ def written(lines):
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        (1, replaced("runs", "ran"), r"x.conllu: sentence 3 is not line 3 of .*: 'it ran', 'it runs'"),
+        (1, replaced("runs", "ran"), r"x.conllu: sentence 3 is not line 3 of .*: '... ran', '... runs'"),
         (2, replaced("(JJ little)", ""), r"x.ptb: sentence 1 is not line 1 of"),
         (2, written(PTB[:3]), r"x.ptb: 3 sentences, but .*bpe.en has more lines"),
         (2, written([*PTB, "(X y)"]), r"x.ptb: more than the 5 sentences of"),
