@@ -23,7 +23,13 @@ def register() -> None:
     from fairseq_diverse.host.loading import register_safe_globals
     from fairseq_diverse.host.messages import install_error_hook
     from fairseq_diverse.models import architectures  # noqa: F401
-    from fairseq_diverse.tasks import logical_inference, rationales, sentence_probing, translation_with_syntax  # noqa: F401
+    from fairseq_diverse.tasks import (  # noqa: F401
+        logical_inference,
+        rationales,
+        sentence_probing,
+        text_to_text,
+        translation_with_syntax,
+    )
 
     register_safe_globals()
     apply_changes()

@@ -6,6 +6,9 @@ from typing import Any
 import torch
 
 from fairseq_diverse.host.data import to_device
+from fairseq_diverse.host.programs import generation_settings
+
+ANSWER = 50  # subwords at most
 
 
 def _batches(model: Any, task: Any, split: str, max_tokens: int) -> Iterator[dict[str, Any]]:
@@ -58,3 +61,17 @@ def predict(
             found[i], targets[i] = value, target
         done(len(values))
     return found, targets if labelled else []
+
+
+@torch.no_grad()
+def answers(model: Any, task: Any, split: str, max_tokens: int, done: Callable[[int], object]) -> list[str]:
+    """The subwords that a model of text to text writes for each example of a split, by greedy decoding; arguments as of
+    `classified`."""
+    generator = task.build_generator([model], generation_settings(beam=1, max_len_b=ANSWER))
+    found = [""] * len(task.dataset(split))
+    for sample in _batches(model, task, split, max_tokens):
+        written = task.inference_step(generator, [model], sample)
+        for number, (best, *_) in zip(sample["id"].tolist(), written, strict=True):
+            found[number] = task.target_dictionary.string(best["tokens"])
+        done(sample["nsentences"])
+    return found

@@ -17,13 +17,14 @@ from fairseq_diverse.support.files import atomic_write
 if TYPE_CHECKING:
     from fairseq_diverse.preparation.glue import GlueTask
 
+TEXT_TO_TEXT = "text_to_text"
 PATHS = ("checkpoint", "data")
 EXAMPLE = "fairseq-diverse glue --checkpoint checkpoints/checkpoint_last.pt --data data/glue-CoLA --predictions send"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="CKPT", help="trained with --task sentence_prediction")
+    add("--checkpoint", required=True, metavar="CKPT", help="trained with --task sentence_prediction or text_to_text")
     add("--data", required=True, metavar="DIR", help="prepared data set of the task")
     add("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
     add("--save", type=Path, metavar="FILE", help="also write the scores as JSON")
@@ -34,11 +35,11 @@ def main(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register
-    from fairseq_diverse.analysis.predictions import predict
+    from fairseq_diverse.analysis.predictions import answers, predict
     from fairseq_diverse.metrics.glue import HEADINGS, dev_scores
     from fairseq_diverse.models.loading import load_models, task_of
     from fairseq_diverse.preparation.glue import TASKS
-    from fairseq_diverse.preparation.pipeline import glue_task, read_record
+    from fairseq_diverse.preparation.pipeline import glue_task, languages, read_record
 
     if args.max_tokens < 1:
         raise UserError(f"--max-tokens {args.max_tokens}: must be above 0")
@@ -47,7 +48,14 @@ def main(args: argparse.Namespace) -> None:
     if (task := TASKS.get(glue_task(record) or "")) is None:
         raise UserError(f"{args.data}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
 
+    as_text = bool(languages(args.data, record)[1])
+
     def look(settings: Mapping[str, Any]) -> dict[str, Any]:
+        if as_text and task_of(settings) != TEXT_TO_TEXT:
+            raise UserError(f"{args.checkpoint}: not trained for {task.name} as text, --task {TEXT_TO_TEXT}")
+        if as_text:
+            _warn_of_other_task(args.checkpoint, str(settings.get("data")), task.name)
+            return dict(zip(("source_lang", "target_lang"), languages(args.data, record), strict=True))
         classes = settings.get("num_classes")
         if task_of(settings) != "sentence_prediction" or classes != (len(task.labels) or 1):  # of other dictionaries
             raise UserError(f"{args.checkpoint}: not trained for {task.name}, --task sentence_prediction")
@@ -57,12 +65,17 @@ def main(args: argparse.Namespace) -> None:
     (model,), _, trained = load_models([args.checkpoint], args.data, look)
     wanted = [*task.named("valid").items(), *(task.named("test").items() if args.predictions else ())]
     found = {}
+    others: dict[str, list[str]] = {}
     for name, split in wanted:
         if split not in record["splits"]:  # a test set that was not brought
             continue
         trained.load_dataset(split)
         with tqdm(total=len(trained.dataset(split)), desc=f"{name}, {split}", disable=None) as bar:
-            predictions, targets = predict(model, trained, split, args.max_tokens, bar.update)
+            if as_text:
+                written = answers(model, trained, split, args.max_tokens, bar.update)
+                predictions, targets, others[name] = _read(task, written, args.data, split)
+            else:
+                predictions, targets = predict(model, trained, split, args.max_tokens, bar.update)
         if split.startswith("test"):
             write_predictions(task, predictions, args.predictions / f"{name}.tsv")
         else:
@@ -74,6 +87,34 @@ def main(args: argparse.Namespace) -> None:
         for metric, score in part["metrics"].items():
             most = f" (most frequent label: {part['majority'][metric]:.2f})" if "majority" in part else ""
             print(f"{name} {HEADINGS[metric]} {score:.2f}{most}, {part['examples']:,} examples")
+    for name, words in others.items():
+        if words:
+            shown = ", ".join(sorted({repr(word[:40]) for word in words})[:5])
+            print(f"{name}: {len(words):,} answers are no label and count as wrong, such as {shown}")
+
+
+def _read(
+    task: "GlueTask", written: Sequence[str], data: str, split: str
+) -> tuple[list[float], list[float], list[str]]:
+    """What a model's subwords mean, the targets of a dev set, and the answers that are no label.
+
+    Such an answer is another class than the right one, or as in the authors' code the score -1; in a test set, whose
+    labels are not known, it is the first class, or 0.
+    """
+    from fairseq_diverse.preparation.glue import HIGHEST
+    from fairseq_diverse.preparation.pipeline import Preprocessing
+    from fairseq_diverse.support.files import read_lines
+
+    steps = Preprocessing.load(data)
+    answers = [steps.decode(line) for line in written]
+    read = task.read_answers(answers)
+    others = [answer for answer, value in zip(answers, read, strict=True) if value is None]
+    targets: list[float] = []
+    wrong: list[float] = [0.0] * len(read)
+    if split.startswith("valid"):
+        targets = [value or 0.0 for value in task.read_answers(read_lines(Path(data) / "text" / f"{split}.label"))]
+        wrong = [-1 / HIGHEST if task.regression else (value + 1) % len(task.labels) for value in targets]
+    return [other if value is None else value for value, other in zip(read, wrong, strict=True)], targets, others
 
 
 def write_predictions(task: "GlueTask", predictions: Sequence[float], path: Path) -> None:

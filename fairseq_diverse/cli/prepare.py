@@ -17,7 +17,8 @@ propositional_logic (Bowman et al., 2015) and probing (SentEval) are checked and
 prepares training and validation text in one language for masked language models; empty lines stay. glue-TASK prepares a
 GLUE task from its own files in DIR or DIR/TASK, for --task sentence_prediction. glue-TASK@DATA uses the dictionary and
 subwords of the prepared data set DATA, for models that were pre-trained on DATA; --gpt2-bpe uses those of fairseq's
-RoBERTa, --wordpiece those of a BERT. With both, the tasks named glue-TASK@bert get BERT's.
+RoBERTa, --wordpiece those of a BERT, --sentencepiece those of a T5. With several, the tasks named glue-TASK@bert get
+BERT's. glue-TASK with --as-text, or glue-TASK.text, is text with words for labels, for T5 and --task text_to_text.
 """
 
 import argparse
@@ -71,13 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--monolingual", metavar="LANGUAGE", nargs="?", const="", help="only this language (default: the source)")
     add("--gpt2-bpe", metavar="DIR", type=Path, help="use the subwords of encoder.json, vocab.bpe and dict.txt in DIR")
     add("--wordpiece", metavar="DIR", type=Path, help="use the subwords of BERT's vocab.txt in DIR")
+    add("--sentencepiece", metavar="DIR", type=Path, help="use the subwords of T5's spiece.model in DIR")
+    add("--as-text", action="store_true", help="tasks of GLUE as text: `cola sentence: ...`, labels as words")
     add("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
     add("--overwrite", action="store_true", help="replace a data set made of other files or settings")
     add("--workers", type=int, default=1, help="number of processes (default: 1)")
 
 
 def main(args: argparse.Namespace) -> None:
-    from fairseq_diverse.preparation.encoding import of_gpt2, of_wordpiece
+    from fairseq_diverse.preparation.encoding import of_gpt2, of_t5, of_wordpiece
 
     if args.workers < 1:
         raise ValueError(f"--workers: at least 1 is needed, got {args.workers}")
@@ -87,8 +90,11 @@ def main(args: argparse.Namespace) -> None:
         _check_own(args, given[0])
     elif not args.configs:
         raise ValueError(f"what is to be prepared? {BOTH_WAYS[0].upper()}{BOTH_WAYS[1:]}")
-    bert = of_wordpiece(args.wordpiece) if args.wordpiece else None
-    encoding = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else bert
+    own = {glue.BERT: of_wordpiece(args.wordpiece)} if args.wordpiece else {}
+    own |= {glue.T5: of_t5(args.sentencepiece)} if args.sentencepiece else {}
+    encoding = of_gpt2(args.gpt2_bpe) if args.gpt2_bpe else next(iter(own.values()), None)
+    if args.as_text:
+        args.configs = [glue.named_as_text(name) for name in args.configs]
     if given:
         return _prepare_own(args, encoding)
     configs = {name: _config(name, args, encoding) for name in args.configs}
@@ -107,9 +113,9 @@ def main(args: argparse.Namespace) -> None:
     for name, config in configs.items():
         out = (args.out or runs_dir() / "data" / (config.name if config else name)).resolve()
         if task := glue.split_name(name):
-            made = _prepare_glue(task[0], out, args, _encoding_of(task[1], encoding, bert))
+            made = _prepare_glue(task[0], out, args, _encoding_of(task[1], encoding, own), glue.is_text(name))
         elif names := eraser.split_name(name):
-            made = _prepare_eraser(names[0], out, args, _encoding_of(names[1], encoding, bert))
+            made = _prepare_eraser(names[0], out, args, _encoding_of(names[1], encoding, own))
         elif config is None:
             made = _copy(name, out, args)
         elif args.raw:
@@ -137,9 +143,12 @@ def _config(name: str, args: argparse.Namespace, encoding: "Encoding | None") ->
                 f"{name}: download its files by hand ({origin}) and give their folder as --raw, without --archives and "
                 "--monolingual"
             )
-        if task[1] == glue.BERT and not args.wordpiece and not (runs_dir() / "data" / glue.BERT).is_dir():
-            raise ValueError(f"{name}: has the subwords of a BERT; give the folder of its vocab.txt as --wordpiece")
-        if encoding and task[1] not in ("", glue.BERT if args.wordpiece else ""):
+        given = {glue.BERT: args.wordpiece, glue.T5: args.sentencepiece}
+        what = {glue.BERT: "a BERT; give the folder of its vocab.txt as --wordpiece"}
+        what[glue.T5] = "a T5; give the folder of its spiece.model as --sentencepiece"
+        if task[1] in given and not given[task[1]] and not (runs_dir() / "data" / task[1]).is_dir():
+            raise ValueError(f"{name}: has the subwords of {what[task[1]]}")
+        if encoding and task[1] and not given.get(task[1]):
             raise ValueError(f"{name}: takes the subwords of {task[1]}; leave out {_given_encoding(args)}")
         return None
     if name in PLAIN_DATA:
@@ -160,7 +169,8 @@ def _config(name: str, args: argparse.Namespace, encoding: "Encoding | None") ->
 
 def _given_encoding(args: argparse.Namespace) -> str:
     """The flag that names subwords, empty if none does."""
-    return "--gpt2-bpe" if args.gpt2_bpe else "--wordpiece" if args.wordpiece else ""
+    flags = {"--gpt2-bpe": args.gpt2_bpe, "--wordpiece": args.wordpiece, "--sentencepiece": args.sentencepiece}
+    return next((flag for flag, folder in flags.items() if folder), "")
 
 
 def _check_own(args: argparse.Namespace, first: str) -> None:
@@ -213,7 +223,8 @@ def _prepare_own(args: argparse.Namespace, encoding: "Encoding | None") -> None:
     if not _prepare(encoding.applied(config) if encoding else config, raw, out, args, encoding=encoding):
         print(f"already prepared: {out}")
     command = ["fairseq-diverse", "prepare", str(written), "--raw", str(raw), "--out", str(out)]
-    given_encoding = [_given_encoding(args), str((args.gpt2_bpe or args.wordpiece).resolve())] if encoding else []
+    folder = args.gpt2_bpe or args.wordpiece or args.sentencepiece
+    given_encoding = [_given_encoding(args), str(folder.resolve())] if encoding else []
     again = shlex.join([*command, *given_encoding])
     with atomic_write(written) as file:
         file.write(f"# after a change: {' '.join(again.splitlines())} --overwrite\n")
@@ -243,10 +254,12 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
     return given, raw
 
 
-def _prepare_glue(task: glue.GlueTask, out: Path, args: argparse.Namespace, encoding: "Encoding | None") -> bool:
+def _prepare_glue(
+    task: glue.GlueTask, out: Path, args: argparse.Namespace, encoding: "Encoding | None", as_text: bool
+) -> bool:
     from fairseq_diverse.preparation.prepare_glue import prepare_glue
 
-    flags = {"strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
+    flags = {"as_text": as_text, "strict": args.strict, "workers": args.workers, "overwrite": args.overwrite}
     return prepare_glue(task, args.raw, out, encoding, **flags)
 
 
@@ -254,12 +267,12 @@ def _prepare_eraser(name: str, out: Path, args: argparse.Namespace, encoding: "E
     return eraser.prepare_eraser(name, args.raw, out, encoding, workers=args.workers, overwrite=args.overwrite)
 
 
-def _encoding_of(named: str, given: "Encoding | None", bert: "Encoding | None") -> "Encoding | None":
-    """The subwords of the data set or folder ``named``, or ``bert``; without a name, those that are given."""
+def _encoding_of(named: str, given: "Encoding | None", own: "Mapping[str, Encoding]") -> "Encoding | None":
+    """The subwords of the data set or folder ``named``, or those that ``own`` has; without a name, those given."""
     from fairseq_diverse.preparation.encoding import of_data
 
-    if not named or (bert and named == glue.BERT):
-        return bert if named else given
+    if not named or named in own:
+        return own.get(named, given)
     by_name = runs_dir() / "data" / named
     return of_data(by_name if by_name.is_dir() else Path(named))
 

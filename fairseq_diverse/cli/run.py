@@ -39,6 +39,7 @@ PREPARE = (
     "raw",
     "gpt2_bpe",
     "wordpiece",
+    "sentencepiece",
     "no_download",
     "strict_counts",
     "accept_counts",
@@ -75,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--raw", type=Path, metavar="DIR", help="folder of the raw files")
     for flag in ("--no-download", "--strict-counts", "--accept-counts"):
         group.add_argument(flag, action="store_true", help="as of prepare")
-    for flag in ("--gpt2-bpe", "--wordpiece"):
+    for flag in ("--gpt2-bpe", "--wordpiece", "--sentencepiece"):
         group.add_argument(flag, type=Path, metavar="DIR", help="as of prepare")
 
 
@@ -260,7 +261,7 @@ def _prepare(rows: "Sequence[Row]", args: argparse.Namespace) -> int:
     source = ["--raw", str(args.raw)] if args.raw else ["--archives", str(args.archives or runs_dir() / "archives")]
     checks = [name for name in ("no_download", "strict_counts", "accept_counts") if getattr(args, name)]
     flags = [*source, *(f"--{name.replace('_', '-')}" for name in checks)]
-    subwords = {"--gpt2-bpe": args.gpt2_bpe, "--wordpiece": args.wordpiece}
+    subwords = {"--gpt2-bpe": args.gpt2_bpe, "--wordpiece": args.wordpiece, "--sentencepiece": args.sentencepiece}
     subwords = {flag: folder for flag, folder in subwords.items() if folder}
     flags += [word for flag, folder in subwords.items() for word in (flag, str(folder))]
     runs = with_first(find_runs(rows, [0], dry=True))

@@ -21,12 +21,15 @@ def digests_of(task: Any) -> dict[str, str]:
     from fairseq.tasks.masked_lm import MaskedLMTask
     from fairseq.tasks.sentence_prediction import SentencePredictionTask
     from fairseq.tasks.sentence_ranking import SentenceRankingTask
+    from fairseq.tasks.span_masked_lm import SpanMaskedLMTask
     from fairseq.tasks.translation import TranslationTask
 
     sides = {}
     if isinstance(task, TranslationTask):
         sides = {"source": task.source_dictionary, "target": task.target_dictionary}
-    elif isinstance(task, LanguageModelingTask | MaskedLMTask | SentencePredictionTask | SentenceRankingTask):
+    elif isinstance(
+        task, LanguageModelingTask | MaskedLMTask | SpanMaskedLMTask | SentencePredictionTask | SentenceRankingTask
+    ):
         sides = {"source": task.source_dictionary}
     return {side: digest(words.symbols) for side, words in sides.items()}
 

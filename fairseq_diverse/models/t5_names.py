@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fairseq_diverse.models.t5 import EPSILON
+from fairseq_diverse.preparation.encoding import T5_MODEL as PIECES
 from fairseq_diverse.preparation.subwords import SENTINELS, Subwords, t5_words
 from fairseq_diverse.support.errors import UserError
 
-PIECES = "spiece.model"
 FIXED = {  # settings that only one value of fits
     "layer_norm_epsilon": EPSILON,
     "is_encoder_decoder": True,

@@ -8,9 +8,12 @@ from pathlib import Path
 from fairseq_diverse.host.data import write_dictionary
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
+from fairseq_diverse.preparation.subwords import Subwords, t5_words
 from fairseq_diverse.preparation.wordpiece import VOCABULARY, read_vocabulary, symbols
 from fairseq_diverse.support.files import write_lines
 from fairseq_diverse.support.processes import run_to_end
+
+T5_NAME = "sentencepiece.model"  # of a model that was learned here
 
 
 def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:
@@ -20,18 +23,21 @@ def binarize(config: DataConfig, work: Path, workers: int, encoding: Encoding | 
     if config.bpe["kind"] == "wordpiece":
         made = symbols(read_vocabulary(work / "text" / VOCABULARY))[4:]  # after fairseq's own
         write_lines(work / "text/dict.txt", (f"{symbol} 1" for symbol in made))
-    if config.glue:
+    if config.bpe["kind"] == "t5":
+        model = work / "text" / (encoding.model.name if encoding else T5_NAME)
+        write_lines(work / "text/dict.txt", (f"{word} 1" for word in t5_words(Subwords("t5", model).pieces)[4:]))
+    given = ["--srcdict", "text/dict.txt"] if encoding or config.bpe["kind"] == "t5" else []
+    if config.glue and not config.translates:
         _binarize_glue(config, work, workers, encoding)
         return
     if not config.translates:
-        given = ["--srcdict", "text/dict.txt"] if encoding else []
         _preprocess(work, workers, _one_side(config, config.languages[0]), ".", given)
         return
     source, target = config.languages
     tests = ",".join(f"text/bpe.{split}" for split in config.splits if split.startswith("test"))
     files = ["--trainpref", "text/bpe.train", "--validpref", "text/bpe.valid", "--testpref", tests]
     joined = ["--joined-dictionary"] if config.joined_dictionary else []
-    _preprocess(work, workers, ["--source-lang", source, "--target-lang", target, *files], ".", joined)
+    _preprocess(work, workers, ["--source-lang", source, "--target-lang", target, *files], ".", [*joined, *given])
 
 
 def _binarize_glue(config: DataConfig, work: Path, workers: int, encoding: Encoding | None) -> None:

@@ -34,7 +34,7 @@ class DataConfig:
     Args:
         sides: for "source" and "target", the language and the keys of ``SIDE_DEFAULTS``. With "source" alone the data
             set is text for masked language models. For GLUE the sides are "input0" and "input1", and a ``suffix``
-            replaces the language in file names.
+            replaces the language in file names; as text they are "source" and "target", with languages input and label.
         files: split -> prefix of its raw files; for ``test`` a list if the test sets have names.
         filter, bpe: the keys of ``FILTER_DEFAULTS`` and ``BPE_DEFAULTS``.
         joined_dictionary: whether source and target share one dictionary.
@@ -68,12 +68,12 @@ class DataConfig:
 
     @property
     def translates(self) -> bool:
-        return len(self.sides) == 2 and not self.glue
+        return "target" in self.sides
 
     @property
     def unit(self) -> str:
         """What one line is called in messages: pairs, examples or lines."""
-        return "pairs" if self.translates else "examples" if self.glue else "lines"
+        return "examples" if self.glue else "pairs" if self.translates else "lines"
 
     def monolingual(self, language: str = "") -> "DataConfig":
         """This data set with one side only (default: the source) and no test set, for masked language models.

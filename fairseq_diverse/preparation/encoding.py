@@ -6,8 +6,10 @@ from typing import Any
 
 from fairseq_diverse.preparation import pipeline
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS, DataConfig
+from fairseq_diverse.preparation.subwords import Subwords, t5_words
 from fairseq_diverse.preparation.wordpiece import VOCABULARY, read_vocabulary
 
+T5_MODEL = "spiece.model"
 GPT2 = ("encoder.json", "vocab.bpe", "dict.txt")
 GPT2_ORIGIN = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
 RAW = {**SIDE_DEFAULTS, "normalize": False, "tokenizer": "raw"}
@@ -36,7 +38,7 @@ class Encoding:
             ValueError: it has two languages, or files of GPT-2 are missing.
         """
         if config.translates:
-            flag = "--wordpiece" if self.bpe["kind"] == "wordpiece" else "--gpt2-bpe"
+            flag = {"wordpiece": "--wordpiece", "t5": "--sentencepiece"}.get(self.bpe["kind"], "--gpt2-bpe")
             raise ValueError(f"{flag}: for text of one language and GLUE; {config.name} has two, add --monolingual")
         folder = self.dictionary.parent
         if (
@@ -65,6 +67,18 @@ def of_wordpiece(folder: Path) -> Encoding:
     """
     read_vocabulary(path := folder / VOCABULARY)
     return Encoding(RAW, {"kind": "wordpiece", "size": 0, "joint": True, "threshold": 0}, path, path)
+
+
+def of_t5(folder: Path) -> Encoding:
+    """T5's SentencePiece, from a folder with its model, of which the dictionary is made.
+
+    Raises:
+        ValueError: there is no model, or it is damaged or not T5's.
+    """
+    if not (path := folder / T5_MODEL).is_file():
+        raise ValueError(f"--sentencepiece {folder}: no {T5_MODEL}, the model of a T5's subwords")
+    t5_words(Subwords("t5", path).pieces)
+    return Encoding(RAW, {"kind": "t5", "size": 0, "joint": True, "threshold": 0}, path, path)
 
 
 def of_data(folder: Path) -> Encoding:

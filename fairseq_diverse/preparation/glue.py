@@ -1,7 +1,8 @@
 """The tasks of GLUE (Wang et al., 2018) in Wang et al. (2021), Table 3, and their files."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,20 @@ from fairseq_diverse.support.files import iterate_lines
 
 ORIGIN = "https://gluebenchmark.com/tasks"
 PREFIX = "glue-"  # of the name of a prepared task
+AS_TEXT = ".text"  # at the end of a task's name: as text, for models such as T5
+T5 = "t5"  # in the place of a data set, the SentencePiece of a T5: glue-CoLA.text@t5
 BERT = "bert"  # in the place of a data set, WordPiece of a folder: glue-CoLA@bert
 HIGHEST = 5.0  # score of STS-B
+SCORE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?")
+
+
+class AsText(NamedTuple):
+    """A task as text (Raffel et al., 2020, appendix D): its name, the names of its sentences with their places among
+    ``inputs``, and the words of its labels, in the order of their numbers."""
+
+    name: str
+    parts: tuple[tuple[str, int], ...]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -21,9 +34,10 @@ class GlueTask:
 
     ``inputs``: the columns of one or two sentences; ``label``: the column of the label; ``labels``: its values, in the
     order of their numbers, none for a score; ``metrics``: of ``fairseq_diverse.metrics.glue``, the first one counts in
-    GLUE's average; ``examples``: training examples; ``dev`` and ``test``: files by the name of their figures;
-    ``unnamed``: names of the columns of training and dev files that have no header; ``skips``: whether training and dev
-    files have lines that are not examples, which fairseq's recipe for GLUE leaves out.
+    GLUE's average; ``examples``: training examples; ``text``: how it is written for T5; ``dev`` and ``test``: files by
+    the name of their figures; ``unnamed``: names of the columns of training and dev files that have no header;
+    ``skips``: whether training and dev files have lines that are not examples, which fairseq's recipe for GLUE leaves
+    out.
     """
 
     name: str
@@ -32,6 +46,7 @@ class GlueTask:
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     examples: int
+    text: AsText
     dev: tuple[tuple[str, str], ...] = (("", "dev"),)
     test: tuple[tuple[str, str], ...] = (("", "test"),)
     unnamed: tuple[str, ...] = ()
@@ -49,6 +64,23 @@ class GlueTask:
             splits |= {f"{split}{number or ''}": name for number, (_, name) in enumerate(found)}
         return {split: f"{name}.tsv" for split, name in splits.items()}
 
+    def as_text(self, inputs: Sequence[str]) -> str:
+        """The sentences of an example as one text: ``mrpc sentence1: ... sentence2: ...``."""
+        return " ".join([self.text.name, *(f"{name}: {inputs[place]}" for name, place in self.text.parts)])
+
+    def answer(self, label: str) -> str:
+        """The word of a label; a score (a share of the highest one) rounded to 0.2, with one decimal."""
+        if self.regression:
+            return f"{round(round(float(label) * HIGHEST * 5, 6)) / 5:.1f}"
+        return self.text.words[self.labels.index(label)]
+
+    def read_answers(self, answers: Sequence[str]) -> list[float | None]:
+        """The numbers of the classes that words mean, or the shares of the highest score; None: of none."""
+        if not self.regression:
+            return [self.text.words.index(word) if word in self.text.words else None for word in answers]
+        scores = [float(word) if SCORE.fullmatch(word) else None for word in answers]
+        return [None if score is None else score / HIGHEST for score in scores]
+
     def named(self, kind: str) -> dict[str, str]:
         """Splits of a kind, ``valid`` or ``test``, by the names of their figures: ``MNLI-m`` for the first of MNLI."""
         found = self.dev if kind == "valid" else self.test
@@ -56,18 +88,59 @@ class GlueTask:
 
 
 YES_NO = ("0", "1")
+TWO_SENTENCES = (("sentence1", 0), ("sentence2", 1))
 ENTAILED = ("entailment", "not_entailment")
 F1 = ("f1", "accuracy")
 TASKS = {
     task.name: task
     for task in (
         GlueTask(
-            "CoLA", ("sentence",), "label", YES_NO, ("matthews",), 8551, unnamed=("source", "label", "note", "sentence")
+            "CoLA",
+            ("sentence",),
+            "label",
+            YES_NO,
+            ("matthews",),
+            8551,
+            AsText("cola", (("sentence", 0),), ("unacceptable", "acceptable")),
+            unnamed=("source", "label", "note", "sentence"),
         ),
-        GlueTask("SST-2", ("sentence",), "label", YES_NO, ("accuracy",), 67349),
-        GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", YES_NO, F1, 3668),
-        GlueTask("STS-B", ("sentence1", "sentence2"), "score", (), ("pearson", "spearman"), 5749),
-        GlueTask("QQP", ("question1", "question2"), "is_duplicate", YES_NO, F1, 363846, skips=True),
+        GlueTask(
+            "SST-2",
+            ("sentence",),
+            "label",
+            YES_NO,
+            ("accuracy",),
+            67349,
+            AsText("sst2", (("sentence", 0),), ("negative", "positive")),
+        ),
+        GlueTask(
+            "MRPC",
+            ("#1 String", "#2 String"),
+            "Quality",
+            YES_NO,
+            F1,
+            3668,
+            AsText("mrpc", TWO_SENTENCES, ("not_equivalent", "equivalent")),
+        ),
+        GlueTask(
+            "STS-B",
+            ("sentence1", "sentence2"),
+            "score",
+            (),
+            ("pearson", "spearman"),
+            5749,
+            AsText("stsb", TWO_SENTENCES),
+        ),
+        GlueTask(
+            "QQP",
+            ("question1", "question2"),
+            "is_duplicate",
+            YES_NO,
+            F1,
+            363846,
+            AsText("qqp", (("question1", 0), ("question2", 1)), ("not_duplicate", "duplicate")),
+            skips=True,
+        ),
         GlueTask(
             "MNLI",
             ("sentence1", "sentence2"),
@@ -75,11 +148,28 @@ TASKS = {
             ("contradiction", "neutral", "entailment"),
             ("accuracy",),
             392702,
+            AsText("mnli", (("hypothesis", 1), ("premise", 0)), ("contradiction", "neutral", "entailment")),
             dev=(("-m", "dev_matched"), ("-mm", "dev_mismatched")),
             test=(("-m", "test_matched"), ("-mm", "test_mismatched")),
         ),
-        GlueTask("QNLI", ("question", "sentence"), "label", ENTAILED, ("accuracy",), 104743),
-        GlueTask("RTE", ("sentence1", "sentence2"), "label", ENTAILED, ("accuracy",), 2490),
+        GlueTask(
+            "QNLI",
+            ("question", "sentence"),
+            "label",
+            ENTAILED,
+            ("accuracy",),
+            104743,
+            AsText("qnli", (("question", 0), ("sentence", 1)), ENTAILED),
+        ),
+        GlueTask(
+            "RTE",
+            ("sentence1", "sentence2"),
+            "label",
+            ENTAILED,
+            ("accuracy",),
+            2490,
+            AsText("rte", TWO_SENTENCES, ENTAILED),
+        ),
     )
 }
 NAMES = tuple(f"{PREFIX}{name}" for name in TASKS)
@@ -96,7 +186,7 @@ def split_name(name: str) -> tuple[GlueTask, str] | None:
     """The task that the name of a data set means and the data set whose dictionary it has, "" for none.
 
     ``glue-CoLA`` is CoLA by itself, ``glue-CoLA@NAME`` CoLA with dictionary and subwords of NAME, ``glue-CoLA@bert``
-    with those of a BERT; None for other names.
+    with those of a BERT. With ``.text`` behind the task, it is as text (`is_text`). None for other names.
 
     Raises:
         ValueError: no such task.
@@ -104,11 +194,29 @@ def split_name(name: str) -> tuple[GlueTask, str] | None:
     if not name.startswith(PREFIX):
         return None
     task, at, encoding = name.removeprefix(PREFIX).partition("@")
+    task = task.removesuffix(AS_TEXT)
     if task not in TASKS:
         raise ValueError(f"{name}: no task of GLUE; known: {', '.join(NAMES)}")
     if at and not encoding:
         raise ValueError(f"{name}: the name of a data set is missing behind @")
     return TASKS[task], encoding
+
+
+def named_as_text(name: str) -> str:
+    """The name of the same task as text.
+
+    Raises:
+        ValueError: no task of GLUE.
+    """
+    if not split_name(name):
+        raise ValueError(f"--as-text: {name} is no task of GLUE; known: {', '.join(NAMES)}")
+    task, at, encoding = name.partition("@")
+    return task.removesuffix(AS_TEXT) + AS_TEXT + at + encoding
+
+
+def is_text(name: str) -> bool:
+    """Whether the name of a data set means a task of GLUE as text, ``glue-CoLA.text@NAME``."""
+    return name.startswith(PREFIX) and name.partition("@")[0].endswith(AS_TEXT)
 
 
 def read_examples(path: Path, task: GlueTask, labelled: bool, strict: bool = False) -> Iterator[Example | None]:

@@ -77,7 +77,7 @@ def prepare(
         for split, prefix in config.splits.items()
         if not (hold_out and split == "valid")
     }
-    labels = [f"{split}.label" for split in sides if config.glue and not split.startswith("test")]
+    labels = [f"{split}.label" for split in sides if config.glue and not config.translates and split[:4] != "test"]
     copied = [*labels, *beside]
     read = [*chain(*sides.values()), *copied]
     wanted = _wanted(config, raw, read, encoding, hold_out)
@@ -116,7 +116,7 @@ def prepare(
         say(line)
     sizes = ", ".join(f"{language} {size:,}".strip() for language, size in _dictionary_sizes(config, out).items())
     say(f"prepared {out}: dictionary {sizes}; hash {record['hash'][:12]}")
-    if config.translates:
+    if config.translates and not config.glue:
         _warn_of_ceiling(config, tokens[-1], out)
         _warn_of_overlap(config, out)
     return True

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fairseq_diverse.preparation.config import BPE_DEFAULTS, FILTER_DEFAULTS, SIDE_DEFAULTS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
-from fairseq_diverse.preparation.glue import ORIGIN, GlueTask, read_examples
+from fairseq_diverse.preparation.glue import AS_TEXT, ORIGIN, PREFIX, GlueTask, read_examples
 from fairseq_diverse.preparation.prepare import Say, prepare
 from fairseq_diverse.support.files import remove, temporary_path
 
@@ -17,17 +17,19 @@ def prepare_glue(
     out: Path,
     encoding: Encoding | None = None,
     *,
+    as_text: bool = False,
     strict: bool = False,
     workers: int = 1,
     overwrite: bool = False,
     say: Say = print,
 ) -> bool:
-    """Write ``input0``, ``input1`` and ``label`` of every split into ``out``; arguments and result as of `prepare`.
+    """Write ``input0``, ``input1`` and ``label`` of every split into ``out``, or ``as_text`` pairs of ``input`` and
+    ``label``, as fairseq's translation reads them; arguments and result as of `prepare`.
 
     Args:
         raw: folder of the task's files, or of a folder of the task's name that has them; those of the last test
             sets may be missing.
-        encoding: subwords and dictionary; by default they are learned on the training text.
+        encoding: subwords and dictionary; by default they are learned on the training text, but not ``as_text``.
 
     Raises:
         ValueError: a file is missing or misshapen, which names its line; and as `prepare`.
@@ -39,33 +41,49 @@ def prepare_glue(
         del files[tests.pop()]
     if missing := [path.name for path in files.values() if not path.is_file()]:
         raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN})")
-    suffixes = [f"input{number}" for number in range(len(task.inputs))]
-    sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
-    bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
-    config = DataConfig(task.name, sides, {split: split for split in files}, FILTER_DEFAULTS, bpe, True, glue=task.name)
-    config = encoding.applied(config) if encoding else config
+    suffixes = ["input"] if as_text else [f"input{number}" for number in range(len(task.inputs))]
+    named = {split: split for split in files}
+    if as_text:
+        if encoding is None or encoding.bpe["kind"] != "t5":
+            raise ValueError(
+                f"{PREFIX}{task.name}{AS_TEXT}: a task as text needs the subwords of a T5: --sentencepiece DIR, or "
+                f"{PREFIX}{task.name}{AS_TEXT}@DATA with data prepared with `bpe: {{kind: t5}}`"
+            )
+        sides = {
+            side: {**encoding.steps, "language": name} for side, name in (("source", "input"), ("target", "label"))
+        }
+        config = DataConfig(task.name, sides, named, FILTER_DEFAULTS, encoding.bpe, True, glue=task.name)
+    else:
+        sides = {suffix: {**SIDE_DEFAULTS, "language": "en", "suffix": suffix} for suffix in suffixes}
+        bpe = {**BPE_DEFAULTS, "size": BPE_SIZE}
+        config = DataConfig(task.name, sides, named, FILTER_DEFAULTS, bpe, True, glue=task.name)
+        config = encoding.applied(config) if encoding else config
     work = temporary_path(out.with_name(f"{out.name}.raw"))
     try:
         work.mkdir(parents=True)
         for split, path in files.items():
-            if skipped := _extract(task, path, work, split, suffixes, strict):
+            if skipped := _extract(task, path, work, split, suffixes, strict, as_text):
                 say(f"{split}: {skipped:,} lines with a wrong number of columns left out, as in fairseq's recipe")
         return prepare(config, work, out, workers=workers, overwrite=overwrite, encoding=encoding, say=say)
     finally:
         remove(work)
 
 
-def _extract(task: GlueTask, path: Path, work: Path, split: str, suffixes: list[str], strict: bool) -> int:
+def _extract(
+    task: GlueTask, path: Path, work: Path, split: str, suffixes: list[str], strict: bool, as_text: bool
+) -> int:
     """Write the columns of a file as ``SPLIT.input0``, ``SPLIT.input1`` and ``SPLIT.label``; returns the number of
     lines that are no examples."""
     labelled = not split.startswith("test")
-    columns: dict[str, list[str]] = {name: [] for name in (*suffixes, *(["label"] if labelled else []))}
+    columns: dict[str, list[str]] = {name: [] for name in (*suffixes, *(["label"] if labelled or as_text else []))}
     skipped = 0
     for example in read_examples(path, task, labelled, strict):
         if example is None:
             skipped += 1
             continue
         cells = example.inputs if example.label is None else (*example.inputs, example.label)
+        if as_text:  # a test set has no labels
+            cells = task.as_text(example.inputs), "" if example.label is None else task.answer(example.label)
         for column, cell in zip(columns.values(), cells, strict=True):
             column.append(cell)
     for name, column in columns.items():

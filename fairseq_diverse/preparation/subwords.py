@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -15,7 +16,9 @@ from fairseq_diverse.support.files import iterate_lines
 
 SPACE_MARK = "\u2581"  # sentencepiece's symbol for a space
 UNKNOWN_MARK = "\u2585"  # sentencepiece skips training lines that have it
+TASK_CHARACTERS = string.ascii_lowercase + string.digits + "_.:"  # of tasks of GLUE as text, whatever the text has
 T5_MODEL = {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+T5_MODEL |= {"required_chars": TASK_CHARACTERS}
 LONGEST = 4192  # bytes; sentencepiece skips longer training lines by default
 OF_PIECES = ("sentencepiece", "t5")  # kinds of a model of sentencepiece
 SENTINELS = 100  # words at the end of T5's dictionaries, for spans that are left out
@@ -178,7 +181,7 @@ def t5_words(pieces: Any, size: int | None = None) -> list[str]:
 
     Args:
         pieces: a ``SentencePieceProcessor`` whose first pieces are <pad>, </s> and <unk>.
-        size: number of symbols; by default the next multiple of 8.
+        size: number of symbols; by default the next multiple of 128, as T5's 32,128 for 32,000 pieces.
 
     Raises:
         ValueError: other first pieces, or more symbols than the size.
@@ -187,7 +190,7 @@ def t5_words(pieces: Any, size: int | None = None) -> list[str]:
     if (first := [pieces.id_to_piece(number) for number in range(min(3, known))]) != ["<pad>", "</s>", "<unk>"]:
         raise ValueError(f"not a model of T5: its first pieces are {', '.join(first)}, not <pad>, </s>, <unk>")
     least = known + 1 + SENTINELS  # with <s>
-    size = -(-least // 8) * 8 if size is None else size
+    size = -(-least // 128) * 128 if size is None else size
     if size < least:
         raise ValueError(f"{size} rows of embeddings; {known:,} pieces, {SENTINELS} sentinels and <s> need {least:,}")
     unused = (f"madeupword{number:04d}" for number in range(size - least))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of
+from fairseq_diverse.experiments.kinds.kind import KINDS, Kind, kind_of, reporting
 from fairseq_diverse.experiments.kinds.lines import Summaries, Summary
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs import saved
@@ -45,7 +45,7 @@ class Selection:
     @property
     def kinds(self) -> list[Kind]:
         """Of the rows: that which the report is of, then those that are shown beside it."""
-        kinds = list(dict.fromkeys(map(kind_of, self.rows)))
+        kinds = list(dict.fromkeys(map(reporting, self.rows)))
         beside = [kind for kind in kinds if kind.beside]
         main, *others = [kind for kind in kinds if not kind.beside] or [KINDS[beside[0].beside[0]]]
         if others or any(main.name not in kind.beside for kind in beside):
@@ -54,8 +54,8 @@ class Selection:
 
     def of_kind(self, kind: Kind) -> Runs:
         """Its rows and runs; a row whose baseline is of another kind is compared with nothing."""
-        of_other = {row.name for row in self.rows if kind_of(self.table.rows[row.baseline]) is not kind_of(row)}
-        rows, hidden = ([row for row in side if kind_of(row) is kind] for side in (self.rows, self.hidden))
+        of_other = {row.name for row in self.rows if reporting(self.table.rows[row.baseline]) is not reporting(row)}
+        rows, hidden = ([row for row in side if reporting(row) is kind] for side in (self.rows, self.hidden))
         rows = [replace(row, baseline=row.name) if row.name in of_other else row for row in rows]
         return Runs(kind, rows, hidden, self.summaries)
 

@@ -5,12 +5,13 @@ import random
 import re
 from argparse import Namespace
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from scipy.stats import dunnett
 
 from fairseq_diverse.checkpoints.loading import settings_of
-from fairseq_diverse.cli.glue import _warn_of_other_task, write_predictions
+from fairseq_diverse.cli.glue import _read, _warn_of_other_task, write_predictions
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
@@ -19,8 +20,8 @@ from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, exec
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.glue import dev_scores, glue_scores
-from fairseq_diverse.preparation.glue import TASKS, read_examples, split_name
-from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA
+from fairseq_diverse.preparation.glue import TASKS, _label, is_text, named_as_text, read_examples, split_name
+from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA, Preprocessing
 from fairseq_diverse.preparation.prepare_glue import prepare_glue
 from fairseq_diverse.preparation.subwords import Subwords
 from fairseq_diverse.reports.selection import best_of_grids
@@ -41,6 +42,60 @@ def test_each_task_is_read_from_its_own_format(name, tmp_path):
         labels = [row[-1] if task.labels else str(float(row[-1]) / 5) for row in written[split]]
         assert [example.label for example in found] == (labels if labelled else [None] * 7)
     assert all(text.count('"') == 1 for text, *_ in written["train"])  # quotes are not those of CSV
+
+
+AS_TEXT = {  # Raffel et al. (2020), appendix D
+    "CoLA": ("cola sentence: A", {"0": "unacceptable", "1": "acceptable"}),
+    "SST-2": ("sst2 sentence: A", {"0": "negative", "1": "positive"}),
+    "MRPC": ("mrpc sentence1: A sentence2: B", {"0": "not_equivalent", "1": "equivalent"}),
+    "STS-B": ("stsb sentence1: A sentence2: B", {}),
+    "QQP": ("qqp question1: A question2: B", {"0": "not_duplicate", "1": "duplicate"}),
+    "MNLI": ("mnli hypothesis: B premise: A", {name: name for name in ("contradiction", "neutral", "entailment")}),
+    "QNLI": ("qnli question: A sentence: B", {name: name for name in ("entailment", "not_entailment")}),
+    "RTE": ("rte sentence1: A sentence2: B", {name: name for name in ("entailment", "not_entailment")}),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_task_as_text(name):
+    task, (text, words) = TASKS[name], AS_TEXT[name]
+    assert task.as_text(("A", "B")[: len(task.inputs)]) == text
+    assert {label: task.answer(label) for label in task.labels} == words
+    assert task.read_answers([*words.values()]) == [*range(len(words))]
+    if words:
+        assert task.read_answers(["", "Acceptable", "entailment ", "0"]) == [None] * 4
+    assert split_name(f"glue-{name}.text@DATA") == (task, "DATA") and is_text(f"glue-{name}.text@DATA")
+    assert not is_text(f"glue-{name}@DATA.text") and named_as_text(f"glue-{name}@x") == f"glue-{name}.text@x"
+
+
+def test_scores_as_text():
+    """To the next 0.2, halves to the even one, as tf.round."""
+    task = TASKS["STS-B"]
+    for score, word in (
+        ("0", "0.0"),
+        ("5.000", "5.0"),
+        ("2.57", "2.6"),
+        ("3.75", "3.8"),
+        ("0.1", "0.0"),
+        ("0.5", "0.4"),
+    ):
+        assert task.answer(_label(score, task, "")) == word
+    assert task.read_answers(["3.8", "5", "", "1.0.0", "-1.0", "nan", "1e3"]) == [0.76, 1.0, *[None] * 5]
+
+
+def test_answers_that_are_no_label_count_as_wrong(tmp_path, monkeypatch):
+    monkeypatch.setattr(Preprocessing, "load", lambda folder: SimpleNamespace(decode=lambda line: line))
+    (tmp_path / "text").mkdir()
+    answers = {"MRPC": ["equivalent", "x", "y"], "MNLI": ["entailment", "x", "y"], "STS-B": ["2.0", "x", "5.0"]}
+    targets = {"MRPC": (1, 0, 1), "MNLI": (2, 0, 2), "STS-B": (0.4, 0.8, 1.0)}
+    wrong = {"MRPC": (1, 1, 0), "MNLI": (2, 1, 0), "STS-B": (0.4, -0.2, 1.0)}
+    for name, written in answers.items():
+        task = TASKS[name]
+        right = [task.text.words[target] if task.labels else f"{5 * target}" for target in targets[name]]
+        (tmp_path / "text/valid.label").write_text("".join(f"{word}\n" for word in right))
+        others = ["x", "y"] if task.labels else ["x"]
+        assert _read(task, written, tmp_path, "valid") == ([*wrong[name]], [*targets[name]], others)
+        assert _read(task, written, tmp_path, "test")[0][1] == 0
 
 
 @pytest.mark.parametrize(
@@ -259,11 +314,7 @@ def test_rows_name_what_they_are_pretrained_by(table, tmp_path):
     assert on_one_gpu.train["update-freq"] == on_one_gpu.pretrained.train["update-freq"] == "4"
     for old, new, problem in (
         ("{size:", "{pretrained: plain, size:", "row first: pretrained: not for rows of kind pretraining"),
-        (
-            "pretrained: first, baseline: plain}",
-            "pretrained: more-data=glue-RTE-dropout=0.1}",
-            "does not have the task masked_lm",
-        ),
+        ("pretrained: first, baseline: plain}", "pretrained: more-data=glue-RTE-dropout=0.1}", "does not pre-train"),
         ("pretrained: first,", "pretrained: first, finetune-from-model: x.pt,", "one of them only"),
     ):
         with pytest.raises(ValueError, match=problem):

@@ -63,6 +63,7 @@ class Glue(Kind):
     published = (*glue.TASKS, AVERAGE)
     opening = "scores on GLUE's dev sets, times 100; ±: standard deviation over seeds"
     draws_rows = False
+    as_text = False
 
     def examples(self, data: str) -> int | None:
         """Of the prepared data, else as GLUE has them."""
@@ -77,22 +78,21 @@ class Glue(Kind):
     def find_data(self, name: str, folders: Sequence[Path]) -> DataSet | None:
         if not (task := glue.split_name(name)):
             return None
-        vocabulary = " --wordpiece VOCAB" if task[1] == glue.BERT else ""
-        how = f"--raw DIR{vocabulary} --out {folders[0]} (DIR has GLUE's files, {glue.ORIGIN})"
-        return DataSet(name, folders[0], "en", "", None, glue=task[0].name, preparation=how)
+        subwords = {glue.BERT: " --wordpiece VOCAB", glue.T5: " --sentencepiece T5"}.get(task[1], "")
+        how = f"--raw DIR{subwords} --out {folders[0]} (DIR has GLUE's files, {glue.ORIGIN})"
+        languages = ("input", "label") if glue.is_text(name) else ("en", "")
+        return DataSet(name, folders[0], *languages, None, glue=task[0].name, preparation=how)
 
     def check_data(self, row: Row, data: DataSet, first: DataSet | None) -> None:
         where = f"row {row.name}: data set {row.data}"
-        if not data.glue:
-            raise ValueError(f"{where}: no task of GLUE (`fairseq-diverse prepare glue-TASK`)")
-        if (
-            row.first
-            and first
-            and (data.path / "input0/dict.txt").read_bytes() != (first.path / "dict.txt").read_bytes()
-        ):
+        if not data.glue or bool(data.target) != self.as_text:
+            name = f"{glue.PREFIX}TASK{glue.AS_TEXT if self.as_text else ''}"
+            raise ValueError(f"{where}: no task of GLUE{' as text' * self.as_text} (`fairseq-diverse prepare {name}`)")
+        words = data.path / ("dict.input.txt" if self.as_text else "input0/dict.txt")
+        if row.first and first and words.read_bytes() != (first.path / "dict.txt").read_bytes():
             raise ValueError(
                 f"{where}: has another dictionary than {row.first.data}, on which row {row.first.name} pre-trains; "
-                f"prepare and name {glue.PREFIX}{data.glue}@{Path(row.first.data).name}"
+                f"prepare and name {glue.PREFIX}{data.glue}{glue.AS_TEXT * self.as_text}@{Path(row.first.data).name}"
             )
 
     def training(self, run: Run) -> Flags:

@@ -37,6 +37,7 @@ class Kind:
 
     Attributes:
         name: as summaries have it.
+        within: the kind whose reports have its rows among their own.
         tasks: fairseq's tasks (``--task``) of its rows; a task that no kind names is one of translation.
         fairseq: whether fairseq-train trains its rows; else its `steps` have ``train``, too, which leaves
             ``checkpoint_last.pt`` with the number of updates as fairseq does (``optimizer_history``).
@@ -61,6 +62,7 @@ class Kind:
     """
 
     name: ClassVar[str] = ""
+    within: ClassVar[str] = ""
     tasks: ClassVar[tuple[str, ...]] = ()
     fairseq: ClassVar[bool] = True
     keys: ClassVar[frozenset[str]] = frozenset()
@@ -240,6 +242,12 @@ def kind_of_task(task: Any) -> Kind:
     """The kind of rows with a task; None: fairseq's default."""
     task = str(task or DEFAULT_TASK)
     return next((kind for kind in KINDS.values() if task in kind.tasks), KINDS["translation"])
+
+
+def reporting(row: Row) -> Kind:
+    """The kind whose reports have a row."""
+    kind = kind_of(row)
+    return KINDS.get(kind.within, kind)
 
 
 def without_folders(flags: Mapping[str, str | bool]) -> dict[str, str | bool]:

@@ -5,8 +5,10 @@ from typing import Any
 
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Kind, Loss, Measured, Summary, register_kind
-from fairseq_diverse.experiments.kinds.lines import Column, Measure
+from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure
 from fairseq_diverse.experiments.rows import Row
+
+SPANS = "span_corruption"
 
 
 class Pretrained(Measured):
@@ -17,10 +19,10 @@ class Pretrained(Measured):
 
 @register_kind
 class Pretraining(Kind):
-    """Rows of fairseq's task ``masked_lm``, from which rows of GLUE and of rationales start."""
+    """Rows of the tasks ``masked_lm`` and ``span_corruption`` (of T5), from which rows of GLUE and rationales start."""
 
     name = "pretraining"
-    tasks = ("masked_lm",)
+    tasks = ("masked_lm", SPANS)
     Measured = Pretrained
     beside, title = ("glue", "rationales"), "Pre-training"
     opening = "NLL: nats a masked token at the last update, lower is better"
@@ -39,6 +41,10 @@ class Pretraining(Kind):
 
     def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
         return (Measure("nll", "NLL", self.loss, 4, heading="validation NLL", unit="nats", lower=True),)
+
+    def notes(self, lines: Sequence[Line]) -> list[str]:
+        spans = any(line.row.train.get("task") == SPANS for line in lines)
+        return [f"of {SPANS}: a word of the spans, a sentinel or the end, not a masked token"] if spans else []
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
         return {"updates": runs[0]["updates"]}
