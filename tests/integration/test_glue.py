@@ -243,7 +243,7 @@ def test_the_flags_of_prepare_are_those_of_a_task(folder, tmp_path, monkeypatch)
     monkeypatch.setattr(preparation, "prepare_glue", lambda *_, **flags: given.append(flags) or True)
     asked = ["prepare", "glue-RTE", "--raw", str(folder / "raw"), "--out", str(tmp_path / "out")]
     assert main([*asked, "--workers", "2", "--strict"]) == 0
-    assert given == [{"strict": True, "workers": 2, "overwrite": False}]
+    assert given == [{"as_text": False, "strict": True, "workers": 2, "overwrite": False}]
 
 
 def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path):
