@@ -24,7 +24,7 @@ fairseq_diverse.register()
 
 Flags = dict[str, Any]  # attributes of parsed arguments, and the architecture if it is not diverse_transformer
 ROBERTA = "roberta"  # a place of mechanisms beside the components: the encoder of a language model
-OF_ROBERTA = "diverse_roberta"  # the architecture there, whose models read one sentence
+OF_ROBERTA = ("diverse_roberta", "diverse_bert")  # architectures there, whose models read one sentence
 
 NO_FLAGS = ("max_positions", "own_mechanisms")  # that parsed arguments may have
 TINY = {
@@ -82,7 +82,7 @@ def places(flags: Flags) -> tuple[str, ...]:
 def at(flags: Flags, place: str) -> Flags:
     """``flags`` with the mechanism placed on a component, or on ``ROBERTA``."""
     if place == ROBERTA:
-        return {**at(flags, "encoder"), "arch": OF_ROBERTA}
+        return {**at(flags, "encoder"), "arch": OF_ROBERTA[0]}
     return {name: place if value == "{on}" else value for name, value in flags.items()}
 
 

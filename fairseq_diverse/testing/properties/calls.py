@@ -132,7 +132,7 @@ def routes_agree(flags: Flags) -> None:
             require_close(output, explicit, "outputs without maps, compared with those with maps")
             for other, gradient in zip(others, gradients, strict=True):
                 require_close(other, gradient, "gradients without maps, compared with those with maps")
-    require(len(extra["maps"]) == (2 if flags.get("arch") == OF_ROBERTA else 2 + 3 + 3), "maps are missing")
+    require(len(extra["maps"]) == (2 if flags.get("arch") in OF_ROBERTA else 2 + 3 + 3), "maps are missing")
     for (component, _), weights in extra["maps"].items():
         queries, keys = (8, 8) if component == "encoder" else (7, 7) if component == "decoder" else (7, 8)
         require(tuple(weights.shape) == (4, 3, queries, keys), f"{component}: a map of {tuple(weights.shape)}")

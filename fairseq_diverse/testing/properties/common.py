@@ -71,7 +71,7 @@ def architecture(flags: Flags) -> Flags:
 
 def everywhere(flags: Flags) -> str:
     """The placement of all attentions of a model."""
-    return "encoder" if flags.get("arch") == OF_ROBERTA else EVERYWHERE
+    return "encoder" if flags.get("arch") in OF_ROBERTA else EVERYWHERE
 
 
 def where_placed(flags: Flags) -> str:

@@ -44,7 +44,7 @@ def padding(flags: Flags, sides: Iterable[tuple[str, str]] = SIDES) -> None:
             for row in range(3):
                 src, tgt = sample["src_tokens"][row], sample["prev_output_tokens"][row]
                 trees = sample["source_trees"][row][src != pad][None]
-                real = (src if flags.get("arch") == OF_ROBERTA else tgt) != pad
+                real = (src if flags.get("arch") in OF_ROBERTA else tgt) != pad
                 src, tgt = src[src != pad][None], tgt[tgt != pad][None]
                 lengths = torch.tensor([src.size(1)])
                 one = {"src_tokens": src, "prev_output_tokens": tgt, "source_trees": trees, "src_lengths": lengths}
