@@ -5,6 +5,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from fairseq_diverse.experiments.kinds.lines import Line
+from fairseq_diverse.experiments.tables.load import Table
+from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.reports import columns, groups, heads, notes
 from fairseq_diverse.reports.columns import Cells, cells_of, without_empty
 from fairseq_diverse.reports.comparable import Runs
@@ -91,7 +93,16 @@ def rows_report(selection: Selection, test: str | None, names: str | None, judge
     if sheets:
         blocks[: len(sheets)] = _share_notes(blocks[: len(sheets)], table.note)
         blocks += [Block(cells, title, []) for title, cells in main.tables(sheets[0].lines)]
+        blocks += _cited(table) if names is None and not judged else []
     return Report(blocks, content, sheets[0].lines if sheets else ())
+
+
+def _cited(table: Table) -> list[Block]:
+    """Published figures of systems that are not rows of the table."""
+    keys = list(dict.fromkeys(key for figures in table.cited.values() for key in figures))
+    headings = [f"published {(PUBLISHED | columns.PUBLISHED_SPEEDS).get(key, key)}" for key in keys]
+    lines = [[name, *(str(figures.get(key, "")) for key in keys)] for name, figures in table.cited.items()]
+    return [Block([["other systems", *headings], *lines], "Published for other systems", [])] if lines else []
 
 
 def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:

@@ -222,7 +222,11 @@ def test_the_data_sets_of_all_rows_are_known():
 
 
 def test_every_size_trains_the_same_rows():
-    for size in set(config_names("size")) - {"wang2021_rationales"}:  # in epochs of its data
+    for size in set(config_names("size")) - {
+        "wang2021_rationales",
+        "gnmt",
+        "convs2s",
+    }:  # no translation, or no attention
         rows = load_table("multi30k", size=size).rows
         baseline, other = rows["baseline"].train, rows["disagreement"].train
         differing = {flag for flag, value in other.items() if baseline.get(flag) != value}

@@ -231,7 +231,7 @@ def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_
     assert found == ["not resolved", "helps"]
     for rows, message in (
         ("first", "--without first: row third is compared with it; give another --baseline"),
-        ("fifth", "--without fifth: no row fifth in table; rows: first, "),
+        ("fifth", "--without: no row fifth in table; rows: first, "),
         ("first,second,third,fourth", "leaves no row of table"),
     ):
         assert main([*asked, "--without", rows]) == 2
@@ -992,3 +992,11 @@ def test_translations_do_not_steer_the_terminal():
     sentence = Sentence(1, "a\x1b[31m \u200db", "\x07c", {"ro\nw\x1b": "\x9bd\te"})
     lines = sentence.as_text().splitlines()
     assert lines[1:] == ["  source     a [31m \u200db", "  reference   c", "  ro w        d e"]
+
+
+def test_figures_of_other_systems_are_below_the_table(capsys):
+    assert main(["report", "li2021-table5", "--rows", "en-de-rnn", "--format", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("| en-de-rnn | not run | 26.30 |") < shown.index("Published for other systems")
+    assert "| Transformer-Big (Vaswani et al., 2017), En-De | 28.4 | 213M |" in shown
+    assert "| Transformer-Big (Hassan et al., 2018), Zh-En | 24.2 |  |" in shown

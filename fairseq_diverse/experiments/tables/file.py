@@ -48,6 +48,7 @@ class TableFile(RowKeys, kw_only=True, rename="kebab"):
     split: str = "test"
     gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
     x: Text = None
+    cited: dict[str, dict[str, float | str]] | None = None
 
 
 class SizeFile(msgspec.Struct):

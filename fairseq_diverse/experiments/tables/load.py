@@ -3,7 +3,8 @@
 import functools
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ from fairseq_diverse.syntax.makers import named_makers
 @dataclass(frozen=True)
 class Table:
     """A file's rows. ``x`` are the flags against which its figures are drawn: the first, and those that go with it.
+    ``cited`` are published figures of systems that are not its rows.
     ``changed`` are the flags of the command line that change the file's rows."""
 
     name: str
@@ -48,6 +50,7 @@ class Table:
     x: tuple[str, ...]
     rows: dict[str, Row]
     changed: tuple[str, ...] = ()
+    cited: Mapping[str, Flags] = field(default_factory=dict)
 
 
 class _Given(NamedTuple):
@@ -105,7 +108,11 @@ def load_table(
     changed += tuple(f"--set {setting}" for setting in settings or [])
     title, note, x = (" ".join(_text(value).split()) for value in (table.title, table.note, table.x))
     axes = tuple(flag.strip() for flag in x.split(",")) if x else ()
-    return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed)
+    cited = {
+        " ".join(name.split()): published_figures(figures, f"{path}: cited: {name}", ())
+        for name, figures in (table.cited or {}).items()
+    }
+    return Table(path.stem, title or path.stem, note, axes, _different(rows) if data else rows, changed, cited)
 
 
 def _resolved(name: str, family: str, row: Flags, given: _Given) -> Row:
@@ -234,7 +241,10 @@ def select_rows(table: Table, names: str | None, flag: str = "--rows") -> list[R
     rows_by_name = {name: [row for row in table.rows.values() if name in (row.name, row.family)] for name in chosen}
     unknown = [name for name, rows in rows_by_name.items() if not rows]
     if unknown or not chosen:
-        raise ValueError(f"{flag} {names}: no row {', '.join(unknown)} in {table.name}; rows: {', '.join(table.rows)}")
+        known = list(dict.fromkeys(row.family for row in table.rows.values()))  # not every point of a grid
+        raise ValueError(
+            f"{flag}: no row {', '.join(unknown) or repr(names)} in {table.name}; rows: {', '.join(known)}"
+        )
     return list({row.name: row for rows in rows_by_name.values() for row in rows}.values())
 
 
