@@ -13,10 +13,10 @@ A metric that lacks one of these is left out, and one line says what is missing.
 the target language, by sacreBLEU for zh, ja, ko. The exit code is 2 if no metric is left, or if one of bleu, chrf, ter
 or --test-metric is left out.
 
-With --baseline, p is the two-sided probability of such a difference in --test-metric by chance: by paired bootstrap or
-approximate randomization. Systems of several seeds (--system NAME=FILE,FILE,...) are shown as mean ± standard deviation
-(n - 1), and p is by Welch's t-test over seeds, for each system alone. `fairseq-diverse report` tests all rows of a
-table together (docs/statistics.md).
+With --baseline, p is the two-sided probability of such a difference in --test-metric by chance: by paired bootstrap,
+approximate randomization or the sign test. Systems of several seeds (--system NAME=FILE,FILE,...) are shown as mean ±
+standard deviation (n - 1), and p is by Welch's t-test over seeds, for each system alone. `fairseq-diverse report` tests
+all rows of a table together (docs/statistics.md).
 """
 
 import argparse
@@ -71,9 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--metrics", default="bleu,chrf,ter", metavar="LIST", help="comma-separated, or all (default: %(default)s)")
     add(
         "--test",
-        choices=("bootstrap", "randomization"),
+        choices=("bootstrap", "randomization", "sign"),
         default="bootstrap",
-        help="test for one file per system (default: bootstrap)",
+        help="test for one file per system: paired bootstrap (default), approximate randomization, or sign test",
     )
     add("--test-metric", metavar="METRIC", help="metric of the test (default: bleu, else the first possible)")
     add("--source", type=Path, metavar="FILE", help="source text, raw, for comet")
@@ -103,8 +103,8 @@ def main(args: argparse.Namespace) -> int:
     if not metrics:
         return 2
     seeds = any(len(system.files) > 1 for system in systems)
-    if seeds and args.test == "randomization":
-        raise ValueError("--test randomization: is of one file a system; systems with several are tested over seeds")
+    if seeds and args.test != "bootstrap":
+        raise ValueError(f"--test {args.test}: is of one file a system; systems with several are tested over seeds")
     tested = _tested(args.test_metric, metrics, systems, seeds)
     resamples = {}
     if tested and not seeds:
@@ -315,7 +315,8 @@ def _compare(
         elif test == "bootstrap":
             p = significance.p_value(resamples[systems[0].name], resamples[system.name], delta)
         else:
-            p = significance.randomization_p_value(first.statistics, results[0].statistics, first.combine)
+            of_test = {"randomization": significance.randomization_p_value, "sign": significance.sign_test_p_value}
+            p = of_test[test](first.statistics, results[0].statistics, first.combine)
         row |= {"delta": round(delta, 4), "p": None if p is None else round(p, 4)}
 
 
@@ -326,7 +327,8 @@ def _legend(test: str, compared: bool, tested: str | None) -> str:
         return "±: deviation over seeds" + "; p: Welch's t-test over seeds against the baseline, two-sided" * compared
     if not tested:
         return "no interval: METEOR has no counts by sentence to resample"
-    p = "paired bootstrap" if test == "bootstrap" else f"approximate randomization, {TRIALS:,} trials,"
+    names = {"bootstrap": "paired bootstrap", "randomization": f"approximate randomization, {TRIALS:,} trials,"}
+    p = names.get(test, "sign test (Collins et al., 2005)")
     interval = f"±: 95% interval of {RESAMPLES:,} bootstrap resamples of the sentences, seed {SEED}"
     return interval + f"; p: {p} against the baseline, two-sided" * compared
 

@@ -109,6 +109,27 @@ def randomization_p_value(
     return (1 + int(as_large)) / (trials + 1)
 
 
+def sign_test_p_value(baseline: np.ndarray, system: np.ndarray, combine: Callable[[np.ndarray], float]) -> float:
+    """Two-sided p-value of a difference by the sign test: which sentences raise the corpus score of the baseline?
+
+        f(i) = score of the baseline's sentences with the system's in place of sentence i,  against the baseline's score
+
+    Source: Collins et al. (2005), section 4.3. Sentences that leave the score as it is (1e-9) count on neither side.
+
+    Args:
+        baseline, system, combine: as of ``randomization_p_value``.
+
+    Returns:
+        p of the binomial test with probability 1/2; 1 if no sentence counts.
+    """
+    from scipy.stats import binomtest
+
+    total = baseline.sum(0)
+    changes = np.array([combine(total + move) for move in system - baseline]) - combine(total)
+    higher, lower = int((changes > 1e-9).sum()), int((changes < -1e-9).sum())
+    return float(binomtest(higher, higher + lower).pvalue) if higher + lower else 1.0
+
+
 def seed_difference(baseline: Sequence[float], system: Sequence[float]) -> tuple[float, float | None]:
     """Difference of the means over seeds, system - baseline, and p of Welch's two-sided t-test.
 

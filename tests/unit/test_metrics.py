@@ -2,6 +2,7 @@
 is missing. METEOR and COMET are also tested with programs of the same name that record their arguments."""
 
 import json
+import math
 import random
 import re
 import shutil
@@ -19,7 +20,7 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.metrics import programs, words, yisi
 from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts, chosen
 from fairseq_diverse.metrics.scores import sacrebleu_result
-from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference
+from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference, sign_test_p_value
 from tests.integration.commands import make_bert
 from tests.reference import metrics as loops
 from tests.reference import yisi as yisi_loops
@@ -339,6 +340,23 @@ def test_randomization_is_sacrebleus():
         assert randomization_p_value(a.statistics, a.statistics, a.combine, 50) == 1
 
 
+@pytest.mark.parametrize("name", ["bleu", "ter"])
+def test_the_sign_test_replaces_one_sentence_at_a_time(name):
+    """Collins et al. (2005): the corpus is scored again for each sentence; p by summing the binomial distribution."""
+
+    def corpus(lines):
+        return sacrebleu_result(name, lines, REFERENCES, "").score
+
+    changes = [corpus([*POOR[:i], FAIR[i], *POOR[i + 1 :]]) - corpus(POOR) for i in range(len(POOR))]
+    higher, lower = sum(x > 1e-9 for x in changes), sum(x < -1e-9 for x in changes)
+    number = higher + lower
+    tail = sum(math.comb(number, k) for k in range(max(higher, lower), number + 1)) / 2**number
+    a, b = (sacrebleu_result(name, side, REFERENCES, "") for side in (POOR, FAIR))
+    p = sign_test_p_value(a.statistics, b.statistics, a.combine)
+    assert p == pytest.approx(min(1, 2 * tail)) and 0 < p < 0.5 and number > 10
+    assert sign_test_p_value(a.statistics, a.statistics, a.combine) == 1
+
+
 def test_seed_difference_is_welchs_test():
     a, b = [30.1, 30.4, 29.8], [31.0, 30.9, 31.4, 30.2]
     statistic, freedom = loops.welch(a, b)
@@ -431,6 +449,8 @@ def test_command_tests_any_metric_of_sentences(files, tmp_path, capsys):
         expected = randomization_p_value(before.statistics, after.statistics, before.combine)
         assert system["p"] == pytest.approx(expected, abs=1e-4)
         assert "approximate randomization, 10,000 trials" in capsys.readouterr().out
+    assert score(files, *arguments, "--test", "sign", "--test-metric", "wer") == 0
+    assert "p: sign test (Collins et al., 2005) against the baseline, two-sided" in capsys.readouterr().out
 
 
 def test_command_shows_seeds_and_tests_them(files, tmp_path, capsys):
