@@ -264,6 +264,27 @@ def table(tmp_path, monkeypatch):
     return load
 
 
+def test_averages_that_wang_2021_prints_for_bert_have_qqps_accuracy():
+    """The report's have its F1, as the caption says; the note has the rows' averages of that."""
+    found = load_table("wang2021-table3")
+    by_family = {
+        row.family: row.published for row in found.rows.values() if row.family.startswith(("bert", "ea-bert", "real"))
+    }
+    with_f1 = {}
+    for name, published in by_family.items():
+        tasks = {task: [float(score) for score in str(published[task]).split("/")] for task in TASKS}
+        with_f1[name] = sum(scores[0] for scores in tasks.values()) / len(TASKS)
+        with_accuracy = with_f1[name] + (tasks["QQP"][1] - tasks["QQP"][0]) / len(TASKS)
+        assert with_accuracy == pytest.approx(published["average"], abs=0.051), name  # of rounded figures
+    assert TASKS["QQP"].metrics[0] == "f1" and len(with_f1) == 5
+    order = ("bert-base", "ea-bert-base", "bert-large", "realformer", "ea-bert-large")
+    base, large = ([f"{with_f1[name]:.1f}" for name in names] for names in (order[:2], order[2:]))
+    assert (
+        f"With F1 its rows give {base[0]} and {base[1]} (Base), {', '.join(large[:2])} and {large[2]} (Large)"
+        in " ".join(found.note.split())
+    )
+
+
 def test_epochs_and_shares_are_numbers_of_updates(table):
     row = table()["plain-data=glue-RTE"]
     assert row.train["max-update"] == "468"  # 3 epochs of 156 batches of 2,490 examples
