@@ -7,13 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 from fairseq.data import Dictionary, data_utils
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+from tokenizers import BertWordPieceTokenizer
+from transformers import BertTokenizer
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.cli import main
+from fairseq_diverse.models.bert import segments
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation import prepare_glue as preparation
 from fairseq_diverse.preparation.wordpiece import SPECIAL
-from tests.integration.commands import cli
+from tests.integration.commands import cli, shared_data
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_prepare import edit, lines_of, write_raw
 
@@ -208,6 +212,31 @@ def test_tasks_and_text_are_prepared_with_wordpiece(folder, call):
     assert (folder / "again/input0/train.bin").read_bytes() == (task / "input0/train.bin").read_bytes()
     assert json.loads((folder / "runs/data/glue-RTE/preprocess.json").read_text())["bpe"]["kind"] == "gpt2"
     assert "already prepared" in call("prepare", "glue-RTE@bert", *taken)
+
+
+def test_real_pairs_reach_a_bert_as_in_transformers(call, tmp_path):
+    """Numbers and segments of [CLS] x [SEP] y [SEP]."""
+    (tmp_path / "raw").mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        lines = lines_of(shared_data("glue") / "RTE" / name)[:13]
+        (tmp_path / "raw" / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    learned = BertWordPieceTokenizer()
+    learned.train(str(tmp_path / "raw/train.tsv"), vocab_size=300, show_progress=False)
+    learned.save_model(str(tmp_path))
+    call("prepare", "glue-RTE", "--raw", tmp_path / "raw", "--wordpiece", tmp_path, "--out", tmp_path / "out")
+    config = SentencePredictionConfig(data=str(tmp_path / "out"), num_classes=2, init_token=0, no_shuffle=True, seed=1)
+    task = SentencePredictionTask.setup_task(config)
+    read = task.load_dataset("valid")
+    known = BertTokenizer(str(tmp_path / "vocab.txt"))
+    theirs = known([*lines_of(tmp_path / "out/text/valid.input0")], [*lines_of(tmp_path / "out/text/valid.input1")])
+    symbols = [
+        known.convert_tokens_to_ids({v: k for k, v in SPECIAL.items()}.get(w, w)) for w in task.dictionary.symbols
+    ]
+    assert len(read) == len(theirs.input_ids) == 12 and len(task.dictionary) == len(known)
+    for number, (expected, of_type) in enumerate(zip(theirs.input_ids, theirs.token_type_ids, strict=True)):
+        tokens = read[number]["net_input.src_tokens"]
+        assert [symbols[token] for token in tokens] == expected and 0 < sum(of_type) < len(of_type)
+        assert segments(tokens[None], task.dictionary.eos()).tolist() == [of_type]
 
 
 @pytest.mark.parametrize(
