@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from fairseq_diverse.attention.functional.routing import CHUNK, em_routing, simple_routing
+from fairseq_diverse.attention.functional.routing import CHUNK, em_routing, mean_of_votes, simple_routing
 from fairseq_diverse.attention.kernels import cpu
 from fairseq_diverse.attention.kernels import routing as kernels
 from tests.reference import routing as reference
@@ -35,6 +35,12 @@ def test_em_routing_equals_the_loop(n, d, iterations, activation):
         for sentence in votes.tolist()
     ]
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+
+
+def test_the_control_is_the_mean_of_the_votes():
+    votes = torch.randn(B, H, 6, 2, dtype=torch.float64)
+    expected = [[sum(head[n][i] for head in heads) / H for n in range(6) for i in range(2)] for heads in votes.tolist()]
+    torch.testing.assert_close(mean_of_votes(votes), torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("n", "d"), [(5, 1), (3, 2)])

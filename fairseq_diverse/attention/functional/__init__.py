@@ -18,7 +18,7 @@ from fairseq_diverse.attention.functional.position import (
     shared_localness_bias,
 )
 from fairseq_diverse.attention.functional.rotary import alibi_bias, alibi_slopes, rotate
-from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
+from fairseq_diverse.attention.functional.routing import em_routing, mean_of_votes, simple_routing
 from fairseq_diverse.attention.functional.syntax import (
     dependency_relation,
     phrase_bias,
@@ -44,6 +44,7 @@ __all__ = [
     "interacting_weights",
     "localness_bias",
     "masked_softmax",
+    "mean_of_votes",
     "mix_heads",
     "normalize_queries_and_keys",
     "output_agreement",

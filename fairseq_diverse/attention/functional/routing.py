@@ -51,6 +51,20 @@ def simple_routing(votes: Tensor, iterations: int = 3) -> Tensor:
     return Routing.apply(votes, None, None, iterations, False)
 
 
+def mean_of_votes(votes: Tensor) -> Tensor:
+    """The heads' votes without routing, a control of ours: what the network that makes the votes does alone.
+
+        Omega_n = 1/H sum_h V_hn
+
+    Args:
+        votes: (..., H, N, D).
+
+    Returns:
+        (..., N*D) the means, concatenated.
+    """
+    return votes.mean(-3).flatten(-2)
+
+
 SimpleStep = tuple[Tensor | None, Tensor, Tensor, Tensor]  # softmax of B, shares of the heads, S, Omega
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_diverse.attention.functional.routing import em_routing, simple_routing
+from fairseq_diverse.attention.functional.routing import em_routing, mean_of_votes, simple_routing
 from fairseq_diverse.attention.mechanism import Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
 from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
@@ -25,7 +25,11 @@ class RoutedAggregation(Mechanism):
 
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
-        kind: str = option("none", "combine heads by routing-by-agreement", choices=("none", "simple", "em"))
+        kind: str = option(
+            "none",
+            "combine heads by routing-by-agreement; mean: the same network without routing, as a control",
+            choices=("none", "simple", "em", "mean"),
+        )
         on: str = placement("encoder:1-2", "placement of routing")
         iterations: int = option(3, "number of routing iterations, at least 1")
         capsules: int = option(
@@ -53,6 +57,7 @@ class RoutedAggregation(Mechanism):
         {"routing": "simple", "routing_on": "{on}"},
         {"routing": "em", "routing_on": "{on}"},
         {"routing": "em", "routing_on": "{on}", "routing_capsules": 6, "routing_activation": "none"},
+        {"routing": "mean", "routing_on": "{on}"},
     )
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:
@@ -75,6 +80,8 @@ class RoutedAggregation(Mechanism):
         """(..., d) concatenated heads -> (..., d) concatenated capsules."""
         votes = self.votes(F.relu(self.hidden(self.layer_norm(concatenated))))
         votes = votes.unflatten(-1, (self.votes_of, self.capsules, -1))
+        if self.kind == "mean":
+            return mean_of_votes(votes)
         if self.kind == "simple":
             return simple_routing(votes, self.iterations)
         return em_routing(votes, self.beta_a, self.beta_u, self.iterations, activation=self.beta_a is not None)
