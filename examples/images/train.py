@@ -172,7 +172,8 @@ def main(words: Sequence[str] | None = None) -> None:
         state |= {"epochs": [*state["epochs"], result], "loss": 0.0}
         save()
         if RANK == 0:
-            print(json.dumps(result | {"num_updates": state["update"], "seconds": round(state["seconds"])}), flush=True)
+            shown = {key: round(value, 4) for key, value in result.items()}
+            print(json.dumps(shown | {"num_updates": state["update"], "seconds": round(state["seconds"])}), flush=True)
     if RANK == 0:
         data = {"pictures": [len(pictures), len(others)], "parameters": sum(p.numel() for p in model.parameters())}
         with atomic_write(args.out / "result.json") as file:

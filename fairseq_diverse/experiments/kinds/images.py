@@ -26,6 +26,7 @@ KNOWN = {
     "imagenet": "ImageNet's pictures, by hand from https://image-net.org/download.php,",
     "cifar10_small": "pictures of CIFAR-10",
 }
+NAMES = {"none": "ResNet", "augmented": "AA-ResNet", "evolving": "EA-AA-ResNet"}  # by --attention
 SIZES = ("34", "50", "101", "152", "tiny")
 OF_RUN = ("task", "arch", "max-update")
 NUMBER, WHOLE = r"[0-9.]+(?:e-?[0-9]+)?", "[0-9]+"
@@ -133,7 +134,8 @@ class Images(Kind):
             done = [(line.facts["parameters"] / 1e6, line.scores["top1"].mean) for line in rows if line.seeds]
             shown = [(str(line.row.published.get("parameters", "")), line.row.published.get("top1")) for line in rows]
             given = [(float(count.rstrip("M")), top) for count, top in shown if count and top]
-            for points, label, fill in ((done, kind, "full"), (given, f"{kind}, published", "none")):
+            name = NAMES.get(kind, kind)
+            for points, label, fill in ((done, name, "full"), (given, f"{name}, published", "none")):
                 if points:
                     x, y = zip(*points, strict=True)
                     axis.plot(x, y, color=color, marker=marker, linestyle="none", label=label, fillstyle=fill)
