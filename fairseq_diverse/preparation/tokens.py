@@ -17,6 +17,8 @@ CZECH_DASH = re.compile("(\\w['\u2019\u02bc]) ([-\u2013]) (?=li(?: |$)|mail)", r
 CLOSING = re.compile(
     " ([\u055d\u0589\u060c\u061b\u061f\u066a\u06d4\u0964\u0965\u0f0d\u0f0e\u104a\u104b\u1362-\u1368\u17d4\u17d5])"
 )
+AMOUNT = re.compile("(?<=\\d )([$\xa2-\xa5\u20a0-\u20cf\ufdfc])(?=[^\\W\\d])")  # 5 € more, where Moses has 5 €more
+TIGHT = re.compile(r"(?<=\d): (?=\d\d(?!\d))|(?<=\w) / (?=\w)")  # 9:30, and/or
 APOSTROPHES = ("be", "ca", "tdt", "tr", "uk")  # languages that have them inside words, where Moses splits at them
 APOSTROPHE = re.compile(r"(?<=\w) (['\u2019]) (?=\w)")
 COLON = re.compile("(?<=[A-ZÅÄÖ0-9]) : (?=[a-zåäö]{1,5}(?: |$))")  # of Finnish and Swedish: EU:n, 20:een
@@ -106,7 +108,9 @@ class Tokens:
         if self.detokenizer.lang == "cs" and words:
             # sacremoses takes the last two words for those before a number, and cannot join "e' - mail"
             words = [*CZECH_DASH.sub(r"\1\2", line).split(), END]
-        return CLOSING.sub(r"\1", self.detokenizer.detokenize(words, unescape=False).removesuffix(END).rstrip())
+        text = self.detokenizer.detokenize(words, unescape=False).removesuffix(END).rstrip()
+        text = TIGHT.sub(lambda found: found[0].strip(), text)
+        return AMOUNT.sub(r"\1 ", CLOSING.sub(r"\1", text))
 
 
 def _jieba() -> Any:

@@ -238,6 +238,7 @@ def test_workers_end_where_the_pool_terminates_them():
         ("de", "Ein „alter“ Mann (30) im T-Shirt, 3,5% größer als z.B. er."),
         ("fr", "L'homme d'à côté, aujourd'hui, s'est-il levé ?"),
         ("cs", "Muž v černém tričku, 30 let (asi), jde domů."),
+        ("de", "Er zahlt 1.000 £ Strafe, 5 € mehr als (gestern) um 9:30 Uhr und/oder $20."),
         ("tr", "Ankara'dan, İzmir'e (1923'te) gitti."),
         ("fi", "EU:n maat, USA:ssa: 20:een (Suomi)."),
         ("uk", "Слов'янське м'яке, (сім'я) є."),
