@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepare table nlu-small: English text for pre-training, and CoLA, SST-2 and RTE with its dictionary.
+# Prepare tables nlu-small and nlu-small-t5: English text for pre-training; CoLA, SST-2 and RTE with its dictionary.
 set -euo pipefail
 
 if [[ $# -lt 1 || $1 == -* ]]; then
@@ -37,3 +37,5 @@ rm "$text/dev.part"
 
 fairseq-diverse prepare nlu_small --raw "$text" "$@"
 fairseq-diverse prepare glue-{CoLA,SST-2,RTE}@nlu_small --raw "$from/glue" "$@"
+fairseq-diverse prepare nlu_small_t5 --raw "$text" "$@"
+fairseq-diverse prepare glue-{CoLA,SST-2,RTE}.text@nlu_small_t5 --raw "$from/glue" "$@"
