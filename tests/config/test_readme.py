@@ -347,14 +347,45 @@ def test_the_first_block_of_a_page_runs_as_written(page, smaller, made, tmp_path
     assert (tmp_path / made).is_file()
 
 
-@pytest.mark.integration
-def test_a_bert_is_converted_and_fine_tuned_as_its_page_says(tmp_path, monkeypatch):
-    """On the first sentences of the real task; its first row."""
+@pytest.fixture
+def first_sentences(tmp_path, monkeypatch):
+    """Those of the real CoLA."""
     monkeypatch.delenv("FAIRSEQ_DIVERSE_RUNS", raising=False)
     (tmp_path / "GLUE/CoLA").mkdir(parents=True)
     for name, count in {"train.tsv": 200, "dev.tsv": 30}.items():
         lines = itertools.islice(iterate_lines(shared_data("glue") / "CoLA" / name), count)
         (tmp_path / "GLUE/CoLA" / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("begins", "made", "smaller"),
+    [
+        ("mkdir text", "t5.html", {"size: 1000": "size: 300", "max-update: 300": "max-update: 2", "--seeds 1,2 ": ""}),
+        (
+            "python -c",
+            "tuned.html",
+            {
+                "vocab_size=1000": "vocab_size=300",
+                "vocab_size=1152": "vocab_size=512",
+                "max-update: 200": "max-update: 2",
+            },
+        ),
+    ],
+)
+def test_a_t5_is_trained_and_converted_as_its_page_says(begins, made, smaller, tmp_path, first_sentences):
+    """tests/integration/test_t5.py and tests/unit/test_converting.py are the fast ones."""
+    (block,) = (block for block in blocks(ROOT / "docs/t5.md") if block.startswith(begins))
+    others = re.findall(r"^  evolving: .*\n", block, re.MULTILINE)
+    printed = run_script(block, {**smaller, **dict.fromkeys(others, "")}, tmp_path)
+    assert re.search(r"^\| CoLA Matthews( \| -?[\d.]+){2} \|$", printed, re.MULTILINE), printed[-2000:]
+    assert (tmp_path / made).is_file()
+
+
+@pytest.mark.integration
+def test_a_bert_is_converted_and_fine_tuned_as_its_page_says(tmp_path, first_sentences):
+    """On the first sentences of the real task; its first row."""
     (block,) = (block for block in blocks(ROOT / "docs/glue.md") if "BertWordPieceTokenizer" in block)
     others = re.findall(r"^  (?:realformer|evolving): .*\n", block, re.MULTILINE)
     assert len(others) == 2
