@@ -96,8 +96,10 @@ def measured(records: Sequence[Record], examples: Sequence[Annotation]) -> dict[
     """`rationale_scores` of the records of examples."""
     documents = []
     for record, example in zip(records, examples, strict=True):
-        scores = [score for part in record["rationales"] for score in part["soft_rationale_predictions"]]
-        one: dict[str, Any] = {"auprc": auprc(scores, example.evidence)}
+        marks, areas = iter(example.evidence), []
+        for part, (_, length) in zip(record["rationales"], example.places, strict=True):
+            areas.append(auprc(part["soft_rationale_predictions"], [*itertools.islice(marks, length)]))
+        one: dict[str, Any] = {"auprc": [area for area in areas if area is not None]}
         for name in ("comprehensiveness", "sufficiency"):
             label, key = record["classification"], f"{name}_classification_scores"
             parts = [record, *record["thresholded_scores"]]

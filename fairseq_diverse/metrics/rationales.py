@@ -87,12 +87,12 @@ def rationale_scores(
 
         comprehensiveness = p(text) - p(text without its rationale),  sufficiency = p(text) - p(rationale alone)
 
-    with p of the class that is predicted for the text; both as means over documents. The `aopc` ones are the means over
+    with p of the class that is predicted for the text; both as means over texts. The `aopc` ones are the means over
     rationales of 1, 5, 10, 20 and 50% of the words. Source: DeYoung et al. (2020), section 4; Wang et al. (2021), Table
-    8. A document without evidence does not count in ``auprc``.
+    8. ``auprc`` is a mean over documents with evidence, of which a text may have several.
 
     Args:
-        documents: of each ``auprc`` (or None), ``comprehensiveness``, ``sufficiency``, and lists of both for `SHARES`.
+        documents: of each text ``auprc`` of its documents, ``comprehensiveness``, ``sufficiency``, and lists of both for `SHARES`.
         predictions, labels: classes.
     """
     from sklearn.metrics import accuracy_score, f1_score
@@ -100,11 +100,11 @@ def rationale_scores(
     def mean(values: Sequence[float]) -> float:
         return sum(values) / len(values)
 
-    known = [one["auprc"] for one in documents if one["auprc"] is not None]
+    areas = [area for one in documents for area in one["auprc"]]
     scores = {
         "macro_f1": float(f1_score(labels, predictions, average="macro", zero_division=0.0)),
         "accuracy": float(accuracy_score(labels, predictions)),
-        "auprc": mean(known) if known else 0.0,
+        "auprc": mean(areas) if areas else 0.0,
     }
     for name in ("comprehensiveness", "sufficiency"):
         scores[name] = mean([one[name] for one in documents])

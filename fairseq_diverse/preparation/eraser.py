@@ -27,21 +27,21 @@ BPE_SIZE = 8000  # of subwords that are learned on the data's own text
 class Evidence(msgspec.Struct):
     """Words ``start_token`` to ``end_token`` - 1 of a document."""
 
-    docid: str
+    docid: str | int
     start_token: int
     end_token: int
 
 
 class _Line(msgspec.Struct):
-    annotation_id: str
+    annotation_id: str | int
     classification: str
     query: str | None = None
-    docids: list[str] | None = None
+    docids: list[str | int] | None = None
     evidences: list[list[Evidence]] = []
 
 
 class _Document(msgspec.Struct):
-    docid: str
+    docid: str | int
     document: str
 
 
@@ -109,7 +109,11 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _Documents:
-    """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named."""
+    """The words of documents: those of ``docs.jsonl``, or files in ``docs/``, which are read when they are named.
+
+    As in ERASER's program, lines are split at single spaces, not at other white space; in ``docs.jsonl``, what is
+    between two spaces is a word, too, since evidence is counted in such words.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.words = folder / "docs", dict[str, list[str]]()
@@ -120,17 +124,17 @@ class _Documents:
             return
         for where, content in _objects(path):
             document = typed(content, _Document, where)
-            if document.docid in self.words:
-                raise ValueError(f"{where}: docid: {document.docid!r} twice")
-            self.words[document.docid] = document.document.split()
+            if (name := str(document.docid)) in self.words:
+                raise ValueError(f"{where}: docid: {name!r} twice")
+            self.words[name] = [word for line in document.document.split("\n") for word in line.strip().split(" ")]
 
     def of(self, name: str, where: str) -> list[str]:
         path = self.folder / name
         if name not in self.words:
             if Path(name).is_absolute() or ".." in Path(name).parts or not path.is_file():
                 raise ValueError(f"{where}: docid: {name!r} is not a document of {self.folder}(.jsonl)")
-            self.words[name] = [word for line in iterate_lines(path) for word in line.split()]
-        if not self.words[name]:
+            self.words[name] = [word for line in iterate_lines(path) for word in line.strip().split(" ") if word]
+        if not any(self.words[name]):
             raise ValueError(f"{where}: docid: {name!r} has no words")
         return self.words[name]
 
@@ -139,25 +143,25 @@ def _read_split(path: Path, documents: _Documents) -> Iterator[Annotation]:
     seen: set[str] = set()
     for where, content in _objects(path):
         line = typed(content, _Line, where)
-        if line.annotation_id in seen:
-            raise ValueError(f"{where}: annotation_id: {line.annotation_id!r} twice")
-        seen.add(line.annotation_id)
-        evidence = [one for group in line.evidences for one in group]
-        names = list(dict.fromkeys(line.docids or [one.docid for one in evidence] or [line.annotation_id]))
+        if (own := str(line.annotation_id)) in seen:
+            raise ValueError(f"{where}: annotation_id: {own!r} twice")
+        seen.add(own)
+        evidence = [(str(one.docid), one) for group in line.evidences for one in group]
+        names = list(dict.fromkeys(map(str, line.docids or [docid for docid, _ in evidence] or [own])))
         texts = {name: documents.of(name, where) for name in names}
         marks = {name: [0] * len(words) for name, words in texts.items()}
-        for one in evidence:
-            if one.docid not in texts:
-                raise ValueError(f"{where}: evidences: docid: {one.docid!r} is not in docids, {', '.join(names)}")
-            if not 0 <= one.start_token < one.end_token <= len(texts[one.docid]):
+        for docid, one in evidence:
+            if docid not in texts:
+                raise ValueError(f"{where}: evidences: docid: {docid!r} is not in docids, {', '.join(names)}")
+            if not 0 <= one.start_token < one.end_token <= len(texts[docid]):
                 raise ValueError(
                     f"{where}: evidences: start_token {one.start_token}, end_token {one.end_token}: outside document "
-                    f"{one.docid!r}, which has {len(texts[one.docid])} words"
+                    f"{docid!r}, which has {len(texts[docid])} words"
                 )
-            marks[one.docid][one.start_token : one.end_token] = [1] * (one.end_token - one.start_token)
+            marks[docid][one.start_token : one.end_token] = [1] * (one.end_token - one.start_token)
         words, marked = [*chain(*texts.values())], [*chain(*marks.values())]
         places = [(name, len(texts[name])) for name in names]
-        yield Annotation(line.annotation_id, line.classification, (line.query or "").split(), words, marked, places)
+        yield Annotation(own, line.classification, (line.query or "").split(), words, marked, places)
 
 
 def prepare_eraser(
@@ -199,7 +203,7 @@ def prepare_eraser(
                     written[docid] = annotation.words[start : start + length]
                     start += length
             write_lines(work / f"{split}.en", texts)
-        objects = ({"docid": docid, "document": " ".join(words)} for docid, words in written.items())
+        objects = ({"docid": docid, "document": "\n".join(words)} for docid, words in written.items())
         write_lines(work / "docs.jsonl", (json.dumps(one, ensure_ascii=False) for one in objects))
         beside = (*FILES.values(), "docs.jsonl")
         flags: dict[str, Any] = {"workers": workers, "overwrite": overwrite, "encoding": encoding, "beside": beside}

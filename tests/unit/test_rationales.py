@@ -92,13 +92,13 @@ def test_measures_are_those_of_the_loops(scores):
 def test_scores_of_a_test_set():
     predictions, labels = ["a", "b", "b", "c"], ["a", "a", "b", "b"]
     documents = [
-        {"auprc": value, "comprehensiveness": value or 0.0, "sufficiency": -0.5}
+        {"auprc": values, "comprehensiveness": sum(values), "sufficiency": -0.5}
         | {"comprehensiveness_by_share": [0.1, 0.3], "sufficiency_by_share": [0.0, 0.5]}
-        for value in (0.25, None, 0.75, 0.5)
+        for values in ([0.25], [], [0.75, 0.5], [0.5])
     ]
     found = rationale_scores(documents, predictions, labels)
     assert found["macro_f1"] == pytest.approx(reference.macro_f1(predictions, labels))
-    assert found["accuracy"] == 0.5 and found["auprc"] == 0.5 and found["comprehensiveness"] == pytest.approx(0.375)
+    assert found["accuracy"] == 0.5 and found["auprc"] == 0.5 and found["comprehensiveness"] == 0.5
     assert found["sufficiency"] == -0.5 and found["comprehensiveness_aopc"] == pytest.approx(0.2)
     assert found["sufficiency_aopc"] == 0.25 and auprc([0.1, 0.2], [0, 0]) is None
     assert as_scores(np.array([3.0, -1, 1])).tolist() == [0.75, 0, 0.25]
@@ -129,6 +129,31 @@ def test_the_layout_of_eraser(tmp_path):
     folder = tmp_path / "folder"
     write_eraser(folder, 5, docs=True)
     assert read_eraser(folder) == found
+
+
+def test_words_are_those_that_evidence_is_counted_in(tmp_path):
+    """Between single spaces, as in ERASER's program: a space that does not break is inside a word."""
+    write_eraser(tmp_path, 3)
+    text = "the\u00a0film  was \nbad\u2028or not"
+    line = {
+        "annotation_id": 7,
+        "classification": "bad",
+        "evidences": [[{"docid": 8, "start_token": 3, "end_token": 5}]],
+    }
+    with open(tmp_path / "docs.jsonl", "a") as docs, open(tmp_path / "test.jsonl", "a") as test:
+        docs.write(json.dumps({"docid": 8, "document": text}) + "\n")
+        test.write(json.dumps(line) + "\n")
+    found = read_eraser(tmp_path)["test"][-1]
+    assert found.name == "7" and found.query == [] and found.places == [("8", 5)]
+    assert found.words == ["the\u00a0film", "", "was", "bad\u2028or", "not"] and found.evidence == [0, 0, 0, 1, 1]
+    (tmp_path / "docs").mkdir()
+    for one in read_eraser(tmp_path).values():
+        for example in one:
+            for name, _ in example.places:
+                (tmp_path / "docs" / name).write_text(text)
+    (tmp_path / "docs.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"train.jsonl, line \d: evidences: .* 'train0', which has 4 words"):
+        read_eraser(tmp_path)
 
 
 LINE = {"annotation_id": "x", "classification": "good", "query": "q", "evidences": []}
@@ -355,7 +380,7 @@ def test_a_rationale_is_what_decides(data):
     assert short["rationales"][0]["soft_rationale_predictions"][3:] == [0, 0]
     assert short["classification_scores"]["good"] == pytest.approx(0.8)
     figures = measured([record], [example])
-    assert figures["auprc"] == 1 and figures["accuracy"] == 0
+    assert figures["auprc"] == 1 and figures["accuracy"] == 0  # of the first document, the other has no evidence
     assert figures["comprehensiveness"] == pytest.approx(0.4)
     text = page("<b>", [record], [example._replace(words=["<script>", *example.words[1:]], query=["&"])])
     assert "<script" not in text and "&lt;script&gt;" in text and "&lt;b&gt;" in text and "query: &amp;" in text
