@@ -92,7 +92,8 @@ def rationale_scores(
     8. ``auprc`` is a mean over documents with evidence, of which a text may have several.
 
     Args:
-        documents: of each text ``auprc`` of its documents, ``comprehensiveness``, ``sufficiency``, and lists of both for `SHARES`.
+        documents: of each text ``auprc`` of its documents, ``comprehensiveness``, ``sufficiency``, lists of both for
+            `SHARES`.
         predictions, labels: classes.
     """
     from sklearn.metrics import accuracy_score, f1_score
