@@ -130,8 +130,8 @@ class DiverseBertModel(DiverseRobertaModel):
         """
         pooler = {part: state_dict.pop(f"pooler.{part}", None) for part in ("weight", "bias")}
         super().upgrade_state_dict_named(state_dict, name)
-        for name in self.classification_heads if pooler["weight"] is not None else ():
-            state_dict.update({f"classification_heads.{name}.dense.{part}": value for part, value in pooler.items()})
+        for key in self.classification_heads if pooler["weight"] is not None else ():
+            state_dict.update({f"classification_heads.{key}.dense.{part}": value for part, value in pooler.items()})
         own = self.encoder.lm_head.state_dict(prefix=(head := "encoder.lm_head."))
         if not any(key in state_dict for key in own):
             own[f"{head}weight"] = state_dict["encoder.sentence_encoder.embed_tokens.weight"]

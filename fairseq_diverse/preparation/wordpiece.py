@@ -17,7 +17,7 @@ def read_vocabulary(path: Path) -> list[str]:
         ValueError: cannot be read, not UTF-8, one comes twice or is empty, or a special one is missing.
     """
     try:
-        found = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
+        found = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); the vocabulary of a BERT is needed") from None
     except UnicodeDecodeError:
