@@ -16,7 +16,7 @@ setup: .venv/.done
 	@echo "== 2 of 3: fairseq, compiled here"
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
 	@echo "== 3 of 3: this package and its extras"
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,chinese,slurm,plots,completion,export,tracking,docs,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,bert,chinese,slurm,plots,completion,export,tracking,docs,dev]'
 	@touch $@
 	@echo "ready: source .venv/bin/activate; fairseq-diverse doctor"
 
