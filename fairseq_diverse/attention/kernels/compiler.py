@@ -115,7 +115,7 @@ def _compile(compile_to: tuple[str, ...], source: Path, begin: Path) -> Path:
         ):
             done = run_to_end(command, TIME, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if done.returncode:
-                said = done.stdout.decode(errors="replace").strip().partition("\n")[0]
+                said = " ".join(done.stdout.decode(errors="replace").split())[:300]
                 raise OSError(f"{compile_to[0]} ended with exit code {done.returncode}: {said}")
         return linked.replace(f"{begin}{_ending(linked)}")
     finally:
