@@ -229,10 +229,14 @@ def _references(path: Path) -> list[str]:
 
 
 def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
-    """Warn of two files of which one has subwords, tokens or characters that no eye sees, and the other has not."""
-    from fairseq_diverse.metrics.scores import marks, unseen
+    """Warn of two files of which one has subwords, tokens, typographic quotes or characters that no eye sees, and the
+    other has not."""
+    from fairseq_diverse.metrics.scores import marks, quoted, unseen
 
     for (file, lines), (other, others) in (both, reversed(both)):
+        if (here := quoted(lines)) > len(lines) / 20 and here > 4 * (there := quoted(others)):
+            counts = f"has typographic quotes in {here} lines, {other} in {there}"
+            warn(f"{file}: {counts}; for BLEU they are other words than those of a keyboard")
         if left := marks(lines) - marks(others):
             has = " and ".join(sorted(left))
             warn(f"{file}: has {has}, unlike {other}; give raw text for both")

@@ -31,6 +31,7 @@ SCRIPTS = {  # letters of languages whose words 13a does not find
 # Characters without a shape that are not of Unicode's category Cf, and a hyphen that is drawn as -
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2010\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 DRAWN_ALIKE = re.compile("<(compat|initial|medial|final|isolated|noBreak)> (?!0020)")  # as what they stand for
+QUOTES = set("\u2018\u2019\u201a\u201c\u201d\u201e\xab\xbb")
 COLUMNS = re.compile(r"(?:D-)?\d+\t-?[\d.]+(?:e-?\d+)?\t")  # its D lines without the others, or translate --scores
 
 
@@ -192,6 +193,11 @@ def marks(lines: Sequence[str]) -> set[str]:
     if 2 * sum(line.endswith(" .") for line in lines) > sum(line.endswith(".") for line in lines):
         found.add("spaces before full stops")
     return found
+
+
+def quoted(lines: Sequence[str]) -> int:
+    """The number of lines with quotes or apostrophes of typography, such as \u201e or \u2019."""
+    return sum(not QUOTES.isdisjoint(line) for line in lines)
 
 
 def has_columns(lines: Sequence[str]) -> bool:

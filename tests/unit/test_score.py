@@ -315,6 +315,17 @@ def test_subwords_and_tokens_in_one_of_two_files_are_named(tmp_path, capsys, cha
         assert said == (warned if hypotheses != references else "")
 
 
+def test_quotes_of_typography_in_one_of_two_files_are_said(tmp_path, capsys):
+    curly = ["Er sagt: „Komm!“", "Das wär\u2019s, sagt sie."] + ["Der Hund schläft hier."] * 18
+    straight = [line.translate(dict.fromkeys(map(ord, "„“\u2019"), '"')) for line in curly]
+    hyp, ref, few = (write(tmp_path / name, lines) for name, lines in
+                     (("hyp", straight), ("ref", curly), ("few", [curly[0], *straight[1:]])))  # fmt: skip
+    said = f"warning: {ref}: has typographic quotes in 2 lines, {hyp} in 0; for BLEU they are other words"
+    for one, other, warned in ((hyp, ref, True), (ref, hyp, True), (few, ref, False), (ref, ref, False)):
+        assert main(["score", "--hyp", str(one), "--ref", str(other)]) == 0
+        assert capsys.readouterr().err.startswith(said) == warned
+
+
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
 def test_composed_and_separate_accents_are_the_same_text(forms, tmp_path, capsys):
     lines = ["Der kleine Hund l\u00e4uft \u00fcber die gro\u00dfe Stra\u00dfe.", "\u1ec7 \u212b"] * 3
