@@ -48,6 +48,7 @@ def main(args: argparse.Namespace) -> None:
     for name, least in (("examples", 1), ("samples", 2), ("max_tokens", 1)):
         if (value := getattr(args, name)) is not None and value < least:
             raise UserError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+    import torch
     from tqdm import tqdm
 
     from fairseq_diverse import register
@@ -63,6 +64,8 @@ def main(args: argparse.Namespace) -> None:
     if not hasattr(task, "dataset_of"):
         raise UserError(f"{args.checkpoint}: not trained with --task rationales")
     model.eval()
+    if torch.cuda.is_available():
+        model.cuda()
     examples = task.examples[args.split][: args.examples]
     share = mean_share([example.evidence for example in task.examples["train"]])
     made_by = [file_hash(Path(args.checkpoint)), read_record(args.data)["hash"], args.split, args.samples, args.seed]

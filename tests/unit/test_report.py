@@ -733,7 +733,7 @@ def test_a_kind_that_names_its_measure_has_a_report(rows, monkeypatch):
     }  # fmt: skip
     shown = view(rows, runs)
     assert shown.cells[0] == ["row", "parameters", "exact match", "Δ exact match", "p over examples", "seeds",
-                              "published exact"]  # fmt: skip
+                              "published exact match"]  # fmt: skip
     assert shown.cells[1][2] == "50.00 ± 12.50" and shown.cells[2][3].startswith("+41.67 ± 8.33** (p = 0.00")
     line = shown.values[1]
     assert line["exact"] == pytest.approx(91.67, abs=0.01) and line["seed_p"] < 0.01 < line["p"] < 0.05
