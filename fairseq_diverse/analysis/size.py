@@ -19,6 +19,7 @@ from fairseq_diverse.models.bert import DiverseBertModel
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, attentions_at
 from fairseq_diverse.models.roberta import DiverseRobertaModel
 from fairseq_diverse.models.systems import unknown
+from fairseq_diverse.models.t5 import DiverseT5Model
 from fairseq_diverse.support.errors import UserError
 
 EMBEDDINGS = {"embed_tokens", "embed_positions", "embed_segments", "output_projection", "adaptive_softmax"}
@@ -41,7 +42,7 @@ def measure_size(
     Raises:
         UserError: an unknown architecture, flags that do not fit the model, or a number out of range.
     """
-    kinds = (DiverseTransformerModel, DiverseRobertaModel, DiverseBertModel)
+    kinds = (DiverseTransformerModel, DiverseRobertaModel, DiverseBertModel, DiverseT5Model)
     architectures = [name for name, kind in programs.architectures().items() if kind in kinds]
     if args.arch not in architectures:
         raise UserError(unknown(args.arch, architectures))

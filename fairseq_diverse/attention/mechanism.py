@@ -155,6 +155,7 @@ class Mechanism(nn.Module):
     has_maps: ClassVar[bool] = True  # whether ``attention`` can return one map per head
     neutral: ClassVar[Mapping[str, Any] | None] = None  # flags with which it changes nothing, if there are any
     neutral_zeros: ClassVar[tuple[str, ...]] = ()  # parameters to set to 0 for ``neutral``
+    of_first: ClassVar[tuple[str, ...]] = ()  # parameters that only the first layer of the placement has
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()  # flags to check it with; "{on}" is the component
 
     def __init__(self, settings: Any, where: AttentionShape) -> None:

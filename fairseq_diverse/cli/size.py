@@ -22,8 +22,8 @@ EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routin
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fairseq_diverse import register
-    from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel
     from fairseq_diverse.models.roberta import DiverseRobertaModel
+    from fairseq_diverse.models.t5 import DiverseT5Model
 
     register()
     parser.usage = "fairseq-diverse size --arch ARCH [any model flag] [--source-length N] [--target-length N] ..."
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags: Any = parser.add_argument_group(
         "model flags", argument_default=argparse.SUPPRESS, conflict_handler="resolve"
     )
-    for model in (DiverseRobertaModel, DiverseTransformerModel):  # they share most flags
+    for model in (DiverseRobertaModel, DiverseT5Model):  # they share most flags; T5 has all of the transformer
         model.add_args(flags)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_diverse.attention.body import build_mechanisms
 from fairseq_diverse.attention.plan import AttentionPlan, Component
-from fairseq_diverse.attention.registry import add_flags, keep_layers, keep_names
+from fairseq_diverse.attention.registry import MECHANISMS, add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import NOTHING, Requests, ResolvedRequest, as_tuple
 from fairseq_diverse.models.attention import IncrementalState
@@ -276,6 +276,16 @@ class DiverseModel(BaseFairseqModel):
     def __prepare_scriptable__(self) -> None:
         raise UserError(f"{type(self).__name__}: TorchScript is not supported; use the model without it")
 
+    def _of_first(self, whole: Mapping[str, Tensor], pruned: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the first layer of a side has for all, where that layer was pruned: for the first one that is left."""
+        ends = tuple(f".{cls.key}.{name}" for cls in MECHANISMS.values() for name in cls.of_first)
+        found: dict[str, Tensor] = {}
+        for key in (key for key in self.state_dict() if key.endswith(ends) and key not in pruned):
+            side, *_, mechanism, name = key.split(".")
+            its = [k for k in whole if k.startswith(f"{side}.") and k.endswith(f".{mechanism}.{name}")]
+            found |= {key: whole[its[0]]} if its else {}
+        return found
+
     def load_state_dict(self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None) -> Any:
         """As in fairseq, but layers are pruned before a warm start compares their names.
 
@@ -283,6 +293,8 @@ class DiverseModel(BaseFairseqModel):
         drop its last layer norms.
         """
         pruned = prune_state_dict(state_dict, model_cfg if model_cfg is not None else args)
+        if pruned is not state_dict:
+            pruned |= self._of_first(state_dict, pruned)
         if not strict:
             own = {key: value for key, value in self.state_dict().items() if key.endswith(".version")}
             pruned = {**own, **pruned}

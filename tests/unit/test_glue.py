@@ -335,11 +335,7 @@ def test_rows_name_what_they_are_pretrained_by(table, tmp_path):
     assert on_one_gpu.train["update-freq"] == on_one_gpu.pretrained.train["update-freq"] == "4"
     for old, new, problem in (
         ("{size:", "{pretrained: plain, size:", "row first: pretrained: not for rows of kind pretraining"),
-        (
-            "pretrained: first, baseline: plain}",
-            "pretrained: more-data=glue-RTE-dropout=0.1}",
-            "does not have the task masked_lm",
-        ),
+        ("pretrained: first, baseline: plain}", "pretrained: more-data=glue-RTE-dropout=0.1}", "does not pre-train"),
         ("pretrained: first,", "pretrained: first, finetune-from-model: x.pt,", "one of them only"),
     ):
         with pytest.raises(ValueError, match=problem):

@@ -120,6 +120,19 @@ def test_plain_parameters_of_wang_2021_table_3(monkeypatch, size, symbols, publi
     assert found["total"] - words == found["encoder"] + width * (symbols + 514)  # 512 positions after the padding's
 
 
+def test_size_of_a_t5(monkeypatch, capsys):
+    monkeypatch.setattr("fairseq_diverse.analysis.size.count_flops", lambda *_: {"encoder": 0, "decoder": 0})
+    with torch.device("meta"):
+        found = measure_size(Namespace(arch="wang2021_evolving_t5"), 32_128, 30)["parameters"]
+    tables, convolutions = 2 * 32 * 12, 36 * (144 * 9 + 12)
+    assert found["added"] == tables + convolutions and found["total"] == 222_903_552 + convolutions
+    flags = "--arch diverse_t5_tiny --t5-version 1.1 --head-width 5 --vocabulary 9 --json"
+    assert main(["size", *flags.split()]) == 0
+    layers = 2 * (4 * 10 * 64 + 3 * 64 * 64 + 2 * 64) + 2 * (8 * 10 * 64 + 3 * 64 * 64 + 3 * 64)
+    total = json.loads(capsys.readouterr().out)["parameters"]["total"]
+    assert total == layers + 2 * 64 + 2 * 32 * 2 + 2 * 9 * 64  # norms at the end, tables, embeddings and output
+
+
 def test_size_of_a_language_model(capsys):
     flags = "--encoder-embed-dim 24 --encoder-ffn-embed-dim 20 --encoder-attention-heads 4 --pooler-dropout 0.1"
     command = ["size", "--arch", "wang2021_evolving_roberta_tiny", *flags.split(), "--source-length", "7"]

@@ -40,7 +40,7 @@ class PositionBias(Mechanism):
 
     components = ("encoder", "decoder")
     neutral = {"position_bias_on": "{on}"}
-    neutral_zeros = ("table",)
+    neutral_zeros = of_first = ("table",)
     examples = ({"position_bias_on": "{on}", "position_bias_buckets": 8, "position_bias_distance": 12},)
 
     def __init__(self, settings: Settings, where: AttentionShape) -> None:

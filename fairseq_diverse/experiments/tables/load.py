@@ -178,7 +178,7 @@ def _with_other_rows(row: Row, rows: dict[str, Row], path: Path) -> Row:
         )
     first = rows.get(str(row.pretrained))
     if first and kind_of(first) is not KINDS["pretraining"]:
-        raise ValueError(f"{path}: row {row.name}: pretrained: row {first.name} does not have the task masked_lm")
+        raise ValueError(f"{path}: row {row.name}: pretrained: row {first.name} does not pre-train")
     return replace(row, pretrained=first) if first else row
 
 
