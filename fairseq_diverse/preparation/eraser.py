@@ -99,6 +99,8 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
         where, empty = f"{path}, line {number}", False
         try:
             content = json.loads(line)
+            if "\\u" in line:  # half of a character cannot be written again
+                json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: not JSON ({error})") from None
         if not isinstance(content, dict):

@@ -165,6 +165,9 @@ SPAN = {"docid": "test0", "start_token": 1, "end_token": 3}
     [
         ("{", r"not JSON \(Expecting"),
         ("[1]", "a JSON object expected"),
+        ("[" * 10**5, "not JSON"),
+        (LINE | {"query": "\ud800"}, "not JSON .*surrogates not allowed"),
+        (LINE | {"evidences": [[SPAN | {"end_token": 10**40}]]}, "end_token"),
         ({"classification": "good"}, "no `annotation_id`"),
         ({"annotation_id": "x"}, "no `classification`"),
         (LINE | {"classification": 3}, "classification: text expected, not 3"),
