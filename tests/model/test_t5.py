@@ -192,6 +192,21 @@ def test_a_plain_t5_starts_one_with_evolving_attention():
         assert torch.equal(value, initial[name] if name in new else plain.state_dict()[name]), name
 
 
+def test_a_new_process_loads_them_all():
+    systems = [{"arch": "diverse_t5", **SYSTEMS[name]} for name in SYSTEMS if name != "whole"]
+    assert max(properties.reload(systems)) <= 1e-5
+
+
+def test_in_bfloat16():
+    model = build_model({"arch": "wang2021_evolving_t5"}).eval()
+    expected = model(**batch())[0]
+    got = model.bfloat16()(**batch())[0]
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), expected, atol=0.15, rtol=0.1)
+    got.float().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 def test_what_is_no_t5_is_refused():
     for flags, message in (
         ({"t5_version": "2"}, "--t5-version 2: allowed are 1.0 and 1.1"),

@@ -13,10 +13,12 @@ from scipy.stats import dunnett
 from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _read, _warn_of_other_task, write_predictions
 from fairseq_diverse.experiments.datasets import DataSet
+from fairseq_diverse.experiments.kinds.kind import kind_of
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import copies, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
+from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.experiments.runs.plan import steps_of
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.glue import dev_scores, glue_scores
@@ -24,7 +26,7 @@ from fairseq_diverse.preparation.glue import TASKS, _label, is_text, named_as_te
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA, Preprocessing
 from fairseq_diverse.preparation.prepare_glue import prepare_glue
 from fairseq_diverse.preparation.subwords import Subwords
-from fairseq_diverse.reports.selection import best_of_grids
+from fairseq_diverse.reports.selection import Selection, Source, best_of_grids
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.reference import glue as reference
 from tests.reference.groups import t_test
@@ -96,6 +98,19 @@ def test_answers_that_are_no_label_count_as_wrong(tmp_path, monkeypatch):
         others = ["x", "y"] if task.labels else ["x"]
         assert _read(task, written, tmp_path, "valid") == ([*wrong[name]], [*targets[name]], others)
         assert _read(task, written, tmp_path, "test")[0][1] == 0
+
+
+def test_rows_as_text_are_in_the_report_of_the_others():
+    table = load_table("wang2021-table3")
+    rows = [next(row for row in table.rows.values() if row.family == name) for name in ("bert-base", "t5-base")]
+    selection = Selection(table, rows, [], {}, Source())
+    assert [kind.name for kind in selection.kinds] == ["glue"]
+    assert [row.name for row in selection.of_kind(selection.kinds[0]).rows] == [row.name for row in rows]
+    assert [kind_of(row).name for row in rows] == ["glue", "glue-text"]
+    for row, other in (rows, rows[::-1]):
+        data = find_data(other.data, dry=True)
+        with pytest.raises(ValueError, match=f"data set {row.data}: no task of GLUE"):
+            kind_of(row).check_data(row, data, None)
 
 
 @pytest.mark.parametrize(
