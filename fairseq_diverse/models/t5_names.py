@@ -49,7 +49,7 @@ def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
         raise UserError(f"{folder}: no {PIECES}, the model of its subwords")
     try:
         pieces = Subwords("t5", folder / PIECES).pieces
-        return t5_words(pieces, int(config["vocab_size"]))
+        return t5_words(pieces, _whole("vocab_size", config["vocab_size"]))
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -73,8 +73,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     given = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, **config}
     given["num_decoder_layers"] = given.get("num_decoder_layers") or given["num_layers"]
     for name in SIZES:
-        if type(given[name]) is not int or given[name] < 1:
-            raise UserError(f"config.json: {name} {given[name]!r}: must be a whole number above 0")
+        _whole(name, given[name])
     shape = {"embed_dim": given["d_model"], "ffn_embed_dim": given["d_ff"], "attention_heads": given["num_heads"]}
     return {
         "arch": "diverse_t5",
@@ -119,6 +118,12 @@ def rows(words: list[str]) -> list[int]:
     pieces = len(words) - 1 - unused - SENTINELS
     sentinels = range(pieces, pieces + SENTINELS)
     return [len(words) - 1, *range(pieces), *range(sentinels.stop, sentinels.stop + unused), *sentinels]
+
+
+def _whole(name: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise UserError(f"config.json: {name} {value!r}: must be a whole number above 0")
+    return value
 
 
 def _name(name: str) -> str:

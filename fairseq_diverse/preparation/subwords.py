@@ -21,6 +21,7 @@ T5_MODEL = {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos
 T5_MODEL |= {"required_chars": TASK_CHARACTERS}
 LONGEST = 4192  # bytes; sentencepiece skips longer training lines by default
 OF_PIECES = ("sentencepiece", "t5")  # kinds of a model of sentencepiece
+UNUSED = 100_000  # rows of embeddings that no T5 has
 SENTINELS = 100  # words at the end of T5's dictionaries, for spans that are left out
 CACHED = 1_000_000  # words that subword-nmt has segmented, kept at most: 0.7 GB
 
@@ -184,14 +185,14 @@ def t5_words(pieces: Any, size: int | None = None) -> list[str]:
         size: number of symbols; by default the next multiple of 128, as T5's 32,128 for 32,000 pieces.
 
     Raises:
-        ValueError: other first pieces, or more symbols than the size.
+        ValueError: other first pieces, or a size that is too small for the symbols, or much too large.
     """
     known = pieces.get_piece_size()
     if (first := [pieces.id_to_piece(number) for number in range(min(3, known))]) != ["<pad>", "</s>", "<unk>"]:
         raise ValueError(f"not a model of T5: its first pieces are {', '.join(first)}, not <pad>, </s>, <unk>")
     least = known + 1 + SENTINELS  # with <s>
     size = -(-least // 128) * 128 if size is None else size
-    if size < least:
+    if not least <= size < least + UNUSED:
         raise ValueError(f"{size} rows of embeddings; {known:,} pieces, {SENTINELS} sentinels and <s> need {least:,}")
     unused = (f"madeupword{number:04d}" for number in range(size - least))
     sentinels = (f"<extra_id_{number}>" for number in reversed(range(SENTINELS)))

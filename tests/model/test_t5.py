@@ -214,7 +214,7 @@ def test_what_is_no_t5_is_refused():
         ({"decoder_embed_dim": 48}, "--decoder-embed-dim 48: T5 has one width, --encoder-embed-dim 24"),
         ({"layernorm_embedding": True}, "--layernorm-embedding: diverse_t5 has none; leave it out"),
         ({"encoder_attention_heads": 5}, "--encoder-attention-heads 5: must divide the width --encoder-embed-dim 24"),
-        ({"position_bias_buckets": 7}, "--position-bias-buckets 7: must be even and at least 4"),
+        ({"position_bias_buckets": 7}, "--position-bias-buckets 7: must be even, from 4 to 1,024"),
         ({"position_bias_distance": 16}, "--position-bias-distance 16: must be above half of the 32 buckets"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):

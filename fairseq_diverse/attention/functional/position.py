@@ -1,7 +1,7 @@
 """Relative positions (Shaw et al., 2018) and localness (Yang et al., 2018), the baselines of Zhang et al. (2021), and
 the position bias of T5 (Raffel et al., 2020)."""
 
-from itertools import count
+from bisect import bisect_left
 from typing import Any
 
 import torch
@@ -129,7 +129,8 @@ def bucket_starts(buckets: int, farthest: int) -> list[int]:
     wide = buckets - exact
 
     def first(bucket: int) -> int:
-        return next(r for r in count(exact) if r**wide * exact**bucket >= exact**wide * farthest**bucket)
+        least = exact**wide * farthest**bucket
+        return exact + bisect_left(range(exact, farthest), least, key=lambda r: r**wide * exact**bucket)
 
     return [*range(1, exact), *map(first, range(wide))]
 

@@ -12,6 +12,8 @@ from fairseq_diverse.attention.registry import register_mechanism
 from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
 from fairseq_diverse.support.errors import UserError
 
+MOST = 1024
+
 
 @register_mechanism("position-bias")
 class PositionBias(Mechanism):
@@ -27,12 +29,12 @@ class PositionBias(Mechanism):
     @dataclass(frozen=True)
     class Settings(MechanismSettings):
         on: str = placement("", "placement of T5's position bias; empty = off")
-        buckets: int = option(32, "number of buckets of distances, even, at least 4")
+        buckets: int = option(32, f"number of buckets of distances, even, from 4 to {MOST:,}")
         distance: int = option(128, "distances from here on share a bucket; above half the number of buckets")
 
         def check(self, where: AttentionShape) -> None:
-            if self.buckets < 4 or self.buckets % 2:
-                raise UserError(f"--position-bias-buckets {self.buckets}: must be even and at least 4")
+            if not 4 <= self.buckets <= MOST or self.buckets % 2:
+                raise UserError(f"--position-bias-buckets {self.buckets}: must be even, from 4 to {MOST:,}")
             if self.distance <= self.buckets // 2:
                 raise UserError(
                     f"--position-bias-distance {self.distance}: must be above half of the {self.buckets} buckets"
