@@ -22,6 +22,7 @@ def register() -> None:
     from fairseq_diverse.host.changes import apply_changes
     from fairseq_diverse.host.loading import register_safe_globals
     from fairseq_diverse.host.messages import install_error_hook
+    from fairseq_diverse.host.starting import plain_optimizers
     from fairseq_diverse.models import architectures  # noqa: F401
     from fairseq_diverse.tasks import (  # noqa: F401
         logical_inference,
@@ -33,6 +34,7 @@ def register() -> None:
 
     register_safe_globals()
     apply_changes()
+    plain_optimizers()
     install_error_hook()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from fairseq_diverse import __version__
 from fairseq_diverse.cli import user_dir
 from fairseq_diverse.cli.arguments import Parser
+from fairseq_diverse.host.starting import import_less
 from fairseq_diverse.support.errors import FORGOTTEN, printable
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.processes import Stopped, stopped_by_signals
@@ -161,6 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         warnings.filterwarnings("ignore", message)
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8 in every locale; names of files may be anything
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    import_less()
     own, argv = _own_flags(argv)
     if "--quiet" in own:
         os.environ["TQDM_DISABLE"] = "1"

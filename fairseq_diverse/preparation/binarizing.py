@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from fairseq_diverse.host.data import write_dictionary
+from fairseq_diverse.host.starting import lighter
 from fairseq_diverse.preparation.config import SPLITS, DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.subwords import Subwords, t5_words
@@ -74,7 +75,7 @@ def _preprocess(work: Path, workers: int, files: list[str], out: str, dictionary
     command = [sys.executable, "-m", "fairseq_cli.preprocess", *files]
     command += ["--destdir", out, "--workers", str(workers), *dictionary]
     done = run_to_end(
-        command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+        lighter(command), cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
     )
     if done.returncode:
         last = done.stdout.strip().rpartition("\n")[2] or "no output"

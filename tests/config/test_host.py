@@ -4,6 +4,8 @@ import ast
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,26 @@ def test_every_function_is_replaced_once(place):
     assert replaced.replaced_by is CHANGES[place]
     original = replaced.__wrapped__
     assert original.__module__.startswith("fairseq.") and not hasattr(original, "replaced_by")
+
+
+def test_fairseq_is_imported_without_what_few_tasks_need():
+    """In a new process: these modules are imported when they are used, as by accuracies of GLUE."""
+    code = """
+import sys
+from fairseq_diverse.host.starting import LATER, import_less
+import_less()
+import fairseq_diverse
+fairseq_diverse.register()
+import torch
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1).zero_grad()
+assert not {*LATER, "torch._dynamo"} & {*sys.modules}, {*LATER, "torch._dynamo"} & {*sys.modules}
+from fairseq.criterions.sentence_prediction import f1_score
+from fairseq.logging import progress_bar
+from fairseq.tasks.audio_classification import sklearn_metrics
+print(f1_score([1, 0, 1], [1, 1, 1]), sklearn_metrics.accuracy_score([1, 0], [1, 1]), progress_bar.wandb.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["0.8", "0.5", "wandb"], done.stderr
 
 
 def test_only_some_rooms_import_fairseq():

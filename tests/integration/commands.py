@@ -26,6 +26,7 @@ import torch._dynamo  # a second of each training, unless this process has it wh
 import fairseq_diverse
 import fairseq_diverse.cli
 from fairseq_diverse.experiments.runs import execution
+from fairseq_diverse.host import starting
 from fairseq_diverse.preparation import binarizing
 
 USER_DIR = Path(__file__).resolve().parents[2] / "fairseq_diverse"
@@ -123,8 +124,13 @@ def preprocess_in_a_fork() -> Iterator[None]:
 def _run_to_end(
     command: list[str], cwd: Path, stdout: int, stderr: int, **text: str
 ) -> subprocess.CompletedProcess[str]:
-    assert command[:3] == [sys.executable, "-m", "fairseq_cli.preprocess"] and stdout == subprocess.PIPE
+    assert "fairseq_cli.preprocess" in command[:4] and stdout == subprocess.PIPE
     return Fork(command, cwd=cwd, stderr=stderr).wait()
+
+
+def _module_first(command: list[str]) -> list[str]:
+    """Without the module through which a new process would import less."""
+    return [*command[:2], *command[3:]] if command[2] == starting.__name__ else command
 
 
 class Fork:
@@ -141,7 +147,7 @@ class Fork:
         env: dict[str, str] | None = None,
         stderr: int = subprocess.PIPE,
     ) -> None:
-        self.command = command
+        self.command = command = _module_first(command)
         module = importlib.import_module(command[2])
         if module is not fairseq_diverse.cli:
             fairseq_diverse.register()
@@ -177,6 +183,7 @@ class ForkedStep:
 
     def __init__(self, command: list[str], stdout: IO[bytes], env: dict[str, str], preexec_fn: Any, **_: Any) -> None:
         self.returncode: int | None = None
+        command = _module_first(command)
         self.pid = os.fork()
         if not self.pid:
             preexec_fn()

@@ -23,6 +23,7 @@ from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.folder import is_finished, read_state, summary_of, valid_state, write_state
 from fairseq_diverse.experiments.runs.plan import lines_of, steps_of, variables
 from fairseq_diverse.experiments.runs.summary import complete, summarize
+from fairseq_diverse.host.starting import lighter
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.processes import die_with_parent, locked
 
@@ -155,7 +156,7 @@ def _spawn(
     with open(path, "ab" if step == "train" else "wb") as log:
         follow = logs.Follower(path)
         process = Popen(
-            command,
+            lighter(command),
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
