@@ -91,7 +91,8 @@ def check(name: str, columns: Sequence[str], user_dir: str | None) -> int:
     row("with every other mechanism", lambda c: of_components("with others", c, partial(others, c)))
     row("reload in a new process", lambda c: of_components("reload", c, lambda: _reload(name, c, user_dir)))
     for problem, titles in failed.items():
-        print(f"  {titles[0]}: {problem}" + f" (and {len(titles) - 1} more)" * (len(titles) > 1))
+        further = f" (and {n} more {'properties' if n > 1 else 'property'})" if (n := len(titles) - 1) else ""
+        print(f"  {titles[0]}: {problem}{further}")
     count = sum(map(len, failed.values()))
     print(f"{name}: {f'{count} failed' if count else 'every property holds'}\n", flush=True)
     return count

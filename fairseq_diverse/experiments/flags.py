@@ -23,7 +23,8 @@ def common(source: str, target: str, cpu: bool, user_dir: str = "") -> Flags:
 
 def machinery(row: Row, seed: int, checkpoints: Path) -> Flags:
     """The run's own flags of a row's training: seed, what is saved and logged, from where it is resumed."""
-    every = row.average.get("every") or min(1000, max(1, -(-row.max_update // 30)))
+    validations = 10 if row.max_update < 500 else 30  # of short trainings they would take most of the time
+    every = row.average.get("every") or min(1000, max(1, -(-row.max_update // validations)))
     # of the best, run deletes the others: fairseq's --keep-best-checkpoints may keep fewer or others
     best = {"best-checkpoint-metric": row.average["by"]} if "by" in row.average else {}
     return {
