@@ -1,11 +1,12 @@
 """Parse tokenized text.
 
-Dependencies are written as CoNLL-U (by spaCy or stanza), constituents as PTB brackets, one tree a line (by benepar or
-stanza). Give the text before subword segmentation. Tokens stay as they are; Moses' escapes (&apos; @-@) are undone for
-the parser only. Sentence N of the output is line N of the text. Empty lines and sentences on which the parser fails
-get no tree; they are counted and listed in OUT.unparsed. If interrupted, the same command resumes.
+Dependencies are written as CoNLL-U (by spaCy or stanza), constituents as PTB brackets, one tree a line (by benepar,
+stanza or a PCFG). Give the text before subword segmentation. Tokens stay as they are; Moses' escapes (&apos; @-@) are
+undone for the parser only. Sentence N of the output is line N of the text. Empty lines and sentences on which the
+parser fails get no tree; they are counted and listed in OUT.unparsed. If interrupted, the same command resumes.
 Shards may run on several machines that share a folder: with --join, whichever shard ends last joins them all. --slurm
 queues --shards such jobs.
+--train-pcfg TREES writes the grammar of bracketed trees to --out, for --model GRAMMAR (--parser pcfg).
 """
 
 import argparse
@@ -24,10 +25,12 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--kind", choices=("dependency", "constituency"), required=True, help="kind of trees")
-    add("--parser", choices=("spacy", "benepar", "stanza"), help="default: by --kind, or stanza for its folder")
-    add("--model", help="name or folder (default: the parser's default model for the language)")
+    add("--parser", choices=("spacy", "benepar", "stanza", "pcfg"), help="default: by --kind and --model")
+    add("--model", help="name, folder or grammar (default: the parser's default model for the language)")
     add("--language", default="en", help="language of the text (default: en)")
-    add("--input", required=True, metavar="FILES", help="tokenized text; {split} stands for each of --splits")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--input", metavar="FILES", help="tokenized text; {split} stands for each of --splits")
+    group.add_argument("--train-pcfg", type=Path, metavar="TREES", help="bracketed trees: write their PCFG to --out")
     add("--out", required=True, metavar="FILES", help="files to write, with {split} if --input has it")
     add("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
     add("--workers", type=int, help="processes (default: one per core, or per GPU with --device cuda)")
@@ -49,13 +52,15 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.syntax.parse import join_shards, parse_file, refuse_other, shard_path
     from fairseq_diverse.syntax.parsers import MODELS, PARSERS, located, parser_of
 
+    if args.train_pcfg:
+        return _train_pcfg(args)
     name = args.parser or parser_of(args.kind, args.model)
     if name not in PARSERS[args.kind]:
         raise ValueError(f"--parser {name}: makes no {args.kind} trees; take {' or '.join(PARSERS[args.kind])}")
     usual = "default" if name == "stanza" else MODELS.get((name, base_language(args.language)))
     model = located(args.model) if args.model else usual
     if not model:
-        raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model NAME_OR_FOLDER")
+        raise ValueError(f"--language {args.language}: no default model of {name} for it; give --model")
     for flag in ("workers", "shards"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise ValueError(f"--{flag} {getattr(args, flag)}: at least 1 is needed")
@@ -95,6 +100,21 @@ def main(args: argparse.Namespace) -> None:
                 print(f"{whole}: {f'{len(missing)} of {shard[1]} shards are missing' if missing else 'joined'}")
             except Busy as busy:  # the other splits remain to be parsed
                 print(f"{whole}: {busy}")
+
+
+def _train_pcfg(args: argparse.Namespace) -> None:
+    import msgspec
+
+    from fairseq_diverse.support.files import atomic_write
+    from fairseq_diverse.syntax.pcfg import train
+
+    if args.kind != "constituency" or args.parser not in (None, "pcfg") or args.model:
+        raise ValueError("--train-pcfg: goes with --kind constituency, without --model or another --parser")
+    grammar, trees = train(args.train_pcfg)
+    with atomic_write(args.out, "wb") as file:
+        file.write(msgspec.json.encode(grammar))
+    rules = len(grammar.binary) + len(grammar.unary)
+    print(f"{args.out}: {trees:,} trees, {rules:,} rules, {len(grammar.words):,} words")
 
 
 def _queue(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""One interface for spaCy, benepar and stanza: sentences as lists of words in, trees as text out.
+"""One interface for all parsers: sentences as lists of words in, trees as text out.
 
 A model folder is data: a folder that requests code of its own is refused. A model name is an installed package (spaCy)
 or a downloaded model (benepar, stanza), never a folder in the current directory.
@@ -19,9 +19,10 @@ from packaging.version import Version
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.syntax.escapes import with_brackets_escaped
+from fairseq_diverse.syntax.pcfg import Pcfg
 
 KINDS = {"dependency": "spacy", "constituency": "benepar"}  # the parsers by default
-PARSERS = {kind: (name, "stanza") for kind, name in KINDS.items()}
+PARSERS = {"dependency": ("spacy", "stanza"), "constituency": ("benepar", "stanza", "pcfg")}
 MODELS = {
     ("spacy", "en"): "en_core_web_sm",
     ("spacy", "de"): "de_core_news_sm",
@@ -192,6 +193,9 @@ class Benepar:
 
 def load_parser(kind: str, name: str, model: str, language: str, given: str = "--model", gpu: bool = False) -> Parser:
     """The parser of one kind of tree, in this process, with one thread."""
+    if name == "pcfg":
+        with _loading("pcfg", model, given, "make it with: fairseq-diverse parse --train-pcfg"):
+            return Pcfg(model)
     import torch
 
     torch.set_num_threads(1)
@@ -201,7 +205,10 @@ def load_parser(kind: str, name: str, model: str, language: str, given: str = "-
 
 
 def parser_of(kind: str, model: str | None) -> str:
-    """The parser of a model: stanza where the folder has stanza's resources.json, else the kind's usual one."""
+    """The parser of a model: stanza where the folder has stanza's resources.json, pcfg where it is a file, else the
+    kind's usual one."""
+    if kind == "constituency" and model and Path(model).is_file():
+        return "pcfg"
     return "stanza" if model and (Path(model) / "resources.json").is_file() else KINDS[kind]
 
 
@@ -237,7 +244,7 @@ def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
         raise
     except Exception as error:
         other = (
-            "the folder holds another parser's model, or a part of one" if Path(model).exists() else "no such folder"
+            "it holds another parser's model, or a part of one" if Path(model).exists() else "no such file or folder"
         )
         todo = hint if NAME.fullmatch(model) else other
         raise UserError(f"{given} {model}: {program} cannot load it ({_first_line(error)}); {todo}") from None

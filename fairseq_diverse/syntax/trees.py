@@ -24,6 +24,7 @@ NOT_A_WORD = re.compile(r"[0-9]+(-|\.)[0-9]+")  # CoNLL-U's multiword ranges and
 HEAD = re.compile(r"[0-9]{1,9}")
 EMPTY = "(-NONE-"
 DEEPEST = 498  # levels of brackets; NLTK reads no more, and Python's stack is limited
+ROOTS = ("", "TOP", "ROOT", "S1", "VROOT")  # labels that treebanks and parsers put above a sentence
 BACKSLASH = "\udc5c"  # occurs in no text; NLTK would read a backslash at the end of a word as escaping the bracket
 
 Phrases = tuple[list[int], list[int], list[int]]

@@ -88,6 +88,6 @@ def test_models_that_cannot_be_loaded_are_one_line_and_run_no_code(models, tmp_p
     (broken / "resources.json").write_text(json.dumps(record))
     assert "has no constituency parser of en, only tokenize, pos" in refused(broken, "constituency")
     assert refused(models, language="fi").startswith(f"--model {models}: ")
-    assert "no such folder" in refused(tmp_path / "nosuch")
+    assert "no such file or folder" in refused(tmp_path / "nosuch")
     said = refused(None, model="nosuch")
     assert re.match(r"--model nosuch: stanza cannot load it \(.+\); get it with: python -c .import stanza", said)

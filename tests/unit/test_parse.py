@@ -429,7 +429,7 @@ def test_damaged_weights_of_benepar_are_one_line_and_a_pickle_does_not_run(conte
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("[nlp]\nlang = 1\nlang = 2\n", "spaCy cannot load it .*; the folder holds another parser's model"),
+        ("[nlp]\nlang = 1\nlang = 2\n", "spaCy cannot load it .*; it holds another parser's model"),
         ('[nlp]\nlang = "en"\n[components]\n[components.x]\nmore = {"trust_remote_code": true}\n', "asks for code"),
     ],
 )
