@@ -91,7 +91,7 @@ def plain_optimizers() -> None:
 
 def lighter(command: Sequence[str]) -> list[str]:
     """``python -m fairseq_cli.PROGRAM ...`` by way of this module; another command as it is."""
-    through = command[2].startswith("fairseq_cli.")
+    through = command[1:2] == ["-m"] and command[2].startswith("fairseq_cli.")
     return [*command[:2], *([__name__] if through else []), *command[2:]]
 
 

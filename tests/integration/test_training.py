@@ -214,7 +214,7 @@ def test_an_all_off_checkpoint_loads_in_plain_fairseq(data, tmp_path):
         ("--routing em --routing-on encoder:3", "--routing-on 'encoder:3': layer 3 of encoder is out of range"),
         ("--routing em --routing-iterations 0", "--routing-iterations 0: must be at least 1"),
         ("--routing em --routing-capsules 7", "--routing-capsules 7: must divide the width 64"),
-        (f"{DISAGREEMENT} --disagreement-weight -1", "--disagreement-weight -1.0: must be a number >= 0"),
+        (f"{DISAGREEMENT} --disagreement-weight -1", "--disagreement-weight -1: must be a number >= 0"),
         (f"{DISAGREEMENT} --disagreement-on cross:9", "--disagreement-on 'cross:9': layer 9 of cross is out of range"),
     ],
 )
