@@ -19,6 +19,8 @@ GLUE task from its own files in DIR or DIR/TASK, for --task sentence_prediction.
 subwords of the prepared data set DATA, for models that were pre-trained on DATA; --gpt2-bpe uses those of fairseq's
 RoBERTa, --wordpiece those of a BERT, --sentencepiece those of a T5. With several, the tasks named glue-TASK@bert get
 BERT's. glue-TASK with --as-text, or glue-TASK.text, is text with words for labels, for T5 and --task text_to_text.
+eraser-NAME prepares a data set in ERASER's layout, in DIR or DIR/NAME, for --task rationales; @DATA and the subwords'
+flags are as of GLUE.
 """
 
 import argparse

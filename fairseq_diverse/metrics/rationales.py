@@ -76,7 +76,7 @@ def mean_share(evidence: Sequence[Sequence[int]]) -> float:
     """
     shares = [sum(marks) / len(marks) for marks in evidence if any(marks)]
     if not shares:
-        raise ValueError("no training example has evidence, which decides how long rationales are")
+        raise ValueError("no example of train.jsonl has evidence, which decides how long rationales are")
     return sum(shares) / len(shares)
 
 

@@ -104,7 +104,7 @@ def test_scores_of_a_test_set():
     assert as_scores(np.array([3.0, -1, 1])).tolist() == [0.75, 0, 0.25]
     assert as_scores(np.array([-1.0, 0])).tolist() == [0, 0]
     assert mean_share([[1, 0, 0, 0], [0, 0], [1, 1]]) == 0.625
-    with pytest.raises(ValueError, match="no training example has evidence"):
+    with pytest.raises(ValueError, match=r"no example of train.jsonl has evidence"):
         mean_share([[0, 0]])
 
 
@@ -323,7 +323,16 @@ def test_a_bert_reads_two_segments(data):
 
 @pytest.mark.parametrize(("arch", "layers"), [("wang2021_evolving_rationales_tiny", 1), ("diverse_rationales_tiny", 2)])
 def test_only_the_top_layers_and_mechanisms_are_trained(data, arch, layers):
-    model = build(data, arch, trained_layers=layers)[0]
+    model, task = build(data, arch, trained_layers=layers)
+    texts = [(example.query, example.words) for example in task.examples["test"]]
+    (batch,) = task.dataset_of(texts, [0] * len(texts)).batches(1000)
+    model(**batch["net_input"])[0].square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            zero = "k_proj.bias" in name or ".evolving." in name  # by softmax; where no convolution is above 0
+            assert parameter.grad.isfinite().all() and (zero or parameter.grad.any()), name
+        else:
+            assert parameter.grad is None
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     below = {name for name in trained if "layers.0" in name}
     if layers == 2:
