@@ -191,8 +191,10 @@ def value_where_on(flag: str, given: Mapping[str, Any]) -> Any:
 def fill_older(settings: dict[str, Any]) -> None:
     """Set what a checkpoint's flags, by attribute, lack, where the default is not what its mechanism did then."""
     for mechanism, cls in MECHANISMS.items():
-        for f in dataclasses.fields(cls.Settings):
-            if "older" in f.metadata and attribute_name(mechanism, "on") in settings:
+        off = read_settings(argparse.Namespace(), mechanism)
+        is_on = settings.get(attribute_name(mechanism, off.switch), "") not in ("", getattr(off, off.switch))
+        for f in dataclasses.fields(cls.Settings) if is_on else ():
+            if "older" in f.metadata:
                 settings.setdefault(attribute_name(mechanism, f.name), f.metadata["older"])
 
 

@@ -84,6 +84,7 @@ def test_an_older_checkpoint_keeps_what_was_the_default(part, tmp_path):
     for settings, form in (
         ({"localness_on": "encoder:1"}, "shared"),
         ({"localness_on": "encoder:1", "localness_form": "heads"}, "heads"),
+        ({"localness_on": ""}, None),
         ({}, None),
     ):
         flags = Namespace(**settings)
