@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-import fairseq_diverse
-
 # imported at fairseq's start, used by its tasks of audio and GLUE and its progress bar of Weights & Biases
 LATER = ("sklearn", "sklearn.metrics", "scipy.stats", "wandb")
 
@@ -98,5 +96,6 @@ def lighter(command: Sequence[str]) -> list[str]:
 if __name__ == "__main__":
     del sys.argv[0]
     # --user-dir would not register the package, which is imported already
-    import_less(fairseq_diverse.register if "--user-dir" in sys.argv else lambda: None)
+    package = importlib.import_module(__package__.partition(".")[0])
+    import_less(package.register if "--user-dir" in sys.argv else lambda: None)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -975,7 +975,7 @@ def test_figures_whose_runs_are_not_here_stay_on_the_page(table, tmp_path, monke
         ("{0} --out {1}/written", "--out: not in a page; leave it out"),
         ("--refresh a.md", "--refresh: not in a page; leave it out"),
         ("nosuchtable", "nosuchtable: "),
-        ("{0} --rows nope", "--rows nope: no row nope in table"),
+        ("{0} --rows nope", "--rows: no row nope in table"),
         ("'{0}", "No closing quotation"),
     ],
 )
