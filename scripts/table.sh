@@ -9,7 +9,7 @@ if [[ $# -lt 2 || $1 == -* || $2 == -* || " $* " =~ " "(-h|--help)" " ]]; then
     echo "Missing data sets are prepared in data/ in the folder of runs (\$FAIRSEQ_DIVERSE_RUNS, default runs/): from the archives in DIR" >&2
     echo "(default: archives/ there; missing archives are downloaded), or with --data NAME from the raw files in DIR. Archives that you" >&2
     echo "must download yourself are listed before anything else. A NAME without languages means English to German." >&2
-    echo "DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers for rows with syntax." >&2
+    echo "DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers for rows with syntax, PCFG_MODEL the grammar of rows pcfg." >&2
     exit 2
 fi
 table=$1-table$2

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--constituency", metavar="FILES", help="PTB files, one tree a line or as treebanks have them; {split} likewise"
     )
     add("--parser", metavar="NAME", help="who made trees that `parse` did not make: NAME, or KIND=NAME,KIND=NAME")
+    add("--copy", type=Path, metavar="DIR", help="leave DATA as it is, and make DIR: the same data with these trees")
     add("--text", metavar="FILES", help="the source text in subwords (default: DIR/text/bpe.{split}.SOURCE)")
     add("--splits", default="train,valid,test", help="comma-separated (default: %(default)s)")
     add("--source-lang", help="source language (default: that of DIR/preprocess.json)")
@@ -68,6 +69,9 @@ def main(args: argparse.Namespace) -> None:
         args.target_lang = args.target_lang or entry(args.data, record, "target")
         args.subwords = args.subwords or entry(args.data, record, "bpe", "kind")
         args.text = args.text or str(args.data / "text" / f"bpe.{{split}}.{args.source_lang}")
+    folder: Path = args.copy or args.data
+    if args.copy:
+        _copy(args.data, args.copy)
     named = named_makers("--parser", args.parser) if args.parser is not None else {}
     parsers: dict[str, dict[str, Any]] = {}
     for split in splits:
@@ -76,7 +80,7 @@ def main(args: argparse.Namespace) -> None:
             for pattern in (args.text, args.dependency, args.constituency)
         )
         assert text is not None
-        prefix = source_prefix(args.data, split, args.source_lang, args.target_lang)
+        prefix = source_prefix(folder, split, args.source_lang, args.target_lang)
         there: list[str] = []
         with suppress(UserError):  # a damaged description is replaced
             there = available_trees(prefix)
@@ -92,7 +96,7 @@ def main(args: argparse.Namespace) -> None:
                 gone = f"its {kind} trees are gone; give --{kind} FILES as well to have both"
                 warn(f"{split}: {gone}")
         if dependency and split != "train":
-            kept = kept_trees(args.data, split, args.source_lang, args.target_lang)
+            kept = kept_trees(folder, split, args.source_lang, args.target_lang)
             with open(dependency, "rb") as trees, atomic_write(kept, "wb") as copy:
                 shutil.copyfileobj(trees, copy)
         parsers |= made
@@ -100,11 +104,36 @@ def main(args: argparse.Namespace) -> None:
             some = f": lines {first_lines(lines)}" if lines else ""
             print(f"{split}: {counts.sentences} sentences, {len(lines)} without a usable {kind} tree{some}")
     record = read_record(args.data) if (args.data / FILE).exists() else {}
-    if record.get("source") == args.source_lang:  # so that new text can be parsed alike
-        parsers = recorded_parsers(record, str(args.data / FILE)) | parsers
-        with atomic_write(args.data / FILE) as file:
-            usable = {kind: how for kind, how in parsers.items() if "model" in how}
-            json.dump(record | {"parsers": usable}, file, indent=2, ensure_ascii=False)
+    if own := record.get("source") == args.source_lang:  # so that new text can be parsed alike
+        parsers = parsers if args.copy else recorded_parsers(record, str(args.data / FILE)) | parsers
+        record |= {"parsers": {kind: how for kind, how in parsers.items() if "model" in how}}
+    if own or args.copy:
+        with atomic_write(folder / FILE) as file:
+            json.dump(record, file, indent=2, ensure_ascii=False)
+
+
+def _copy(data: Path, copy: Path) -> None:
+    """Link what prepared data consist of, but trees and the record, without which the copy is not data yet.
+
+    Raises:
+        ValueError: the folder is that of the data, or not a copy of them.
+    """
+    from fairseq_diverse.preparation.pipeline import FILE, entry, read_record
+
+    digest = entry(data, read_record(data), "hash")
+    other = (copy / FILE).is_file() and entry(copy, read_record(copy), "hash") != digest
+    if other or copy.resolve() == data.resolve():
+        raise ValueError(f"--copy {copy}: {'has other data' if other else 'is --data'}; name another folder")
+    for path in sorted(path for path in data.rglob("*") if path.is_file()):
+        name = path.relative_to(data)
+        if name.parts[0] != "trees" and ".syntax." not in name.name and not name.name.endswith((".conllu", FILE)):
+            link = copy / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            try:
+                link.hardlink_to(path)
+            except OSError:  # another file system
+                shutil.copy2(path, link)
 
 
 def _maker(record: Path, kind: str, named: str) -> dict[str, Any]:

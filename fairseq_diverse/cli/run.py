@@ -11,7 +11,8 @@ makes training faster and changes no result (docs/speed.md). With --slurm the ru
 
 --prepare first prepares what is missing: data sets, from the archives in --archives (missing ones are downloaded, or
 listed if you must download them yourself) or from raw files in --raw, and for rows with syntax the trees of the source.
-The environment variables DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers.
+The environment variables DEPENDENCY_MODEL and CONSTITUENCY_MODEL choose the parsers, PCFG_MODEL the grammar of rows
+whose parser is pcfg, which read a copy of the data (docs/trees.md).
 """
 
 import argparse

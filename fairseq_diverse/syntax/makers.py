@@ -73,6 +73,11 @@ def other_trees(folder: Path, source: str, wanted: dict[str, str]) -> str:
     return ""
 
 
+def copy_for(folder: Path, makers: dict[str, str]) -> Path:
+    """Where ``run --prepare`` copies prepared data for the trees of other parsers than the usual ones: FOLDER-NAME."""
+    return folder.with_name("-".join([folder.name, *dict.fromkeys(other_makers(makers).values())]))
+
+
 def other_makers(makers: dict[str, str]) -> dict[str, str]:
     """Those that are not the usual parsers, spaCy and benepar."""
     return {kind: name for kind, name in makers.items() if name != KINDS[kind]}

@@ -20,6 +20,9 @@ from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot_attention import sentence_of_split
 from fairseq_diverse.cli.translate import _output
 from fairseq_diverse.data.trees import SyntaxDataset
+from fairseq_diverse.experiments.runs.find import find_runs
+from fairseq_diverse.experiments.runs.preparation import preparations
+from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.models.loading import load_model
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation.pipeline import read_record
@@ -469,3 +472,45 @@ def test_heads_say_how_many_sentences_have_no_tree(data, checkpoint, tmp_path, c
     shown = capsys.readouterr()
     assert "1 sentences without a usable dependency tree are left out of syntactic" in shown.err
     assert json.loads(shown.out)["without tree"] == 1
+
+
+def test_rows_with_a_pcfg_read_a_copy_of_the_data_with_its_trees(data, tmp_path, monkeypatch):
+    """`run --prepare` makes the copy once; the data keep their own trees. Dependency trees are there already."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path))
+    base, copy, raw = tmp_path / "data/toy", tmp_path / "data/toy-pcfg", data.parent / "raw"
+    shutil.copytree(data, base)
+    (base / "trees").mkdir()
+    for split in ("train", "valid", "test"):
+        shutil.copy(raw / f"{split}.en.conllu", base / "trees")
+    before = {path: path.read_bytes() for path in base.glob("*.*") if path.is_file()}
+    flags = "{task: translation_with_syntax, syntax: phrase, enliven: enliven, parser: %s}"
+    (tmp_path / "t.yaml").write_text(
+        f"data: toy\nsize: tiny\nrows:\n  off: {{}}\n  gold: {flags % 'null'}\n  pcfg: {flags % 'constituency=pcfg'}\n"
+    )
+    rows = [*load_table(tmp_path / "t.yaml").rows.values()]
+
+    def left():
+        return preparations(find_runs(rows, [0], dry=True), [])
+
+    with pytest.raises(ValueError, match=r"^row pcfg: .* give PCFG_MODEL=GRAMMAR, a file that .* --train-pcfg TREES"):
+        next(left())
+    with pytest.raises(ValueError, match=r"^row pcfg: .*does not say that pcfg made its constituency trees"):
+        find_runs(rows, [1])
+    monkeypatch.setenv("PCFG_MODEL", str(tmp_path / "grammar"))
+    trained = ["--train-pcfg", f"{raw}/train.en.ptb", "--out", f"{tmp_path}/grammar"]
+    assert main(["parse", "--kind", "constituency", *trained]) == 0
+    commands = list(left())
+    assert [words[0] for words in commands] == ["parse", "parse", "binarize-syntax"]
+    assert all(main(words) == 0 for words in commands)
+    assert before == {path: path.read_bytes() for path in before}
+    off, gold, pcfg = find_runs(rows, [1])
+    assert (off.data.path, gold.data.path, pcfg.data.path) == (base, base, copy) and pcfg.data.hash == off.data.hash
+    assert read_record(copy)["parsers"]["constituency"]["parser"] == "pcfg"
+    assert (copy / "train.en-de.en.bin").samefile(base / "train.en-de.en.bin")
+    trees = [(folder / "test.en-de.en.syntax.bin").read_bytes() for folder in (base, copy)]
+    assert trees[0] != trees[1] and not list(left())
+    for folder, says in ((base, "is --data"), (copy, "has other data")):
+        record = json.loads((folder / "preprocess.json").read_text())
+        (copy / "preprocess.json").write_text(json.dumps(record | {"hash": "0" * 64}))
+        said = command("binarize-syntax", "--data", base, "--copy", folder, "--dependency", "{split}", fails=True)
+        assert said == f"fairseq-diverse binarize-syntax: --copy {folder}: {says}; name another folder"

@@ -13,6 +13,7 @@ from fairseq_diverse.experiments.rows import NAME_BYTES, Row
 from fairseq_diverse.experiments.run import Run, Tracking
 from fairseq_diverse.preparation import glue
 from fairseq_diverse.support.paths import config_names, config_path, runs_dir
+from fairseq_diverse.syntax.makers import copy_for
 
 NOT_IN_PATHS = re.compile(rf"{os.pathsep}|\$\{{|[\x00-\x1f\x7f\ud800-\udfff]")
 UNPREPARED = "unprepared"  # in place of a key, which needs the data
@@ -52,6 +53,14 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
     return data
 
 
+def with_trees_of(row: Row, data: DataSet) -> DataSet:
+    """The data set, or its copy for the row's parsers, where it has no trees of theirs and there is one."""
+    copy = copy_for(data.path, row.parser)
+    if copy == data.path or not refused_trees(row, data) or not (copy / "preprocess.json").is_file():
+        return data
+    return find_data(str(copy))
+
+
 def refuse_by_hand(data: DataSet) -> None:
     """Raise ``ValueError`` where no command prepares a data set that is missing."""
     if data.hash is None and not data.preparation.startswith("--"):
@@ -85,9 +94,10 @@ def find_runs(
     root = root or runs_dir()
     every = [*rows, *(row.first for row in rows if row.first)]
     by_name = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
+    of_row = {row.name: with_trees_of(row, by_name[row.data]) for row in every}
     for row in every:
-        first = by_name[row.first.data] if row.first and not dry else None
-        kind_of(row).check_data(row, by_name[row.data], first)
+        first = of_row[row.first.name] if row.first and not dry else None
+        kind_of(row).check_data(row, of_row[row.name], first)
         if not dry:
             refuse_lacking_start(row)
     if cpu is None:
@@ -100,11 +110,11 @@ def find_runs(
         folders_by_key.setdefault(path.name.rpartition("-")[2], []).append(path)
 
     def runs_of(row: Row) -> list[Run]:
-        data, first = by_name[row.data], row.first
+        data, first = of_row[row.name], row.first
         by_flag = read[row.name]
         if first:
             files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
-            by_flag = by_flag | {"pretrained": "".join([by_name[first.data].hash or "", *files])}
+            by_flag = by_flag | {"pretrained": "".join([of_row[first.name].hash or "", *files])}
         trees, direction = trees_read_by(row, data), "".join(kind_of(row).languages(data))
         of_data, called = (re.sub(r"[^\w.+=,-]", "_", data.name + of) for of in ("", f"-{row.size}-{row.name}"))
         called = called.encode()[:NAME_BYTES].decode(errors="ignore")
