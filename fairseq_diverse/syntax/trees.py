@@ -83,10 +83,10 @@ def read_conllu(path: Path, lines: Iterable[str] | None = None) -> Iterator[Depe
 def fitted(sentence: Dependencies, words: Sequence[str]) -> Dependencies | None:
     """The dependencies between the words of a text; None if these are others.
 
-    A multiword token, such as the German "im" of "in dem", may be one word of the text. Of its members, the root stands
-    for it, or else the first whose head is not a member: head, tag and relation are those of this member, and words
-    whose head is a member get it as their head. A word with spaces ("20 000") is several words of the text, of which
-    the first stands for it and is the head of the others.
+    A multiword token, such as the German "im" of "in dem", may be one word of the text. Of its members, the first of
+    those nearest to the root stands for it: head, tag and relation are those of this member, and words whose head is a
+    member get it as their head. This gives a tree, since no word has a head farther from the root. A word with spaces
+    ("20 000") is several words of the text, of which the first stands for it and is the head of the others.
     """
     if (units := _units(sentence, [*map(comparable, words)])) is None:
         return None
@@ -97,11 +97,19 @@ def fitted(sentence: Dependencies, words: Sequence[str]) -> Dependencies | None:
     tags: list[str] = []
     relations: list[str] = []
     for first, members, width in units:
-        chosen = min(members, key=lambda word: (heads[word] != word, heads[word] in members))
+        chosen = min(members, key=lambda word: _above(word, heads))
         made += ["0" if heads[chosen] == chosen else str(place[heads[chosen]] + 1), *[str(first + 1)] * (width - 1)]
         tags += [sentence.tags[chosen]] * width
         relations += [sentence.relations[chosen], *["fixed"] * (width - 1)]
     return Dependencies([*words], usable_heads(made), tags, relations)
+
+
+def _above(word: int, heads: Sequence[int]) -> int:
+    """The number of words above a word in the tree."""
+    count = 0
+    while heads[word] != word:
+        word, count = heads[word], count + 1
+    return count
 
 
 def _units(sentence: Dependencies, words: list[str]) -> list[tuple[int, range, int]] | None:

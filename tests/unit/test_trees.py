@@ -98,7 +98,12 @@ def test_conllu(tmp_path):
             [1, 1, 1, 4, 1],
             "a root b d c",
         ),
-        ("1-2 ab _ _, 1 a 3 x, 2 b 4 y, 3 c 2 z, 4 d 0 root", "ab c d", None, "x z root"),  # ab and c in a cycle
+        (  # the head of the first member is below the other
+            "1-2 ab _ _, 1 a 3 x, 2 b 4 y, 3 c 2 z, 4 d 0 root",
+            "ab c d",
+            [2, 0, 2],
+            "y z root",
+        ),
         ("1-2 ab _ _, 1 a _ x, 2 b 0 y", "ab", None, ""),
         (  # one of two multiword tokens is a word of the text
             "1-2 im _ _, 1 in 3 case, 2 dem 3 det, 3 Park 6 obl, 4-5 zum _ _, 4 zu 6 a, 5 dem 6 b, 6 See 0 root",
