@@ -1,8 +1,7 @@
 """Flags that a program of fairseq takes and ignores: refused or honoured. Those of mechanisms, in its own models."""
 
-import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -11,12 +10,12 @@ from fairseq_diverse.attention.registry import MECHANISMS, flag_name
 from fairseq_diverse.host.batches import SHARD
 from fairseq_diverse.support.errors import UserError
 
-# by a flag that only this program has
+# by a flag that only this program has; training first, where a task may have a --beam
 PROGRAMS = {
+    "max_epoch": "fairseq-train",
     "buffer_size": "fairseq-interactive",
     "beam": "fairseq-generate",
     "context_window": "fairseq-eval-lm",
-    "max_epoch": "fairseq-train",
     "post_process": "fairseq-validate",
 }
 DECODING = ("no_early_stop", "bf16", "amp")
@@ -67,17 +66,23 @@ def _refuse(name: str, value: Any, program: str, elsewhere: bool) -> None:
 
 
 @contextmanager
-def flags_of_mechanisms(parser: Any) -> Iterator[None]:
-    """Say in one line, without the usage, which architecture takes a flag of a mechanism."""
+def flags_of_mechanisms(parser: Any, words: Sequence[str] | None = None) -> Iterator[None]:
+    """Say in one line, without the usage, which architecture takes a flag of a mechanism.
+
+    Args:
+        words: what is parsed; the command line, if None.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     own = {flag_name(name, field.name) for name, cls in MECHANISMS.items() for field in fields(cls.Settings)}
     before = parser.error
 
     def error(message: str) -> None:
-        words = message.partition("unrecognized arguments: ")[2].split()
-        if flags := [word.partition("=")[0] for word in words if word.partition("=")[0] in own]:
-            arch = _value_of("--arch", "-a")
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        if flags := [word.partition("=")[0] for word in unknown if word.partition("=")[0] in own]:
+            known = ArgumentParser(add_help=False, allow_abbrev=False)
+            known.add_argument("--arch", "-a", default="transformer")
+            arch = known.parse_known_args(words)[0].arch
             with_them = f"diverse_{arch}" if f"diverse_{arch}" in ARCH_MODEL_REGISTRY else "diverse_transformer"
             raise UserError(f"{flags[0]}: --arch {arch} of fairseq has no mechanisms; use {with_them}")
         before(message)
@@ -87,10 +92,3 @@ def flags_of_mechanisms(parser: Any) -> Iterator[None]:
         yield
     finally:
         parser.error = before
-
-
-def _value_of(*flags: str) -> str:
-    """Of a flag in the command line."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(*flags, dest="value", default="transformer")
-    return parser.parse_known_args(sys.argv[1:])[0].value

@@ -1,6 +1,8 @@
 """Checkpoints and flags on their way into fairseq: checked, and with errors that name the file or the flag."""
 
+import json
 import re
+import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,7 +129,7 @@ def load_problem(names: str, data: str, error: Exception) -> str:
             return f"{missing}: missing; is {Path(missing).parent} a folder of prepared data?"
         case OSError():
             return lines[0]
-        case AssertionError() | IndexError():  # fairseq fails in its own error message
+        case AssertionError() | IndexError() | KeyError() if _raised_in(error, ("setup_task", "build_model")):
             return f"{names}: its task or model is in neither fairseq nor this package"
         case RuntimeError() if name := _changed_mechanism(str(error)):
             return (
@@ -153,6 +155,15 @@ def load_problem(names: str, data: str, error: Exception) -> str:
     return f"{names}: cannot build a model from its settings ({type(error).__name__}: {lines[0]})"
 
 
+def _raised_in(error: Exception, functions: tuple[str, ...]) -> bool:
+    """Whether one of fairseq's functions of this name itself, not what it calls, raised an error.
+
+    They find no class for a name of a checkpoint, with an error of any kind: some fail in writing their own message.
+    """
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_name in functions and frame.f_globals["__name__"] in ("fairseq.tasks", "fairseq.models")
+
+
 def _changed_mechanism(message: str) -> str | None:
     """The registered mechanism of the last parameter that torch names, if all that it names are of mechanisms."""
     names = {cls.key: name for name, cls in MECHANISMS.items()}
@@ -162,16 +173,27 @@ def _changed_mechanism(message: str) -> str | None:
     return owners[-1] if owners and all(owners) else None
 
 
-def parse_args(parse: Any, parser: ArgumentParser, *args: Any, **flags: Any) -> Any:
+def _check_json(flag: str, value: str) -> None:
+    """Raise ``UserError`` if the value of a flag is not an object of JSON."""
+    try:
+        if isinstance(json.loads(value), dict):
+            return
+        reason = "not in braces"
+    except ValueError as error:
+        reason = str(error)
+    raise UserError(f"""{flag} {value}: no JSON ({reason}); quote it for the shell, as in {flag} '{{"beam": 5}}'""")
+
+
+def parse_args(parse: Any, parser: ArgumentParser, input_args: Any = None, *args: Any, **flags: Any) -> Any:
     """As fairseq's ``parse_args_and_arch``.
 
     Raises:
-        UserError: a flag that fairseq evaluates is not a literal, the program ignores a flag, one of a mechanism is
-            given to an architecture of fairseq, or there is no task or architecture.
+        UserError: a flag that fairseq evaluates is not a literal or not JSON, the program ignores a flag, one of a
+            mechanism is given to an architecture of fairseq, or there is no task or architecture.
     """
     try:
-        with flags_of_mechanisms(parser):
-            parsed = parse(parser, *args, **flags)
+        with flags_of_mechanisms(parser, input_args):
+            parsed = parse(parser, input_args, *args, **flags)
     except (KeyError, RuntimeError) as error:  # of fairseq, which says nothing
         if (missing := {"None": "task translation", "": "arch diverse_transformer"}.get(str(error))) is None:
             raise
@@ -180,5 +202,7 @@ def parse_args(parse: Any, parser: ArgumentParser, *args: Any, **flags: Any) -> 
     for name, value in vars(namespace).items():
         if name in EVALUATED and isinstance(value, str) and not is_literal(value):
             raise UserError(f"--{name.replace('_', '-')} {value}: not a literal, such as (0.9, 0.98)")
+        if name in ("eval_bleu_args", "eval_bleu_detok_args") and isinstance(value, str):
+            _check_json(f"--{name.replace('_', '-')}", value)
     check_ignored(parser, namespace)
     return parsed

@@ -48,10 +48,6 @@ MESSAGES = {
     r"AttributeError: 'MaskedLMTask' object has no attribute 'args'": (
         "--mask-whole-words: does not work in fairseq's masked_lm; leave it out"
     ),
-    r"JSONDecodeError: (.*)": (
-        r"--eval-bleu-args, --eval-bleu-detok-args: no JSON (\1); quote it for the shell, as in "
-        """--eval-bleu-args '{"beam": 5}'"""
-    ),
     r"MissingMandatoryValue: Missing mandatory value: (sentencepiece_model|bpe_codes)": (
         r"--bpe: needs \1, the file (--sentencepiece-model, --bpe-codes)"
     ),

@@ -44,7 +44,8 @@ def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any)
     if given and not os.path.isfile(filename):
         raise UserError(f"--restore-file {flag}: no such file")
     metric = self.cfg.checkpoint.best_checkpoint_metric
-    if not self.cfg.dataset.disable_validation and metric not in ("loss", "bleu"):
+    later = hasattr(self.task, "post_validate")  # which may add metrics of the whole validation
+    if not self.cfg.dataset.disable_validation and metric not in ("loss", "bleu") and not later:
         _check_metric(self, metric)
     return loaded
 
@@ -65,6 +66,7 @@ def _check_metric(trainer: Any, metric: str) -> None:
     """Raise ``UserError`` if the validation of one batch does not compute a metric."""
     from fairseq.logging import metrics
 
+    trainer.begin_valid_epoch(1)
     batch = trainer.get_valid_iterator(trainer.cfg.dataset.valid_subset.split(",")[0]).first_batch
     with metrics.aggregate(new_root=True) as computed:
         trainer.valid_step(batch)

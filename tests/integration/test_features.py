@@ -589,7 +589,7 @@ def test_validate(data, tmp_path):
         ("--restore-file absent.pt", "--restore-file absent.pt: no such file"),
         ("--lr-scheduler inverse_sqrt --warmup-updates 0", "--warmup-updates 0: --lr-scheduler inverse_sqrt needs"),
         ("--lr-scheduler polynomial_decay", "--lr-scheduler polynomial_decay: needs --total-num-update"),
-        ("--eval-bleu --eval-bleu-args {beam:5}", "--eval-bleu-args, --eval-bleu-detok-args: no JSON (Expecting"),
+        ("--eval-bleu --eval-bleu-args {beam:5}", "--eval-bleu-args {beam:5}: no JSON (Expecting"),
     ],
 )
 def test_flags_that_fairseq_trains_wrong_with_are_refused(data, tmp_path, flags, message):

@@ -468,6 +468,25 @@ def test_a_mechanism_changed_after_training_is_named(change):
     assert "of the mechanism" not in load_problem("a.pt", "data", error.value)
 
 
+def test_only_names_that_nobody_registered_are_said_to_be_unknown():
+    """Not every assertion of a model of fairseq or of a user's folder: its own words are shown."""
+    from fairseq import models, tasks
+    from fairseq.modules import MultiheadAttention
+    from omegaconf import OmegaConf
+
+    for build, settings in (
+        (tasks.setup_task, Namespace(task="absent")),
+        (tasks.setup_task, OmegaConf.create({"_name": "absent"})),
+        (models.build_model, Namespace(arch="absent")),
+        (models.build_model, Namespace(arch="absent", eval_bleu_args="{}")),  # fails in fairseq's own message
+        (models.build_model, OmegaConf.create({"_name": "absent"})),
+    ):
+        with pytest.raises(UserError, match=r"^a\.pt: its task or model is in neither fairseq nor this package$"):
+            load_ensemble(lambda *_, build=build, settings=settings: build(settings, task=None), ["a.pt"])
+    with pytest.raises(UserError, match=r"^a\.pt: cannot build .* \(AssertionError: embed_dim must be divisible"):
+        load_ensemble(lambda *_: MultiheadAttention(10, 3), ["a.pt"])
+
+
 def test_resumed_half_precision_has_the_trained_weights():
     """The float32 copy is restored, unless the model's weights differ."""
     from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin

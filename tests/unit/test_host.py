@@ -1,10 +1,12 @@
 """What fairseq does wrong is corrected; damaged files and flags that it ignores are one line."""
 
 import itertools
+import json
 import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from fairseq import options, utils
 from fairseq.data import Dictionary, LanguagePairDataset, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.logging import metrics
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.optim import AMPOptimizer
 from fairseq.sequence_generator import SequenceGenerator
@@ -20,6 +23,8 @@ from omegaconf import OmegaConf
 
 import fairseq_diverse
 from fairseq_diverse import register
+from fairseq_diverse.host.messages import in_one_line
+from fairseq_diverse.host.training import load_training
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.testing.models import batch, build_model, dictionary
 
@@ -65,6 +70,29 @@ def test_only_words_that_repeat_an_ngram_are_blocked(size):
             written = tokens[row, 1 : step + 1].tolist()
             ngrams = {tuple(written[at : at + size]) for at in range(step - size + 1)}
             assert blocked[row].tolist() == [(*written[step + 1 - size :], word) in ngrams for word in range(10)]
+
+
+@pytest.mark.parametrize("hook", ["begin_valid_epoch", "post_validate"])
+def test_a_task_prepares_or_completes_its_validation(hook):
+    """By fairseq's hooks: the metric of the best checkpoint is not refused."""
+    called = []
+    cfg = {
+        "dataset": {"disable_validation": False, "valid_subset": "valid"},
+        "checkpoint": {"restore_file": "checkpoint_last.pt", "save_dir": "", "best_checkpoint_metric": "accuracy"},
+    }
+
+    def validate(_):
+        if called:
+            metrics.log_scalar("accuracy", 1)
+
+    trainer = SimpleNamespace(cfg=OmegaConf.create(cfg), task=FairseqTask(Namespace()), valid_step=validate)
+    trainer.begin_valid_epoch = called.append if hook == "begin_valid_epoch" else lambda _: None
+    trainer.get_valid_iterator = lambda _: SimpleNamespace(first_batch={})
+    if hook == "post_validate":
+        with pytest.raises(UserError, match=r"^--best-checkpoint-metric accuracy: not computed"):
+            load_training(lambda *_: None, trainer, "absent.pt")
+        trainer.task.post_validate = None
+    load_training(lambda *_: None, trainer, "absent.pt")
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -189,6 +217,21 @@ def test_flags_that_a_program_ignores_are_refused(program, words, message):
         parsed(program, *words.split())
 
 
+def test_a_task_may_have_a_flag_of_another_program():
+    parser = options.get_training_parser()
+    parser.add_argument("--beam", type=int, default=5, help="of a task that translates in validation")
+    words = ["data", "--arch", "transformer", "--optimizer", "adam", "--bf16"]
+    assert options.parse_args_and_arch(parser, words).bf16
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--eval-bleu-args", "{beam:5}"), ("--eval-bleu-detok-args", "5")])
+def test_a_flag_in_json_is_named(flag, value):
+    """And no other JSON that cannot be read, such as a file of a tokenizer, is said to be of this flag."""
+    with pytest.raises(UserError, match=rf"^{flag} {value}: no JSON \("):
+        parsed("training", "--arch", "transformer", "--optimizer", "adam", flag, value)
+    assert in_one_line(json.JSONDecodeError, json.JSONDecodeError("Expecting value", "<html>", 0)) is None
+
+
 def test_generate_translates_its_share_of_the_shards():
     chosen = []
     for flags in ("", "--num-shards 2", "--num-shards 2 --shard-id 1"):
@@ -212,9 +255,8 @@ def test_too_few_tokens_for_a_sentence_name_their_flag(split, flag):
     ("arch", "instead"),
     [("transformer_iwslt_de_en", "diverse_transformer_iwslt_de_en"), ("fconv", "diverse_transformer")],
 )
-def test_a_flag_of_a_mechanism_names_the_architecture_that_takes_it(arch, instead, monkeypatch, capsys):
+def test_a_flag_of_a_mechanism_names_the_architecture_that_takes_it(arch, instead, capsys):
     words = ["--arch", arch, "--optimizer", "adam", "--evolving-on", "encoder"]
-    monkeypatch.setattr(sys, "argv", ["fairseq-train", "data", *words])
     with pytest.raises(UserError, match=rf"^--evolving-on: --arch {arch} of fairseq has no mechanisms; use {instead}"):
         parsed("training", *words)
     assert not capsys.readouterr().err
