@@ -38,9 +38,11 @@ def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 
     return iterator
 
 
-def short_enough(choose: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any) -> Any:
+def short_enough(
+    choose: Any, self: Any, indices: Any, dataset: Any, max_positions: Any = None, *args: Any, **flags: Any
+) -> Any:
     """As ``FairseqTask.filter_indices_by_size``; ``UserError`` if no sentence is short enough."""
-    chosen = choose(self, indices, dataset, max_positions, *args)
+    chosen = choose(self, indices, dataset, max_positions, *args, **flags)
     if not len(chosen):
         raise UserError(
             f"none of the {len(indices)} sentences is within the {max_positions} positions of model and task: raise "

@@ -27,12 +27,12 @@ def naming(*paths: str) -> Iterator[None]:
         raise UserError(f"{paths[0]}: damaged, or of another kind ({reason[:200]})") from error
 
 
-def read_words(read: Any, self: Any, file: Any) -> None:
+def read_words(read: Any, self: Any, f: Any) -> None:
     """As ``Dictionary.add_from_file``; errors name the file."""
-    if not isinstance(file, str):
-        return read(self, file)
-    with naming(file):
-        read(self, file)
+    if not isinstance(f, str):
+        return read(self, f)
+    with naming(f):
+        read(self, f)
 
 
 def open_data(make: Any, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None) -> Any:
@@ -92,7 +92,7 @@ class Vectors(dict[str, Any]):
         self.path, self.width = path, width
 
 
-def read_embeddings(_: Any, path: str) -> Vectors:
+def read_embeddings(_: Any, embed_path: str) -> Vectors:
     """As fairseq's ``parse_embedding``: "N D", then a word and its D numbers a line. A word may have spaces.
 
     The first line may be missing, as in GloVe's files; fairseq would leave out the first word.
@@ -102,11 +102,11 @@ def read_embeddings(_: Any, path: str) -> Vectors:
     """
     from torch import tensor
 
-    with naming(path), open(path, encoding="utf-8", errors="surrogateescape") as file:
+    with naming(embed_path), open(embed_path, encoding="utf-8", errors="surrogateescape") as file:
         first = next(file, "")
         parts = first.rstrip().split(" ")
         header = len(parts) == 2 and all(part.isdecimal() for part in parts)
-        vectors = Vectors(path, int(parts[1]) if header else len(parts) - 1)
+        vectors = Vectors(embed_path, int(parts[1]) if header else len(parts) - 1)
         for number, line in enumerate(itertools.chain([] if header or not first else [first], file), 1 + header):
             try:
                 word, *numbers = line.rstrip().rsplit(" ", vectors.width)
@@ -114,18 +114,18 @@ def read_embeddings(_: Any, path: str) -> Vectors:
             except ValueError:
                 numbers = []
             if len(numbers) != vectors.width:
-                raise UserError(f"{path}: line {number}: a word and {vectors.width} numbers are needed")
+                raise UserError(f"{embed_path}: line {number}: a word and {vectors.width} numbers are needed")
         if not vectors or not vectors.width:
-            raise UserError(f"{path}: has no vectors")
+            raise UserError(f"{embed_path}: has no vectors")
     return vectors
 
 
-def put_embeddings(put: Any, vectors: Any, words: Any, embedding: Any) -> Any:
+def put_embeddings(put: Any, embed_dict: Any, vocab: Any, embedding: Any) -> Any:
     """As fairseq's ``load_embedding``; ``UserError`` for vectors of another width."""
-    width = getattr(vectors, "width", embedding.embedding_dim)
+    width = getattr(embed_dict, "width", embedding.embedding_dim)
     if width != embedding.embedding_dim:
         raise UserError(
-            f"{vectors.path}: vectors of {width} numbers, but the model's embeddings have {embedding.embedding_dim} "
+            f"{embed_dict.path}: vectors of {width} numbers, but the model's embeddings have {embedding.embedding_dim} "
             "(--encoder-embed-dim, --decoder-embed-dim)"
         )
-    return put(vectors, words, embedding)
+    return put(embed_dict, vocab, embedding)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
@@ -93,6 +94,15 @@ def test_every_function_is_replaced_once(place):
     assert replaced.replaced_by is CHANGES[place]
     original = replaced.__wrapped__
     assert original.__module__.startswith("fairseq.") and not hasattr(original, "replaced_by")
+
+
+@pytest.mark.parametrize("place", [place for place in CHANGES if "summed" not in place])  # it has no arguments
+def test_what_replaces_a_function_takes_its_arguments_by_place_and_by_name(place):
+    fairseq_diverse.register()
+    names = [*inspect.signature(pkgutil.resolve_name(place)).parameters]
+    takes = inspect.signature(CHANGES[place])
+    takes.bind("original", *names)
+    takes.bind("original", **dict.fromkeys(names))
 
 
 def test_fairseq_is_imported_without_what_few_tasks_need():
