@@ -1,5 +1,6 @@
 """Data and batches: sentences that fit, and the batches of a resumed training."""
 
+import inspect
 from contextvars import ContextVar
 from typing import Any
 
@@ -10,7 +11,7 @@ from fairseq_diverse.support.errors import UserError
 SHARD: ContextVar[tuple[int, int] | None] = ContextVar("SHARD", default=None)  # --num-shards, --shard-id to generate
 
 
-def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 1, **flags: Any) -> Any:
+def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, **flags: Any) -> Any:
     """As ``FairseqTask.get_batch_iterator``; batches that are made once are those of the first epoch.
 
     fairseq-fixed makes them in a random order seeded by ``seed + epoch`` of the epoch in which the process started: a
@@ -19,13 +20,15 @@ def batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, epoch: int = 
 
     fairseq-generate gets its part of ``--num-shards``.
     """
+    flags = inspect.signature(make).bind(self, dataset, *args, **flags).arguments  # some tasks give all by place
+    epoch = flags.get("epoch", 1)
     if shard := SHARD.get():
         flags |= dict(zip(("num_shards", "shard_id"), shard, strict=True))
     anew = flags.get("disable_iterator_cache") or flags.get("update_epoch_batch_itr")
     once = not (anew or getattr(self.cfg, "rebuild_batches", False)) and self.can_reuse_epoch_itr(dataset)
     again = not once or dataset in self.dataset_to_epoch_iter
     try:
-        iterator = make(self, dataset, *args, epoch=epoch if again else 1, **flags)
+        iterator = make(**flags | {"epoch": epoch if again else 1})
     except AssertionError as error:
         if not str(error).startswith("Sentences lengths should not exceed max_tokens"):
             raise

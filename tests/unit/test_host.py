@@ -243,6 +243,11 @@ def test_generate_translates_its_share_of_the_shards():
     parsed("generation", "--path", "x")
 
 
+def test_batches_of_a_task_that_gives_all_arguments_by_place():
+    task = FairseqTask(Namespace())
+    assert task.get_batch_iterator(pairs(7, 7), None, 2, None, False, 1, 1, 1, 0, 0, 3).next_epoch_idx == 3
+
+
 @pytest.mark.parametrize(("split", "flag"), [("train", "--max-tokens"), ("valid", "--max-tokens-valid")])
 def test_too_few_tokens_for_a_sentence_name_their_flag(split, flag):
     task = FairseqTask(Namespace())
