@@ -96,6 +96,8 @@ def main(args: argparse.Namespace) -> int:
     if args.test_metric and args.test_metric not in asked:
         raise ValueError(f"--test-metric {args.test_metric}: not one of --metrics {','.join(asked)}")
     files, baseline = _files(args)
+    if args.test != "bootstrap" and not baseline:
+        raise ValueError(f"--test {args.test}: needs a second system, --baseline FILE")
     systems, missing = _score(files, asked, args)
     for metric, reason in missing.items():
         print(f"fairseq-diverse score: {metric}: {reason}", file=sys.stderr)

@@ -37,7 +37,7 @@ def row_info(row: Row, baseline: Row, runs: Mapping[str, str]) -> RowInfo:
     changes = [f"data {row.data}"] * (row.data != baseline.data)
     for own, other, where in (
         (row.train, baseline.train, ""),
-        (row.generate, baseline.generate, "in translation: "),
+        (row.generate, baseline.generate, "generate: "),
         (row.average, baseline.average, "checkpoints averaged: "),
     ):
         for flag in {**other, **own}:

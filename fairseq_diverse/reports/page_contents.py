@@ -60,12 +60,12 @@ def _translations(runs: Sequence[Run], tests: Sequence[str], count: int) -> list
 
 def _figures(selection: Selection, report: Report, folders: Folders) -> "dict[str, Figure]":
     """The pictures by their captions: of the lines, and the losses of rows that are not systems on tasks."""
-    if not any(selection.summaries[row.name] for row in selection.rows):
-        return {}
     kind, lines, x = selection.kinds[0], report.lines, selection.table.x
     rows = selection.of_kind(kind).rows
     in_tasks = {row.name for row in rows} if kind.task_table(rows) else set()
     figures: dict[str, Figure] = {} if in_tasks else kind.pictures(lines) if lines else {}
+    if not any(selection.summaries[row.name] for row in selection.rows):
+        return figures
     if kind.draws_rows and lines:
         measures = kind.measures(rows)
         figures["Rows: means and seeds"] = draw_rows(lines, measures, kind.items)

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fairseq_diverse.cli import main
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.tables.load import load_table
@@ -101,6 +102,8 @@ def test_changes_are_the_flags_that_differ_from_the_baseline(table):
     assert info.changes == ["data wmt14_en_de", "--dropout 0.3", "--fp16"] and info.baseline == "first"
     assert "--arch transformer" in info.flags and not any("share-all" in flag for flag in info.flags)
     assert row_info(first, second, {}).changes == ["data multi30k_en_de", "--dropout 0.2", "without --fp16"]
+    wider = load_table(table(other_data), settings=["generate.beam=5"]).rows["first"]
+    assert row_info(wider, first, {}).changes == ["generate: --beam 5"]
     assert not row_info(first, first, {}).changes
 
 
@@ -119,6 +122,13 @@ def test_translations_are_those_of_the_first_seed_of_each_row_and_the_page_says_
     assert found.sentences[0].translations == {"first": "seed 2", "second": "seed 3"}
     note = marked(found, {"first": "first", "second": "first"}, "").note
     assert note == "1 of 1 sentences; seeds: first 2, second 3."
+
+
+def test_published_figures_are_drawn_without_runs(tmp_path, capsys):
+    for name, drawn in (("wang2021-table1", True), ("wang2021-table7", False), ("li2021-table7", False)):
+        asked = ["report", name, "--runs", str(tmp_path), "--format", "html", "--out", str(tmp_path / "page.html")]
+        assert main(asked) == 0 and "no row has a finished run" in capsys.readouterr().err
+        assert ("Accuracy by number of parameters" in (tmp_path / "page.html").read_text()) == drawn
 
 
 def test_words_are_the_text():

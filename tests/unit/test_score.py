@@ -418,6 +418,8 @@ def test_several_references_are_sacrebleus(files, tmp_path, capsys):
 def test_command_without_baseline_compares_nothing(files, capsys):
     assert main(["score", "--hyp", files["good"], "--ref", files["ref"]]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["system", "BLEU", "±", "chrF", "TER", "length"]
+    assert main(["score", "--hyp", files["good"], "--ref", files["ref"], "--test", "sign"]) == 2
+    assert "--test sign: needs a second system, --baseline FILE" in capsys.readouterr().err
 
 
 def test_known_languages_with_and_without_regions():

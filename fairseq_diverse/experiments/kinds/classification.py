@@ -121,8 +121,9 @@ class Classification(Kind):
 
     def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
         """Accuracy of every finished row by number of operators, the seeds together."""
+        if not (done := [line for line in lines if line.seeds]):
+            return {}
         trained = max(_trained(line.row.train) for line in lines)
-        done = [line for line in lines if line.seeds]
         lengths = sorted(map(int, _parts(done[0].runs[0])))
         accuracies = {
             line.name: [pooled(_parts(run)[str(length)] for run in line.runs) for length in lengths] for line in done

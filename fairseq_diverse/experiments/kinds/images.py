@@ -139,6 +139,8 @@ class Images(Kind):
                 if points:
                     x, y = zip(*points, strict=True)
                     axis.plot(x, y, color=color, marker=marker, linestyle="none", label=label, fillstyle=fill)
+        if not axis.lines:
+            return {}
         axis.set_xlabel("parameters, millions")
         axis.set_ylabel("top-1 accuracy, %")
         axis.grid(alpha=0.3)

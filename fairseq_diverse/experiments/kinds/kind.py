@@ -205,7 +205,7 @@ class Kind:
         return []
 
     def pictures(self, lines: Sequence[Line]) -> "dict[str, Figure]":
-        """Further pictures of the page, by their captions."""
+        """Further pictures of the page, by their captions; the lines may be of rows without a finished run."""
         return {}
 
     def task_table(self, rows: Sequence[Row]) -> TaskTable | None:
