@@ -82,8 +82,8 @@ def random_crop(picture: Image.Image, side: int, draws: random.Random) -> Image.
     pictures a shift by up to 4 pixels (He et al., 2016). Half of them are mirrored."""
     picture = ImageOps.mirror(picture) if draws.random() < 0.5 else picture
     if side <= 32:
-        left, top = draws.randrange(9), draws.randrange(9)
-        return ImageOps.expand(centre_crop(picture, side), 4).crop((left, top, left + side, top + side))
+        x, y = draws.randrange(9), draws.randrange(9)
+        return ImageOps.expand(centre_crop(picture, side), 4).crop((x, y, x + side, y + side))
     for _ in range(10):
         area, ratio = picture.width * picture.height * draws.uniform(0.08, 1), (4 / 3) ** draws.uniform(-1, 1)
         width, height = math.sqrt(area * ratio), math.sqrt(area / ratio)
