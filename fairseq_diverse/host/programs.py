@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fairseq_diverse.support.errors import with_place
+from fairseq_diverse.support.errors import UserError, with_place
 
 Registry = Mapping[str, Any]  # name -> class
 
@@ -117,7 +117,7 @@ def import_user_dir(folder: str, given: str = "--user-dir") -> None:
 
     try:
         utils.import_user_module(Namespace(user_dir=str(folder)))
-    except ValueError:
+    except UserError:
         raise
     except SyntaxError as error:
         raise ValueError(f"{where}: {error.filename}:{error.lineno}: {error.msg}") from error

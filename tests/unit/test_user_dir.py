@@ -47,6 +47,10 @@ def test_a_mechanism_that_does_not_exist_is_one_line(capsys):
     [
         ("def f(\n", "__init__.py:1: '(' was never closed"),
         ("x = 1\ny = nope\n", "__init__.py:2: NameError: name 'nope'"),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass Settings:\n    sizes: list = []\n",
+            "__init__.py:2: ValueError: mutable default",
+        ),
         ("import sys\nsys.exit()\n", "__init__.py:2: SystemExit"),
     ],
 )
