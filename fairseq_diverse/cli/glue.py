@@ -98,8 +98,8 @@ def _read(
 ) -> tuple[list[float], list[float], list[str]]:
     """What a model's subwords mean, the targets of a dev set, and the answers that are no label.
 
-    Such an answer is another class than the right one, or as in the authors' code the score -1; in a test set, whose
-    labels are not known, it is the first class, or 0.
+    As in the authors' code, such an answer is another class than the right one, for Matthews a class of its own, -1, or
+    the score -1. In a test set, whose labels are not known, it is the first class, or 0.
     """
     from fairseq_diverse.preparation.glue import HIGHEST
     from fairseq_diverse.preparation.pipeline import Preprocessing
@@ -113,7 +113,14 @@ def _read(
     wrong: list[float] = [0.0] * len(read)
     if split.startswith("valid"):
         targets = [value or 0.0 for value in task.read_answers(read_lines(Path(data) / "text" / f"{split}.label"))]
-        wrong = [-1 / HIGHEST if task.regression else (value + 1) % len(task.labels) for value in targets]
+        if task.regression:
+            wrong = [-1 / HIGHEST] * len(targets)
+        elif (
+            "matthews" in task.metrics
+        ):  # the opposite class would be a correlation of -1, which is worse than guessing
+            wrong = [-1.0] * len(targets)
+        else:
+            wrong = [(value + 1) % len(task.labels) for value in targets]
     return [other if value is None else value for value, other in zip(read, wrong, strict=True)], targets, others
 
 

@@ -12,7 +12,7 @@ HEADINGS = {"matthews": "Matthews", "accuracy": "accuracy", "f1": "F1", "pearson
 def glue_scores(names: Sequence[str], predictions: Sequence[float], targets: Sequence[float]) -> dict[str, float]:
     """Scores of predictions, by name of the metric.
 
-        matthews             correlation of two classes (Matthews, 1975), -100 to 100
+        matthews             correlation of classes (Matthews, 1975; of more than two, Gorodkin, 2004), -100 to 100
         accuracy             share of equal ones, 0 to 100
         f1                   harmonic mean of precision and recall of class 1, 0 to 100
         pearson, spearman    correlation of values, or of their ranks, -100 to 100

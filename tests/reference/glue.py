@@ -16,6 +16,20 @@ def matthews(predictions, targets):
     return (tp * tn - fp * fn) / math.sqrt(norm) if norm else 0.0
 
 
+def gorodkin(predictions, targets):
+    """Of any number of classes: cov(p, t) / sqrt(cov(p, p) cov(t, t)), summed over classes (Gorodkin, 2004)."""
+
+    def covariance(first, second):
+        total = 0.0
+        for label in {*predictions, *targets}:
+            x, y = ([float(value == label) for value in values] for values in (first, second))
+            total += sum((a - sum(x) / len(x)) * (b - sum(y) / len(y)) for a, b in zip(x, y, strict=True))
+        return total
+
+    norm = covariance(predictions, predictions) * covariance(targets, targets)
+    return covariance(predictions, targets) / math.sqrt(norm) if norm else 0.0
+
+
 def f1(predictions, targets):
     tp, fp, fn, _ = counts(predictions, targets)
     return 2 * tp / (2 * tp + fp + fn) if tp else 0.0

@@ -89,8 +89,9 @@ def test_answers_that_are_no_label_count_as_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(Preprocessing, "load", lambda folder: SimpleNamespace(decode=lambda line: line))
     (tmp_path / "text").mkdir()
     answers = {"MRPC": ["equivalent", "x", "y"], "MNLI": ["entailment", "x", "y"], "STS-B": ["2.0", "x", "5.0"]}
-    targets = {"MRPC": (1, 0, 1), "MNLI": (2, 0, 2), "STS-B": (0.4, 0.8, 1.0)}
-    wrong = {"MRPC": (1, 1, 0), "MNLI": (2, 1, 0), "STS-B": (0.4, -0.2, 1.0)}
+    answers["CoLA"] = ["acceptable", "x", "y"]
+    targets = {"MRPC": (1, 0, 1), "MNLI": (2, 0, 2), "STS-B": (0.4, 0.8, 1.0), "CoLA": (1, 0, 1)}
+    wrong = {"MRPC": (1, 1, 0), "MNLI": (2, 1, 0), "STS-B": (0.4, -0.2, 1.0), "CoLA": (1, -1, -1)}
     for name, written in answers.items():
         task = TASKS[name]
         right = [task.text.words[target] if task.labels else f"{5 * target}" for target in targets[name]]
@@ -206,6 +207,10 @@ def test_scores_equal_the_formulas():
         assert list(found) == list(names)
         for name in names:
             assert found[name] == pytest.approx(100 * getattr(reference, name)(*pair)), name
+    others = [p if numbers.random() < 0.8 else -1 for p in predictions]  # some answers are no label
+    for answers in (predictions, others, [-1] * 50):
+        expected = 100 * reference.gorodkin(answers, targets)
+        assert glue_scores(("matthews",), answers, targets)["matthews"] == pytest.approx(expected)
 
 
 def test_scores_of_equal_predictions_are_numbers():
