@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -205,4 +206,6 @@ def parse_args(parse: Any, parser: ArgumentParser, input_args: Any = None, *args
         if name in ("eval_bleu_args", "eval_bleu_detok_args") and isinstance(value, str):
             _check_json(f"--{name.replace('_', '-')}", value)
     check_ignored(parser, namespace)
+    if getattr(namespace, "bf16", False) and not find_spec("torch_xla"):
+        namespace.tpu = False  # which --bf16 means to fairseq
     return parsed

@@ -44,8 +44,7 @@ def load_training(load: Any, self: Any, filename: str, *args: Any, **flags: Any)
     if given and not os.path.isfile(filename):
         raise UserError(f"--restore-file {flag}: no such file")
     metric = self.cfg.checkpoint.best_checkpoint_metric
-    later = hasattr(self.task, "post_validate")  # which may add metrics of the whole validation
-    if not self.cfg.dataset.disable_validation and metric not in ("loss", "bleu") and not later:
+    if not self.cfg.dataset.disable_validation and metric not in ("loss", "bleu"):
         _check_metric(self, metric)
     return loaded
 

@@ -4,7 +4,6 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.util import find_spec
 
 from fairseq.models import register_model_architecture
 from fairseq.models.roberta.model import roberta_base_architecture, roberta_large_architecture
@@ -110,8 +109,6 @@ def _register(
 
     @register_model_architecture(model, name)
     def architecture(args: Namespace) -> None:
-        if getattr(args, "bf16", False) and not find_spec("torch_xla"):
-            args.tpu = False  # fairseq's command line takes --bf16 for --tpu
         default = Namespace()
         for namespace in (args, default):
             _default(namespace, flags)

@@ -72,26 +72,15 @@ def test_only_words_that_repeat_an_ngram_are_blocked(size):
             assert blocked[row].tolist() == [(*written[step + 1 - size :], word) in ngrams for word in range(10)]
 
 
-@pytest.mark.parametrize("hook", ["begin_valid_epoch", "post_validate"])
-def test_a_task_prepares_or_completes_its_validation(hook):
-    """By fairseq's hooks: the metric of the best checkpoint is not refused."""
-    called = []
+def test_a_task_begins_its_validation_before_its_metrics_are_asked_for():
+    begun = []
     cfg = {
         "dataset": {"disable_validation": False, "valid_subset": "valid"},
         "checkpoint": {"restore_file": "checkpoint_last.pt", "save_dir": "", "best_checkpoint_metric": "accuracy"},
     }
-
-    def validate(_):
-        if called:
-            metrics.log_scalar("accuracy", 1)
-
-    trainer = SimpleNamespace(cfg=OmegaConf.create(cfg), task=FairseqTask(Namespace()), valid_step=validate)
-    trainer.begin_valid_epoch = called.append if hook == "begin_valid_epoch" else lambda _: None
+    trainer = SimpleNamespace(cfg=OmegaConf.create(cfg), begin_valid_epoch=begun.append)
     trainer.get_valid_iterator = lambda _: SimpleNamespace(first_batch={})
-    if hook == "post_validate":
-        with pytest.raises(UserError, match=r"^--best-checkpoint-metric accuracy: not computed"):
-            load_training(lambda *_: None, trainer, "absent.pt")
-        trainer.task.post_validate = None
+    trainer.valid_step = lambda _: metrics.log_scalar("accuracy" if begun else "loss", 1)
     load_training(lambda *_: None, trainer, "absent.pt")
 
 
@@ -222,6 +211,10 @@ def test_a_task_may_have_a_flag_of_another_program():
     parser.add_argument("--beam", type=int, default=5, help="of a task that translates in validation")
     words = ["data", "--arch", "transformer", "--optimizer", "adam", "--bf16"]
     assert options.parse_args_and_arch(parser, words).bf16
+
+
+def test_bfloat16_needs_no_tpu():
+    assert not parsed("training", "--arch", "transformer", "--optimizer", "adam", "--bf16").tpu
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--eval-bleu-args", "{beam:5}"), ("--eval-bleu-detok-args", "5")])
