@@ -79,7 +79,11 @@ def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     add("--without", metavar="a,b", help="neither show nor test these rows (rows left out by --rows are still tested)")
-    add("--best", action="store_true", help="of each grid only the row with the lowest NLL at its last validation")
+    add(
+        "--best",
+        action="store_true",
+        help="of each grid only the best row: lowest NLL at the last validation; GLUE: dev score",
+    )
     add("--test", metavar="NAME", help="only this test set")
 
 
@@ -125,7 +129,9 @@ def main(args: argparse.Namespace) -> None:
 
 def _warn_if_nothing_finished(args: argparse.Namespace, selection: "Selection") -> None:
     if not any(selection.summaries[row.name] for row in selection.rows):
-        warn(nothing_finished(args.table))
+        grids = {(row.family, row.data) for row in selection.rows}
+        more = "; --best shows one point of each grid" * (not args.best and len(grids) < len(selection.rows))
+        warn(nothing_finished(args.table) + more)
 
 
 def refresh(path: Path) -> None:

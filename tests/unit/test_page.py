@@ -125,10 +125,21 @@ def test_translations_are_those_of_the_first_seed_of_each_row_and_the_page_says_
 
 
 def test_published_figures_are_drawn_without_runs(tmp_path, capsys):
-    for name, drawn in (("wang2021-table1", True), ("wang2021-table7", False), ("li2021-table7", False)):
+    for name, drawn in (("wang2021-table1", True), ("li2021-table7", False)):
         asked = ["report", name, "--runs", str(tmp_path), "--format", "html", "--out", str(tmp_path / "page.html")]
         assert main(asked) == 0 and "no row has a finished run" in capsys.readouterr().err
         assert ("Accuracy by number of parameters" in (tmp_path / "page.html").read_text()) == drawn
+
+
+def test_a_table_of_grids_names_best(tmp_path, capsys):
+    (tmp_path / "t.yaml").write_text(
+        "title: t\ndata: multi30k_en_de\nsize: tiny\nrows: {a: {grid: {lr: [0.001, 0.002]}}}\n"
+    )
+    for more, named in (([], True), (["--best"], False)):
+        assert main(["report", str(tmp_path / "t.yaml"), "--runs", str(tmp_path), *more]) == 0
+        assert (
+            capsys.readouterr().err.endswith("give the same flags here; --best shows one point of each grid\n") == named
+        )
 
 
 def test_words_are_the_text():
