@@ -132,6 +132,10 @@ def test_a_dry_run_prints_the_commands_of_every_row(table, capsys, tmp_path, mon
         ("max_update=3", "fairseq-train: no flag --max_update for .*; nearest: --max-update"),
         ("generate.beem=3", "fairseq-generate: no flag --beem for .*; nearest: --beam"),
         ("arch=transfomer", r"fairseq-train: argument --arch/-a: invalid choice: 'transfomer' .nearest: transformer, "),
+        (
+            "localness-form=x",
+            r"fairseq-train: argument --localness-form: invalid choice: 'x' .choose from '?heads'?, '?shared'?.",
+        ),
         ("routing=emm", r"fairseq-train: argument --routing: invalid choice: 'emm' .nearest: em"),
         ("warmup-updates=many", "fairseq-train: argument --warmup-updates: invalid int value: 'many'"),
         ("lr=many", "fairseq-train: argument --lr: "),

@@ -151,9 +151,10 @@ def _explained(unknown: str, arguments: Sequence[str], known: Sequence[str]) -> 
 
 
 def _shortened(text: str) -> str:
-    """A message on one line; of a long list of choices, the nearest."""
+    """A message on one line; of a list of choices, the nearest, or all of a short one."""
     text = " ".join(text.split())
     if found := re.fullmatch(r"(argument \S+: invalid choice: '(.*?)') \(choose from (.*)\)", text):
         near = difflib.get_close_matches(found[2], re.findall(r"[^', ]+", found[3]), n=3)
-        return f"{found[1]} (nearest: {', '.join(near)})" if near else found[1]
+        if near or len(text) > 200:
+            return f"{found[1]} (nearest: {', '.join(near)})" if near else found[1]
     return text if len(text) <= 200 else f"{text[:200]}..."
