@@ -356,6 +356,7 @@ def table(pictures, tmp_path, monkeypatch) -> str:
 def test_a_table_of_pictures(images, pictures, table, tmp_path, capsys):
     shown = cli("run", table).stderr
     assert re.search(r"evolving seed 1: top-1 [\d.]+, top-5 100.00, maps of layer 10 [\d.]+, maps of layer 11 ", shown)
+    assert re.search(r"train \d/6 updates, loss [\d.]+(;|$)", shown, re.MULTILINE) and "words/s" not in shown
     for kind in ("augmented", "evolving"):
         (folder,) = (tmp_path / "runs").glob(f"*-{kind}-*/seed1")
         summary = json.loads((folder / "summary.json").read_text())

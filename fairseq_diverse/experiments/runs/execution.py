@@ -45,6 +45,11 @@ class Progress:
     loss: str = ""
     words_per_second: str = ""
 
+    @property
+    def figures(self) -> str:
+        """The loss and, where the log has it, the speed."""
+        return f"loss {self.loss}" + (self.words_per_second and f", {self.words_per_second} words/s")
+
 
 def execute(run: Run, environment: dict[str, str]) -> Iterator[Progress]:
     """Do the steps that are not done yet; yields while a step works, returns when ``summary.json`` is written.

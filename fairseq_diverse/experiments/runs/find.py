@@ -40,7 +40,8 @@ def find_data(name: str, dry: bool = False, root: Path | None = None) -> DataSet
     if data is None:
         if name not in config_names("data"):
             raise ValueError(
-                f"data set {name}: neither a known name nor a folder made by `fairseq-diverse prepare`; "
+                f"data set {name}: neither a known name nor a folder made by `fairseq-diverse prepare`, or with "
+                "pictures (train/CLASS and val/CLASS or test/CLASS); "
                 f"known: {', '.join(config_names('data'))}"
             )
         config = DataConfig.load(config_path("data", name))

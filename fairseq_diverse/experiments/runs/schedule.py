@@ -186,7 +186,7 @@ class Bars:
         if progress.updates > bar.n:
             bar.initial = bar.initial or progress.updates  # what an earlier start did does not count for the speed
             bar.n = progress.updates
-            bar.set_postfix_str(f"loss {progress.loss}, {progress.words_per_second} words/s", refresh=False)
+            bar.set_postfix_str(progress.figures, refresh=False)
         bar.refresh()
 
     def say(self, line: str) -> None:
@@ -218,7 +218,7 @@ class Lines:
         else:
             self.say(
                 f"{run.name}: {progress.step} {progress.updates}/{run.row.max_update} updates, "
-                f"loss {progress.loss}, {progress.words_per_second} words/s{left and '; '}{left}"
+                f"{progress.figures}{left and '; '}{left}"
             )
         self.shown[slot] = progress.step, time.monotonic(), progress.updates
 
