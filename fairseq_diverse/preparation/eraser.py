@@ -35,9 +35,9 @@ class Evidence(msgspec.Struct):
 class _Line(msgspec.Struct):
     annotation_id: str | int
     classification: str
+    evidences: list[list[Evidence]]
     query: str | None = None
     docids: list[str | int] | None = None
-    evidences: list[list[Evidence]] = []
 
 
 class _Document(msgspec.Struct):

@@ -170,6 +170,7 @@ SPAN = {"docid": "test0", "start_token": 1, "end_token": 3}
         (LINE | {"evidences": [[SPAN | {"end_token": 10**40}]]}, "end_token"),
         ({"classification": "good"}, "no `annotation_id`"),
         ({"annotation_id": "x"}, "no `classification`"),
+        ({"annotation_id": "x", "classification": "good"}, "no `evidences`"),
         (LINE | {"classification": 3}, "classification: text expected, not 3"),
         (LINE | {"annotation_id": "test1"}, "annotation_id: 'test1' twice"),
         (LINE | {"query": ["a"]}, r"query: text expected, not \['a'\]"),
