@@ -40,7 +40,8 @@ def prepare_glue(
     while tests and not files[tests[-1]].is_file():
         del files[tests.pop()]
     if missing := [path.name for path in files.values() if not path.is_file()]:
-        raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN})")
+        other = f"; it has no folder {task.name} either" * (folder == raw)
+        raise ValueError(f"{folder}: lacks {', '.join(missing)}, GLUE's own files ({ORIGIN}){other}")
     suffixes = ["input"] if as_text else [f"input{number}" for number in range(len(task.inputs))]
     named = {split: split for split in files}
     if as_text:

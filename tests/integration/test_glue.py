@@ -249,7 +249,7 @@ def test_real_pairs_reach_a_bert_as_in_transformers(call, tmp_path):
         (["glue-RTE", "--raw", "{folder}/raw", "--wordpiece", "{folder}/no"], "no/vocab.txt: cannot be read (No such"),
         (
             ["glue-CoLA", "--raw", "{folder}/raw"],
-            "raw: lacks train.tsv, dev.tsv, GLUE's own files (https://gluebenchmark.com/tasks)",
+            "raw: lacks train.tsv, dev.tsv, GLUE's own files (https://gluebenchmark.com/tasks); it has no folder ",
         ),
         (["glue-RTE@nowhere", "--raw", "{folder}/raw"], "nowhere/preprocess.json: cannot be read"),
         (
