@@ -95,10 +95,10 @@ def find_runs(
     root = root or runs_dir()
     every = [*rows, *(row.first for row in rows if row.first)]
     by_name = {name: find_data(name, dry, root) for name in dict.fromkeys(row.data for row in every)}
-    of_row = {row.name: with_trees_of(row, by_name[row.data]) for row in every}
+    of_row = {(row.name, row.data): with_trees_of(row, by_name[row.data]) for row in every}
     for row in every:
-        first = of_row[row.first.name] if row.first and not dry else None
-        kind_of(row).check_data(row, of_row[row.name], first)
+        first = of_row[row.first.name, row.first.data] if row.first and not dry else None
+        kind_of(row).check_data(row, of_row[row.name, row.data], first)
         if not dry:
             refuse_lacking_start(row)
     if cpu is None:
@@ -111,11 +111,11 @@ def find_runs(
         folders_by_key.setdefault(path.name.rpartition("-")[2], []).append(path)
 
     def runs_of(row: Row) -> list[Run]:
-        data, first = of_row[row.name], row.first
+        data, first = of_row[row.name, row.data], row.first
         by_flag = read[row.name]
         if first:
             files = [digest for name, digest in read[first.name].items() if name != "user-dir"]  # the row's, too
-            by_flag = by_flag | {"pretrained": "".join([of_row[first.name].hash or "", *files])}
+            by_flag = by_flag | {"pretrained": "".join([of_row[first.name, first.data].hash or "", *files])}
         trees, direction = trees_read_by(row, data), "".join(kind_of(row).languages(data))
         of_data, called = (re.sub(r"[^\w.+=,-]", "_", data.name + of) for of in ("", f"-{row.size}-{row.name}"))
         called = called.encode()[:NAME_BYTES].decode(errors="ignore")
