@@ -1,4 +1,4 @@
-"""Import fairseq without the libraries that it imports for other tasks: half of a process's time to start.
+"""Import fairseq without the libraries that it imports for other tasks: seconds of a process's start.
 
 ``python -m fairseq_diverse.host.starting fairseq_cli.train ...`` does what ``python -m fairseq_cli.train ...`` does.
 """

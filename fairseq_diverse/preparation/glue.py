@@ -209,7 +209,7 @@ def named_as_text(name: str) -> str:
         ValueError: no task of GLUE.
     """
     if not split_name(name):
-        raise ValueError(f"--as-text: {name} is no task of GLUE; known: {', '.join(NAMES)}")
+        raise ValueError(f"--as-text: {name} is not a task of GLUE; known: {', '.join(NAMES)}")
     task, at, encoding = name.partition("@")
     return task.removesuffix(AS_TEXT) + AS_TEXT + at + encoding
 

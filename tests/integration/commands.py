@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -92,6 +92,18 @@ def cli(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """``fairseq-diverse args...`` in a fork of this process, as are the steps of a ``run``; ``cwd`` and ``env`` as for
     ``subprocess.run``."""
     return Fork([sys.executable, "-m", "fairseq_diverse.cli", *map(str, args)], **options).wait()
+
+
+def caller(folder: Path) -> Callable[..., str]:
+    """`cli` with the folder's runs: what it prints, or with ``fails``, its exit code, the last line of its errors."""
+
+    def run(*arguments: object, fails: int = 0) -> str:
+        environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
+        done = cli(*arguments, env=environment)
+        assert done.returncode == fails, done.stderr[-3000:]
+        return done.stderr.splitlines()[-1] if fails else done.stdout
+
+    return run
 
 
 def train_in_two_processes(*args: object, nccl: bool = False) -> list[str]:

@@ -17,7 +17,7 @@ from fairseq_diverse.models.bert import segments
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.preparation import prepare_glue as preparation
 from fairseq_diverse.preparation.wordpiece import SPECIAL
-from tests.integration.commands import cli, shared_data
+from tests.integration.commands import caller, cli, shared_data
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.integration.test_prepare import edit, lines_of, write_raw
 
@@ -63,13 +63,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def call(folder):
-    def run(*arguments, fails=0):
-        environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
-        done = cli(*arguments, env=environment)
-        assert done.returncode == fails, done.stderr[-3000:]
-        return done.stderr.splitlines()[-1] if fails else done.stdout
-
-    return run
+    return caller(folder)
 
 
 def binarized(path, dictionary):

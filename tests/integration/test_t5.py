@@ -1,7 +1,6 @@
 """T5 as a user runs it: text, pre-training by spans, GLUE as text, scores, report."""
 
 import json
-import os
 import re
 
 import pytest
@@ -9,7 +8,7 @@ from fairseq.data import Dictionary
 
 from fairseq_diverse.preparation.glue import TASKS
 from fairseq_diverse.support.files import read_lines
-from tests.integration.commands import cli
+from tests.integration.commands import caller
 from tests.integration.glue_files import write_task
 from tests.integration.test_glue import binarized
 from tests.integration.test_prepare import write_raw
@@ -52,13 +51,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def call(folder):
-    def run(*arguments, fails=0):
-        environment = os.environ | {"FAIRSEQ_DIVERSE_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
-        done = cli(*arguments, env=environment)
-        assert done.returncode == fails, done.stderr[-3000:]
-        return done.stderr.splitlines()[-1] if fails else done.stdout
-
-    return run
+    return caller(folder)
 
 
 def test_text_and_tasks_are_prepared_with_one_dictionary(folder, call):
@@ -111,7 +104,7 @@ def test_pretraining_finetuning_scores_and_report(folder, call):
         (["glue-MRPC", "--as-text"], "glue-MRPC.text: a task as text needs the subwords of a T5: --sentencepiece DIR"),
         (["glue-MRPC.text@t5"], "has the subwords of a T5; give the folder of its spiece.model as --sentencepiece"),
         (["glue-MRPC.text", "--sentencepiece", "."], "--sentencepiece .: no spiece.model, the model of a T5's subwo"),
-        (["text", "--as-text"], "--as-text: text is no task of GLUE; known: "),
+        (["text", "--as-text"], "--as-text: text is not a task of GLUE; known: "),
     ],
 )
 def test_subwords_that_are_missing_are_named(folder, call, arguments, message):

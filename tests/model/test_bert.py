@@ -199,7 +199,7 @@ QUICK = ("alone = in a padded batch", "gradients, also with activation checkpoin
 OTHERS = [
     title
     for title in properties.PROPERTIES
-    if properties.applies(title, "roberta") and title not in ("off = absent", *QUICK)  # off is no model of fairseq
+    if properties.applies(title, "roberta") and title not in ("off = absent", *QUICK)  # fairseq has no BERT
 ]
 
 
