@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_diverse.models.bert import EPSILON
+from fairseq_diverse.models.transformers_config import check_fixed, whole_number
 from fairseq_diverse.preparation.wordpiece import SPECIAL, VOCABULARY, read_vocabulary, symbols
 from fairseq_diverse.support.errors import UserError
 
@@ -75,14 +76,11 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: a setting that BERT of this package does not have.
     """
-    for name, value in FIXED.items():
-        if (given := config.get(name, value)) != value:
-            raise UserError(f"config.json: {name} {given}: not supported, only {value}")
+    check_fixed(config, FIXED)
     if (activation := config.get("hidden_act", "gelu")) not in ACTIVATIONS:
         raise UserError(f"config.json: hidden_act {activation}: not supported, only {', '.join(ACTIVATIONS)}")
     for name in ("vocab_size", *SIZES.values()):
-        if type(config[name]) is not int or config[name] < 1:
-            raise UserError(f"config.json: {name} {config[name]!r}: must be a whole number above 0")
+        whole_number(name, config[name])
     dropout = config.get("hidden_dropout_prob", 0.1)
     return {
         "arch": "diverse_bert",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_diverse.models.t5 import EPSILON
+from fairseq_diverse.models.transformers_config import check_fixed, whole_number
 from fairseq_diverse.preparation.encoding import T5_MODEL as PIECES
 from fairseq_diverse.preparation.subwords import SENTINELS, Subwords, t5_words
 from fairseq_diverse.support.errors import UserError
@@ -49,7 +50,7 @@ def words(folder: Path, config: Mapping[str, Any]) -> list[str]:
         raise UserError(f"{folder}: no {PIECES}, the model of its subwords")
     try:
         pieces = Subwords("t5", folder / PIECES).pieces
-        return t5_words(pieces, _whole("vocab_size", config["vocab_size"]))
+        return t5_words(pieces, whole_number("vocab_size", config["vocab_size"]))
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -60,9 +61,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: a setting that T5 of this package does not have.
     """
-    for name, value in FIXED.items():
-        if (given := config.get(name, value)) != value:
-            raise UserError(f"config.json: {name} {given}: not supported, only {value}")
+    check_fixed(config, FIXED)
     form = str(config.get("feed_forward_proj", "relu")), bool(config.get("tie_word_embeddings", True))
     versions = {("relu", True): "1.0", ("gated-gelu", False): "1.1"}
     if form not in versions:
@@ -73,7 +72,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     given = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, **config}
     given["num_decoder_layers"] = given.get("num_decoder_layers") or given["num_layers"]
     for name in SIZES:
-        _whole(name, given[name])
+        whole_number(name, given[name])
     shape = {"embed_dim": given["d_model"], "ffn_embed_dim": given["d_ff"], "attention_heads": given["num_heads"]}
     return {
         "arch": "diverse_t5",
@@ -118,12 +117,6 @@ def rows(words: list[str]) -> list[int]:
     pieces = len(words) - 1 - unused - SENTINELS
     sentinels = range(pieces, pieces + SENTINELS)
     return [len(words) - 1, *range(pieces), *range(sentinels.stop, sentinels.stop + unused), *sentinels]
-
-
-def _whole(name: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise UserError(f"config.json: {name} {value!r}: must be a whole number above 0")
-    return value
 
 
 def _name(name: str) -> str:
