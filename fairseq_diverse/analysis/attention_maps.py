@@ -16,7 +16,7 @@ from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, 
 from fairseq_diverse.models.extras import AttentionMaps
 from fairseq_diverse.preparation import Preprocessing
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import new_figure, set_names
+from fairseq_diverse.support.pictures import new_figure, set_names, set_note, set_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -216,6 +216,11 @@ class Panel(NamedTuple):
     values: str = WEIGHT
 
 
+def panel_width(keys: Labels) -> float:
+    """Inches that a panel with these columns needs."""
+    return max(1.5, CELL * len(keys.texts)) + 0.4
+
+
 def draw_panels(
     rows: Sequence[Sequence[Panel | None]],
     queries: Labels,
@@ -236,13 +241,13 @@ def draw_panels(
         axes: names of the rows and of the columns.
     """
     columns = max(map(len, rows))
-    width = max(1.5, CELL * len(keys.texts)) + 0.4
+    width = panel_width(keys)
     height = max(1.5, CELL * len(queries.texts)) + LETTER * max(map(len, keys.texts)) + 0.5
     size = (columns * width + LETTER * max(map(len, queries.texts)) + 1.2, len(rows) * height + 0.8)
     figure = new_figure(*size, dpi=min(150, MOST_PIXELS / max(size)))
-    figure.suptitle(title)
-    figure.supylabel(axes[0], fontsize=9)
-    figure.supxlabel(axes[1], fontsize=9)
+    set_title(figure, title)
+    figure.supylabel(axes[0], fontsize="small")
+    set_note(figure, axes[1])
     limits = {name: _limit([p.map for row in rows for p in row if p and p.values == name]) for name in COLOURS}
     images: dict[str, Any] = {}
     for places, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
@@ -254,9 +259,9 @@ def draw_panels(
             values, (limit, _, signed) = panel.map.float().numpy(), limits[panel.values]
             colours, low = (SIGNED, -limit) if signed else (COLOURS[panel.values], 0)
             images[panel.values] = place.imshow(values, colours, vmin=low, vmax=limit, aspect="auto")
-            place.set_title(panel.title, fontsize=9)
-            set_names(place.xaxis, keys.texts, rotation=90, fontsize=7)
-            set_names(place.yaxis, texts, fontsize=7)
+            place.set_title(panel.title, fontsize="small")
+            set_names(place.xaxis, keys.texts, rotation=90, fontsize="x-small")
+            set_names(place.yaxis, texts, fontsize="x-small")
             texts = [""] * len(texts)
     panels = figure.axes
     for name, image in images.items():
@@ -265,7 +270,7 @@ def draw_panels(
         more = f"; {ends}" if largest > limit else ""
         extend = "neither" if not more else "both" if signed else "max"
         bar = figure.colorbar(image, ax=panels, shrink=min(1, 4 / size[1]), aspect=25, extend=extend)
-        bar.set_label(name + more, fontsize=8)
+        bar.set_label(name + more, fontsize="small")
     return figure
 
 

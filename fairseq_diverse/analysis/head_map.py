@@ -107,7 +107,7 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
         own = torch.tensor([next(placed).tolist() for _ in vectors])
         axis.scatter(own[:, 0], own[:, 1], color=color, marker=marker, label=name)
         for head, (x, y) in enumerate(own.tolist(), 1):
-            axis.annotate(str(head), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+            axis.annotate(str(head), (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
     axis.set_box_aspect(1)
     axis.set_xticks([])
     axis.set_yticks([])
@@ -120,17 +120,17 @@ def draw_head_map(heads: Mapping[str, Tensor], seed: int = 1) -> "Figure":
         image = place.imshow(matrix.numpy(), "RdBu_r", vmin=-limit, vmax=limit)
         place.set_facecolor("0.85")  # of the diagonal
         mean = f": mean cosine {mean_cosine(heads[name]):z.2f}" if len(matrix) > 1 else ""
-        place.set_title(f"{name}{mean}", fontsize=8)
+        place.set_title(f"{name}{mean}", fontsize="small")
         numbers = [str(head + 1) for head in range(len(matrix))]
-        place.set_xticks(range(len(matrix)), numbers, fontsize=7)
-        place.set_yticks(range(len(matrix)), numbers, fontsize=7)
-        place.set_xlabel("head", fontsize=7)
-        place.set_ylabel("head", fontsize=7)
+        place.set_xticks(range(len(matrix)), numbers, fontsize="x-small")
+        place.set_yticks(range(len(matrix)), numbers, fontsize="x-small")
+        place.set_xlabel("head", fontsize="x-small")
+        place.set_ylabel("head", fontsize="x-small")
         for i, j in product(range(len(matrix) if most <= MOST_NUMBERS else 0), repeat=2):
             if i != j:
                 value = float(matrix[i, j])
                 colour = "white" if abs(value) > 0.6 * limit else "black"
-                place.text(j, i, f"{value:z.2f}", ha="center", va="center", fontsize=5, color=colour)
+                place.text(j, i, f"{value:z.2f}", ha="center", va="center", fontsize="xx-small", color=colour)
         places.append(place)
     figure.colorbar(image, ax=places, label="cosine similarity of two heads", shrink=0.8, aspect=25)
     legend_above(figure)

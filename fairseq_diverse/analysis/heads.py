@@ -15,7 +15,7 @@ from fairseq_diverse.attention.relations import place_trees
 from fairseq_diverse.attention.request import AttentionRequest
 from fairseq_diverse.models.diverse_transformer import DiverseTransformerModel, layer_counts
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import new_figure
+from fairseq_diverse.support.pictures import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,19 +164,17 @@ def _of_batch(
 def draw_figures(figures: dict[str, Tensor]) -> "Figure":
     """One panel per statistic: layers as rows, heads as columns, values in the cells."""
     layers, heads = next(iter(figures.values())).shape
-    figure = new_figure(len(figures) * (0.45 * heads + 1.2), 0.4 * layers + 1.4)
-    for panel, (name, values) in zip(
-        figure.subplots(1, len(figures), squeeze=False).flat, figures.items(), strict=True
-    ):
+    figure, axes = panels(len(figures), len(figures) * (0.45 * heads + 1.2), 0.4 * layers + 1.4)
+    for panel, (name, values) in zip(axes, figures.items(), strict=True):
         panel.imshow(values.numpy(), vmin=0, vmax=1, aspect="auto")
-        panel.set_title(name, fontsize=9)
-        panel.set_xticks(range(heads), range(1, heads + 1), fontsize=7)
-        panel.set_yticks(range(layers), range(1, layers + 1), fontsize=7)
-        panel.set_xlabel("head", fontsize=7)
-        panel.set_ylabel("encoder layer", fontsize=7)
+        panel.set_title(name, fontsize="small")
+        panel.set_xticks(range(heads), range(1, heads + 1), fontsize="x-small")
+        panel.set_yticks(range(layers), range(1, layers + 1), fontsize="x-small")
+        panel.set_xlabel("head", fontsize="x-small")
+        panel.set_ylabel("encoder layer", fontsize="x-small")
         for layer in range(layers):
             for head in range(heads):
                 value = float(values[layer, head])
                 colour = "black" if value > 0.6 else "white"
-                panel.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
+                panel.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize="xx-small", color=colour)
     return figure

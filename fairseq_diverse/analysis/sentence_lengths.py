@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
+from fairseq_diverse.support.pictures import STYLES, legend_above, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,10 +20,8 @@ def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) ->
     Args:
         found: tokens of every source and target sentence, by name.
     """
-    figure = new_figure(max(4.8, 4.2 * len(found)), 3.4)
-    for axis, (name, (source, target)) in zip(
-        figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True
-    ):
+    figure, axes = panels(len(found), max(4.8, 4.2 * len(found)), 3.4)
+    for axis, (name, (source, target)) in zip(axes, found.items(), strict=True):
         longest = int(max(source.max(), target.max()))
         step = -(-(longest + 1) // MOST_BARS)
         edges = np.arange(0, longest + step + 1, step)
@@ -32,7 +30,7 @@ def draw_sentence_lengths(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) ->
         axis.bar(middle, bars, width=0.9 * step, color=STYLES[5][0], label="source")
         axis.plot(middle, line, color=STYLES[1][0], label="target")
         axis.axvline(source.mean(), color=STYLES[0][0], linestyle="--", label="source mean")
-        axis.set_title(name, fontsize=9)
+        axis.set_title(name, fontsize="small")
         axis.set_xlabel("tokens a sentence" + (f", {step} a bar" if step > 1 else ""))
         axis.set_ylabel("% of the training sentences")
     legend_above(figure)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_diverse.cli import named_checkpoints
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
-from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
 from fairseq_diverse.support.tables import in_columns, one_line
 
 if TYPE_CHECKING:
@@ -37,12 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--max-tokens", type=int, default=8000, metavar="N", help="tokens per batch (default: 8000)")
     add("--save", type=Path, metavar="FILE", help="also write JSON, with 1 (correct) or 0 per example")
-    add("--out", type=Path, metavar="FILE", help=f"also draw a plot; {FORMATS_TEXT}")
+    add_picture_arguments(parser, "also draw a plot")
 
 
 def main(args: argparse.Namespace) -> None:
-    if args.out is not None:
-        check_name(args.out)
+    with for_paper(args):
+        _measure(args)
+
+
+def _measure(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from fairseq_diverse import register

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_diverse.support.files import atomic_write
 from fairseq_diverse.support.paths import source_prefix
-from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
 from fairseq_diverse.support.tables import in_columns
 
 if TYPE_CHECKING:
@@ -47,12 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sentences", type=int, metavar="N", help="only the first N sentences (default: all)")
     add("--json", action="store_true", help="print JSON")
     add("--save", type=Path, metavar="FILE", help="also write the JSON to FILE")
-    add("--out", type=Path, metavar="FILE", help=f"also draw a heat map; {FORMATS_TEXT}")
+    add_picture_arguments(parser, "also draw a heat map")
 
 
 def main(args: argparse.Namespace) -> None:
-    if args.out:
-        check_name(args.out)
+    with for_paper(args):
+        _measure(args)
+
+
+def _measure(args: argparse.Namespace) -> None:
     if args.sentences is not None and args.sentences < 1:
         raise ValueError(f"--sentences {args.sentences}: at least 1 is needed")
     from fairseq_diverse import register

@@ -16,7 +16,7 @@ from fairseq_diverse.cli.report import (
 from fairseq_diverse.cli.run import add_table_arguments, read_table
 from fairseq_diverse.cli.user_dir import add_user_dir
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import FORMATS_TEXT, check_name, save_figure
+from fairseq_diverse.support.pictures import add_picture_arguments, for_paper, save_figure
 from fairseq_diverse.support.tables import one_line
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         kind = add(kinds)
         kind.set_defaults(subparser=kind, draw=draw)
-        kind.add_argument("--out", type=Path, required=True, metavar="FILE", help=f"picture to write, {FORMATS_TEXT}")
+        add_picture_arguments(kind, "picture to write", required=True)
         add_user_dir(kind)
 
 
 def main(args: argparse.Namespace) -> None:
-    check_name(args.out)
-    args.draw(args)
+    with for_paper(args):
+        args.draw(args)
 
 
 def add_head_map(kinds: Any) -> argparse.ArgumentParser:

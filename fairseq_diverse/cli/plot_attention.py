@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_diverse.cli import distinct_checkpoints
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.paths import source_prefix
-from fairseq_diverse.support.pictures import save_figure
+from fairseq_diverse.support.pictures import fitting, save_figure
 from fairseq_diverse.support.tables import readable
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _panels(args: argparse.Namespace, model: "Model", pair: "SentencePair", name
             prune = enlivening is not None and enlivening.prune
             panels += maps_of.comparison_panels(plain.by_words(keys), weights, heads, prune, prefix)
         else:
-            columns = len(heads) if not one else 1 if name else 4
+            columns = len(heads) if not one else 1 if name else fitting(4, maps_of.panel_width(keys))
             prefix += maps_of.map_prefix(model, args.component, layer)
             panels += maps_of.head_panels(weights, heads, prefix, columns)
     return panels

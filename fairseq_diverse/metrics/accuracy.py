@@ -53,5 +53,5 @@ def draw_accuracy(lengths: Sequence[int], found: Mapping[str, Sequence[Accuracy]
     axis.set_xlabel("operators (dashed: longest in training)")
     axis.set_ylabel("accuracy, %")
     axis.grid(alpha=0.3)
-    axis.legend(frameon=False, fontsize="small")
+    axis.legend(frameon=False)
     return figure

@@ -4,12 +4,11 @@ import csv
 import io
 import re
 import textwrap
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.tables import in_columns, one_line
+from fairseq_diverse.support.tables import in_columns, latex, one_line
 
 Cells = Sequence[Sequence[str]]  # of a table, the header first
 
@@ -21,18 +20,6 @@ class Block(NamedTuple):
     title: str
     notes: Sequence[str]
 
-
-GREEK = {chr(code): unicodedata.name(chr(code)).split()[-1].lower() for code in range(0x3B1, 0x3CA) if code != 0x3C2}
-# Characters that LaTeX reads as commands, and those that its default fonts lack
-LATEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        **{"|": r"\textbar{}", "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        **{"[": "{[}", "]": "{]}"},  # after \\\\ a bracket would start a length
-        **{letter: f"$\\{name.replace('lamda', 'lambda')}$" for letter, name in GREEK.items() if name != "omicron"},
-        **{"Δ": r"$\Delta$", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
-    }
-)
 
 MARKDOWN = re.compile(r"[\\`*\[\]~|$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore inside a word means nothing
 BLOCK = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")  # what makes a line a heading, a list or a quotation
@@ -96,19 +83,15 @@ def _cells_of(text: str) -> dict[tuple[int, str, str], str]:
 def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
     """A floating table for the package booktabs; the title is its caption, notes are below."""
 
-    def escape(text: str) -> str:
-        text = one_line(text)
-        return re.sub(r"(?<!\S)-(?=\d)", "$-$", text.translate(LATEX).replace("$^{*}$$^{*}$", "$^{**}$"))
-
     def line(row: Sequence[str]) -> str:
-        return " & ".join(map(escape, row)) + r" \\"
+        return " & ".join(map(latex, row)) + r" \\"
 
     return "\n".join(
         [
             r"% \usepackage{booktabs}",
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{escape(title)}}}",
+            rf"\caption{{{latex(title)}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(cells[0]) - 1)}}}",
             r"\toprule",
             line(cells[0]),
@@ -116,7 +99,7 @@ def as_latex(cells: Cells, title: str, notes: Sequence[str]) -> str:
             *map(line, cells[1:]),
             r"\bottomrule",
             r"\end{tabular}",
-            *(rf"\par\footnotesize {escape(note)}" for note in notes),
+            *(rf"\par\footnotesize {latex(note)}" for note in notes),
             r"\end{table}",
         ]
     )

@@ -14,7 +14,7 @@ from fairseq_diverse.reports.comparable import Runs, comparable
 from fairseq_diverse.reports.lines import compare_by, entries
 from fairseq_diverse.reports.notes import commits_note, differing_seeds_note, machines_note, tested_rows
 from fairseq_diverse.reports.sentences import BY, Groups, Record, group
-from fairseq_diverse.support.pictures import STYLES, new_figure, set_names
+from fairseq_diverse.support.pictures import STYLES, panels, set_names, set_note, set_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,20 +152,20 @@ def draw_groups(lines: Sequence[Line], title: str) -> "Figure":
     compared = [line for line in lines if line.differences]
     sentences = {line.facts["group"]: line.facts["sentences"] for line in compared}
     rows = list(dict.fromkeys(line.name for line in compared))
-    figure = new_figure(1.6 + 1.9 * len(sentences), 1.6 + 0.28 * len(rows))
-    panels = figure.subplots(1, len(sentences), sharex=True, sharey=True, squeeze=False)[0]
+    size = (1.6 + 1.9 * len(sentences), 1.6 + 0.28 * len(rows))
+    figure, axes = panels(len(sentences), *size, sharex=True, sharey=True)
     color, marker = STYLES[1]
-    for axis, (name, count) in zip(panels, sentences.items(), strict=True):
+    for axis, (name, count) in zip(axes, sentences.items(), strict=True):
         for line in (line for line in compared if line.facts["group"] == name):
             delta, interval = line.facts["word_delta"], line.facts.get("word_interval")
             bar = [[delta - interval[0]], [interval[1] - delta]] if interval else None
             axis.errorbar(delta, rows.index(line.name), xerr=bar, color=color, marker=marker, capsize=3)
-        axis.set_title(f"{name}\n({count:,} sentences)", fontsize=9)
+        axis.set_title(f"{name}\n({count:,} sentences)", fontsize="small")
         axis.axvline(0, color="gray", linewidth=0.8)
         axis.grid(axis="x", alpha=0.3)
-    set_names(panels[0].yaxis, rows)
-    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    set_names(axes[0].yaxis, rows)
+    axes[0].set_ylim(len(rows) - 0.5, -0.5)
     bars = "; bar: 95% interval over seeds" * any("word_interval" in line.facts for line in compared)
-    figure.supxlabel(f"NLL minus the baseline's, nats a word (lower is better){bars}", fontsize=9)
-    figure.suptitle(title, fontsize=10)
+    set_note(figure, f"NLL minus the baseline's, nats a word (lower is better){bars}")
+    set_title(figure, title)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairseq_diverse.experiments.logs import statistics
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import STYLES, legend_above, new_figure
+from fairseq_diverse.support.pictures import STYLES, legend_above, panels
 from fairseq_diverse.support.yaml_files import shown
 
 if TYPE_CHECKING:
@@ -101,27 +101,26 @@ def draw_learning_curves(
     many that about ``POINTS`` independent ones remain of the longest curve; validations are hollow dots."""
     longest = max((len(one.training.losses) for runs in trainings.values() for one in runs), default=0)
     window = (smooth if smooth is not None else max(1, longest // POINTS)) // 2 * 2 + 1
-    figure = new_figure(8.4, 3.6)
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, axes = panels(2, 8.4, 3.6, sharey=True)
     for number, (name, runs) in enumerate(trainings.items()):
-        color, marker = STYLES[number % len(STYLES)]
+        color, _ = STYLES[number % len(STYLES)]
         line = {"color": color, "linestyle": LINES[number % len(LINES)], "linewidth": 1.2}
-        dots = {"color": color, "marker": marker, "markersize": 4, "fillstyle": "none", "linestyle": "none"}
-        for axis, field in zip(panels, ("updates", "minutes"), strict=True):
+        dots = {"color": color, "marker": "o", "markersize": 4, "fillstyle": "none", "linestyle": "none"}
+        for axis, field in zip(axes, ("updates", "minutes"), strict=True):
             for i, (training, validation, _) in enumerate(runs):
                 at = getattr(training, field)
                 if window > 1:
                     axis.plot(at, training.losses, color=color, linewidth=0.6, alpha=0.25)
                 axis.plot(at, smoothed(training.losses, window), **line, label=None if i else name)
                 axis.plot(getattr(validation, field), validation.losses, **dots)
-    for axis, label in zip(panels, ("updates", "minutes of training"), strict=True):
+    for axis, label in zip(axes, ("updates", "minutes of training"), strict=True):
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     kind = "training" + f", mean of {window} values" * (window > 1)
-    panels[0].plot([], [], color="gray", label=kind)
+    axes[0].plot([], [], color="gray", label=kind)
     if any(one.validation.losses for runs in trainings.values() for one in runs):
-        panels[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
+        axes[0].plot([], [], "o", color="gray", fillstyle="none", markersize=4, label="validation")
     of_tokens = all(one.of_tokens for runs in trainings.values() for one in runs)
-    panels[0].set_ylabel(METRICS[metric] if of_tokens else OF_CLASSIFIERS)
+    axes[0].set_ylabel(METRICS[metric] if of_tokens else OF_CLASSIFIERS)
     legend_above(figure)
     return figure

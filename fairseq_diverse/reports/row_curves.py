@@ -12,7 +12,7 @@ from fairseq_diverse.experiments.kinds.lines import Measure, Summaries, Summary
 from fairseq_diverse.metrics.seeds import Spread
 from fairseq_diverse.reports.comparable import no_speed
 from fairseq_diverse.support.errors import UserError
-from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, new_figure
+from fairseq_diverse.support.pictures import SENTENCES, STYLES, legend_above, panels, set_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,10 +107,10 @@ def draw_curves(
     }
     if not any(points for _, points in drawn) and not any(any(curves) for curves in theirs.values()):
         raise UserError("no row has a finished run")
-    figure = new_figure(4.2 * len(measures), 3.8)
+    figure, axes = panels(len(measures), 4.2 * len(measures), 3.8)
     reason = no_speed([run for _, points in drawn for runs in points.values() for run in runs])
     bars: set[str] = set()
-    for axis, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+    for axis, measure in zip(axes, measures, strict=True):
         axis.set_ylabel(measure.label(measure.long or measure.name, ",\n"))
         of_paper = theirs.get(measure.key) or [{} for _ in drawn]
         hidden = measure in (SPEED, MINUTES) and reason
@@ -122,7 +122,7 @@ def draw_curves(
         ]
         bars |= _draw_panel(figure, axis, points, of_paper)
         axis.set_xlabel(in_words(flag))
-    figure.supxlabel("; ".join(bar for bar in (*BARS, OF_PAPER) if bar in bars), fontsize=8)
+    set_note(figure, "; ".join(bar for bar in (*BARS, OF_PAPER) if bar in bars))
     legend_above(figure)
     return figure
 

@@ -8,7 +8,16 @@ import numpy as np
 from fairseq_diverse.experiments.kinds.lines import Line, Measure
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.metrics.seeds import compared
-from fairseq_diverse.support.pictures import SENTENCES, STYLES, new_figure, set_names
+from fairseq_diverse.support.pictures import (
+    SENTENCES,
+    STYLES,
+    fitting,
+    in_lines,
+    panels,
+    set_names,
+    set_note,
+    set_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +28,9 @@ OUTCOMES = {
     WORSE: "square: worse (p < 0.05)",
     OPEN: "disc: not resolved or not tested",
 }
+
+
+NORMAL = 1.96  # standard errors in half a 95% interval over the examples of a test set
 
 
 class _Bar(NamedTuple):
@@ -33,22 +45,21 @@ def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) ->
     """The main score of every finished row, mean over seeds, with a hollow dot a seed, and the difference to the
     baseline by the last measure that is compared.
 
-    Bars are over seeds: one standard deviation of the score, one standard error of the difference. Where seeds give
-    none, they are dotted and over test examples, the same trainings: half the 95% bootstrap interval of the score, the
-    standard error of the paired difference. The panel's axis says which of both it shows. ``items`` are what a test set
-    has, such as sentences."""
+    Bars are over seeds: one standard deviation of the score, the 95% interval of the difference (Dunnett's). Where
+    seeds give none, they are dotted and over test examples, the same trainings: the 95% bootstrap interval of the
+    score, the 95% interval of the paired difference. The panel's axis says which of both it shows. ``items`` are what
+    a test set has, such as sentences."""
     compared_measures = [measure for measure in measures if measure.compared]
     main, last = compared_measures[0], compared_measures[-1]
     done = [line for line in lines if line.seeds]
-    figure = new_figure(9.6, 1.5 + 0.28 * len(done))
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, axes = panels(2, 9.6, 1.5 + 0.28 * len(done), sharey=True)
     labels = main.long or main.name, f"{last.long or last.name} minus the baseline's"
     bars: tuple[list[_Bar], list[_Bar]] = [], []
     for place, line in enumerate(done):
         color, marker = STYLES[int(bool(line.differences))]
-        values = [(panels[0], line.scores[main.key].mean, _bar_of_score(line, main, items), bars[0])]
+        values = [(axes[0], line.scores[main.key].mean, _bar_of_score(line, main, items), bars[0])]
         if difference := line.differences.get(last.key):
-            values.append((panels[1], difference.delta, _bar_of_difference(line, last, items), bars[1]))
+            values.append((axes[1], difference.delta, _bar_of_difference(line, last, items), bars[1]))
         for axis, value, bar, shown in values:
             half = bar.half if bar else None
             dot = axis.errorbar(value, place, xerr=half, color=color, marker=marker, capsize=3)
@@ -56,13 +67,13 @@ def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) ->
                 dot[2][0].set_linestyle(bar.line)
                 shown.append(bar)
         seeds = [main.figure(run) for run in line.runs]
-        panels[0].plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
-    for axis, label, measure, shown in zip(panels, labels, (main, last), bars, strict=True):
+        axes[0].plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
+    for axis, label, measure, shown in zip(axes, labels, (main, last), bars, strict=True):
         texts = sorted({f"bar: {bar.text}" for bar in shown}, key=lambda text: "(dotted)" in text)
         axis.set_xlabel("\n".join([measure.label(label, ",\n"), *texts]))
         axis.grid(axis="x", alpha=0.3)
-    _name_rows(panels[0], done)
-    panels[1].axvline(0, color="gray", linewidth=0.8)
+    _name_rows(axes[0], done)
+    axes[1].axvline(0, color="gray", linewidth=0.8)
     return figure
 
 
@@ -75,11 +86,11 @@ def _bar_of_score(line: Line, measure: Measure, items: str) -> _Bar | None:
 
 
 def _bar_of_difference(line: Line, measure: Measure, items: str) -> _Bar | None:
-    if test := line.differences[measure.key].test:
-        return _Bar("standard error over seeds", test.error)
+    if interval := line.differences[measure.key].interval:
+        return _Bar("95% interval over seeds (Dunnett's)", (interval[1] - interval[0]) / 2)
     over = line.over_examples.get(measure.key)
-    text = f"standard error over test {items} (dotted)"
-    return _Bar(text, over.error, SENTENCES) if over and over.error is not None else None
+    text = f"95% interval over test {items} (dotted)"
+    return _Bar(text, NORMAL * over.error, SENTENCES) if over and over.error is not None else None
 
 
 def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str) -> "Figure":
@@ -88,10 +99,10 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
     """
     *others, judge = [measure for measure in measures if measure.compared]
     shown = [line for line in lines if line.differences]
-    figure = new_figure(9.6, 1.5 + 0.28 * len(shown))
-    panels = figure.subplots(1, 1 + len(others), sharey=True, squeeze=False)[0]
+    figure, axes = panels(1 + len(others), 9.6, 1.5 + 0.28 * len(shown), sharey=True)
+    inches = figure.get_figwidth() / fitting(len(axes), 2.0) - 1.2  # beside the names of rows
     styles = set()
-    for axis, measure in zip(panels, (judge, *others), strict=True):
+    for axis, measure in zip(axes, (judge, *others), strict=True):
         for place, line in enumerate(shown):
             difference = line.differences[measure.key]
             resolved = difference.p is not None and difference.p < LEVEL
@@ -104,16 +115,16 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
             before, after = _compared_scores(line, measure)
             seeds = [score - float(np.mean(before)) for score in after]
             axis.plot(seeds, [place] * len(seeds), "o", color=color, fillstyle="none", markersize=4)
-        axis.set_xlabel(f"Δ {measure.label(measure.name)}")
+        axis.set_xlabel(in_lines("Δ " + measure.label(measure.name, ",\n"), inches))
         axis.axvline(0, color="gray", linewidth=0.8)
         axis.grid(axis="x", alpha=0.3)
-    _name_rows(panels[0], shown)
+    _name_rows(axes[0], shown)
     bars = "bar: 95% interval over seeds (Dunnett's); " * any(line.differences[judge.key].interval for line in shown)
     outcomes = ", ".join(text for style, text in OUTCOMES.items() if style in styles)
     baselines = {line.baseline for line in shown}
     baseline = baselines.pop() if len(baselines) == 1 else "the baseline"
-    figure.supxlabel(f"minus {baseline}'s; {bars}hollow: a seed\n{outcomes}", fontsize=9)
-    figure.suptitle(title, fontsize=10)
+    set_note(figure, f"minus {baseline}'s; {bars}hollow: a seed\n{outcomes}")
+    set_title(figure, title)
     return figure
 
 

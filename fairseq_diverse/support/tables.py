@@ -1,7 +1,20 @@
 """Text and tables for terminals, pages and pictures."""
 
+import re
 import unicodedata
 from collections.abc import Collection, Sequence
+
+GREEK = {chr(code): unicodedata.name(chr(code)).split()[-1].lower() for code in range(0x3B1, 0x3CA) if code != 0x3C2}
+# Characters that LaTeX reads as commands, and those that its default fonts lack
+LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        **{"|": r"\textbar{}", "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"[": "{[}", "]": "{]}"},  # after \\\\ a bracket would start a length
+        **{letter: f"$\\{name.replace('lamda', 'lambda')}$" for letter, name in GREEK.items() if name != "omicron"},
+        **{"Δ": r"$\Delta$", "≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "<": "$<$", ">": "$>$", "*": "$^{*}$"},
+    }
+)
 
 
 def one_line(text: str) -> str:
@@ -12,6 +25,12 @@ def one_line(text: str) -> str:
 def readable(text: str) -> str:
     """Text of any language, without control characters; those that join letters or set their direction are kept."""
     return "".join(" " if unicodedata.category(character) in ("Cc", "Cs") else character for character in text)
+
+
+def latex(text: str) -> str:
+    """Text as LaTeX shows it."""
+    text = one_line(text).translate(LATEX).replace("$^{*}$$^{*}$", "$^{**}$")
+    return re.sub(r"(?<!\S)-(?=\d)", "$-$", text)
 
 
 def in_columns(rows: Sequence[Sequence[object]], left: Collection[int] = (0,)) -> str:

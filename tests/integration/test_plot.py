@@ -167,7 +167,7 @@ def test_several_checkpoints_stand_side_by_side(data, checkpoint, plain, tmp_pat
         (["--heads", "3"], "--heads 3: different numbers from 1 to 2"),
         (["--source", " "], "--source: 0 subwords; the model takes 1 to "),
         (["--target", "Hund " * 2000], "--target: "),
-        (["--out", "maps.svg"], "--out maps.svg: the name must end in .png or .pdf"),
+        (["--out", "maps.gif"], "--out maps.gif: the name must end in .png, .pdf, .svg or .pgf"),
         (["--path", "absent.pt"], "absent.pt"),
         (["--path", __file__], f"{__file__}: not a checkpoint"),
         (["--data", "absent"], "--data absent: no such file or folder"),

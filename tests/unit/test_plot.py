@@ -1,6 +1,11 @@
 """Attention maps of a tiny untrained model, and their plots."""
 
+import argparse
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from xml.dom import minidom
@@ -587,6 +592,97 @@ def test_any_name_can_be_in_a_picture(name, tmp_path):
     for form in ("png", "pdf"):
         pictures.save_figure(figure, tmp_path / f"a.{form}")
     assert not axis.title.get_parse_math() and axis.get_yticklabels()[0].get_text() != "\udcffx"
+
+
+def for_paper(tmp_path, width, title=True, name="a.pdf"):
+    return pictures.for_paper(argparse.Namespace(out=tmp_path / name, width=width, no_title=not title))
+
+
+def sentences(count=8):
+    lengths = np.arange(1, 40)
+    return draw_sentence_lengths({f"data set {i}": (lengths, lengths + i) for i in range(count)})
+
+
+@pytest.mark.parametrize("width", ["column", "text", None])
+def test_a_pdf_has_truetype_fonts_and_the_width_of_a_paper(width, tmp_path):
+    with for_paper(tmp_path, width):
+        pictures.save_figure(sentences(2), tmp_path / "a.pdf")
+    content = (tmp_path / "a.pdf").read_bytes()
+    assert set(re.findall(rb"/FontFile\w*|/Type3", content)) == {b"/FontFile2"}  # TrueType
+    box = [float(number) for number in re.search(rb"/MediaBox \[([^]]+)", content)[1].split()]
+    assert box[2] == pytest.approx(72 * (pictures.WIDTHS[width] if width else 8.4))
+    if pdffonts := shutil.which("pdffonts"):
+        said = subprocess.run([pdffonts, str(tmp_path / "a.pdf")], capture_output=True, text=True, check=True).stdout
+        assert "TrueType" in said and "Type 3" not in said
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("width", ["column", "text"])
+def test_panels_and_letters_fit_on_paper(width, count, tmp_path):
+    with for_paper(tmp_path, width):
+        figure = sentences(count)
+        figure.draw_without_rendering()
+    box, inches = figure.get_tightbbox(), pictures.WIDTHS[width]
+    assert figure.get_figwidth() == inches and box.x0 >= -0.01 and box.x1 <= inches + 0.01
+    assert len(figure.axes) == count
+    for axis in figure.axes:
+        assert axis.get_window_extent().width > inches * figure.dpi / 6
+        for text in (axis.title, axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels()):
+            assert 5 <= text.get_fontsize() <= 9
+    assert sentences(count).get_figwidth() == max(4.8, 4.2 * count)  # as before, and letters of 10 points
+    assert sentences(count).axes[0].xaxis.label.get_fontsize() == 10
+
+
+def test_titles_are_for_readers_without_a_caption(tmp_path):
+    maps, words = head_panels(torch.rand(2, 2, 2), [1, 2]), labels("a", "b")
+    for title in (True, False):
+        with for_paper(tmp_path, None, title):
+            assert draw_panels(maps, words, words, "cross").get_suptitle() == "cross" * title
+
+
+def test_flags_of_a_picture_need_one(tmp_path):
+    for width, title, flag in (("text", True, "--width"), (None, False, "--no-title")):
+        arguments = argparse.Namespace(out=None, width=width, no_title=not title)
+        with pytest.raises(UserError, match=f"{flag}: needs --out FILE"), pictures.for_paper(arguments):
+            pass
+
+
+def test_the_users_matplotlibrc_is_respected(tmp_path):
+    (tmp_path / "matplotlibrc").write_text("font.size: 7\nfont.family: serif\npdf.fonttype: 3\naxes.labelsize: 5\n")
+    program = (
+        "import argparse; from fairseq_diverse.support import pictures; import matplotlib\n"
+        "for width in ('column', None):\n"
+        "    with pictures.for_paper(argparse.Namespace(out=None, width=None, no_title=False)):\n"
+        "        pictures.PAPER.set(pictures.PAPER.get()._replace(width=width and pictures.WIDTHS[width]))\n"
+        "        axis = pictures.new_figure(4, 3).subplots()\n"
+        "        print(matplotlib.rcParams['font.family'][0], matplotlib.rcParams['font.size'],\n"
+        "              axis.xaxis.label.get_fontsize(), matplotlib.rcParams['pdf.fonttype'],\n"
+        "              matplotlib.rcParams['lines.linewidth'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"MATPLOTLIBRC": str(tmp_path / "matplotlibrc")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["serif 7.0 5.0 42 1.0", "serif 7.0 5.0 42 1.5"]
+
+
+def test_svg_and_pgf(tmp_path, monkeypatch):
+    name = "a_b & 50% $x$"
+    figure = pictures.new_figure(3, 2)
+    pictures.set_names(figure.subplots().yaxis, [name])
+    pictures.save_figure(figure, tmp_path / "a.svg")
+    minidom.parse(str(tmp_path / "a.svg"))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "which", lambda name: None)
+        with pytest.raises(UserError, match=r"--out .*a\.pgf: letters are measured by LaTeX, which is not installed"):
+            pictures.save_figure(figure, tmp_path / "a.pgf")
+    assert not (tmp_path / "a.pgf").exists()
+    if any(map(shutil.which, pictures.TEX)):
+        pictures.save_figure(figure, tmp_path / "a.pgf")
+        assert r"a\_b \& 50\% \$x\$" in (tmp_path / "a.pgf").read_text()
 
 
 @pytest.mark.parametrize("key", ["loss", "num_updates", "wps", "wpb", "train_wall"])

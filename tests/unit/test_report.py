@@ -111,16 +111,20 @@ def test_differences_over_seeds_are_dunnetts(table):
     runs = {row: [summary(i, w, x) for i, (w, x) in enumerate(zip(wrong[row], nll[row], strict=True))] for row in nll}
     compared = view(rows, runs)
     lines = {line["row"]: line for line in compared.values}
-    bars = {name: line["nll_seed_error"] for name, line in lines.items() if "nll_seed_error" in line}
+    bars = {
+        line.name: (line.differences["nll"].interval[1] - line.differences["nll"].interval[0]) / 2
+        for line in compared.lines
+        if line.differences and line.differences["nll"].interval
+    }
     bleu, panel = draw_rows(compared.lines, kind_of(rows[0]).measures(rows), "sentences").axes
     drawn = [container for container in panel.containers if container.has_xerr]
     ends = [container[2][0].get_segments()[0][:, 0] for container in drawn]
-    sentences = lines["fourth"]["nll_error"]  # one seed: over test sentences, dotted
+    sentences = 1.96 * lines["fourth"]["nll_error"]  # one seed: over test sentences, dotted
     expected = [bars.get(name, sentences) for name in ("third", "fourth", "second")]
     assert [(high - low) / 2 for low, high in ends] == pytest.approx(expected) and len(bars) == 2
     dotted = [container[2][0].get_linestyle()[0][1] is not None for container in drawn]
-    assert dotted == [False, True, False] and "bar: standard error over seeds\nbar: standard error over test" in (
-        panel.get_xlabel()
+    assert dotted == [False, True, False] and (
+        "bar: 95% interval over seeds (Dunnett's)\nbar: 95% interval over test sentences (dotted)" in panel.get_xlabel()
     )
     ends = [container[2][0].get_segments()[0][:, 0] for container in bleu.containers]
     expected = [line["bleu_deviation"] or line["bleu_interval"] for line in lines.values()]
