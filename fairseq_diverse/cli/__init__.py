@@ -92,8 +92,7 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fairseq-diverse {__version__}")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars, no warnings")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show fairseq's log messages")
+    _add_own_flags(parser)
     parser.add_argument("--completion", choices=SHELLS, help="print the completion script for a shell")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
@@ -107,6 +106,7 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
                 formatter_class=argparse.RawDescriptionHelpFormatter,
             )
             module.add_arguments(subparser)
+            _add_own_flags(subparser)
             if name in user_dir.COMMANDS:
                 user_dir.add_user_dir(subparser)
             subparser.set_defaults(main=module.main, subparser=subparser, read_paths=getattr(module, "PATHS", ()))
@@ -115,11 +115,16 @@ def build_parser(argv: list[str], whole: bool = False) -> argparse.ArgumentParse
     return parser
 
 
+def _add_own_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that any command takes, before it and behind it; `main` takes them."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars, no warnings")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show fairseq's log messages")
+
+
 def _own_flags(argv: list[str]) -> tuple[set[str], list[str]]:
-    """The flags before the command that any command takes, in full, and the rest."""
+    """The flags that any command takes, in full, and the rest."""
     names = {"-q": "--quiet", "-v": "--verbose", "--quiet": "--quiet", "--verbose": "--verbose"}
-    count = next((number for number, word in enumerate(argv) if word not in names), len(argv))
-    return {names[word] for word in argv[:count]}, argv[count:]
+    return {names[word] for word in argv if word in names}, [word for word in argv if word not in names]
 
 
 def _check_paths(args: argparse.Namespace) -> None:
@@ -179,6 +184,9 @@ def main(argv: list[str] | None = None) -> int:
         if command == "--completion" and argv[1:2] and argv[1] in SHELLS:
             return _print_completion(argv[1])
         parser = build_parser(argv)
+        if command and not command.startswith("-") and command not in COMMANDS:
+            near = difflib.get_close_matches(command, COMMANDS, n=1)
+            parser.error("; nearest: ".join([f"no command {command}", *near]) + "; --help lists all")
         args, unknown = parser.parse_known_args(argv)
         if unknown:
             used = getattr(args, "subparser", parser)

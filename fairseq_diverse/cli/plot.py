@@ -174,7 +174,7 @@ def _against_flag(args: argparse.Namespace, table: "Table", rows: "list[Row]") -
     from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.reports.row_curves import MINUTES, SPEED, curves, draw_curves
 
-    if given := [flag for flag in ("baseline", "without", "best", "test") if getattr(args, flag)]:
+    if given := [flag for flag in ("seeds", "baseline", "without", "best", "test") if getattr(args, flag)]:
         raise UserError(f"--{given[0]}: is for --verdict and --by")
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
     if not flags:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_diverse import __version__
-from fairseq_diverse.cli.run import add_table_arguments, read_table
+from fairseq_diverse.cli.run import add_table_arguments, parse_seeds, read_table
 from fairseq_diverse.support.errors import UserError, warn
 from fairseq_diverse.support.files import atomic_write, rewrite_blocks
 
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     add_comparison_arguments(parser)
     add = parser.add_argument
+    add("--jobs", type=int, default=1, help=argparse.SUPPRESS)  # so that the arguments of `run` can be given
     add("--finished", action="store_true", help="only rows with a finished run; a note names the others")
     add("--verdict", action="store_true", help="for each row: whether it helps, how certain that is, and its cost")
     add(
@@ -60,7 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="output format (default: text)",
     )
-    add("--columns", metavar="A,B", help="only these columns, in this order, named by their headings")
+    columns = parser.add_mutually_exclusive_group()
+    columns.add_argument("--columns", metavar="A,B", help="only these columns, in this order, named by their headings")
+    every = "also parameters, further scores, tests over sentences alone, and speeds"
+    columns.add_argument("--all-columns", action="store_true", help=every)
     add("--no-notes", action="store_true", help="leave out the notes below the tables")
     add("--out", type=Path, metavar="FILE", help="write to this file instead of printing")
     add("--save", type=Path, metavar="DIR", help="copy the runs' summaries there, for --results")
@@ -77,6 +81,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Which rows are compared with which, and on what."""
     add = parser.add_argument
+    add("--seeds", metavar="1,2,3", help="only the runs of these seeds (default: all)")
     add("--baseline", metavar="ROW", help="row to compare with (default: the table's)")
     add("--without", metavar="a,b", help="neither show nor test these rows (rows left out by --rows are still tested)")
     add(
@@ -100,7 +105,8 @@ def selection_of(args: argparse.Namespace, table: "Table") -> "Selection":
     """The rows that the arguments choose, and their runs."""
     from fairseq_diverse.reports.selection import choose
 
-    return choose(table, source_of(args), args.rows, args.without, args.baseline, args.best, args.finished)
+    seeds = parse_seeds(args.seeds) if args.seeds else None
+    return choose(table, source_of(args), args.rows, args.without, args.baseline, args.best, args.finished, seeds)
 
 
 def nothing_finished(table: str) -> str:
@@ -123,11 +129,18 @@ def main(args: argparse.Namespace) -> None:
     if args.out:
         with atomic_write(args.out) as f:
             f.write(f"{shown}\n")
+        print(args.out)
     else:
         print(shown)
 
 
 def _warn_if_nothing_finished(args: argparse.Namespace, selection: "Selection") -> None:
+    from fairseq_diverse.experiments.runs.saved import with_other_settings
+
+    absent = [] if args.results else [row for row in selection.rows if not selection.summaries[row.name]]
+    if other := with_other_settings(absent, selection.source.runs):
+        more = "give the --set, --size and --data that they were run with"
+        warn(f"finished runs have other settings than the table now; {more}; by row: {'; '.join(other)}")
     if not any(selection.summaries[row.name] for row in selection.rows):
         grids = {(row.family, row.data) for row in selection.rows}
         more = "; --best shows one point of each grid" * (not args.best and len(grids) < len(selection.rows))
@@ -183,7 +196,14 @@ def show(args: argparse.Namespace, selection: "Selection") -> str:
 
     columns = None if args.format == "csv" else args.columns
     report = reports.build(
-        selection, args.test, args.verdict, args.by, args.heads, columns, with_rows=args.format == "html"
+        selection,
+        args.test,
+        args.verdict,
+        args.by,
+        args.heads,
+        columns,
+        with_rows=args.format == "html",
+        details=args.all_columns,
     )
     count = _sentence_count(args, selection)
     shown = sentences_of(selection.rows, selection.source.runs, count, args.test) if args.format != "html" else []
@@ -210,6 +230,8 @@ def _written(
         return page(selection, report, count, args.out.resolve().parent if args.out else Path.cwd(), __version__)
     write = {"text": formats.as_text, "markdown": formats.as_markdown, "latex": formats.as_latex}[args.format]
     written = [write(*block).rstrip("\n") for block in report.blocks]
+    if args.format == "text" and report.details and not args.no_notes:
+        written.append(f"--all-columns shows also: {', '.join(report.details)}")
     if sentences:
         text = "\n\n".join(sentence.as_text() for sentence in sentences)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

@@ -30,7 +30,7 @@ def cells_of(columns: Sequence[Column[AnyLine]], lines: Sequence[AnyLine]) -> Ce
 
 def without_empty(cells: Cells) -> Cells:
     """The columns that have something below their header."""
-    filled = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    filled = [column for column in zip(*cells, strict=True) if not {*column[1:]} <= {"", "-"}]
     return [list(row) for row in zip(*filled, strict=True)]
 
 
@@ -39,27 +39,31 @@ def number(value: float | None, form: str = ",") -> str:
 
 
 def row_columns(kind: Kind, lines: Sequence[Line], measures: Sequence[Measure]) -> list[Column[Line]]:
-    """Of a table of rows: parameters, speeds, scores, differences, seeds, published figures."""
-    training, decoding = ("words/s", "updates/s", "minutes an epoch"), ("speed", "decoding words/s", "decoding")
-    columns: list[Column[Line]] = [
-        Column("row", lambda line: line.name, unfinished=True),
-        Column(
-            "parameters", lambda line: number(line.facts["parameters"]) if line.seeds else "not run", unfinished=True
-        ),
-        *kind.columns,
-        *_speed_columns(training, lines),
-        *(Column(m.heading or m.name, partial(_score, m, one_seed(lines))) for m in measures),
-    ]
-    for measure in measures:
-        if measure.compared:
-            columns.append(Column(f"Δ {measure.name}", partial(_difference, measure)))
-            columns.append(Column(over_examples_heading(kind, measures, measure), partial(_over_examples, measure)))
-    columns += [*_speed_columns(decoding, lines), Column("seeds", lambda line: str(line.seeds))]
-    shown = {column.heading for column in columns}
+    """Of a table of rows: scores, each before its difference, seeds, published figures; as details parameters, tests
+    over examples and speeds."""
+
+    def count(line: Line) -> str:
+        return number(line.facts["parameters"]) if line.seeds else "" if kind.speeds else "not run"
+
+    parameters = Column("parameters", count, unfinished=True, details=kind.speeds)
+    columns = [Column[Line]("row", lambda line: line.name, unfinished=True)]
+    columns += [*([] if kind.speeds else [parameters]), *kind.columns]
+    details = [parameters] if kind.speeds else []
+    one, first = one_seed(lines), next(measure for measure in measures if not measure.details)
+    for m in sorted(measures, key=lambda m: not m.compared) if kind.speeds else measures:
+        score: Callable[[Line], str] = partial(_score, m, one, kind.speeds and m is first)
+        columns.append(Column(m.heading or m.name, score, unfinished=m is first, details=m.details))
+        if m.compared:
+            columns.append(Column(f"Δ {m.name}", partial(_difference, m)))
+            over = partial(_over_examples, m)
+            details.append(Column(over_examples_heading(kind, measures, m), over, details=True))
+    columns += [Column("seeds", lambda line: str(line.seeds))]
+    details += _speed_columns(lines)
+    shown = {column.heading for column in (*columns, *details)}
     of_measures = {measure.key: measure for measure in measures}
     published = dict.fromkeys(key for line in lines for key in line.row.published)
     further = [_published_column(key, of_measures.get(key)) for key in published]
-    return columns + [column for column in further if column.heading not in shown]
+    return columns + [column for column in further if column.heading not in shown] + details
 
 
 def one_seed(lines: Sequence[Line]) -> bool:
@@ -72,9 +76,9 @@ def over_examples_heading(kind: Kind, measures: Sequence[Measure], measure: Meas
     return f"p over {kind.items}" + f": {measure.name}" * several
 
 
-def _score(measure: Measure, one: bool, line: Line) -> str:
+def _score(measure: Measure, one: bool, says_not_run: bool, line: Line) -> str:
     if (score := line.scores.get(measure.key)) is None:
-        return ""
+        return "not run" if says_not_run and not line.seeds else ""
     half = line.intervals.get(measure.key) if one else score.deviation
     return Spread(score.mean, half if measure.deviation else None).text(measure.digits)
 
@@ -87,15 +91,13 @@ def _over_examples(measure: Measure, line: Line) -> str:
     return p_number(line.over_examples[measure.key].p) if measure.key in line.over_examples else ""
 
 
-def _speed_columns(headings: Sequence[str], lines: Sequence[Line]) -> list[Column[Line]]:
-    """Each followed by its published figures; without those that no row has, but words/s."""
+def _speed_columns(lines: Sequence[Line]) -> list[Column[Line]]:
+    """Each followed by its published figures, which are no details where no row is finished."""
     columns: list[Column[Line]] = []
-    for heading in headings:
-        key, form, published = SPEEDS[heading]
-        is_published = any(published in line.row.published for line in lines)
-        if heading == "words/s" or is_published or any(line.speeds.get(key) for line in lines):
-            columns.append(Column(heading, partial(_speed, key, form)))
-        columns += [_published_column(published)] if is_published else []
+    for heading, (key, form, published) in SPEEDS.items():
+        columns.append(Column(heading, partial(_speed, key, form), details=True))
+        if any(published in line.row.published for line in lines):
+            columns.append(_published_column(published)._replace(details=any(line.seeds for line in lines)))
     return columns
 
 

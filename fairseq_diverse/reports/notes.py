@@ -243,10 +243,11 @@ def versions_note(lines: Sequence[Line]) -> list[str]:
 
 
 def commits_note(lines: Sequence[Line]) -> list[str]:
-    """The commits of all lines."""
+    """The commits of all lines, or versions."""
     commits = sorted({commit for line in lines for commit in commits_of(line.runs)})
     changed = " (+: with changed files)" * any("+" in commit for commit in commits)
-    return [f"commits: {', '.join(commits)}{changed}"] if lines else []
+    what = "code" if any(commit.startswith("version") for commit in commits) else "commits"
+    return [f"{what}: {', '.join(commits)}{changed}"] if lines else []
 
 
 def published_note(rows: Sequence[Row]) -> list[str]:

@@ -1,6 +1,6 @@
 """A report: tables with their notes, and what JSON has of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -19,11 +19,13 @@ from fairseq_diverse.support.errors import UserError
 
 
 class Report(NamedTuple):
-    """Tables, what JSON has of them, and the lines of the first one."""
+    """Tables, what JSON has of them, the lines of the first one, and the headings of columns that are left out as
+    details."""
 
     blocks: list[Block]
     content: dict[str, Any]
     lines: Sequence[Line] = ()
+    details: Sequence[str] = ()
 
 
 class Sheet(NamedTuple):
@@ -34,6 +36,7 @@ class Sheet(NamedTuple):
     notes: Callable[[Sequence[str]], list[str]]
     lines: Sequence[Line]
     values: list[dict[str, Any]]
+    details: Collection[str] = ()  # headings
 
 
 def build(
@@ -44,9 +47,11 @@ def build(
     with_heads: bool = False,
     names: str | None = None,
     with_rows: bool = False,
+    details: bool = False,
 ) -> Report:
     """The report of rows, with scores or verdicts (``judged``), of groups of sentences (``by``), or of heads, or
-    ``with_rows`` of both one below the other; ``names`` are those of columns. ValueError: rows have no such report."""
+    ``with_rows`` of both one below the other; ``names`` are those of columns, by default all that are no details, or
+    with these. ValueError: rows have no such report."""
     views = {"test": test, "verdict": judged, "by": by, "heads": with_heads}
     chosen = [f"--{view}" for view in ("verdict", "by", "heads") if views[view]]
     if len(chosen) > 1:
@@ -56,11 +61,11 @@ def build(
             f"--{refused[0]}: is for kinds of rows that have it, such as translation; {selection.table.name} has none"
         )
     if not by and not with_heads:
-        return rows_report(selection, test, names, judged)
+        return rows_report(selection, test, names, judged, details)
     shown = None if with_rows else names
     report = groups_report(selection, by, test, shown) if by else heads_report(selection, shown)
-    rows = rows_report(selection, test, names) if with_rows else None
-    return Report(rows.blocks + report.blocks, rows.content, rows.lines) if rows else report
+    rows = rows_report(selection, test, names, details=details) if with_rows else None
+    return rows._replace(blocks=rows.blocks + report.blocks) if rows else report
 
 
 def completed(report: Report, selection: Selection, sentences: Sequence[Sentence], with_notes: bool) -> Report:
@@ -72,10 +77,13 @@ def completed(report: Report, selection: Selection, sentences: Sequence[Sentence
         content["not_run"] = not_run
         share = f"{len(not_run)} of {len(selection.rows) + len(not_run)} rows"
         blocks[0] = blocks[0]._replace(notes=[*blocks[0].notes, f"not run ({share}): {', '.join(not_run)}"])
-    return Report(blocks if with_notes else [block._replace(notes=[]) for block in blocks], content, report.lines)
+    blocks = blocks if with_notes else [block._replace(notes=[]) for block in blocks]
+    return report._replace(blocks=blocks, content=content)
 
 
-def rows_report(selection: Selection, test: str | None, names: str | None, judged: bool = False) -> Report:
+def rows_report(
+    selection: Selection, test: str | None, names: str | None, judged: bool = False, details: bool = False
+) -> Report:
     """A table for each test set, with what all their notes have in common below the last one, and one for each kind
     that is shown beside; arguments as of `build`."""
     main, *beside = selection.kinds
@@ -84,7 +92,7 @@ def rows_report(selection: Selection, test: str | None, names: str | None, judge
     titles = {name: table.title + f": {name}" * (len(every) > 1) for name in chosen if runs.rows}
     sheets = [sheet_of(of_test(runs, name), title, judged) for name, title in titles.items()]
     others = [sheet_of(selection.of_kind(kind), kind.title) for kind in beside]
-    blocks = _with_columns([*sheets, *others], names)
+    blocks = _with_columns([*sheets, *others], names, details)
     tables = [{"rows": sheet.values, "notes": block.notes} for sheet, block in zip(sheets, blocks, strict=False)]
     content: dict[str, Any] = {"test": chosen[0]} if "test" in main.views else {}
     content |= tables[0] if tables else {"rows": [], "notes": []}
@@ -94,7 +102,8 @@ def rows_report(selection: Selection, test: str | None, names: str | None, judge
         blocks[: len(sheets)] = _share_notes(blocks[: len(sheets)], table.note)
         blocks += [Block(cells, title, []) for title, cells in main.tables(sheets[0].lines)]
         blocks += _cited(table) if names is None and not judged else []
-    return Report(blocks, content, sheets[0].lines if sheets else ())
+    hidden = sheets[0].details if sheets and names is None and not details else ()
+    return Report(blocks, content, sheets[0].lines if sheets else (), list(hidden))
 
 
 def _cited(table: Table) -> list[Block]:
@@ -109,6 +118,7 @@ def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
     """The table of rows of one kind."""
     kind, measures, compared = runs.kind, runs.kind.measures(runs.rows), compare(runs)
     lines: Sequence[Line] = compared.lines
+    details: list[str] = []
     if tasks := kind.task_table(runs.rows):
         lines = task_lines = kind.task_lines(compared)
         cells = columns.task_cells(tasks, task_lines)
@@ -117,16 +127,18 @@ def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
             line.facts["verdict"] = columns.verdict(line, measures) if line.differences else None
         with_baseline = [line for line in lines if line.name != line.row.baseline]
         shown = [c for c in columns.verdict_columns(measures) if kind.speeds or c.heading != "training speed"]
-        cells = cells_of(shown, with_baseline)
+        cells = without_empty(cells_of(shown, with_baseline))
     else:
-        cells = without_empty(cells_of(columns.row_columns(kind, lines, measures), lines))
+        every = columns.row_columns(kind, lines, measures)
+        cells = without_empty(cells_of(every, lines))
+        details = [column.heading for column in every if column.details and column.heading in cells[0]]
 
     def below(headings: Sequence[str]) -> list[str]:
         if judged:
             return notes.verdict_notes(lines, measures, headings)
         return notes.table_notes(kind, runs.rows, lines, headings)
 
-    return Sheet(title, cells, below, lines, list(map(entries, lines)))
+    return Sheet(title, cells, below, lines, list(map(entries, lines)), details)
 
 
 def _share_notes(blocks: Sequence[Block], note: str) -> list[Block]:
@@ -173,15 +185,17 @@ def heads_report(selection: Selection, names: str | None) -> Report:
     return Report(_with_columns([sheet], names), {"rows": values, "notes": text})
 
 
-def _with_columns(sheets: Sequence[Sheet], names: str | None) -> list[Block]:
-    """The tables with the chosen columns, of each those that it has."""
+def _with_columns(sheets: Sequence[Sheet], names: str | None, details: bool = False) -> list[Block]:
+    """The tables with the chosen columns, of each those that it has; by default all but details, or with them."""
     known = list(dict.fromkeys(heading for sheet in sheets for heading in sheet.cells[0]))
     chosen = [name.strip() for name in names.split(",")] if names is not None else known
     if unknown := [name for name in chosen if name not in known]:
         raise UserError(f"--columns: no column {', '.join(unknown)}; there are: {', '.join(known)}")
     blocks = []
     for sheet in sheets:
-        places = [sheet.cells[0].index(name) for name in chosen if name in sheet.cells[0]]
-        cells = sheet.cells if names is None else [[row[place] for place in places] for row in sheet.cells]
+        left_out = sheet.details if names is None and not details else ()
+        own = chosen if names is not None else sheet.cells[0]
+        places = [sheet.cells[0].index(name) for name in own if name in sheet.cells[0] and name not in left_out]
+        cells = [[row[place] for place in places] for row in sheet.cells]
         blocks.append(Block(cells, sheet.title, sheet.notes(cells[0])))
     return blocks

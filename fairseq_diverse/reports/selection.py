@@ -1,6 +1,6 @@
 """Which rows of a table a report shows, which it compares them with, and their runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,6 +81,7 @@ def choose(
     baseline: str | None,
     best: bool,
     finished: bool,
+    seeds: Collection[int] | None = None,
 ) -> Selection:
     """The rows of a table that are shown, each with the row that it is compared with, and their runs; arguments as the
     flags of ``report``."""
@@ -97,6 +98,8 @@ def choose(
     hidden = [row for row in every if row.name not in names]
     summaries = source.summaries(chosen)
     summaries |= source.summaries(hidden, named=False) if hidden else {}
+    if seeds is not None:
+        summaries = {row: [run for run in runs if run["seed"] in seeds] for row, runs in summaries.items()}
     if best:
         families = {(row.family, row.data) for row in chosen}
         hidden = [row for row in hidden if (row.family, row.data) not in families]

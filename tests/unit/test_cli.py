@@ -161,12 +161,29 @@ def test_every_flag_has_help_and_shows_its_choices():
     look(build_parser([], whole=True))
 
 
+def test_the_nearest_command_is_named(capsys):
+    for word, near in (("reprot", "; nearest: report"), ("qqq", "")):
+        with pytest.raises(SystemExit):
+            main([word, "toy"])
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said == f"fairseq-diverse: error: no command {word}{near}; --help lists all"
+
+
+def test_the_package_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "fairseq_diverse", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"fairseq-diverse {fairseq_diverse.__version__}\n")
+
+
 def test_quiet_and_verbose(monkeypatch, capsys):
     monkeypatch.setenv("TQDM_DISABLE", "0")
     levels = []
     monkeypatch.setattr("logging.root.setLevel", levels.append)
+    for words in (["user-dir", "-q"], ["user-dir", "--quiet"]):  # behind the command, too
+        monkeypatch.delenv("TQDM_DISABLE", raising=False)
+        assert main(words) == 0 and os.environ["TQDM_DISABLE"] == "1"
+    monkeypatch.delenv("TQDM_DISABLE")
     assert main(["-q", "user-dir"]) == 0 and os.environ["TQDM_DISABLE"] == "1"
-    assert main(["--verbose", "user-dir"]) == 0 and levels == [40, 20]
+    assert main(["--verbose", "user-dir"]) == 0 and levels == [40, 40, 40, 20]
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,11 @@ def test_report_compares_means_over_seeds(rows):
     assert second["speed"] == pytest.approx(0.8) and second["decoding_speed"] == 1
     assert second["seeds"] == 2 and "delta" not in first and "compared" not in second
     cells = shown.cells
-    assert cells[0][-1] == "published BLEU" and cells[2][-1] == "27.30" and cells[1][-1] == ""
-    assert {"words/s", "updates/s", "minutes an epoch", "decoding words/s"} <= set(cells[0])
+    main_columns = ["row", "BLEU", "Δ BLEU", "NLL", "Δ NLL", "chrF", "TER", "length", "seeds", "published BLEU"]
+    published = main_columns.index("published BLEU")
+    assert cells[0][: published + 1] == main_columns and [row[published] for row in cells[1:]] == ["", "27.30"]
+    details = {"parameters", "p over sentences: NLL", "words/s", "updates/s", "minutes an epoch", "decoding words/s"}
+    assert details <= set(cells[0])
     assert cells[2][cells[0].index("updates/s")] == "2.00" and cells[2][cells[0].index("minutes an epoch")] == "0.75"
 
 
@@ -689,14 +692,64 @@ def test_report_in_every_format(results, capsys, tmp_path):
     assert "second" not in capsys.readouterr().out
     assert not main(["report", *results, "--format", "json", "--out", str(tmp_path / "summaries.json")])
     content = json.loads((tmp_path / "summaries.json").read_text())
-    assert content["rows"][0]["seeds"] == 2 and content["notes"] and capsys.readouterr().out == ""
+    assert content["rows"][0]["seeds"] == 2 and content["notes"]
+    assert capsys.readouterr().out == f"{tmp_path}/summaries.json\n"
     assert main(["report", *results, "--columns", "row,bleu"]) == 2
-    assert "--columns: no column bleu; there are: row, parameters" in capsys.readouterr().err
+    assert "--columns: no column bleu; there are: row, BLEU, NLL, chrF" in capsys.readouterr().err
     assert not main(["report", *results, "--baseline", "second", "--finished"])  # a baseline that was not run
     shown = capsys.readouterr().out
     assert re.search(r"^first ", shown, re.MULTILINE) and "Δ" not in shown and "smallest" not in shown
     assert main(["report", *results, "--rows", "second", "--baseline", "second", "--finished"]) == 2
     assert "--finished: no row of table has a finished run" in capsys.readouterr().err
+
+
+def test_details_are_shown_on_request(results, capsys):
+    """A few columns by default; columns of dashes are left out."""
+    assert not main(["report", *results])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["row", "BLEU", "NLL", "seeds", "published"]  # and "BLEU" below
+    details = "chrF, TER, length, parameters, words/s, updates/s, minutes an epoch, decoding words/s"
+    assert lines[-1] == f"--all-columns shows also: {details}"
+    assert not main(["report", *results, "--all-columns", "--format", "markdown"])
+    shown = capsys.readouterr().out
+    assert "| published BLEU | parameters | words/s | updates/s | minutes an epoch | decoding words/s |" in shown
+    assert "| speed |" not in shown and "--all-columns" not in shown
+    assert main(["report", *results, "--all-columns", "--heads", "--verdict"]) == 2
+    assert not main(["report", *results, "--columns", "row,parameters"])
+    assert "--all-columns" not in capsys.readouterr().out
+
+
+def test_seeds_of_run_are_those_of_report(results, capsys):
+    """--jobs, which both take so that their arguments can be the same, changes nothing."""
+    for given, count in (("1", 1), ("2,1", 2), ("2,9", 1)):
+        assert not main(["report", *results, "--seeds", given, "--jobs", "3", "--format", "json"])
+        assert [line["seeds"] for line in json.loads(capsys.readouterr().out)["rows"]] == [count, 0]
+    assert not main(["report", *results, "--seeds", "7"])
+    assert "no row has a finished run" in capsys.readouterr().err
+    assert main(["report", *results, "--seeds", "a"]) == 2
+    assert "--seeds a: different whole numbers expected" in capsys.readouterr().err
+
+
+def test_runs_with_other_settings_are_named(table, tmp_path, monkeypatch, capsys):
+    """Those that were run with --set, which a report without it does not show."""
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_RUNS", str(tmp_path / "runs"))
+    for seed, row in ((1, trained_with(**{"max-update": "9"})), (2, trained_with(**{"max-update": "9"})), (3, ROW)):
+        folder = tmp_path / f"runs/multi30k_en_de-size-first-abc{seed}/seed{seed}"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps(summary(seed, 20, 5.0) | {"row": row}))
+    (folder.parent / "seed4").mkdir()
+    (folder.parent / "seed4/summary.json").write_text("{")
+    assert not main(["report", table()])
+    said = capsys.readouterr().err
+    assert "finished runs have other settings than the table now; give the --set, --size and --data" in said
+    assert re.search(r"by row: first \(2\): it was trained with --max-update 9, not --max-update \d+\n", said)
+
+
+def test_the_version_of_an_installed_package_is_in_place_of_a_commit(rows):
+    runs = [summary(seed, 20, 5.0) | {"commit": None, "dirty": None} for seed in (1, 2)]
+    assert "commits: unknown" in view(rows[:1], {"first": runs}).notes
+    runs[0] |= {"versions": {"fairseq-diverse": "1.0.0"}}
+    assert "code: unknown, version 1.0.0" in view(rows[:1], {"first": runs}).notes
 
 
 def test_csv_has_the_single_values_of_json(results, capsys):
@@ -736,8 +789,8 @@ def test_a_kind_that_names_its_measure_has_a_report(rows, monkeypatch):
         for name, texts in copies.items()
     }  # fmt: skip
     shown = view(rows, runs)
-    assert shown.cells[0] == ["row", "parameters", "exact match", "Δ exact match", "p over examples", "seeds",
-                              "published exact match"]  # fmt: skip
+    assert shown.cells[0] == ["row", "parameters", "exact match", "Δ exact match", "seeds", "published exact match",
+                              "p over examples"]  # fmt: skip
     assert shown.cells[1][2] == "50.00 ± 12.50" and shown.cells[2][3].startswith("+41.67 ± 8.33** (p = 0.00")
     line = shown.values[1]
     assert line["exact"] == pytest.approx(91.67, abs=0.01) and line["seed_p"] < 0.01 < line["p"] < 0.05
@@ -919,7 +972,7 @@ def test_tables_in_a_text_are_replaced(results, capsys, tmp_path):
     assert capsys.readouterr().out == f"{text}: 1 table\n"
     written = text.read_text()
     assert written.startswith(f"before\n\n{marker}table\n\n| row | BLEU |") and "old" not in written
-    assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" not in written
+    assert written.endswith("\n<!-- end -->\nafter\n") and "| second | not run |" in written
     assert not main(["report", "--refresh", str(text)]) and text.read_text() == written
     for wrong, message in (
         ("nothing\n", "no table between"),

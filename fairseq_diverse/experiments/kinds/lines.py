@@ -29,6 +29,7 @@ class Measure:
         deviation: the column has the standard deviation over seeds, too.
         compared: with the baseline's. The first one that is compared is the main one, the last decides in `--verdict`.
         examples: its value on every test example, for a test over examples (paired t-test).
+        details: shown only where all columns are.
         resampled: its values on resampled test sets, for the same (paired bootstrap) and for an interval of one seed.
     """
 
@@ -43,6 +44,7 @@ class Measure:
     lower: bool = False  # is better
     deviation: bool = True
     compared: bool = True
+    details: bool = False
     examples: Callable[[Summary], Sequence[float]] | None = None
     resampled: "Callable[[Summary], np.ndarray] | None" = None
 
@@ -96,11 +98,13 @@ AnyLine = TypeVar("AnyLine", bound=Line)
 
 
 class Column(NamedTuple, Generic[AnyLine]):
-    """A heading and the cells below it; rows without a finished run have some only where ``unfinished`` is true."""
+    """A heading and the cells below it; rows without a finished run have some only where ``unfinished`` is true. One
+    of ``details`` is shown only where all are."""
 
     heading: str
     cell: Callable[[AnyLine], str]
     unfinished: bool = False
+    details: bool = False
 
 
 @dataclass(kw_only=True)

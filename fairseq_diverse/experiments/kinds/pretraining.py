@@ -5,14 +5,19 @@ from typing import Any
 
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import Kind, Loss, Measured, Summary, register_kind
-from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure
+from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure, grouped
 from fairseq_diverse.experiments.rows import Row
 
 SPANS = "span_corruption"
 
 
+def _unit(row: Row) -> str:
+    """What the NLL of a row is a mean over."""
+    return "a word of a span, a sentinel or the end" if row.train.get("task") == SPANS else "a masked token"
+
+
 class Pretrained(Measured):
-    """``valid_nll`` is in nats a masked token."""
+    """``valid_nll`` is in nats a masked token, or for T5 a token of the target."""
 
     valid_nll: Loss
 
@@ -25,7 +30,6 @@ class Pretraining(Kind):
     tasks = ("masked_lm", SPANS)
     Measured = Pretrained
     beside, title = ("glue", "rationales"), "Pre-training"
-    opening = "NLL: nats a masked token at the last update, lower is better"
     columns = (Column("updates", lambda line: f"{line.facts['updates']:,}"),)
     draws_rows = False
 
@@ -37,14 +41,15 @@ class Pretraining(Kind):
             )
 
     def outcome(self, row: Row, summary: Summary) -> str:
-        return f"validation NLL {summary['valid_nll']['last']:.4f} a masked token"
+        return f"validation NLL {summary['valid_nll']['last']:.4f} {_unit(row)}"
 
     def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
         return (Measure("nll", "NLL", self.loss, 4, heading="validation NLL", unit="nats", lower=True),)
 
     def notes(self, lines: Sequence[Line]) -> list[str]:
-        spans = any(line.row.train.get("task") == SPANS for line in lines)
-        return [f"of {SPANS}: a word of the spans, a sentinel or the end, not a masked token"] if spans else []
+        by_unit = grouped((_unit(line.row), line.name) for line in lines)
+        units = [unit + f" ({', '.join(names)})" * (len(by_unit) > 1) for unit, names in by_unit.items()]
+        return [f"NLL: nats {' or '.join(units)} at the last update, lower is better"]
 
     def facts(self, row: Row, runs: Sequence[Summary]) -> dict[str, Any]:
         return {"updates": runs[0]["updates"]}

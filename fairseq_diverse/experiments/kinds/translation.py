@@ -211,7 +211,15 @@ class Translation(Kind):
         from fairseq_diverse.metrics.catalogue import CATALOGUE
 
         def scored(key: str, name: str, digits: int = 2) -> Measure:
-            return Measure(key, name, lambda run: run["metrics"].get(key), digits, deviation=False, compared=False)
+            return Measure(
+                key,
+                name,
+                lambda run: run["metrics"].get(key),
+                digits,
+                deviation=False,
+                compared=False,
+                details=key in ALWAYS,
+            )
 
         further = dict.fromkeys(name for row in rows for name in row.metrics if name not in ALWAYS)
         nll = Measure(

@@ -88,9 +88,16 @@ def starts_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def commits_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The commits that the runs were made with, of all their starts, a + behind those with changed files."""
+    """The commits that the runs were made with, of all their starts, a + behind those with changed files; of a package
+    that was installed its version."""
     starts = [start for summary in summaries for start in starts_of(summary)]
-    return sorted({f"{(s['commit'] or 'unknown')[:10]}{'+' * bool(s['dirty'])}" for s in starts})
+    return sorted({s["commit"][:10] + "+" * bool(s["dirty"]) if s["commit"] else _version(s) for s in starts})
+
+
+def _version(start: Mapping[str, Any]) -> str:
+    """Of this package, at a start of a run."""
+    version = start.get("versions", {}).get("fairseq-diverse")
+    return f"version {version}" if version else "unknown"
 
 
 def machine(start: Mapping[str, Any]) -> str:

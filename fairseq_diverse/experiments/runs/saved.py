@@ -2,7 +2,9 @@
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,21 @@ def _possible(rows: Sequence[Row], root: Path | None) -> list[Run]:
     except ValueError:
         half = len(rows) // 2
         return _possible(rows[:half], root) + _possible(rows[half:], root) if half else []
+
+
+def with_other_settings(rows: Sequence[Row], root: Path | None = None) -> list[str]:
+    """How many finished runs in a folder of runs have the names of rows, their data and size, and other settings, and
+    the first difference of each."""
+    texts = []
+    for run in _possible(rows, root):
+        parent = run.directory.parent
+        paths = parent.parent.glob(f"{parent.name.rpartition('-')[0]}-*/seed*/summary.json")
+        found: Counter[str] = Counter()
+        for path in sorted(paths):
+            with suppress(ValueError):  # damaged ones
+                found[difference(read_summary(path, AGAIN), run.row)] += 1
+        texts += [f"{run.row.name} ({count}): {why}" for why, count in found.items() if why]
+    return texts
 
 
 def from_results(folder: Path, rows: Sequence[Row], asked: bool = True) -> dict[str, list[Summary]]:

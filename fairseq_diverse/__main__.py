@@ -1,0 +1,7 @@
+"""``python -m fairseq_diverse``: the command ``fairseq-diverse``."""
+
+import sys
+
+from fairseq_diverse.cli import main
+
+sys.exit(main())
