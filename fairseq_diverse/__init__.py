@@ -6,6 +6,12 @@ classes in fairseq's checkpoints with torch.
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fairseq_diverse.models.sharing import SharedModel
 
 __version__ = "0.1.0"
 
@@ -36,6 +42,19 @@ def register() -> None:
     apply_changes()
     plain_optimizers()
     install_error_hook()
+
+
+def load(name: "str | Path") -> "SharedModel":
+    """A model that ``fairseq-diverse export --to safetensors`` wrote: a folder, or ``USER/NAME`` of the Hugging Face
+    hub. No code of it is run.
+
+    Raises:
+        ValueError: it is missing, damaged or of a newer version; says which file.
+    """
+    register()
+    from fairseq_diverse.models.sharing import load_shared
+
+    return load_shared(name)
 
 
 # The attention core works without fairseq.

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fairseq_diverse.attention.registry import fill_older
 from fairseq_diverse.checkpoints.settings import printable, unsafe_setting
+from fairseq_diverse.checkpoints.shared import read_shared
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import atomic_write
 
@@ -46,6 +47,7 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
     """Load a checkpoint of fairseq to the CPU, as a dictionary: ``model``, ``cfg`` or ``args``, ``extra_state``, ...
 
     Args:
+        path: a file, or a folder that ``fairseq-diverse export --to safetensors`` wrote.
         mmap: read tensors from the file only when they are used (files written by torch >= 1.6).
         verify: read the whole file, compare its checksums, and check that no weight is NaN or infinite.
 
@@ -54,16 +56,22 @@ def load_checkpoint(path: str | Path, mmap: bool = False, verify: bool = True) -
             it names something that could run code. Nothing in the file is run.
     """
     torch.serialization.add_safe_globals(SAFE_GLOBALS)
+    shared = Path(path).is_dir()
     try:
         with warnings.catch_warnings(action="ignore"):  # replaced by the one-line error
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
+            state = (
+                read_shared(Path(path))
+                if shared
+                else torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and _is_zip(path))
+            )
         if problem := _wrong_part(state):
             raise UserError(f"{path}: not a fairseq checkpoint: {problem}")
         check_settings(path, state.get("args"), state.get("cfg"))
         check_sizes(path, state)
         if verify:
             _check_weights(path, state)
-            _check_records(path)
+            if not shared:
+                _check_records(path)
     except (MemoryError, UserError):
         raise
     except Exception as error:

@@ -39,7 +39,8 @@ COMMANDS = {
     "report": "show the results of a table",
     "score": "score translations, with intervals and significance tests",
     "average": "average checkpoints",
-    "export": "write a model for plain fairseq",
+    "export": "write a model to share, or for plain fairseq",
+    "push": "upload a shared model to the Hugging Face hub",
     "convert": "turn a model of transformers into a checkpoint of fairseq",
     "size": "count the parameters and FLOPs of an architecture",
     "heads": "measure what heads attend to and how different they are",
@@ -69,7 +70,7 @@ def named_checkpoints(texts: Sequence[str]) -> list[tuple[str, str]]:
     """The two sides of each ``NAME=CHECKPOINT``; all files are checked before the first is used."""
     named = [named_path(text, "CHECKPOINT") for text in texts]
     for _, path in named:
-        if not Path(path).is_file():
+        if not (Path(path).is_file() or Path(path, "config.json").is_file()):  # of a shared model
             raise ValueError(f"{path}: no such checkpoint")
     return named
 

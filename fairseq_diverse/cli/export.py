@@ -1,38 +1,81 @@
-"""Write a translation model for plain fairseq, whose models other programs convert.
+"""Write a model to share, or a translation model for plain fairseq.
 
-The model's mechanisms must be off; training with --disagreement is allowed. Otherwise one line says what cannot be
-exported.
+--to safetensors writes a folder: weights (safetensors), settings (JSON), dictionaries, subwords and steps of
+preparation, the Python files of --user-dir, and a model card, README.md. `translate --model`, `fairseq_diverse.load`
+and every command that takes a checkpoint read it; loading runs no code of it. Give a run's folder, and the card has
+the scores of all its seeds.
+
+--to fairseq writes a checkpoint whose models other programs convert. The model's mechanisms must be off; training with
+--disagreement is allowed. Otherwise one line says what cannot be exported.
 """
 
 import argparse
 from pathlib import Path
 
-PATHS = ("checkpoints",)
-EXAMPLE = "fairseq-diverse export --to fairseq --out plain.pt average.pt"
+PATHS = ("checkpoints", "data")
+EXAMPLE = """fairseq-diverse export --to safetensors --out shared/my-model runs/DATA-SIZE-ROW/seed1
+  fairseq-diverse export --to fairseq --out plain.pt average.pt"""
 OTHERS = {
     "ctranslate2": "convert the file of --to fairseq with ct2-fairseq-converter (docs/export.md)",
     "huggingface": "no class of transformers fits fairseq's transformer: Marian's has other positions, and FSMT's "
-    "decodes wrongly since it lost its own",
+    "decodes wrongly since it lost its own; --to safetensors writes a folder for the Hugging Face hub",
 }
+KEPT = ("checkpoint_average.pt", "checkpoint_last.pt")  # of a run, the first one that is there
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoints", metavar="CHECKPOINT", help="checkpoint of fairseq-train, or an average")
-    parser.add_argument("--to", required=True, choices=("fairseq", *OTHERS), help="the program")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="checkpoint to write")
+    add = parser.add_argument
+    add("checkpoints", metavar="CHECKPOINT", help="checkpoint of fairseq-train, an average, or the folder of a run")
+    add("--to", required=True, choices=("safetensors", "fairseq", *OTHERS), help="a folder to share, or the program")
+    add("--out", required=True, type=Path, metavar="PATH", help="folder, or for fairseq a checkpoint, to write")
+    add("--data", metavar="DIR", help="for safetensors: data of its training (default: as the checkpoint names them)")
 
 
 def main(args: argparse.Namespace) -> None:
     if args.to in OTHERS:
         raise ValueError(f"--to {args.to}: {OTHERS[args.to]}")
-    if args.out.is_dir():
-        raise ValueError(f"--out {args.out}: a folder; name a file")
-    if args.out.resolve() == Path(args.checkpoints).resolve():
+    given = Path(args.checkpoints)
+    checkpoint = _of_run(given) if given.is_dir() else given
+    if args.to == "fairseq":
+        if args.data:
+            raise ValueError(f"--data {args.data}: goes with --to safetensors")
+        if args.out.is_dir():
+            raise ValueError(f"--out {args.out}: a folder; name a file")
+    if args.out.resolve() == checkpoint.resolve():
         raise ValueError(f"--out {args.out}: is the checkpoint; name another file")
     from fairseq_diverse import register
 
     register()
+    if args.to == "safetensors":
+        return _share(checkpoint, args)
     from fairseq_diverse.models.plain import to_fairseq
 
-    to_fairseq(args.checkpoints, args.out)
+    to_fairseq(checkpoint, args.out)
     print(f"{args.out}: for fairseq-generate, without --user-dir")
+    return None
+
+
+def _of_run(folder: Path) -> Path:
+    """The checkpoint that a run evaluates, or a shared folder itself."""
+    if (folder / "config.json").is_file():
+        return folder
+    for name in KEPT:
+        if (path := folder / "checkpoints" / name).is_file():
+            return path
+    raise ValueError(f"{folder}: no folder of a run, with checkpoints/{' or '.join(KEPT)}; name a checkpoint")
+
+
+def _share(checkpoint: Path, args: argparse.Namespace) -> None:
+    from fairseq_diverse import __version__
+    from fairseq_diverse.checkpoints.shared import CARD, read_config
+    from fairseq_diverse.models.sharing import export_shared
+    from fairseq_diverse.reports.card import model_card
+    from fairseq_diverse.support.files import atomic_write
+
+    state = export_shared(checkpoint, args.out, args.data, args.user_dir, __version__)
+    run = checkpoint.resolve().parent.parent
+    with atomic_write(args.out / CARD) as file:
+        file.write(model_card(args.out.resolve(), state, read_config(args.out), run))
+    print(
+        f"{args.out}: translate --model and fairseq_diverse.load read it; complete {args.out / CARD} before you share"
+    )

@@ -53,6 +53,7 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_diverse import register
     from fairseq_diverse.analysis.rationales import explain, measured, probabilities
+    from fairseq_diverse.checkpoints.shared import CONFIG
     from fairseq_diverse.metrics.rationales import mean_share
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.preparation.pipeline import read_record
@@ -68,7 +69,8 @@ def main(args: argparse.Namespace) -> None:
         model.cuda()
     examples = task.examples[args.split][: args.examples]
     share = mean_share([example.evidence for example in task.examples["train"]])
-    made_by = [file_hash(Path(args.checkpoint)), read_record(args.data)["hash"], args.split, args.samples, args.seed]
+    model_file = Path(args.checkpoint, CONFIG) if Path(args.checkpoint).is_dir() else Path(args.checkpoint)
+    made_by = [file_hash(model_file), read_record(args.data)["hash"], args.split, args.samples, args.seed]
     part = args.out.with_name(f".{args.out.name}.{hashlib.sha256(str(made_by).encode()).hexdigest()[:16]}.part")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     records = _finished(part, [example.name for example in examples])

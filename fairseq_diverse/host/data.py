@@ -66,6 +66,13 @@ def data_folders(data: str | Path) -> list[str]:
     return split_paths(str(data))
 
 
+def language_pair(folder: Path) -> "tuple[str | None, str | None]":
+    """Source and target language of binarized data, as fairseq reads them from the names of files; None without."""
+    from fairseq.data.data_utils import infer_language_pair
+
+    return infer_language_pair(str(folder))
+
+
 def to_device(sample: dict[str, Any], cuda: bool) -> dict[str, Any]:
     """A batch on the GPU, if ``cuda``."""
     from fairseq.utils import move_to_cuda

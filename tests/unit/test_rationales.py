@@ -15,6 +15,7 @@ import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+import fairseq_diverse
 from fairseq_diverse import register
 from fairseq_diverse.analysis.rationales import explain, measured, probabilities
 from fairseq_diverse.attention.warm_start import only_trained
@@ -441,6 +442,12 @@ def test_the_command(data, checkpoint, tmp_path, capsys, monkeypatch):
         "fairseq_diverse.analysis.rationales.explain", lambda *given: explained.append("") or explain(*given)
     )
     assert main(asked) == 0 and len(explained) == 2 + 4 and out.read_bytes() == whole and not part.exists()
+    shared = tmp_path / "shared"
+    assert main(["export", "--to", "safetensors", "--out", str(shared), str(checkpoint)]) == 0
+    assert main([*asked, "--checkpoint", str(shared), "--out", str(tmp_path / "again.jsonl")]) == 0
+    assert (tmp_path / "again.jsonl").read_bytes() == whole
+    with pytest.raises(UserError, match="its task, rationales, reads the texts of its data: prepare them"):
+        fairseq_diverse.load(shared)
     capsys.readouterr()
     assert main([*asked, "--samples", "1"]) == 2 and "--samples 1: must be at least 2" in capsys.readouterr().err
     assert main([*asked, "--data", str(data.parent)]) == 2

@@ -1,0 +1,207 @@
+"""The model card of a shared model: README.md with front matter as the Hugging Face hub reads it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairseq_diverse import __version__
+from fairseq_diverse.attention.registry import MECHANISMS, read_settings
+from fairseq_diverse.checkpoints.loading import settings_of
+from fairseq_diverse.experiments.kinds.kind import KINDS, Summary
+from fairseq_diverse.experiments.records import AGAIN
+from fairseq_diverse.experiments.runs.provenance import commits_of
+from fairseq_diverse.experiments.runs.summary import read_summary
+from fairseq_diverse.metrics.catalogue import CATALOGUE
+from fairseq_diverse.metrics.seeds import Spread
+from fairseq_diverse.preparation.pipeline import FILE, read_record
+
+# by task: how the hub calls it, and what runs it
+PIPELINES = {
+    "translation": "translation",
+    "translation_with_syntax": "translation",
+    "language_modeling": "text-generation",
+    "masked_lm": "fill-mask",
+    "span_corruption": "text2text-generation",
+    "text_to_text": "text2text-generation",
+    "sentence_prediction": "text-classification",
+    "rationales": "text-classification",
+    "logical_inference": "text-classification",
+    "sentence_probing": "text-classification",
+}
+COMMANDS = {
+    "rationales": "fairseq-diverse rationales --checkpoint DIR --data DATA --out rationales.jsonl",
+    "logical_inference": "fairseq-diverse accuracy model=DIR --data DATA",
+    "sentence_probing": "fairseq-diverse accuracy model=DIR --data DATA",
+    "sentence_prediction": "fairseq-diverse glue --checkpoint DIR --data DATA",
+}
+IN_PYTHON = """import fairseq_diverse
+
+shared = fairseq_diverse.load("DIR")
+"""
+TRANSLATE = 'print(shared.translate(["A sentence."], beam=5))'
+ENCODE = """tokens = shared.encode("A sentence.")[None]
+output = shared.model(tokens)  # as in fairseq; shared.task has the dictionary"""
+BIBTEX = """@software{fairseq_diverse,
+  author = {{The fairseq\\_diverse authors}},
+  title = {fairseq\\_diverse: attention diversity for neural machine translation},
+  version = {VERSION}
+}"""
+Figures = list[tuple[str, str, Sequence[float], int, str]]  # key, name, one value a seed, digits, signature
+
+
+def model_card(folder: Path, state: Mapping[str, Any], config: Mapping[str, Any], run: Path | None) -> str:
+    """README.md of a shared model.
+
+    Args:
+        folder: the shared model; its name is the card's title.
+        state: of the checkpoint; ``config`` is the folder's config.json.
+        run: the folder of the finished run that it is of, whose other seeds are shown, too; None without one.
+
+    Raises:
+        ValueError: a summary is damaged.
+    """
+    own, seeds = _summaries(run)
+    record = read_record(folder) if (folder / FILE).is_file() else {}
+    task, figures = str(config["task"]), _figures(seeds)
+    model = settings_of("model", state)
+    active = [name for name, cls in MECHANISMS.items() if _is_active(model, name)]
+    languages = [name for name in (record.get("source"), record.get("target")) if name and len(name) in (2, 3)]
+    data = str(own.get("data") or record.get("name") or "data")
+    front: dict[str, Any] = {"language": languages} if languages else {}
+    front |= {"library_name": "fairseq-diverse"}
+    front |= {"pipeline_tag": PIPELINES[task]} if task in PIPELINES else {}
+    front |= {"tags": ["fairseq", "attention", *active]}
+    if own:
+        number = [one["seed"] for one in seeds].index(own["seed"])
+        metrics = [
+            {"type": key, "value": round(values[number], digits), "name": name}
+            for key, name, values, digits, _ in figures
+        ]
+        where = {"name": f"{data}, {own.get('test') or 'test'}", "type": data}
+        result = {"task": {"type": front.get("pipeline_tag", task)}, "dataset": where, "metrics": metrics}
+        front |= {"model-index": [{"name": folder.name, "results": [result]}]}
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}# license: choose one\n---",
+        f"# {folder.name}",
+        _about(state, config, own, active),
+        "## Data\n\n" + _data(data, record),
+        "## Scores\n\n" + _scores(own, seeds, figures),
+        "## Use\n\n" + _use(task, config, own),
+        "## Cite\n\n" + _cite(active),
+    ]
+    if own.get("commands"):
+        lines = "\n".join(own["commands"])
+        parts.insert(-1, f"## Training\n\nRUN is the folder of the run.\n\n```bash\n{lines}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _summaries(run: Path | None) -> tuple[Summary, list[Summary]]:
+    """That of the run, and those of all its seeds in their order."""
+    if run is None or not (run / "summary.json").is_file():
+        return {}, []
+    own = read_summary(run / "summary.json", AGAIN)
+    paths = [path for path in run.parent.glob("seed*/summary.json") if path.parent != run]
+    others = [read_summary(path, AGAIN) for path in paths]
+    same = [one for one in others if (one["row"], one.get("data_hash")) == (own["row"], own.get("data_hash"))]
+    return own, sorted([own, *(one for one in same if one["seed"] != own["seed"])], key=lambda one: one["seed"])
+
+
+def _figures(seeds: Sequence[Summary]) -> Figures:
+    """The measures of their kind, and further metrics that all seeds have."""
+    if not seeds:
+        return []
+    signatures = seeds[0].get("metrics", {}).get("signatures", {})
+    measures = KINDS[seeds[0]["kind"]].measures(())
+    found: Figures = [
+        (one.key, one.name, values, one.digits, signatures.get(one.key, ""))
+        for one in measures
+        if None not in (values := [one.figure(run) for run in seeds])
+    ]
+    shown = {one.key for one in measures} | {"signatures"}
+    for key in [key for key in seeds[0].get("metrics", {}) if key not in shown]:
+        if all(key in run["metrics"] for run in seeds):
+            metric = CATALOGUE[key]
+            values = [run["metrics"][key] for run in seeds]
+            found.append((key, metric.heading, values, metric.digits, signatures.get(key, "")))
+    return found
+
+
+def _is_active(model: Any, name: str) -> bool:
+    settings = model if not isinstance(model, Mapping) else type("Settings", (), dict(model))
+    return bool(read_settings(settings, name).active)
+
+
+def _about(state: Mapping[str, Any], config: Mapping[str, Any], own: Summary, active: Sequence[str]) -> str:
+    parameters = own.get("parameters") or sum(value.numel() for value in state["model"].values())
+    said = f"mechanisms of attention: {', '.join(active)}" if active else "without mechanisms of attention"
+    facts = [
+        f"- Architecture `{config['architecture']}`, task `{config['task']}`, {parameters:,} parameters; {said}.",
+        f"- Trained by fairseq_diverse for {config['updates']:,} updates"
+        + (f", seed {own['seed']}, commit {', '.join(commits_of([own]))}" if own else f", version {__version__}")
+        + ".",
+    ]
+    if code := config.get("code"):
+        facts.append(
+            f"- **Has code of its author**, in `{code}`, that loading does not run. Read it first; then give "
+            f"`--user-dir DIR/{code}`, or import the folder before `fairseq_diverse.load`."
+        )
+    return "\n".join(facts)
+
+
+def _data(data: str, record: Mapping[str, Any]) -> str:
+    if not record:
+        return f"`{data}`, binarized without `fairseq-diverse prepare`: the steps before are not recorded."
+    between = " to ".join(name for name in (record["source"], record["target"]) if name)
+    splits = ", ".join(f"{name} {count['kept']:,}" for name, count in record["splits"].items())
+    bpe = record["config"]["bpe"]
+    steps = [f"- `{data}`, {between}: {splits} lines. Hash of the prepared text: `{record['hash']}`."]
+    steps += [f"- Subwords: {bpe['kind']}, size {bpe['size']:,}."]
+    for name, side in record["config"]["sides"].items():
+        on = [key for key in ("normalize", "lowercase", "truecase") if side.get(key)]
+        steps.append(f"- {name.capitalize()}: tokenizer {', '.join([side['tokenizer'], *on])}.")
+    return "\n".join(steps)
+
+
+def _scores(own: Summary, seeds: Sequence[Summary], figures: Figures) -> str:
+    if not own:
+        return "Not measured: the checkpoint is not of a finished run of `fairseq-diverse run`."
+    number = [one["seed"] for one in seeds].index(own["seed"])
+    named = ", ".join(str(one["seed"]) for one in seeds)
+    several = len(seeds) > 1
+    lines = [f"| | this model, seed {own['seed']} |" + f" seeds {named}, ± deviation |" * several]
+    lines += ["| --- | ---: |" + " ---: |" * several]
+    for _, name, values, digits, _ in figures:
+        mean = f" {Spread.over(values).text(digits)} |" * several
+        lines.append(f"| {name} | {values[number]:.{digits}f} |{mean}")
+    said = [f"- {name}: `{signature}`" for _, name, _, _, signature in figures if signature]
+    said += [f"- Compared with its baseline over seeds: `fairseq-diverse report` of its table, row `{own['system']}`."]
+    return "\n".join(lines) + "\n\n" + "\n".join(said)
+
+
+def _use(task: str, config: Mapping[str, Any], own: Summary) -> str:
+    user_dir = f" --user-dir DIR/{config['code']}" if config.get("code") else ""
+    lines = ["pip install 'fairseq-diverse[fairseq,share]'"]
+    translates = PIPELINES.get(task) == "translation"
+    if translates:
+        given = own.get("row", {}).get("generate", {})
+        search = {flag: given[flag] for flag in ("beam", "lenpen", "max-len-a", "max-len-b") if flag in given}
+        search |= {"lenpen": f"{own['chosen']['lenpen']:g}"} if "chosen" in own else {}
+        flags = "".join(f" --{flag} {value}" for flag, value in search.items())
+        lines.append(f"fairseq-diverse translate --model DIR{user_dir}{flags} --input raw.txt --out translations.txt")
+    elif command := COMMANDS.get(task):
+        lines.append(f"{command}{user_dir}")
+    shell = "\n".join(lines)
+    text = f"DIR is this folder, or its name on the Hugging Face hub.\n\n```bash\n{shell}\n```"
+    if task in ("rationales", "logical_inference", "sentence_probing"):
+        return text
+    return f"{text}\n\n```python\n{IN_PYTHON}{TRANSLATE if translates else ENCODE}\n```"
+
+
+def _cite(active: Sequence[str]) -> str:
+    entry = BIBTEX.replace("VERSION", __version__)
+    papers = {name: re.search(r"Source: (.+?\(\d{4}\))", MECHANISMS[name].__doc__ or "", re.DOTALL) for name in active}
+    named = [f"- {name}: {' '.join(found[1].split())}" for name, found in papers.items() if found]
+    return f"```bibtex\n{entry}\n```" + ("\n\nThe papers of its mechanisms:\n\n" + "\n".join(named)) * bool(named)
