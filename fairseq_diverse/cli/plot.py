@@ -192,6 +192,7 @@ def _against_flag(args: argparse.Namespace, table: "Table", rows: "list[Row]") -
 
 def _differences(args: argparse.Namespace, table: "Table") -> "Figure":
     """The picture of --by or --verdict."""
+    from fairseq_diverse.reports.comparable import measures_of
     from fairseq_diverse.reports.groups import compare_groups, draw_groups
     from fairseq_diverse.reports.lines import compare, of_test
     from fairseq_diverse.reports.report import tests_of
@@ -210,7 +211,7 @@ def _differences(args: argparse.Namespace, table: "Table") -> "Figure":
     else:
         lines = compare(shown).lines
         compared = any(line.differences for line in lines)
-        figure = partial(draw_verdict, lines, runs.kind.measures(runs.rows), title)
+        figure = partial(draw_verdict, lines, measures_of(shown), title)
     if not compared:
         given = f"--by {by}" if by else "--verdict"
         raise UserError(f"{given}: no row of {selection.table.name} has a finished run beside one of its baseline")

@@ -7,7 +7,8 @@ Metrics (--metrics a,b or all; docs/metrics.md explains each):
   bleu chrf ter                       sacreBLEU (default)
   multi-bleu multi-bleu-compounds     BLEU of tokenized text; the second splits words at hyphens first
   wer rouge-l cider yisi-0            of tokenized text
-  meteor yisi-1 comet                 need Java (meteor), --yisi-model (yisi-1), comet-score and --source (comet)
+  meteor yisi-1                       need Java (meteor), --yisi-model (yisi-1)
+  comet metricx                       need --source and their programs; comet:MODEL, metricx:MODEL name the model
   wer-li2022 meteor-en                what Li and Luo (2022) report as WER (TER) and METEOR (English for all languages)
 A metric that lacks one of these is left out, and one line says what is missing. Text is tokenized by Moses' rules for
 the target language, by sacreBLEU for zh, ja, ko. The exit code is 2 if no metric is left, or if one of bleu, chrf, ter
@@ -76,15 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="test for one file per system: paired bootstrap (default), approximate randomization, or sign test",
     )
     add("--test-metric", metavar="METRIC", help="metric of the test (default: bleu, else the first possible)")
-    add("--source", type=Path, metavar="FILE", help="source text, raw, for comet")
+    add("--source", type=Path, metavar="FILE", help="source text, raw, for comet and metricx")
     add("--yisi-model", type=Path, metavar="DIR", help="folder of the embedding model for yisi-1")
     add("--yisi-layer", type=int, default=-1, metavar="N", help="layer of it (default: the last)")
-    add("--comet-model", metavar="MODEL", help="for comet-score --model")
+    add("--comet-model", metavar="MODEL", help="model of comet, as `--metrics comet:MODEL`")
     add("--json", type=Path, metavar="FILE", help="also write the scores to FILE")
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_diverse.metrics.catalogue import CATALOGUE, chosen
+    from fairseq_diverse.metrics.catalogue import chosen, find
     from fairseq_diverse.metrics.scores import METRICS
     from fairseq_diverse.metrics.significance import RESAMPLES, SEED, TRIALS, resampled
     from fairseq_diverse.metrics.words import check_language
@@ -116,9 +117,9 @@ def main(args: argparse.Namespace) -> int:
     if baseline and tested:
         _compare(rows, systems, tested, "seeds" if seeds else args.test, resamples)
     print(_table(rows, metrics, tested, seeds), end="\n\n")
-    width = max(len(CATALOGUE[metric].heading) for metric in metrics)
+    width = max(len(find(metric).heading) for metric in metrics)
     for metric in metrics:
-        print(f"{CATALOGUE[metric].heading:<{width}} {systems[0].results[metric][0].signature}")
+        print(f"{find(metric).heading:<{width}} {systems[0].results[metric][0].signature}")
     print(_legend("seeds" if seeds else args.test, bool(baseline), tested))
     if args.json:
         counts = {} if seeds else {"resamples": RESAMPLES, "trials": TRIALS, "seed": SEED}
@@ -157,7 +158,7 @@ def _score(
     files: dict[str, list[Path]], metrics: list[str], args: argparse.Namespace
 ) -> tuple[list[System], dict[str, str]]:
     """The systems, and why a metric is missing, for those that some file could not be scored by."""
-    from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
+    from fairseq_diverse.metrics.catalogue import Texts, find
     from fairseq_diverse.metrics.scores import composed, read_translations
     from fairseq_diverse.preparation.pipeline import entry, lowercased, read_record
     from fairseq_diverse.support.files import read_lines
@@ -207,7 +208,7 @@ def _score(
             for metric in metrics:
                 try:
                     if metric not in missing:
-                        system.results[metric].append(CATALOGUE[metric].compute(text))
+                        system.results[metric].append(find(metric).compute(text))
                 except ValueError as error:
                     missing[metric] = str(error).splitlines()[0]
     return systems, missing
@@ -340,11 +341,11 @@ def _legend(test: str, compared: bool, tested: str | None) -> str:
 
 
 def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, seeds: bool) -> str:
-    from fairseq_diverse.metrics.catalogue import CATALOGUE
+    from fairseq_diverse.metrics.catalogue import find
 
     columns = [["system", *(one_line(row["system"]) for row in rows)]]
     for metric in metrics:
-        digits, heading = CATALOGUE[metric].digits, CATALOGUE[metric].heading
+        digits, heading = find(metric).digits, find(metric).heading
         cells = [f"{row[metric]:.{digits}f}" for row in rows]
         if seeds:
             deviations = [row[f"{metric}_deviation"] for row in rows]
@@ -356,8 +357,8 @@ def _table(rows: list[dict[str, Any]], metrics: list[str], tested: str | None, s
     if "bleu" in metrics:
         columns.append(["length", *(f"{row['length_ratio']:.3f}" for row in rows)])
     if tested and "delta" in rows[0]:
-        deltas = [f"{row['delta']:+.{CATALOGUE[tested].digits}f}" for row in rows[1:]]
-        columns.append([f"Δ {CATALOGUE[tested].heading}", "baseline", *deltas])
+        deltas = [f"{row['delta']:+.{find(tested).digits}f}" for row in rows[1:]]
+        columns.append([f"Δ {find(tested).heading}", "baseline", *deltas])
         ps = [row["p"] for row in rows]
         columns.append(["p", *("" if p is None else f"{p:.3f}" if p >= 0.001 else "<0.001" for p in ps)])
     if seeds:

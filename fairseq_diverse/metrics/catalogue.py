@@ -13,7 +13,8 @@ from fairseq_diverse.metrics.scores import METRICS, Result, sacrebleu_result
 class Texts:
     """What metrics read: raw text, one sentence an item, and the settings that only some need.
 
-    ``others``: further references; ``lowercase``: all sides are lower-cased; ``composed``: `composed` changed some.
+    ``model``: of COMET or MetricX; ``others``: further references; ``lowercase``: all sides are lower-cased;
+    ``composed``: `composed` changed some.
     """
 
     hypotheses: Sequence[str]
@@ -22,7 +23,7 @@ class Texts:
     sources: Sequence[str] | None = None
     yisi_model: Path | None = None
     yisi_layer: int = -1
-    comet_model: str | None = None
+    model: str | None = None
     lowercase: bool = False
     others: Sequence[Sequence[str]] = ()
     composed: bool = False
@@ -44,12 +45,15 @@ class Texts:
 
 @dataclass(frozen=True)
 class Metric:
-    """``heading`` names its column; ``formula`` raises a ``ValueError`` that says what it lacks."""
+    """``heading`` names its column; ``formula`` raises a ``ValueError`` that says what it lacks; ``neural``: it is a
+    mean over sentences, by a model that can be chosen, and reports compare it with the baseline's."""
 
     heading: str
     formula: Callable[[Texts], Result]
     digits: int = 2
     several: bool = False  # whether it takes several references
+    neural: bool = False
+    lower: bool = False  # is better, of neural ones
 
     def compute(self, texts: Texts) -> Result:
         if texts.others and not self.several:
@@ -75,6 +79,13 @@ def _tokenized(heading: str, compute: Callable[..., Result], **options: bool) ->
     return Metric(heading, of_tokens)
 
 
+def _neural(heading: str, compute: Callable[..., Result], lower: bool = False) -> Metric:
+    def with_model(t: Texts) -> Result:
+        return compute(t.hypotheses, t.references, t.sources, t.model)
+
+    return Metric(heading, with_model, digits=4, neural=True, lower=lower)
+
+
 CATALOGUE = {
     **{name: _sacrebleu(name) for name in METRICS},
     "multi-bleu": _tokenized("multi-bleu", words.multi_bleu),
@@ -87,21 +98,35 @@ CATALOGUE = {
     "cider": _tokenized("CIDEr", words.cider),
     "yisi-0": _tokenized("YiSi-0", yisi.yisi_0),
     "yisi-1": Metric("YiSi-1", lambda t: yisi.yisi_1(t.hypotheses, t.references, t.yisi_model, t.yisi_layer)),
-    "comet": Metric("COMET", lambda t: programs.comet(t.hypotheses, t.references, t.sources, t.comet_model), digits=4),
+    "comet": _neural("COMET", programs.comet),
+    "metricx": _neural("MetricX", programs.metricx, lower=True),
 }
 
 # Headings of published figures that their key does not say
 PUBLISHED = {"bleu": "BLEU", "wer-li2022": "WER (unit not stated)"}
 
 
+def find(name: str) -> Metric:
+    """The metric of a name in the catalogue, or of a neural one and its model, ``comet:MODEL``."""
+    base, _, model = name.partition(":")
+    metric = CATALOGUE[base]
+    if not model:
+        return metric
+    heading = f"{metric.heading} ({model.rpartition('/')[2]})"
+    return replace(metric, heading=heading, formula=lambda texts: metric.formula(replace(texts, model=model)))
+
+
 def chosen(names: str) -> list[str]:
-    """The metrics of a list separated by commas; ``all`` is all of them.
+    """The metrics of a list separated by commas, of which neural ones may name their model, ``comet:MODEL``; ``all`` is
+    all of the catalogue.
 
     Raises:
         ValueError: one is not known.
     """
     asked = list(dict.fromkeys(name.strip() for name in names.split(",")))
     asked = list(CATALOGUE) if "all" in asked else asked
-    if unknown := [name for name in asked if name not in CATALOGUE]:
+    if unknown := [name for name in asked if name.partition(":")[0] not in CATALOGUE]:
         raise ValueError(f"--metrics {', '.join(unknown)}: not known; choose from {', '.join(CATALOGUE)}, or all")
+    if given := [name for name in asked if ":" in name and not CATALOGUE[name.partition(":")[0]].neural]:
+        raise ValueError(f"--metrics {given[0]}: takes no model; comet and metricx do")
     return asked

@@ -1,5 +1,7 @@
-"""Metrics that other programs compute: METEOR (Java) and COMET (comet-score)."""
+"""Metrics that other programs compute: METEOR (Java), COMET (comet-score or pymarian-eval), MetricX."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +19,9 @@ from fairseq_diverse.support.installed import install
 from fairseq_diverse.support.languages import base_language
 
 JAVA = "install a Java runtime (apt install default-jre, brew install openjdk)"
-COMET = "pip install unbabel-comet in an environment of its own, and put its comet-score on the PATH"
+COMET = "install unbabel-comet in an environment of its own, and put its comet-score on the PATH (docs/metrics.md)"
+METRICX = "docs/metrics.md says how to set it up"
+COMET_MODEL, METRICX_MODEL = "Unbabel/wmt22-comet-da", "google/metricx-24-hybrid-large-v2p6"
 # METEOR's codes of languages that have other ones elsewhere
 METEOR_CODES = {"cs": "cz", "sv": "se", "nb": "no", "nn": "no"}
 # Languages with rules for normalizing text and a table of paraphrases, and those with a stemmer only
@@ -74,33 +78,115 @@ def meteor_of_li2022(hypotheses: Sequence[str], references: Sequence[str]) -> Re
 def comet(
     hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None, model: str | None = None
 ) -> Result:
-    """COMET of raw text by the program ``comet-score``: the mean of its sentences' scores, mostly from 0 to 1.
+    """COMET of raw text: the mean of its sentences' scores, mostly from 0 to 1, by the program ``comet-score``, or by
+    ``pymarian-eval`` where only that is on the PATH; its names of the same models have no organization.
+
+    Source: Rei et al. (2022). The signature has the program's version and the model.
 
     Args:
-        model: name or checkpoint for ``comet-score --model``; None for that program's default.
+        model: name or checkpoint (default: ``COMET_MODEL``).
 
     Raises:
-        ValueError: the source is not given or of another length, comet-score is missing or fails.
+        ValueError: the source is not given or of another length, the program is missing or fails.
     """
+    _check_sources(sources, references)
+    model = model or COMET_MODEL
+    programs = {"comet-score": "unbabel-comet", "pymarian-eval": "pymarian"}
+    found = ((name, path) for name in programs if (path := shutil.which(name)))
+    name, program = next(found, ("", ""))
+    if not program:
+        raise ValueError(f"neither comet-score nor pymarian-eval is on the PATH; {COMET}")
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if name == "comet-score":
+        options = ["--gpus", str(int(gpu)), "--model", model]
+    else:
+        known = model if Path(model).exists() else model.rpartition("/")[2].lower()
+        options = [
+            "-m",
+            known,
+            "-a",
+            "skip",
+            "-w",
+            "6",
+            *(["-d", "0"] if gpu else ["-c", str(torch.get_num_threads())]),
+        ]
+    with TemporaryDirectory() as folder:
+        source, hypothesis, reference = _write(Path(folder), sources or (), hypotheses, references)
+        printed = _run(name, [program, "-s", source, "-t", hypothesis, "-r", reference, *options])
+    pattern = r"\tSegment \d+\tscore: (\S+)" if name == "comet-score" else r"(?m)^(-?\d\S*)$"
+    scores = [float(value) for value in re.findall(pattern, printed)]
+    return _mean(name, scores, references, f"{name}|model:{model}|version:{_version(program, programs[name])}")
+
+
+def metricx(
+    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None, model: str | None = None
+) -> Result:
+    """MetricX of raw text: the mean of its sentences' predicted errors, from 0 to 25, lower is better, by the
+    ``predict`` of a checkout of google-research/metricx in ``FAIRSEQ_DIVERSE_METRICX``, with the Python of its .venv.
+
+    Source: Juraska et al. (2024). The signature has the checkout's commit and the model.
+
+    Args:
+        model: of MetricX-24, or of MetricX-23, which does not read the source (default: ``METRICX_MODEL``).
+
+    Raises:
+        ValueError: the source is not given or of another length, there is no checkout, or the program fails.
+    """
+    _check_sources(sources, references)
+    checkout, model = Path(os.environ.get("FAIRSEQ_DIVERSE_METRICX", "")).resolve(), model or METRICX_MODEL
+    python = checkout / ".venv/bin/python"
+    if "FAIRSEQ_DIVERSE_METRICX" not in os.environ or not python.exists():
+        raise ValueError(f"FAIRSEQ_DIVERSE_METRICX names no checkout with .venv/bin/python; {METRICX}")
+    import torch
+
+    module, length = ("metricx23", "1024") if "metricx-23" in model else ("metricx24", "1536")
+    fields = {"source": sources, "hypothesis": hypotheses, "reference": references}
+    with TemporaryDirectory() as folder:
+        given, written = Path(folder, "input.jsonl"), Path(folder, "output.jsonl")
+        lines = (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))  # type: ignore[arg-type]
+        given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        options = ["--tokenizer", "google/mt5-xl", "--model_name_or_path", model, "--max_input_length", length]
+        options += ["--batch_size", str(max(1, torch.cuda.device_count()))]  # of all GPUs: lines are not padded
+        options += ["--input_file", str(given), "--output_file", str(written)]
+        _run("metricx", [str(python), "-m", f"{module}.predict", *options], cwd=checkout)
+        try:
+            scores = [float(json.loads(line)["prediction"]) for line in written.read_text("utf-8").splitlines()]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"metricx wrote no predictions ({error})") from None
+    done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    version = done.stdout.strip() or "unknown"
+    return _mean("metricx", scores, references, f"metricx|model:{model}|version:{version}")
+
+
+def _check_sources(sources: Sequence[str] | None, references: Sequence[str]) -> None:
     if sources is None:
         raise ValueError("needs the source text; give --source FILE")
     if len(sources) != len(references):
         raise ValueError(f"the source has {len(sources)} sentences, the reference {len(references)}")
-    program = shutil.which("comet-score")
-    if not program:
-        raise ValueError(f"comet-score is not on the PATH; {COMET}")
-    import torch
 
-    options = ["--gpus", "1" if torch.cuda.is_available() else "0", *(["--model", model] if model else [])]
-    with TemporaryDirectory() as folder:
-        source, hypothesis, reference = _write(Path(folder), sources, hypotheses, references)
-        printed = _run("comet-score", [program, "-s", source, "-t", hypothesis, "-r", reference, *options])
-    scores = [float(value) for value in re.findall(r"\tSegment \d+\tscore: (\S+)", printed)]
+
+def _mean(name: str, scores: Sequence[float], references: Sequence[str], signature: str) -> Result:
+    """Of the scores of sentences, of which tests can take any."""
     if len(scores) != len(references):
-        raise ValueError(f"comet-score printed {len(scores)} scores for {len(references)} sentences")
-    return Result.of(
-        np.stack([np.array(scores), np.ones(len(scores))], axis=1), ratio, f"comet-score|model:{model or 'its default'}"
-    )
+        raise ValueError(f"{name} printed {len(scores)} scores for {len(references)} sentences")
+    return Result.of(np.stack([np.array(scores), np.ones(len(scores))], axis=1), ratio, signature)
+
+
+def _version(program: str, distribution: str) -> str:
+    """Of a package in the environment of a Python program, by the interpreter in its first line."""
+    with open(program, "rb") as file:
+        first = file.readline(1000).decode(errors="replace").strip()
+    command = [
+        first.removeprefix("#!").strip(),
+        "-c",
+        f"import importlib.metadata as m; print(m.version({distribution!r}))",
+    ]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _meteor_jar() -> Path:
@@ -135,14 +221,14 @@ def _write(folder: Path, *texts: Sequence[str]) -> list[str]:
     return paths
 
 
-def _run(name: str, command: list[str]) -> str:
+def _run(name: str, command: list[str], cwd: Path | None = None) -> str:
     """What a program prints.
 
     Raises:
         ValueError: it cannot be started or fails; quotes the line that says why.
     """
     try:
-        result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace")
+        result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", cwd=cwd)
     except OSError as error:
         raise ValueError(f"{name} cannot be started: {error.strerror}") from None
     if result.returncode:

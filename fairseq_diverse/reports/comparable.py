@@ -1,6 +1,7 @@
 """Runs that can be compared: on the same data, and for speeds on one machine."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,17 @@ class Runs(NamedTuple):
     rows: Sequence[Row]
     hidden: Sequence[Row]
     summaries: Summaries
+
+
+def measures_of(runs: Runs) -> Sequence[Measure]:
+    """Of their kind; one that a finished run lacks, as a metric whose program was missing, is not compared. The first
+    and the last of those that are compared every run has."""
+    measures = runs.kind.measures(runs.rows)
+    optional = [measure for measure in measures if measure.compared][1:-1]
+    names = dict.fromkeys(name for row in (*runs.rows, *runs.hidden) for name in (row.name, row.baseline))
+    every = [run for name in names for run in runs.summaries.get(name, ())] if optional else []
+    lacking = [measure for measure in optional if any(measure.figure(run) is None for run in every)]
+    return [replace(m, compared=False, examples=None) if m in lacking else m for m in measures]
 
 
 def comparable(runs: Runs, measures: Sequence[Measure]) -> Runs:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairseq_diverse.experiments.kinds.lines import Column, Line, Measure, Summary
 from fairseq_diverse.metrics.seeds import with_holm
-from fairseq_diverse.reports.comparable import Runs, comparable
+from fairseq_diverse.reports.comparable import Runs, comparable, measures_of
 from fairseq_diverse.reports.lines import compare_by, entries
 from fairseq_diverse.reports.notes import commits_note, differing_seeds_note, machines_note, tested_rows
 from fairseq_diverse.reports.sentences import BY, Groups, Record, group
@@ -36,7 +36,7 @@ def compare_groups(runs: Runs, records: Mapping[str, tuple[Record, str]], by: st
     Raises:
         ValueError: rows were run on other test data than their baseline, or the sentences have no trees.
     """
-    runs = comparable(runs, runs.kind.measures(runs.rows))
+    runs = comparable(runs, measures_of(runs))
     lines: list[Line] = []
     differences: dict[tuple[str, str, str], Any] = {}  # by measure, row and group
     for data in dict.fromkeys(row.data for row in runs.rows):

@@ -12,7 +12,7 @@ from fairseq_diverse.experiments.runs.provenance import commits_of
 from fairseq_diverse.experiments.runs.saved import figures_by_test
 from fairseq_diverse.metrics.seeds import Difference, Spread, compared, over_seeds, with_holm
 from fairseq_diverse.metrics.significance import interval, p_value, paired_difference
-from fairseq_diverse.reports.comparable import Runs, comparable, no_speed, speeds
+from fairseq_diverse.reports.comparable import Runs, comparable, measures_of, no_speed, speeds
 from fairseq_diverse.reports.notes import differing_seeds, ended_early, machines, versions
 
 Resampled = Mapping[tuple[str, str, int], np.ndarray]  # scores on resampled test sets by measure, row and seed
@@ -59,7 +59,7 @@ def _by_test(row: Row) -> dict[str, Any]:
 
 def compare(runs: Runs) -> Compared:
     """A line for each row that is shown, by the measures of its kind, with its facts and speeds; as `comparable`."""
-    kind, measures = runs.kind, runs.kind.measures(runs.rows)
+    kind, measures = runs.kind, measures_of(runs)
     compared_rows = compare_by(measures, comparable(runs, measures))
     for line in (line for line in compared_rows.lines if line.runs):
         line.facts = {"parameters": line.runs[0]["parameters"], **kind.facts(line.row, line.runs)}

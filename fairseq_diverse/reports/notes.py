@@ -15,9 +15,11 @@ FAR, GUESSED = 1.5, 11.5  # times the best validation NLL; nats a token, more th
 ALONE = "comparable only if all runs had the machine to themselves"
 
 
-def table_notes(kind: Kind, rows: Sequence[Row], lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
+def table_notes(
+    kind: Kind, rows: Sequence[Row], measures: Sequence[Measure], lines: Sequence[Line], headings: Sequence[str]
+) -> list[str]:
     """What the figures of the columns that are shown mean, and what they were measured with."""
-    done, measures = [line for line in lines if line.seeds], kind.measures(rows)
+    done = [line for line in lines if line.seeds]
     if not done:
         return published_note(rows)
     text, in_tasks = [kind.opening] * bool(kind.opening), kind.task_table(rows)
@@ -33,7 +35,7 @@ def table_notes(kind: Kind, rows: Sequence[Row], lines: Sequence[Line], headings
     text += runs_notes(done)
     if "±" not in kind.opening and not kind.beside:
         text += _deviations_note(measures, done, headings)
-    return text + kind.signatures(done) + commits_note(done) + published_note(rows)
+    return text + kind.signatures(done, headings) + commits_note(done) + published_note(rows)
 
 
 def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
@@ -61,8 +63,8 @@ def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: 
 
 
 def _over_examples_note(kind: Kind, measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
-    tested = [m for m in measures if m.compared and (m.examples or m.resampled)]
-    if not {over_examples_heading(kind, measures, m) for m in tested} & {*headings}:
+    tested = [m for m in measures if m.compared and over_examples_heading(kind, measures, m) in headings]
+    if not tested:
         return []
     tests = [f"paired bootstrap, {RESAMPLES:,} resamples" if m.resampled else "paired t-test" for m in tested]
     if len(tested) > 1:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs.folder import folders_by_seed
 from fairseq_diverse.experiments.runs.saved import runs_of
+from fairseq_diverse.reports.comparable import measures_of
 from fairseq_diverse.reports.learning_curves import draw_learning_curves, read_training
 from fairseq_diverse.reports.page import Translations, marked, render, row_info
 from fairseq_diverse.reports.report import Report
@@ -67,7 +68,7 @@ def _figures(selection: Selection, report: Report, folders: Folders) -> "dict[st
     if not any(selection.summaries[row.name] for row in selection.rows):
         return figures
     if kind.draws_rows and lines:
-        measures = kind.measures(rows)
+        measures = measures_of(selection.of_kind(kind))
         figures["Rows: means and seeds"] = draw_rows(lines, measures, kind.items)
         if any(line.facts.get("verdict") for line in lines):
             figures["Verdict: differences and their intervals"] = draw_verdict(lines, measures, "")

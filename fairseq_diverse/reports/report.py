@@ -9,7 +9,7 @@ from fairseq_diverse.experiments.tables.load import Table
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.reports import columns, groups, heads, notes
 from fairseq_diverse.reports.columns import Cells, cells_of, without_empty
-from fairseq_diverse.reports.comparable import Runs
+from fairseq_diverse.reports.comparable import Runs, measures_of
 from fairseq_diverse.reports.formats import Block
 from fairseq_diverse.reports.lines import compare, entries, names_of_tests, of_test
 from fairseq_diverse.reports.selection import Selection
@@ -116,7 +116,7 @@ def _cited(table: Table) -> list[Block]:
 
 def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
     """The table of rows of one kind."""
-    kind, measures, compared = runs.kind, runs.kind.measures(runs.rows), compare(runs)
+    kind, measures, compared = runs.kind, measures_of(runs), compare(runs)
     lines: Sequence[Line] = compared.lines
     details: list[str] = []
     if tasks := kind.task_table(runs.rows):
@@ -136,7 +136,7 @@ def sheet_of(runs: Runs, title: str, judged: bool = False) -> Sheet:
     def below(headings: Sequence[str]) -> list[str]:
         if judged:
             return notes.verdict_notes(lines, measures, headings)
-        return notes.table_notes(kind, runs.rows, lines, headings)
+        return notes.table_notes(kind, runs.rows, measures, lines, headings)
 
     return Sheet(title, cells, below, lines, list(map(entries, lines)), details)
 

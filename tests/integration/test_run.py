@@ -217,6 +217,22 @@ def test_a_finished_run_gets_the_metrics_and_test_sets_of_another_table(folder, 
     added = summary(runs, "baseline")
     assert 0 <= added["metrics"]["yisi-1"] <= 100 and added["missing"] == {}
     assert "done before" in call(runs, *command[:-1]).stderr
+    program = tmp_path / "bin/comet-score"  # a stand-in, which gives each sentence its place
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nsource, hypothesis = sys.argv[2], sys.argv[4]\n"
+        "for i, line in enumerate(open(hypothesis)):\n    print(f'{hypothesis}\\tSegment {i}\\tscore: {0.1 * i:.4f}')\n"
+    )
+    program.chmod(0o755)
+    table = (folder / "table.yaml").read_text() + "metrics: {comet: a/model}\ntests: [second, first]\n"
+    (tmp_path / "comet.yaml").write_text(table)
+    path = environment(runs) | {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    assert cli("run", tmp_path / "comet.yaml", "--rows", "baseline", env=path).returncode == 0
+    second = summary(runs, "baseline")["tests"]["second"]
+    assert second["sentence_scores"] == {"comet:a/model": [0.0, 0.1, 0.2, 0.3, 0.4]}
+    assert second["metrics"]["comet:a/model"] == 0.2 and second["metrics"]["yisi-1"] >= 0
+    shown = call(runs, "report", tmp_path / "comet.yaml", "--rows", "baseline", "--test", "second").stdout
+    assert "0.2000" in shown and "COMET (model): comet-score|model:a/model|version:unknown" in shown
 
 
 def test_a_finished_run_gets_the_figures_of_its_heads_without_training(folder, finished, tmp_path):

@@ -18,7 +18,7 @@ from scipy import stats
 
 from fairseq_diverse.cli import main
 from fairseq_diverse.metrics import programs, words, yisi
-from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts, chosen
+from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts, chosen, find
 from fairseq_diverse.metrics.scores import sacrebleu_result
 from fairseq_diverse.metrics.significance import randomization_p_value, seed_difference, sign_test_p_value
 from tests.integration.commands import make_bert
@@ -289,20 +289,46 @@ def test_real_meteor_finds_english_synonyms_and_stems():
 SEGMENTS = "print('hyp\\tSegment 0\\tscore: 0.5\\nhyp\\tSegment 1\\tscore: 0.75\\nhyp\\tscore: 0.6250')"
 
 
-def test_comet_is_called_on_the_source_and_its_sentences_read(fake):
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """In the environment of the programs."""
+    for name, version in (("unbabel-comet", "2.2.6"), ("pymarian", "1.12.31")):
+        folder = tmp_path / f"site/{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+
+def test_comet_is_called_on_the_source_and_its_sentences_read(fake, installed):
     program(fake, "comet-score", SEGMENTS)
     result = programs.comet(["h", "i"], ["r", "s"], ["a", "b"], "model.ckpt")
     arguments, texts = json.loads((fake / "call.json").read_text())
     assert arguments[::2][:3] == ["-s", "-t", "-r"] and texts == ["a\nb\n", "h\ni\n", "r\ns\n"]
     assert arguments[6] == "--gpus" and arguments[8:] == ["--model", "model.ckpt"]
     assert result.score == 0.625 and result.statistics[:, 0].tolist() == [0.5, 0.75]
+    assert result.signature == "comet-score|model:model.ckpt|version:2.2.6"
+
+
+def test_comet_by_pymarian(fake, installed):
+    """Where comet-score is not there; its log has numbers, too."""
+    program(fake, "pymarian-eval", "print('0.500000\\n-0.250000'); print('12 lines', file=sys.stderr)")
+    metric = find("comet:Unbabel/wmt22-COMET-da")
+    result = metric.compute(Texts(["h", "i"], ["r", "s"], "de", ["a", "b"]))
+    arguments, texts = json.loads((fake / "call.json").read_text())
+    assert texts == ["a\nb\n", "h\ni\n", "r\ns\n"] and metric.heading == "COMET (wmt22-COMET-da)"
+    assert arguments[6:12] == ["-m", "wmt22-comet-da", "-a", "skip", "-w", "6"] and arguments[12] in ("-c", "-d")
+    assert result.score == 0.125
+    assert result.signature == "pymarian-eval|model:Unbabel/wmt22-COMET-da|version:1.12.31"
+    program(fake, "comet-score", SEGMENTS)
+    assert programs.comet(["h", "i"], ["r", "s"], ["a", "b"]).signature.startswith("comet-score|model:Unbabel/wmt22-")
 
 
 def test_comet_that_lacks_something_says_so(fake):
     for sources, message in ((None, "give --source FILE"), (["a"] * 3, "the source has 3 sentences, the reference 2")):
-        with pytest.raises(ValueError, match=message):
-            programs.comet(["h", "i"], ["r", "s"], sources)
-    with pytest.raises(ValueError, match="comet-score is not on the PATH; pip install unbabel-comet"):
+        for metric in (programs.comet, programs.metricx):
+            with pytest.raises(ValueError, match=message):
+                metric(["h", "i"], ["r", "s"], sources)
+    with pytest.raises(ValueError, match="neither comet-score nor pymarian-eval is on the PATH; install unbabel-comet"):
         programs.comet(["h"], ["r"], ["a"])
     program(fake, "comet-score", SEGMENTS)
     with pytest.raises(ValueError, match="printed 2 scores for 1 sentences"):
@@ -310,6 +336,39 @@ def test_comet_that_lacks_something_says_so(fake):
     program(fake, "comet-score", "sys.exit('usage\\nerror: not a valid checkpoint\\n')")
     with pytest.raises(ValueError, match="comet-score failed: error: not a valid checkpoint"):
         programs.comet(["h"], ["r"], ["a"])
+
+
+PREDICT = (
+    "given = sys.argv[1:]; values = dict(zip(given[2::2], given[3::2]))\n"
+    "lines = [json.loads(line) for line in open(values['--input_file'])]\n"
+    "with open(values['--output_file'], 'w') as out:\n"
+    "    out.writelines(json.dumps(line | {'prediction': len(line['hypothesis'])}) + '\\n' for line in lines)\n"
+)
+
+
+def test_metricx_predicts_errors_by_a_checkout(fake, monkeypatch):
+    with pytest.raises(ValueError, match=r"FAIRSEQ_DIVERSE_METRICX names no checkout with \.venv/bin/python"):
+        programs.metricx(["h"], ["r"], ["a"])
+    (fake / "metricx/.venv/bin").mkdir(parents=True)
+    monkeypatch.setenv("FAIRSEQ_DIVERSE_METRICX", str(fake / "metricx"))
+    program(fake, "git", "print('abc1234')")
+    for model, module, length in (("", "metricx24", "1536"), ("google/metricx-23-xl-v2p0", "metricx23", "1024")):
+        program(fake / "metricx/.venv/bin", "python", PREDICT)
+        metric = find(f"metricx:{model}" if model else "metricx")
+        result = metric.compute(Texts(["abc", "a"], ["r", "s"], "de", ["x", "y"]))
+        assert metric.lower and result.score == 2 and result.statistics[:, 0].tolist() == [3, 1]
+        arguments, (lines,) = json.loads((fake / "metricx/.venv/bin/call.json").read_text())
+        assert arguments[:4] == ["-m", f"{module}.predict", "--tokenizer", "google/mt5-xl"]
+        assert arguments[7] == length and json.loads(lines.splitlines()[0]) == {
+            "source": "x",
+            "hypothesis": "abc",
+            "reference": "r",
+        }
+        wanted = model or "google/metricx-24-hybrid-large-v2p6"
+        assert result.signature == f"metricx|model:{wanted}|version:abc1234" and arguments[5] == wanted
+        program(fake / "metricx/.venv/bin", "python", "")
+        with pytest.raises(ValueError, match="metricx wrote no predictions"):
+            metric.compute(Texts(["abc"], ["r"], "de", ["x"]))
 
 
 def test_missing_packages_are_named(monkeypatch):
@@ -386,6 +445,7 @@ def test_command_prints_available_scores_and_a_line_for_each_other(files, fake, 
     assert score(files, "--hyp", files["fair"], "--metrics", "bleu,all", "--json", str(out)) == 0
     captured = capsys.readouterr()
     lacking = {"meteor": "Java is not on", "meteor-en": "Java is not on", "yisi-1": "--yisi-model", "comet": "--source"}
+    lacking["metricx"] = "--source"
     for line, (metric, reason) in zip(captured.err.splitlines(), lacking.items(), strict=True):
         assert line.startswith(f"fairseq-diverse score: {metric}: ") and reason in line
     written = json.loads(out.read_text())
@@ -393,6 +453,14 @@ def test_command_prints_available_scores_and_a_line_for_each_other(files, fake, 
     assert set(written["missing"]) == set(lacking) and set(system["signatures"]) == set(CATALOGUE) - set(lacking)
     for metric in system["signatures"]:
         assert f"{system[metric]:.2f}" in captured.out and CATALOGUE[metric].heading in captured.out
+
+
+def test_neural_metrics_take_a_model():
+    assert chosen("comet:a/b, bleu,metricx") == ["comet:a/b", "bleu", "metricx"]
+    with pytest.raises(ValueError, match="--metrics bleu:x: takes no model; comet and metricx do"):
+        chosen("bleu:x")
+    with pytest.raises(ValueError, match="--metrics commet:x: not known"):
+        chosen("commet:x")
 
 
 def test_command_gives_models_and_layers_to_the_metrics(files, fake, model, capsys):

@@ -542,6 +542,41 @@ def test_rows_that_are_not_shown_and_cannot_be_run_do_not_stop_a_report_of_runs(
     assert main(asked) == 2 and "nowhere" in capsys.readouterr().err
 
 
+def test_neural_metrics_are_compared_as_bleu(table, tmp_path, capsys):
+    """Over seeds and over sentences, with four digits and their signatures; not where a run lacks them."""
+    name = table(("rows:", "metrics: {comet: a/model, meteor: }\nrows:"))
+    key = "comet:a/model"
+    assert load_table(name).rows["first"].metrics == (key, "meteor")
+    asked = results(tmp_path / "results", name, {row: NLL[row] for row in ("first", "second")})
+    scores = {"first": 0.8, "second": 0.9}
+    paths = sorted((tmp_path / "results").iterdir())
+    for path in paths:
+        content = json.loads(path.read_text())
+        values = [round(scores[content["system"]] + 0.01 * content["seed"] + step, 4) for step in (-0.05, 0.05)]
+        content["sentence_scores"] = {key: values}
+        content["metrics"] |= {key: round(sum(values) / 2, 4), "meteor": 30.0}
+        signatures = {key: "comet-score|model:a/model|version:2.2.6", "meteor": "METEOR 1.5|language:de"}
+        content["metrics"]["signatures"] |= signatures
+        path.write_text(json.dumps(content))
+    lines, notes = reported(capsys, asked)
+    first, second = lines["first"], lines["second"]
+    assert second[f"{key}_delta"] == pytest.approx(second[key] - first[key]) and second[f"{key}_seed_p"] < 0.05
+    assert second[f"{key}_p"] < 0.05 and first["signatures"][key] == [signatures[key]]
+    assert f"COMET (model): {signatures[key]}" in notes and f"METEOR: {signatures['meteor']}" in notes
+    assert main([*asked[:-2], "--format", "markdown"]) == 0
+    header, _, row = capsys.readouterr().out.splitlines()[2:5]
+    assert header.startswith("| row | BLEU | Δ BLEU | COMET (model) | Δ COMET (model) | NLL | Δ NLL | METEOR |")
+    assert f"| {first[key]:.4f} ± {first[f'{key}_deviation']:.4f} |" in row
+    content = json.loads(paths[0].read_text())
+    del content["metrics"][key], content["sentence_scores"]
+    paths[0].write_text(json.dumps(content | {"missing": {key: "comet-score is missing"}}))
+    lines, notes = reported(capsys, asked)
+    assert f"{key}_delta" not in lines["second"] and "nll_delta" in lines["second"]
+    assert any(note.startswith(f"not measured: {key} (comet-score is missing)") for note in notes)
+    asked[1] = table(("rows:", "metrics: {bleu: a/model}\nrows:"))
+    assert main(asked) == 2 and "metrics bleu:a/model: takes no model; comet and metricx do" in capsys.readouterr().err
+
+
 def test_a_metric_that_is_missing_is_named_with_its_reason(table, tmp_path, capsys):
     name = table(("rows:", "metrics: meteor, comet\nrows:"))
     asked = results(tmp_path / "results", name, {row: NLL[row] for row in ("first", "second")})

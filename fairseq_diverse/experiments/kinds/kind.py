@@ -196,8 +196,8 @@ class Kind:
         """Below the table, behind those on the measures; the lines are of finished rows."""
         return []
 
-    def signatures(self, lines: Sequence[Line]) -> list[str]:
-        """How measures were computed; the lines are of finished rows."""
+    def signatures(self, lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
+        """How measures were computed, of the columns that are shown; the lines are of finished rows."""
         return []
 
     def tables(self, lines: Sequence[Line]) -> list[tuple[str, list[list[str]]]]:

@@ -40,6 +40,7 @@ class Scored(msgspec.Struct, kw_only=True):
     test_nll: list[float]
     bleu_counts: list[list[Annotated[int, msgspec.Meta(ge=0)]]]
     missing: dict[str, str] = {}
+    sentence_scores: dict[str, list[float]] = {}
     data_hash: str | None = None
 
     def __post_init__(self) -> None:
@@ -208,7 +209,7 @@ class Translation(Kind):
 
     def measures(self, rows: Sequence[Row]) -> Sequence[Measure]:
         """With the further metrics of the rows' tables."""
-        from fairseq_diverse.metrics.catalogue import CATALOGUE
+        from fairseq_diverse.metrics.catalogue import find
 
         def scored(key: str, name: str, digits: int = 2) -> Measure:
             return Measure(
@@ -219,6 +220,17 @@ class Translation(Kind):
                 deviation=False,
                 compared=False,
                 details=key in ALWAYS,
+            )
+
+        def neural(key: str) -> Measure:
+            metric = find(key)
+            return Measure(
+                key,
+                metric.heading,
+                lambda run: run["metrics"].get(key),
+                metric.digits,
+                lower=metric.lower,
+                examples=lambda run: run["sentence_scores"][key],
             )
 
         further = dict.fromkeys(name for row in rows for name in row.metrics if name not in ALWAYS)
@@ -236,7 +248,7 @@ class Translation(Kind):
             Measure("bleu", "BLEU", lambda run: run["metrics"]["bleu"], resampled=_resampled_bleu),
             scored("chrf", "chrF"),
             scored("ter", "TER"),
-            *(scored(key, CATALOGUE[key].heading) for key in further),
+            *(neural(key) if find(key).neural else scored(key, find(key).heading) for key in further),
             scored("length_ratio", "length", 3),
             nll,
         )
@@ -254,7 +266,17 @@ class Translation(Kind):
             for name in row.metrics
             if all(name in run["metrics"] for run in runs)
         }
-        return {"metrics": metrics, "missing": missing, "signature": runs[0]["metrics"]["signatures"]["bleu"]}
+        signatures: dict[str, list[str]] = {}
+        for run in runs:
+            for name, signature in run["metrics"]["signatures"].items():
+                if name in (*ALWAYS, *row.metrics) and signature not in signatures.setdefault(name, []):
+                    signatures[name].append(signature)
+        return {
+            "metrics": metrics,
+            "missing": missing,
+            "signature": runs[0]["metrics"]["signatures"]["bleu"],
+            "signatures": signatures,
+        }
 
     def notes(self, lines: Sequence[Any]) -> list[str]:
         ratios = {line.name: line.scores["length_ratio"].mean for line in lines}
@@ -266,8 +288,18 @@ class Translation(Kind):
             )
         return text + _missing_note(lines)
 
-    def signatures(self, lines: Sequence[Line]) -> list[str]:
-        return [f"BLEU: sacreBLEU {signature}" for signature in sorted({line.facts["signature"] for line in lines})]
+    def signatures(self, lines: Sequence[Line], headings: Sequence[str]) -> list[str]:
+        """Of BLEU and of the metrics that are shown."""
+        from fairseq_diverse.metrics.catalogue import find
+        from fairseq_diverse.metrics.scores import METRICS
+
+        found: dict[str, list[str]] = {}
+        for line in lines:
+            for name, signatures in line.facts["signatures"].items():
+                if name == "bleu" or find(name).heading in headings:
+                    found[name] = sorted({*found.get(name, ()), *signatures})
+        names = {name: "sacreBLEU " if name in METRICS else "" for name in found}
+        return [f"{find(name).heading}: {names[name]}{text}" for name, texts in found.items() for text in texts]
 
 
 def _resampled_bleu(run: Summary) -> np.ndarray:
@@ -371,7 +403,7 @@ def _scored(run: Run, test: str = "") -> Summary:
 def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
     """The summary, or its part of a further test set, with the metrics that the run's row wants and it lacks, or in
     ``missing`` the reasons why they cannot be computed here."""
-    from fairseq_diverse.metrics.catalogue import CATALOGUE, Texts
+    from fairseq_diverse.metrics.catalogue import Texts, find
     from fairseq_diverse.preparation.pipeline import lowercased
 
     wanted = [name for name in run.row.metrics if name not in summary["metrics"]]
@@ -384,17 +416,21 @@ def _with_metrics(run: Run, summary: Summary, test: str = "") -> Summary:
     hypotheses = read_lines(run.directory / f"{test or 'test'}.hyp")
     given = Texts(hypotheses, target, run.data.target, source, lowercase=lowercased(run.data.path))
     metrics, signatures, missing = summary["metrics"], {}, {}
+    sentences = dict(summary.get("sentence_scores", {}))
     for name in wanted:
         try:
-            result = CATALOGUE[name].compute(given)
+            result = find(name).compute(given)
         except ValueError as error:
             missing[name] = str(error).splitlines()[0]
         else:
             metrics = metrics | {name: round(result.score, 4)}
             signatures[name] = result.signature
+            if find(name).neural:
+                sentences[name] = [round(value, 4) for value in result.statistics[:, 0].tolist()]
     metrics = metrics | {"signatures": metrics["signatures"] | signatures}
     before = {name: why for name, why in summary.get("missing", {}).items() if name not in metrics}
-    return summary | {"metrics": metrics, "missing": before | missing}
+    more = {"sentence_scores": sentences} if sentences else {}
+    return summary | {"metrics": metrics, "missing": before | missing} | more
 
 
 def _heads(run: Run) -> dict[str, dict[str, Any]]:

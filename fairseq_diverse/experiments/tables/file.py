@@ -30,7 +30,7 @@ class RowKeys(msgspec.Struct, kw_only=True, rename="kebab"):
     average: Any = None
     baseline: Text = None
     grid: dict[str, Annotated[list[Scalar], msgspec.Meta(min_length=1)]] | None = None
-    metrics: Text = None
+    metrics: Text | dict[str, Text] = None
     published: dict[str, float | str | dict[str, float | str]] | None = None
     tests: list[str] | None = None
     heads: bool = False

@@ -265,9 +265,12 @@ def _place(value: Text, key: str, path: Path) -> str:
     return str(beside) if text and not here and beside.exists() else text
 
 
-def _metrics(text: Text, path: Path) -> tuple[str, ...]:
+def _metrics(text: Text | dict[str, Text], path: Path) -> tuple[str, ...]:
+    """Of names, or of names with the models of neural ones."""
     from fairseq_diverse.metrics.catalogue import chosen
 
+    if isinstance(text, dict):
+        text = ",".join(name if model is None else f"{name}:{model}" for name, model in text.items())
     try:
         return () if text is None else tuple(chosen(str(text)))
     except ValueError as error:
