@@ -1,4 +1,4 @@
-# Needs Python 3.11+, gcc/g++ and make; everything else is installed into .venv by `make setup`.
+# Needs Python 3.11+, make and, but for Python 3.12 on Linux, g++; `make setup` installs everything else into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -7,22 +7,28 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 setup: .venv/.done
 
-# fairseq-fixed needs torch while it is built; in an isolated build it would download a second one.
+# fairseq-fixed needs torch while it is built; in an isolated build it would download a second one. Its only wheel is for
+# Python 3.12 on Linux, x86-64.
+BUILT := sys.version_info[:2] != (3, 12) or os.uname()[::4] != ("Linux", "x86_64")
+NO_COMPILER = no C++ compiler: install g++, which compiles fairseq for this Python, or take Python 3.12 on Linux, for \
+which fairseq has a wheel: make setup PYTHON=python3.12
 .venv/.done: constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
+	@command -v $${CXX:-g++} >/dev/null || $(PYTHON) -c 'import os, sys; sys.exit("error: $(NO_COMPILER)" if $(BUILT) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "== 1 of 3: torch"
 	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
 	@echo "== 2 of 3: fairseq, compiled here"
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
 	@echo "== 3 of 3: this package and its extras"
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[syntax,metrics,bert,chinese,slurm,plots,completion,export,tracking,docs,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[fairseq,syntax,metrics,bert,chinese,slurm,plots,completion,export,tracking,docs,dev]'
 	@touch $@
 	@echo "ready: source .venv/bin/activate; fairseq-diverse doctor"
 
 # The main job on the embedded corpus; SYSTEMS=baseline,disagreement,... names rows of configs/tables/toy.yaml.
+DEMO_FLAGS = $(SYSTEMS:%=--rows %) $(SIZE:%=--size %) $(UPDATES:%=--updates %) $(SENTENCES:%=--sentences %) $(DEMO:%=--out %)
 demo: setup
-	scripts/demo.sh
+	fairseq-diverse demo $(DEMO_FLAGS)
 
 # Everything but the tests that need a GPU or are marked slow (`make test-slow`).
 test: setup
@@ -43,7 +49,7 @@ test-joeynmt: .venv-joeynmt/.done
 	.venv-joeynmt/bin/python -m pip install -q "$$(grep ^torch== constraints.txt)" 'joeynmt==2.3.*' importlib_metadata
 	touch $@
 
-# Wheels of fairseq-fixed for the Pythons found, so that users need no compiler: pip install --find-links wheels fairseq-fixed
+# Wheels of fairseq-fixed for the Pythons found, so that users need no compiler (docs/host.md)
 WHEELS ?= wheels
 wheels:
 	scripts/wheels.sh $(WHEELS)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from fairseq_diverse.models.sharing import SharedModel
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 if __name__.rpartition(".")[2] != "fairseq_diverse":
     sys.exit(

@@ -1,30 +1,55 @@
 #!/usr/bin/env bash
-# Build wheels of fairseq-fixed, one for each Python 3.11, 3.12 and 3.13 found, into OUT.
-# usage: scripts/wheels.sh OUT
+# Build wheels of fairseq-fixed, or of a checkout of fairseq's main branch, one for each Python 3.11 to 3.14 found.
+# usage: scripts/wheels.sh [--fairseq CHECKOUT] OUT
 set -euo pipefail
-out=${1:?usage: scripts/wheels.sh OUT}
+usage() { sed -n 's/^# usage/usage/p' "$0" >&2 && exit 2; }
+checkout=
+if [ "${1-}" = --fairseq ]; then
+    [ $# -ge 2 ] || usage
+    checkout=$2
+    shift 2
+fi
+[ $# -eq 1 ] && [ "${1#-}" = "$1" ] || usage
 root=$(cd "$(dirname "$0")/.." && pwd)
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
+configs=fairseq/dataclass/configs.py transformer=fairseq/models/transformer/transformer_config.py
+for file in ${checkout:+setup.py "$configs" "$transformer"}; do
+    [ -f "$checkout/$file" ] || { echo "error: --fairseq $checkout: not a checkout of fairseq: $file is missing" >&2 && exit 2; }
+done
+command -v "${CXX:-g++}" >/dev/null || { echo "error: no C++ compiler: install g++" >&2 && exit 2; }
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
 pinned() { grep -E "^($1)==" "$root/constraints.txt"; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+name=fairseq_fixed source=(--no-binary fairseq-fixed "$(pinned fairseq-fixed)")
+if [ -n "$checkout" ]; then
+    name=fairseq source=("$work/fairseq")
+    mkdir "$work/fairseq" && tar -C "$checkout" --exclude .git -cf - . | tar -C "$work/fairseq" -xf -
+    # Python 3.11 and newer refuse a dataclass as the default of a field, also in the hydra that fairseq pins
+    sed -E -i.old 's/^( +\w+: (\w+) = )\2\(\)/\1field(default_factory=\2)/; s/field\(default=(\w+)\(\)\)/field(default_factory=\1)/' \
+        "$work/fairseq/$configs" "$work/fairseq/$transformer"
+    sed -E -i.old 's/"(hydra-core|omegaconf)[<>=][^"]*"/"\1"/' "$work/fairseq/setup.py"
+    for file in "$configs" "$transformer" setup.py; do
+        echo "$file: $(diff "$work/fairseq/$file.old" "$work/fairseq/$file" | grep -c '^>' || true) lines changed"
+        rm "$work/fairseq/$file.old"
+    done
+fi
 built=() absent=()
-for version in ${PYTHONS:-3.11 3.12 3.13}; do
+for version in ${PYTHONS:-3.11 3.12 3.13 3.14}; do
     python=python$version
     # a shim of pyenv may be there without its Python
     if [ "$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" != "$version" ]; then
         absent+=("$version")
         continue
     fi
-    if ! compgen -G "$out/fairseq_fixed-*-cp${version/./}-*.whl" >/dev/null; then
+    if ! compgen -G "$out/$name-*-cp${version/./}-*.whl" >/dev/null; then
         "$python" -m venv "$work/$version"
         "$work/$version/bin/python" -m pip install -q $(pinned 'torch|numpy|cython|setuptools|wheel')
-        env -u CUDA_HOME "$work/$version/bin/python" -m pip wheel -q --no-build-isolation --no-deps --no-binary fairseq-fixed -w "$out" $(pinned fairseq-fixed)
+        env -u CUDA_HOME "$work/$version/bin/python" -m pip wheel -q --no-build-isolation --no-deps -w "$out" "${source[@]}"
         rm -rf "${work:?}/$version"
     fi
-    built+=("$(basename "$out"/fairseq_fixed-*-cp"${version/./}"-*.whl)")
+    built+=("$(basename "$out/$name"-*-cp"${version/./}"-*.whl)")
 done
 printf '%s\n' "${built[@]}"
 [ ${#absent[@]} -eq 0 ] || echo "not found, no wheel: Python ${absent[*]}" >&2

@@ -26,9 +26,11 @@ from fairseq_diverse.support.processes import Stopped, stopped_by_signals
 
 EXAMPLE = "fairseq-diverse run toy --help    # the flags of a command, and an example"
 SHELLS = ("bash", "zsh", "tcsh")
+DOCTOR = "fairseq-diverse doctor"
 COMMANDS = {
     "doctor": "check the installation",
     "user-dir": "print the folder to give to fairseq's commands as --user-dir",
+    "demo": "a comparison on the embedded corpus, from the data to a page",
     "toy": "write the embedded corpus",
     "prepare": "clean, tokenize, segment and binarize a corpus or a GLUE task",
     "parse": "parse tokenized text with spaCy, benepar, stanza or a PCFG",
@@ -207,6 +209,14 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and error.filename is None:  # of stdout, as in `report ... | head`
             return 141
         print(f"fairseq-diverse {command}: {printable(error)}", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0]
+        if not name or name == "fairseq_diverse":
+            raise
+        absent = f"{name} is not installed; install what the commands need: {install('fairseq')}"
+        said = absent if isinstance(error, ModuleNotFoundError) and error.name == name else f"{error}; see {DOCTOR}"
+        print(f"fairseq-diverse {command}: {printable(said)}", file=sys.stderr)
         return 2
     except Stopped as stop:
         print(f"\nfairseq-diverse {command}: stopped by signal {stop.args[0]}", file=sys.stderr)

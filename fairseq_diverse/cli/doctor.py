@@ -14,18 +14,15 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from pathlib import Path
 
-from fairseq_diverse.support.installed import NAME, install
+from fairseq_diverse.support.installed import FAIRSEQ, NAME, install, versions
 from fairseq_diverse.support.paths import PACKAGE
 
 EXAMPLE = "fairseq-diverse doctor"
 
-FAIRSEQ = "fairseq-fixed"
-MODULES = {FAIRSEQ: "fairseq", "hydra-core": "hydra", "scikit-learn": "sklearn"}  # whose name is not the package's
-INSTALL_FAIRSEQ = (
-    "pip install torch numpy cython setuptools wheel, then "
-    "env -u CUDA_HOME pip install --no-build-isolation fairseq-fixed=={} (needs a C++ compiler)"
-)
+MODULES = {"hydra-core": "hydra", "scikit-learn": "sklearn"}  # whose name is not the package's
+REQUIRED = {"", "commands", "fairseq"}  # extras without which few commands work
 
 
 @dataclass(frozen=True)
@@ -73,44 +70,68 @@ def examine() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    """What this package requires, and its extras, and what fairseq requires of the packages that it is sensitive to."""
+    """What this package requires, and its extras, and what fairseq-fixed requires of the packages that it is sensitive
+    to."""
+    yield Check("Python", "ok", platform.python_version())  # pip refuses others
+    if not find_spec("packaging"):
+        yield Check("packages", "missing", "only those of the attentions are installed", install("fairseq"))
+        return
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    yield Check("Python", "ok", platform.python_version())  # pip refuses others
     wanted: dict[str, tuple[SpecifierSet, set[str]]] = {}
     extras = {"", *(metadata.metadata(NAME).get_all("Provides-Extra") or [])} - {"dev", "docs"}
-    of_fairseq = [text for text in _requirements(FAIRSEQ) if text.startswith(("hydra-core", "omegaconf"))]
+    of_fairseq = [text for text in _requirements(FAIRSEQ[0]) if text.startswith(("hydra-core", "omegaconf"))]
     for requirement in map(Requirement, [*_requirements(NAME), *of_fairseq]):
         marker = requirement.marker
-        if named := {extra for extra in extras if not marker or marker.evaluate({"extra": extra})}:
+        named = {extra for extra in extras if not marker or marker.evaluate({"extra": extra})}
+        if named and requirement.name not in (NAME, *FAIRSEQ):
             before, others = wanted.get(requirement.name, (SpecifierSet(), set()))
             wanted[requirement.name] = before & requirement.specifier, others | named
-    for name, (versions, named) in wanted.items():
-        yield _package(name, versions, "" if "" in named else min(named))
+    for name, (specifiers, named) in wanted.items():
+        yield _package(name, specifiers, "" if named & REQUIRED else min(named))
 
 
-def _package(name: str, versions: "SpecifierSet", extra: str) -> Check:  # type: ignore[name-defined]  # noqa: F821
+def _package(name: str, specifiers: "SpecifierSet", extra: str) -> Check:  # type: ignore[name-defined]  # noqa: F821
     """Whether a package is installed in one of the versions and, if it is required, can be imported."""
     version, module, required = _version(name), MODULES.get(name, name.replace("-", "_")), not extra
-    advice = install(extra) if extra else f'pip install "{name}{versions}"'
-    if name == FAIRSEQ:
-        name, advice = "fairseq", INSTALL_FAIRSEQ.format(str(versions).removeprefix("=="))
-        if original := _version("fairseq"):
-            found = f"fairseq {original}, which cannot be imported on Python 3.11; {FAIRSEQ} can"
-            return Check(name, "wrong", found, f"pip uninstall fairseq {FAIRSEQ}, then {advice}")
-        if not version and (spec := find_spec("fairseq")):
-            return Check(name, "wrong", f"another fairseq in {spec.origin}", advice)
+    advice = install(extra) if extra else f'pip install "{name}{specifiers}"'
     if not version:
         return Check(name, "missing", "", advice, required)
-    if not versions.contains(version, prereleases=True):
-        return Check(name, "wrong", f"{version}, but {versions} is needed", advice, required)
+    if not specifiers.contains(version, prereleases=True):
+        return Check(name, "wrong", f"{version}, but {specifiers} is needed", advice, required)
     if required:
         try:
             import_module(module)
         except (Exception, SystemExit) as error:
             return Check(name, "wrong", f"{version}: {_short(error)}", advice)
     return Check(name, "ok", version, required=required)
+
+
+def _fairseq() -> Iterator[Check]:
+    """Which fairseq is imported, and what the package needs that it does not have."""
+    spec = find_spec("fairseq")
+    packages = [f"{name} {version}" for name in FAIRSEQ if (version := _version(name))]
+    if not spec or not spec.origin:
+        yield Check("fairseq", "missing", "", f"{install('fairseq')} (docs/host.md: other Pythons, your own fairseq)")
+        return
+    found = f"{' and '.join(packages) or 'fairseq without metadata'}, from {Path(spec.origin).parent}"
+    again = f"pip uninstall {' '.join(FAIRSEQ)}, then {install('fairseq')}"
+    if len(packages) > 1:
+        yield Check("fairseq", "wrong", f"{found}: each overwrites files of the other", again)
+        return
+    try:
+        import_module("fairseq")
+    except (Exception, SystemExit) as error:
+        advice = f"{again}, or build it with scripts/wheels.sh --fairseq CHECKOUT (docs/host.md)"
+        yield Check("fairseq", "wrong", f"{found}, cannot be imported: {_short(error)}", advice)
+        return
+    from fairseq_diverse.host.needs import lacking
+
+    if missing := lacking():
+        yield Check("fairseq", "wrong", f"{found}, lacks {', '.join(missing)}", again)
+        return
+    yield Check("fairseq", "ok", found)
 
 
 def _devices() -> Iterator[Check]:
@@ -122,6 +143,9 @@ def _devices() -> Iterator[Check]:
 
 
 def _plugin() -> Iterator[Check]:
+    if not find_spec("fairseq"):
+        yield Check(NAME, "wrong", "without fairseq only its attentions work", install("fairseq"))
+        return
     from fairseq_diverse import register
     from fairseq_diverse.host.programs import architectures
 
@@ -142,6 +166,7 @@ def _loading() -> Iterator[Check]:
 
 CHECKS: dict[str, Callable[[], Iterator[Check]]] = {
     "packages": _packages,
+    "fairseq": _fairseq,
     "torch's devices": _devices,
     NAME: _plugin,
     "checkpoints": _loading,
@@ -156,10 +181,7 @@ def _requirements(package: str) -> list[str]:
 
 
 def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+    return versions([package]).get(package, "")
 
 
 def _short(error: BaseException) -> str:

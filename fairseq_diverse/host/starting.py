@@ -60,6 +60,10 @@ def _with_less(execute: Callable[[ModuleType], None], then: Callable[[], None]) 
         sys.modules.update(later)
         try:
             execute(module)
+        except ImportError:
+            raise
+        except Exception as error:  # as PyPI's fairseq on Python 3.11
+            raise ImportError(f"fairseq cannot be imported: {error}", name="fairseq") from error
         finally:
             for name, stub in later.items():
                 if sys.modules.get(name) is stub:

@@ -7,7 +7,6 @@ import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ from fairseq_diverse.preparation.tokenizing import tokenize
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.files import iterate_lines, temporary_path
+from fairseq_diverse.support.installed import FAIRSEQ, versions
 from fairseq_diverse.support.languages import TOKENIZERS, base_language
 from fairseq_diverse.support.processes import locked
 
-PACKAGES = ("fairseq-fixed", "sacremoses", "subword-nmt", "sentencepiece")
+PACKAGES = (*FAIRSEQ, "sacremoses", "subword-nmt", "sentencepiece")
 TREES = "trees"  # that data-prep/add-trees.sh makes in a data set
 CEILING, CHECKED = 99.0, 1000  # BLEU of detokenized references below which a warning says so; lines of valid
 Say = Callable[[str], None]
@@ -90,11 +90,11 @@ def prepare(
     _refuse_training_text(paths)
     totals = {split: equal_lines(*pair) for split, pair in paths.items()}
     packages = (*PACKAGES, "tokenizers") if config.bpe["kind"] == "wordpiece" else PACKAGES
-    versions = {"python": platform.python_version()} | {package: version(package) for package in packages}
+    found = {"python": platform.python_version()} | versions(packages)
     with alone(out, resumes) as work:
         if _existing(out, wanted, strict, overwrite):  # by a process that had the lock before
             return False
-        steps = Steps(work, [wanted, versions, strict])
+        steps = Steps(work, [wanted, found, strict])
         text = work / "text"
         text.mkdir(exist_ok=True)
         counts: dict[str, dict[str, int]] = {}
@@ -106,7 +106,7 @@ def prepare(
         made: dict[str, Any] = {"truecaser": truecase(config, work, workers, steps, encoding)}
         made |= {"bpe": segment(config, work, workers, steps, encoding), "splits": counts}
         binarize(config, work, workers, encoding)
-        record = _record(config, text, wanted | made, versions)
+        record = _record(config, text, wanted | made, found)
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         steps.path.unlink(missing_ok=True)
         if _wanted(config, raw, read, encoding, hold_out) != wanted:

@@ -2,10 +2,22 @@
 
 import json
 import shlex
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
 from urllib.parse import unquote, urlsplit
 
 NAME = "fairseq-diverse"
+FAIRSEQ = ("fairseq-fixed", "fairseq")  # packages that hold fairseq: the one of the extra, and fairseq's own or a fork
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    found = {}
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def install(extra: str) -> str:

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 import fairseq_diverse
+from fairseq_diverse.host import needs
 from fairseq_diverse.host.changes import CHANGES
+from fairseq_diverse.host.needs import imports
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "fairseq_diverse"
 PROGRAM = re.compile(r"fairseq_cli\.\w+")
 ROOMS = {"host", "models", "criterions", "tasks", "data"}  # that import fairseq
 FILES = {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+IMPORTS = {path: [*imports(PACKAGE / path)] for path in FILES}
 
 
 def is_module(name: str) -> bool:
@@ -29,23 +32,12 @@ def is_module(name: str) -> bool:
     return True
 
 
-def imports(tree: ast.AST) -> list[tuple[str, str]]:
-    """Module and name of everything that a file imports from fairseq and its programs."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("fairseq", "fairseq_cli"):
-            found += [(str(node.module), alias.name) for alias in node.names]
-        elif isinstance(node, ast.Import):
-            assert not [alias for alias in node.names if alias.name.split(".")[0] in ("fairseq", "fairseq_cli")]
-    return found
-
-
 def used() -> dict[str, set[str]]:
     """Module of fairseq -> names of it in the package: imported, or attributes of an imported module."""
     found: dict[str, set[str]] = {}
-    for tree in FILES.values():
+    for path, tree in FILES.items():
         modules = {}  # local name -> module
-        for module, name in imports(tree):
+        for module, name in IMPORTS[path]:
             if is_module(full := f"{module}.{name}"):
                 modules[name] = full
             else:
@@ -73,6 +65,21 @@ def test_the_page_names_what_the_package_uses_of_fairseq():
 def test_fairseq_has_what_the_page_names():
     for module, names in NEEDED.items():
         assert names <= {*dir(importlib.import_module(module))}, module
+
+
+def test_what_another_fairseq_lacks_is_named(monkeypatch):
+    assert not needs.lacking()
+    monkeypatch.setitem(CHANGES, "fairseq.trainer.Trainer.no_such_step", None)
+    assert needs.lacking() == ["fairseq.trainer.Trainer.no_such_step"]
+    monkeypatch.delattr("fairseq.dataclass.ChoiceEnum")
+    assert needs.lacking() == ["fairseq.dataclass.ChoiceEnum"]
+
+
+def test_the_package_names_what_it_imports_of_fairseq():
+    """``import fairseq.data`` would hide from the other tests what is used."""
+    for path, tree in FILES.items():
+        plain = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        assert not [name for name in plain if name.split(".")[0] in ("fairseq", "fairseq_cli")], path
 
 
 def test_the_page_names_what_is_changed():
@@ -126,5 +133,5 @@ print(f1_score([1, 0, 1], [1, 1, 1]), sklearn_metrics.accuracy_score([1, 0], [1,
 
 
 def test_only_some_rooms_import_fairseq():
-    importing = {path for path, tree in FILES.items() if imports(tree)}
+    importing = {path for path, found in IMPORTS.items() if found}
     assert not {path.as_posix() for path in importing if path.parts[0] not in ROOMS}

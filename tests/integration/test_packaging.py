@@ -2,21 +2,24 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 import setuptools
+import yaml
 
 import fairseq_diverse
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("fairseq_diverse", "configs", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+PARTS = ("fairseq_diverse", "configs", "pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "tests")
 
 
 def build(source: Path, out: Path, what: str) -> Path:
@@ -83,10 +86,46 @@ def test_the_metadata_say_what_the_package_is(wheel):
         commands = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
     assert metadata["Version"] == fairseq_diverse.__version__ and metadata["Requires-Python"] == ">=3.11"
     assert "fairseq-diverse = fairseq_diverse.cli:main" in commands
-    assert "fairseq-fixed==0.12.3.1" in metadata.get_all("Requires-Dist")
+    needed = metadata.get_all("Requires-Dist")
+    assert [one for one in needed if "extra ==" not in one] == ["torch>=2.6"]
+    assert {'fairseq-fixed==0.12.3.1; extra == "fairseq"', 'fairseq-diverse[commands]; extra == "fairseq"'} <= {*needed}
     assert {"export", "plots", "syntax", "tracking"} <= set(metadata.get_all("Provides-Extra"))
     for minor in (11, 12, 13):
         assert f"Programming Language :: Python :: 3.{minor}" in metadata.get_all("Classifier")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    zenodo = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
+    assert citation["version"] == metadata["Version"] and citation["title"] == zenodo["title"]
+    assert [{"name": metadata["Author"]}] == citation["authors"] == zenodo["creators"]
+    assert zenodo["license"] == citation["license"] == metadata["License-Expression"]
+
+
+def test_the_readme_leads_to_the_files_of_this_version_from_anywhere(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = message_from_bytes(archive.read(name)).get_payload(decode=True).decode()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = project["urls"]["Repository"]
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(links) > 40
+    for picture, link in links:
+        kind = "raw" if picture else "blob"
+        path = link.removeprefix(f"{address}/{kind}/v{fairseq_diverse.__version__}/").partition("#")[0]
+        assert path != link and (ROOT / path).exists(), link
+    assert "<!--" not in text and "fairseq-diverse demo" in text
+
+
+def test_the_sdist_has_every_file_that_is_tracked():
+    """So that it can run its tests; the folders that MANIFEST.in names, and the files beside them."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()]
+    patterns = [pattern for command, *patterns in lines if command == "include" for pattern in patterns]
+    grafted = {words[1] for words in lines if words[0] == "graft"}
+    for path in map(Path, listed.stdout.splitlines()):
+        alone = len(path.parts) == 1
+        taken = any(path.match(pattern) for pattern in (*patterns, "LICENSE", "pyproject.toml"))
+        assert taken if alone else path.parts[0] in grafted, path
 
 
 @pytest.mark.slow
@@ -96,7 +135,9 @@ def test_it_is_installed_into_a_bare_environment(what, source, wheel, tmp_path):
     made = wheel if what == "wheel" else build(source, tmp_path / "dist", "sdist")
     if what == "sdist":
         with tarfile.open(made) as archive:
-            assert {"configs", "setup.py"} <= {Path(*Path(name).parts[1:2]).name for name in archive.getnames()}
+            assert {"configs", "setup.py", "tests"} <= {
+                Path(*Path(name).parts[1:2]).name for name in archive.getnames()
+            }
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
     bin, variables = tmp_path / "env/bin", {**os.environ, "PYTHONPATH": "", "FAIRSEQ_DIVERSE_RUNS": str(tmp_path)}
 

@@ -3,14 +3,12 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from fairseq_diverse.cli import build_parser
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.toy.probing import write_probing
@@ -56,34 +54,6 @@ def size(tmp_path) -> Path:
     path = tmp_path / "mini.yaml"
     path.write_text(SIZE.replace(f"max-update: {UPDATES}", "max-update: 12"))
     return path
-
-
-def test_demo(tmp_path, size):
-    variables = {"SENTENCES": 300, "SIZE": size, "UPDATES": 12, "SYSTEMS": "baseline,lpea", "DEMO": tmp_path / "demo"}
-    first, again = call("demo.sh", **variables), call("demo.sh", **variables)
-    for output in (first, again):
-        table = output[output.index("== results") :]
-        assert re.search(r"^baseline +[\d,]+ ", table, re.MULTILINE)
-        assert re.search(r"^lpea +[\d,]+ .*\(one seed\).* 1$", table, re.MULTILINE)
-        assert re.search(r"^word by word: BLEU [\d.]+, chrF [\d.]+ ", table, re.MULTILINE)
-        shown = r"^sentence \d+\n  source +\S.*\n  reference +\S.*\n  baseline .*\n  lpea "
-        assert len(re.findall(shown, table, re.MULTILINE)) == 5
-        assert f"the same as a page:  {tmp_path}/demo/report.html\n" in table
-        following = [line.split("  # ")[0].strip() for line in table[table.index("\nNext") :].splitlines()[2:]]
-        assert len(following) == 3
-    assert first.count("done before") == 0 and again.count("done before") == 2
-    assert first.count("drawn before") == 0 and again.count("drawn before") == 4
-    build_parser(words := shlex.split(following[1])[2:]).parse_args(words)
-    build_parser(words := shlex.split(following[2])[1:]).parse_args(words)
-    page = (tmp_path / "demo/report.html").read_text()
-    assert "baseline" in page and "lpea" in page
-    maps = sorted(path.name for path in (tmp_path / "demo/attention").glob("*.png"))
-    assert maps == [f"{s}-{c}-2.png" for s in ("baseline", "lpea") for c in ("cross", "encoder")]
-    (checkpoint,) = (tmp_path / "demo").glob("toy-mini-baseline-*/seed1/checkpoints/checkpoint_*.pt")
-    checkpoint.write_text("damaged")
-    failed = call("demo.sh", **variables, status=1)
-    assert failed.count(f"{checkpoint}: not a checkpoint") == 2 and failed.count("drawn before") == 2
-    assert failed.endswith("demo.sh: a map could not be drawn, see above\n")
 
 
 @pytest.fixture

@@ -149,6 +149,27 @@ def test_numbers_beyond_those_of_c_and_a_value_of_two_hyphens(capsys):
         assert code == 2 and said in shown.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            "raise ValueError('mutable default')",
+            "fairseq cannot be imported: mutable default; see fairseq-diverse doctor",
+        ),
+        ("raise ModuleNotFoundError(name='fairseq')", "fairseq is not installed; install what the commands need: pip "),
+        ("import no_such_package", "no_such_package is not installed; install what the commands need: pip install "),
+    ],
+)
+def test_without_a_fairseq_that_works_one_line_says_what_to_do(content, said, tmp_path):
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq/__init__.py").write_text(content)
+    command = [sys.executable, "-m", "fairseq_diverse.cli", "size", "--arch", "diverse_transformer_tiny"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])}
+    done = subprocess.run([*command, "--vocabulary", "9"], env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith(f"fairseq-diverse size: {said}"), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_every_flag_has_help_and_shows_its_choices():
     def look(parser: argparse.ArgumentParser) -> None:
         for action in parser._actions:

@@ -43,8 +43,8 @@ def test_runs_with_a_broken_fairseq_or_torch(tmp_path, kind):
     assert states[broken.name]["state"] == states["fairseq-diverse"]["state"] == "wrong"
     assert states["sacrebleu"]["state"] == "ok"
     if kind == "PyPI's fairseq":
-        assert "0.12.2, which cannot be imported on Python 3.11" in states["fairseq"]["found"]
-        assert states["fairseq"]["advice"].startswith("pip uninstall fairseq fairseq-fixed, then ")
+        assert "fairseq 0.12.2, from" in states["fairseq"]["found"]
+        assert states["fairseq"]["advice"].startswith("pip uninstall fairseq-fixed fairseq, then ")
 
 
 def found(monkeypatch, versions: dict[str, str]) -> dict[str, doctor.Check]:
@@ -55,12 +55,16 @@ def found(monkeypatch, versions: dict[str, str]) -> dict[str, doctor.Check]:
 
 
 def test_missing_packages_fail_only_if_they_are_required(monkeypatch):
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    checks = found(monkeypatch, dict.fromkeys(("sacremoses", "spacy", "fairseq-fixed"), ""))
+    checks = found(monkeypatch, dict.fromkeys(("sacremoses", "spacy"), ""))
     assert checks["spacy"].state == "missing" and not checks["spacy"].failed and "[syntax]" in checks["spacy"].advice
-    assert checks["fairseq"].state == "missing"
-    assert "--no-build-isolation fairseq-fixed==0.12" in checks["fairseq"].advice
     assert checks["sacremoses"].failed and checks["sacremoses"].advice == 'pip install "sacremoses"'
+
+
+def test_only_the_attentions_are_installed(monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    checks = {check.name: check for check in doctor.examine()}
+    for name, state in {"packages": "missing", "fairseq": "missing", "fairseq-diverse": "wrong"}.items():
+        assert checks[name].state == state and checks[name].failed and "[fairseq]" in checks[name].advice
 
 
 def test_what_fails_is_named(monkeypatch, capsys):
@@ -73,7 +77,6 @@ def test_what_fails_is_named(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("package", "number", "failed"),
     [
-        ("fairseq", "0.12.2", True),
         ("torch", "2.5.1+cu124", True),
         ("hydra-core", "1.0.7", True),
         ("omegaconf", "2.0.6", True),
@@ -85,9 +88,28 @@ def test_versions_that_do_not_work_together(monkeypatch, package, number, failed
     assert check.state == "wrong" and number in check.found and check.failed == failed
 
 
-def test_another_fairseq_is_wrong(monkeypatch):
-    check = found(monkeypatch, {"fairseq-fixed": ""})["fairseq"]
-    assert check.state == "wrong" and check.found.startswith("another fairseq in ")
+def fairseq_of(monkeypatch, versions: dict[str, str]) -> doctor.Check:
+    """The row of fairseq, where packages of fairseq have these versions."""
+    monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name, ""))
+    (check,) = doctor._fairseq()
+    return check
+
+
+@pytest.mark.parametrize("package", ["fairseq-fixed", "fairseq"])
+def test_any_fairseq_that_has_what_is_needed_is_used_and_named(monkeypatch, package):
+    check = fairseq_of(monkeypatch, {package: "0.12.3"})
+    assert check.state == "ok" and check.found.startswith(f"{package} 0.12.3, from ")
+    check = fairseq_of(monkeypatch, {})
+    assert check.state == "ok" and check.found.startswith("fairseq without metadata, from ")
+
+
+def test_a_fairseq_that_lacks_something_or_is_there_twice_is_wrong(monkeypatch):
+    check = fairseq_of(monkeypatch, {"fairseq": "0.12.2", "fairseq-fixed": "0.12.3.1"})
+    assert check.failed and "fairseq-fixed 0.12.3.1 and fairseq 0.12.2, from " in check.found
+    monkeypatch.delattr("fairseq.data.span_mask_tokens_dataset.SpanMaskedTokensDataset")
+    check = fairseq_of(monkeypatch, {"fairseq": "0.12.2"})
+    assert check.failed
+    assert check.found.endswith(", lacks fairseq.data.span_mask_tokens_dataset.SpanMaskedTokensDataset")
 
 
 def test_unsafe_loading_is_wrong(monkeypatch):

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from fairseq_diverse.experiments.runs.environment import ALLOCATION, AVX2
+from fairseq_diverse.support.installed import FAIRSEQ, versions
 from fairseq_diverse.support.paths import PACKAGE
 
 # that change the last bits of results and the speed on a CPU, and all that change a run
 MACHINE = ("ATEN_", "DNNL_", "FAIRSEQ_DIVERSE_KERNELS", "GLIBC_TUNABLES", "MALLOC_", "MKL_", "OMP_", "ONEDNN_")
 VARIABLES = (*MACHINE, "CUDA_", "FAIRSEQ_", "KMP_", "NCCL_", "PYTHON", "PYTORCH_", "SLURM_", "TORCH")
-DISTRIBUTIONS = ("fairseq-diverse", "fairseq-fixed", "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
+DISTRIBUTIONS = ("fairseq-diverse", *FAIRSEQ, "torch", "numpy", "sacrebleu", "sacremoses", "subword-nmt")
 UNKNOWN = "unknown machine"
 
 
@@ -53,12 +54,6 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
     """
     import torch
 
-    versions = {"python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     variables = os.environ | (environment or {})
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     seen = (environment or {}).get("CUDA_VISIBLE_DEVICES", "")
@@ -68,7 +63,7 @@ def collect(environment: dict[str, str] | None = None) -> dict[str, Any]:
     return {
         "commit": _git("rev-parse", "HEAD") if tracked else None,
         "dirty": bool(_git("status", "--porcelain", "--", ".")) if tracked else None,
-        "versions": versions,
+        "versions": {"python": platform.python_version()} | versions(DISTRIBUTIONS),
         "device": device,
         "machine": {
             "cpu": processor(),
