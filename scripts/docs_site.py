@@ -12,9 +12,11 @@ import posixpath
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 
@@ -22,6 +24,17 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "docs/*.ipynb", "docs/site.css", "benchmarks/README.md")
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".cff": "yaml"}
+
+
+class Constants(griffe.Extension):
+    """Of mkdocstrings: a default that is a constant of the package is shown as its value."""
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        for parameter in func.parameters:
+            name = parameter.default
+            if isinstance(name, griffe.ExprName) and name.name.isupper() and name.name in func.module.members:
+                with suppress(griffe.AliasResolutionError):  # of another module that is not read yet
+                    parameter.default = func.module[name.name].value
 
 
 class Page(File):

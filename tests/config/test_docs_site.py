@@ -119,6 +119,12 @@ def api_names() -> list[tuple[str, list[str]]]:
     return [(name, yaml.safe_load(options)["options"]["members"] if options else []) for name, options in found]
 
 
+def test_defaults_on_the_api_page_are_values(site):
+    text = html.unescape(re.sub(r"<[^>]+>", "", (site / "docs/api.html").read_text(encoding="utf-8")))
+    assert not re.findall(r"= [A-Z]{3,}\b", text)
+    assert "resamples: int = 10000" in text and "seed: int = 12345" in text
+
+
 def test_the_api_page_shows_what_exists(site):
     text = (site / "docs/api.html").read_text(encoding="utf-8")
     for name, members in api_names():

@@ -93,6 +93,27 @@ def test_fairseq_diverse_commands_parse():
     assert not refused(lambda words: build_parser(words[1:]).parse_args(words[1:]), ["fairseq-diverse"])
 
 
+def test_every_variable_is_on_its_page():
+    read_by_code = re.compile(r"environ(?:\.get\(|\[)\"(\w+)\"|\b(FAIRSEQ_DIVERSE_[A-Z]\w+)")
+    files = [
+        *(ROOT / "fairseq_diverse").rglob("*.py"),
+        *(ROOT / "scripts").glob("*.sh"),
+        *(ROOT / "tests").rglob("*.py"),
+    ]
+    found = {
+        name for path in files for names in read_by_code.findall(path.read_text("utf-8")) for name in names if name
+    }
+    own = {name for name in found if not name.startswith(("SLURM_", "TEST_"))} - {
+        "HOME",
+        "PATH",
+        "CI",
+        "FORKS",
+        "TQDM_DISABLE",
+    }
+    page = read("docs/environment.md")
+    assert not [name for name in sorted(own) if f"`{name}`" not in page]
+
+
 def test_make_targets_exist():
     targets = re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)
     assert not [(where, words) for where, words in ALL if words[0] == "make" and words[1] not in targets]
