@@ -11,7 +11,9 @@ written to OUT.yaml. To change them, edit that file and use it as NAME.
 The result is one folder: dict.*.txt and the binarized splits train, valid and test (further test sets: test1, test2,
 ...), preprocess.json (a record of all steps), and text/ (the cleaned splits, also tokenized as tok.* and segmented as
 bpe.*). It appears only when it is complete. Training pairs with an empty side are dropped; line separators inside a
-line (U+2028, U+0085, ...) and NUL become spaces; both are counted. Lines of valid and test are never dropped.
+line (U+2028, U+0085, ...) and NUL become spaces; both are counted. Lines of valid and test are never dropped. Raw files
+may be compressed (raw/train.de.gz), or one file of both languages: two columns (raw/train.tsv) or TMX (raw/train.tmx),
+whose name is given in full. sacrebleu:wmt14 is a test set by sacreBLEU's name, which it downloads.
 
 propositional_logic (Bowman et al., 2015) and probing (SentEval) are checked and copied unchanged. --monolingual
 prepares training and validation text in one language for masked language models; empty lines stay. glue-TASK prepares a
@@ -26,6 +28,7 @@ flags are as of GLUE.
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,9 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own = parser.add_argument_group("files of your own, instead of NAME and --raw")
     own.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files, such as de")
     own.add_argument("--target", metavar="LANGUAGE", help="target language (default: none, monolingual text)")
-    own.add_argument("--train", metavar="PREFIX", help="training text: raw/train means raw/train.de and raw/train.en")
+    own.add_argument(
+        "--train",
+        metavar="PREFIX",
+        help="training text: raw/train means raw/train.de and raw/train.en; or a .tsv, .tmx",
+    )
     own.add_argument("--valid", metavar="PREFIX", help="validation text")
-    own.add_argument("--test", metavar="PREFIX", nargs="+", help="test text, one or several test sets")
+    own.add_argument(
+        "--test", metavar="PREFIX", nargs="+", help="test text, one or several test sets, also sacrebleu:NAME"
+    )
     own.add_argument("--bpe-size", metavar="N", type=int, help="number of BPE merges (default: 32000)")
     add("--no-download", action="store_true", help="list missing archives, download none")
     counts = parser.add_mutually_exclusive_group()
@@ -76,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--wordpiece", metavar="DIR", type=Path, help="use the subwords of BERT's vocab.txt in DIR")
     add("--sentencepiece", metavar="DIR", type=Path, help="use the subwords of T5's spiece.model in DIR")
     add("--as-text", action="store_true", help="tasks of GLUE as text: `cola sentence: ...`, labels as words")
+    add("--dedup", action="store_true", help="drop training pairs whose tokens were read before")
     add("--strict", action="store_true", help="refuse unclean lines instead of fixing or dropping them")
     add("--overwrite", action="store_true", help="replace a data set made of other files or settings")
     add("--workers", type=int, default=1, help="number of processes (default: 1)")
@@ -138,7 +148,10 @@ def _config(name: str, args: argparse.Namespace, encoding: "Encoding | None") ->
     from fairseq_diverse.preparation import DataConfig
     from fairseq_diverse.preparation.raw import OTHERS, WANTED
 
-    if task := glue.split_name(name) or eraser.split_name(name):
+    task = glue.split_name(name) or eraser.split_name(name)
+    if args.dedup and (task or name in PLAIN_DATA):
+        raise ValueError(f"--dedup: {name} is prepared as it is; leave it out")
+    if task:
         if args.archives or args.monolingual is not None:
             origin = glue.ORIGIN if name.startswith(glue.PREFIX) else eraser.ORIGIN
             raise ValueError(
@@ -166,6 +179,8 @@ def _config(name: str, args: argparse.Namespace, encoding: "Encoding | None") ->
             text = args.archives / name
             raise ValueError(f"--monolingual: goes with --raw; {text} has the text once {name} is prepared without it")
         config = config.monolingual(args.monolingual)
+    if args.dedup:
+        config = replace(config, filter={**config.filter, "dedup": True})
     return encoding.applied(config) if encoding else config
 
 
@@ -177,6 +192,8 @@ def _given_encoding(args: argparse.Namespace) -> str:
 
 def _check_own(args: argparse.Namespace, first: str) -> None:
     """Refuse flags that do not go with files of the user's own; ``first`` is a flag that names them."""
+    from fairseq_diverse.preparation.raw import SACREBLEU, joint
+
     if args.configs:
         raise ValueError(f"{first}: not with the name {args.configs[0]}; {BOTH_WAYS}")
     if args.raw or args.archives:
@@ -195,10 +212,12 @@ def _check_own(args: argparse.Namespace, first: str) -> None:
     for split in ("train", "valid", "test"):
         given = getattr(args, split) or []
         for path in [given] if isinstance(given, str) else given:
-            if path.endswith((f".{args.source}", f".{args.target}")):
-                prefix = path.rpartition(".")[0]
+            if joint(path) or path.startswith(SACREBLEU):
+                continue
+            if path.removesuffix(".gz").endswith((f".{args.source}", f".{args.target}")):
+                prefix = path.removesuffix(".gz").rpartition(".")[0]
                 raise ValueError(f"--{split} {path}: leave out the language: {prefix} means {prefix}.{args.source}")
-            if Path(path).exists() and not Path(f"{path}.{args.source}").exists():
+            if Path(path).exists() and not any(Path(f"{path}.{args.source}{end}").exists() for end in ("", ".gz")):
                 kind = "folder" if Path(path).is_dir() else "file"
                 raise ValueError(
                     f"--{split} {path}: a {kind}, where the beginning of the names of text files is wanted, one for "
@@ -236,12 +255,17 @@ def _prepare_own(args: argparse.Namespace, encoding: "Encoding | None") -> None:
 
 def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Path]:
     """The configuration that the flags mean, as YAML has it, and the folder that its files are in."""
+    from fairseq_diverse.preparation.raw import SACREBLEU
     from fairseq_diverse.support.yaml_files import check_text
 
     prefixes = {"train": [args.train], "valid": [args.valid], **({"test": args.test} if args.test else {})}
-    absolute = {split: [Path(path).resolve() for path in paths] for split, paths in prefixes.items()}
-    raw = Path(commonpath([path.parent for paths in absolute.values() for path in paths]))
-    files = {split: [str(path.relative_to(raw)) for path in paths] for split, paths in absolute.items()}
+    local = [path for paths in prefixes.values() for path in paths if not path.startswith(SACREBLEU)]
+    absolute = {path: Path(path).resolve() for path in local}
+    raw = Path(commonpath([path.parent for path in absolute.values()])) if local else Path.cwd()
+    files = {
+        split: [str(absolute[path].relative_to(raw)) if path in absolute else path for path in paths]
+        for split, paths in prefixes.items()
+    }
     for split, names in files.items():
         for name in names:  # the configuration must be readable
             check_text(name, f"--{split} ")
@@ -251,6 +275,7 @@ def _own_configuration(args: argparse.Namespace) -> tuple[Mapping[str, Any], Pat
         "source": args.source,
         **({"target": args.target} if args.target is not None else {}),
         "files": {split: names[0] if len(names) == 1 else names for split, names in files.items()},
+        **({"filter": {"dedup": True}} if args.dedup else {}),
         **({"bpe": {"size": args.bpe_size}} if args.bpe_size is not None else {}),
     }
     return given, raw

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fairseq_diverse.preparation.raw import name_of_test
 from fairseq_diverse.preparation.sources import Sources, known_keys
 from fairseq_diverse.support.languages import base_language
 
@@ -22,7 +23,7 @@ SIDE_DEFAULTS = {
     "lowercase": False,
     "truecase": False,
 }
-FILTER_DEFAULTS = {"min-length": 1, "max-length": 0, "max-ratio": 0.0}
+FILTER_DEFAULTS = {"min-length": 1, "max-length": 0, "max-ratio": 0.0, "dedup": False}
 BPE_DEFAULTS = {"kind": "subword-nmt", "size": 32000, "joint": True, "threshold": 0}
 TOP_KEYS = ("source", "target", "files", *SIDE_DEFAULTS, "filter", "bpe", "joined-dictionary", "sources")
 
@@ -163,7 +164,7 @@ class DataConfig:
         return {
             "sides": self.sides,
             "files": self.files,
-            "filter": self.filter,
+            "filter": {key: value for key, value in self.filter.items() if key != "dedup" or value},  # older data
             "bpe": self.bpe,
             "joined-dictionary": self.joined_dictionary,
             **({"glue": self.glue} if self.glue else {}),
@@ -191,7 +192,7 @@ def _files(given: Any) -> dict[str, Any]:
 
 
 def _test_names(tests: str | list[str]) -> tuple[str, ...]:
-    return tuple(Path(prefix).name for prefix in tests) if isinstance(tests, list) else ("test",)
+    return tuple(map(name_of_test, tests)) if isinstance(tests, list) else ("test",)
 
 
 def _splits(files: dict[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from fairseq_diverse.preparation.binarizing import binarize
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.encoding import Encoding
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, MOSES, SCHEMA, TRUECASING, entry, read_record
-from fairseq_diverse.preparation.raw import equal_lines, file_hash
+from fairseq_diverse.preparation.raw import count_sentences, file_hash, sides
 from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
@@ -72,23 +72,23 @@ def prepare(
         ValueError: raw files are missing, of unequal length, not plain text in UTF-8 or (strict) unclean, or a split is
             the training text; ``out`` has other contents or is a mount point; another process is preparing it.
     """
-    sides = {
-        split: [f"{prefix}.{ending}" for ending in config.endings]
+    files = {
+        split: sides(raw, prefix, config.endings)
         for split, prefix in config.splits.items()
         if not (hold_out and split == "valid")
     }
-    labels = [f"{split}.label" for split in sides if config.glue and not config.translates and split[:4] != "test"]
+    labels = [f"{split}.label" for split in files if config.glue and not config.translates and split[:4] != "test"]
     copied = [*labels, *beside]
-    read = [*chain(*sides.values()), *copied]
-    wanted = _wanted(config, raw, read, encoding, hold_out)
+    read = dict(chain(*files.values(), ((name, raw / name) for name in copied)))
+    wanted = _wanted(config, read, encoding, hold_out)
     if _existing(out, wanted, strict, overwrite):
         return False
     if os.path.ismount(out):
         raise ValueError(f"{out}: a mount point, which cannot be replaced; choose a folder inside it as --out")
     tokens = tuple(Tokens(side, subwords=config.bpe["kind"]) for side in config.sides.values())
-    paths = {split: tuple(raw / name for name in names) for split, names in sides.items()}
+    paths = {split: tuple(path for _, path in pair) for split, pair in files.items()}
     _refuse_training_text(paths)
-    totals = {split: equal_lines(*pair) for split, pair in paths.items()}
+    totals = {split: count_sentences(pair, config.endings) for split, pair in paths.items()}
     packages = (*PACKAGES, "tokenizers") if config.bpe["kind"] == "wordpiece" else PACKAGES
     found = {"python": platform.python_version()} | versions(packages)
     with alone(out, resumes) as work:
@@ -109,7 +109,7 @@ def prepare(
         record = _record(config, text, wanted | made, found)
         (work / FILE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         steps.path.unlink(missing_ok=True)
-        if _wanted(config, raw, read, encoding, hold_out) != wanted:
+        if _wanted(config, read, encoding, hold_out) != wanted:
             raise ValueError(f"{raw}: its files were changed while they were prepared; start again")
         put_in_place(work, out, kept=TREES)
     for line in _summary(config, counts):
@@ -129,11 +129,9 @@ def _refuse_training_text(paths: dict[str, tuple[Path, ...]]) -> None:
             raise ValueError(f"{pair[0]}: the {split} split is the training text, {paths['train'][0]}")
 
 
-def _wanted(
-    config: DataConfig, raw: Path, names: Sequence[str], encoding: Encoding | None, hold_out: int
-) -> dict[str, Any]:
-    """What decides the result: settings, and the hashes of the files that are read."""
-    wanted: dict[str, Any] = {"config": config.as_dict(), "raw": {name: file_hash(raw / name) for name in names}}
+def _wanted(config: DataConfig, read: Mapping[str, Path], encoding: Encoding | None, hold_out: int) -> dict[str, Any]:
+    """What decides the result: settings, and the hashes of the files that are read, by name."""
+    wanted: dict[str, Any] = {"config": config.as_dict(), "raw": {name: file_hash(read[name]) for name in read}}
     wanted |= {"encoding": {path.name: file_hash(path) for path in encoding.files}} if encoding else {}
     wanted |= {"hold-out": hold_out} if hold_out else {}
     if any(side["truecase"] for side in config.sides.values()) and (encoding is None or encoding.moses):
@@ -282,6 +280,7 @@ def _summary(config: DataConfig, counts: dict[str, dict[str, int]]) -> Iterator[
             f"{split}{named.get(split, '')}: {count['kept']:,} of {count['read']:,} {config.unit} kept",
             f"{count['empty']:,} empty {dropped}",
         ]
+        parts += [f"{count['duplicates']:,} duplicates dropped"] if "duplicates" in count else []
         parts += [f"{count['filtered']:,} dropped by length"] if split == "train" and not config.glue else []
         yield ", ".join([*parts, f"line separators or NUL replaced in {count['replaced']:,} lines"])
 

@@ -2,13 +2,14 @@
 
 from contextlib import ExitStack
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.progress import bar
+from fairseq_diverse.preparation.raw import sentences
 from fairseq_diverse.preparation.tokens import Tokens, clean
-from fairseq_diverse.support.files import iterate_lines
 from fairseq_diverse.support.parallel import parallel_map
 
 RESERVED = ("<s>", "<pad>", "</s>")  # <unk> in a text means the same
@@ -31,6 +32,8 @@ def tokenize(
     made_splits = [split, "valid"] if hold_out else [split]
     counts = {name: dict.fromkeys(("read", "kept", "empty", "filtered", "replaced"), 0) for name in made_splits}
     count = counts[split]
+    if split == "train" and config.filter["dedup"]:
+        count["duplicates"] = 0
     drops = split == "train" and config.translates  # in text of one language an empty line ends a document
     with ExitStack() as stack:
         files = {
@@ -41,7 +44,8 @@ def tokenize(
             ]
             for name in made_splits
         }
-        pairs = zip(*map(iterate_lines, paths), strict=True)
+        pairs = sentences(paths, config.endings)
+        seen = set[bytes]()  # of pairs of training, digests of 8 bytes
         made = stack.enter_context(parallel_map(partial(_make, tokens), pairs, workers))
         kept = 0
         for changed, cleaned, tokenized in bar(made, f"tokenize {split}", total):
@@ -55,6 +59,12 @@ def tokenize(
             if split == "train":
                 if drops and any(empty):
                     continue
+                if config.filter["dedup"] and not any(empty):
+                    before = len(seen)
+                    seen.add(blake2b("\n".join(tokenized).encode(), digest_size=8).digest())
+                    if len(seen) == before:
+                        count["duplicates"] += 1
+                        continue
                 if not any(empty) and not _within(tokenized, config.filter):
                     count["filtered"] += 1
                     continue

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
+from fairseq_diverse.cli import main
 from fairseq_diverse.preparation import DataConfig, Preprocessing, segmenting
 from fairseq_diverse.preparation.tokens import Tokens
 from fairseq_diverse.support.paths import config_path
@@ -117,6 +118,69 @@ def test_files_of_ones_own_without_a_configuration(tmp_path, raw, prepare):
     assert DataConfig.load(written).tests == ("test",)
 
 
+def write_tmx(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
+    units = "\n".join(
+        f"<tu><tuv xml:lang='EN-us'><seg>{en}</seg></tuv><tuv xml:lang='de'><seg><hi>{de}</hi></seg></tuv></tu>"
+        for en, de in pairs
+    )
+    path.write_text(f"<?xml version='1.0'?><tmx version='1.4'><header/><body>{units}</body></tmx>", encoding="utf-8")
+
+
+def test_compressed_files_and_those_of_both_languages_are_prepared_as_plain_text(tmp_path, raw, monkeypatch):
+    wmt14 = sacrebleu.DATASETS["wmt14"]
+    monkeypatch.setattr(wmt14, "_outdir", str(tmp_path / "sacrebleu"))
+    pairs = {
+        split: [*zip(*(lines_of(raw / f"{split}.{language}") for language in WORDS), strict=True)]
+        for split in ("train", "valid")
+    }
+    with preprocess_in_a_fork():
+        assert main(own(str(tmp_path / "plain"), **{s: str(raw / s) for s in ("train", "valid", "test")})) == 0
+        (tmp_path / "sacrebleu").mkdir()
+        for field in wmt14.fieldnames("en-de"):
+            shutil.copy(raw / f"test.{'de' if field == 'ref' else 'en'}", wmt14._get_txt_file_path("en-de", field))
+        for way in ("gz", "joint"):
+            (folder := tmp_path / way).mkdir()
+            names = {"train": folder / "train.tsv.gz", "valid": folder / "valid.tmx", "test": "sacrebleu:wmt14"}
+            if way == "joint":
+                with gzip.open(names["train"], "wt", encoding="utf-8") as file:
+                    file.writelines(f"{en}\t{de}\n" for en, de in pairs["train"])
+                write_tmx(names["valid"], pairs["valid"])
+            else:
+                names |= {"train": folder / "train", "valid": folder / "valid"}
+                for path in [*raw.glob("train.*"), *raw.glob("valid.*")]:
+                    (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            out = str(tmp_path / f"from_{way}")
+            assert main(own(out, **{split: str(path) for split, path in names.items()})) == 0
+            made, expected = contents(Path(out)), contents(tmp_path / "plain")
+            record, before = (json.loads(files.pop("preprocess.json")) for files in (made, expected))
+            assert made == expected and record["hash"] == before["hash"]
+            assert {"sacrebleu:wmt14.en", "sacrebleu:wmt14.de"} < set(record["raw"])
+            assert str(tmp_path) not in json.dumps(record)
+            again = ["prepare", f"{out}.yaml", "--raw", str(folder), "--out", out]
+            assert main(again) == 0  # the same files
+
+
+def test_pairs_that_were_read_before_are_dropped(tmp_path, raw, prepare):
+    for language, lines in {"en": ("a man", "a  man", "a man", "the man"), "de": ("ein Mann",) * 4}.items():
+        with open(raw / f"train.{language}", "a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    pairs = [*zip(lines_of(raw / "train.en"), lines_of(raw / "train.de"), strict=True)]
+    kept = {(" ".join(en.split()), de) for en, de in pairs}
+    dropped = len(pairs) - len(kept)
+    assert dropped > 1
+    said = prepare("--dedup")
+    assert f"train: {len(kept)} of {len(pairs)} pairs kept, 0 empty dropped, {dropped} duplicates dropped" in said
+    out = tmp_path / "out"
+    found = [*zip(lines_of(out / "text/tok.train.en"), lines_of(out / "text/tok.train.de"), strict=True)]
+    assert len({*found}) == len(found) == len(kept) and len(lines_of(out / "text/test.en")) == 6
+    assert json.loads((out / "preprocess.json").read_text())["splits"]["train"]["duplicates"] == dropped
+    assert "already prepared" in prepare("--dedup")
+    assert "prepared from another configuration" in prepare(fails=2)
+    assert "--dedup: glue-CoLA is prepared as it is" in cli("prepare", "glue-CoLA", "--raw", raw, "--dedup").stderr
+    done = cli(*own(), "--dedup", cwd=tmp_path)
+    assert f"{dropped} duplicates dropped" in done.stdout and "dedup: true" in (tmp_path / "own.yaml").read_text()
+
+
 def test_a_language_may_have_a_hyphen(tmp_path, raw):
     for path in raw.glob("*.de"):
         path.rename(path.with_suffix(".pt-BR"))
@@ -145,7 +209,8 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
         (own(target=""), "--test: text of one language has no test set"),
         (own(test=""), "--test: missing, since --source is given; "),
         (own(train="raw/train.de"), "--train raw/train.de: leave out the language: raw/train means raw/train.en"),
-        (own(train="raw/train.de.gz"), "--train raw/train.de.gz: a file, where the beginning of the names of text"),
+        (own(train="raw/train.de.gz"), "--train raw/train.de.gz: leave out the language: raw/train means raw/train.en"),
+        (own(train="raw/all.zip"), "--train raw/all.zip: a file, where the beginning of the names of text files is"),
         (own(valid="raw"), "--valid raw: a folder, where the beginning of the names of text files is wanted"),
         (["prepare", "corpus.tmx", "--raw", "."], "corpus.tmx: plain text, a file for each language with one sentence"),
         (own(out="o\x1b[31m"), "--out o\\x1b[31m: has a control character"),
@@ -154,12 +219,16 @@ def test_text_of_ones_own_in_one_language(tmp_path, raw):
         (own(target="en"), "source and target are both en"),
         (own(source="e!"), "source: must be a language code"),
         (own(valid="raw/dev"), "raw/dev.en: cannot be read"),
+        (own(test="sacrebleu:wmt14x"), "sacrebleu:wmt14x: no test set of sacreBLEU; nearest: wmt14; "),
+        (own(target="xx", test="sacrebleu:wmt15"), "sacrebleu:wmt15: sacreBLEU has no en-xx of it; known: "),
+        (own(train="raw/train.tsv"), "raw/train.tsv: cannot be read (No such file"),
+        (own(train="raw/all.tsv", target="", test=""), "all.tsv: has two languages; text of one language is a file"),
         (own(test="raw/test other/test"), "the names of test sets (a prefix without folders) must differ"),
         ([*own(), "--bpe-size", "0"], "size must be at least 1"),
     ],
 )
 def test_wrong_flags_for_files_of_ones_own_are_one_line(tmp_path, raw, words, message):
-    (raw / "train.de.gz").touch()
+    (raw / "all.zip").touch()
     done = cli(*words, cwd=tmp_path)
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -280,11 +349,11 @@ def test_strict_refuses_unclean_data_with_file_and_line(tmp_path, unclean, prepa
         (lambda path: path.rename(path.with_name("dev.en")), "raw/train.en: cannot be read (No such file"),
         (lambda path: path.write_bytes(gzip.compress(path.read_bytes())), "train.en: compressed; unpack it with gun"),
         (lambda path: path.write_bytes(path.read_text().encode("utf-16-le")), "train.en: UTF-16; convert it to UTF-8"),
-        (lambda path: path.write_text("<?xml version='1.0'?><tmx/>\n"), "train.en: XML, such as TMX; write the sen"),
+        (lambda path: path.write_text("<?xml version='1.0'?><tmx/>\n"), "train.en: XML; if it is TMX, call it .tmx;"),
         (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid x\n"), "train.en: the pointer"),
         (lambda path: path.write_text(path.read_text().replace("\n", "\tein Satz\n")), "train.en: every line has col"),
         (lambda path: path.write_text(path.read_text().replace("\n", "\r"), newline=""), "lines end with a carriage"),
-        (lambda path: path.rename(f"{path}.gz"), "train.en.gz is there, but plain text, a file for each language"),
+        (lambda path: path.rename(f"{path}.zip"), "train.en.zip is there, but plain text, a file for each language"),
         (lambda path: [os.replace(path.with_suffix(e), path.with_name(f"test{e}"))
                        or path.with_suffix(e).symlink_to(f"test{e}") for e in (".en", ".de")],
          "test.en: the test split is the training text, "),

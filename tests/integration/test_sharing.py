@@ -231,7 +231,7 @@ def change(key, value):
         (
             "config.json",
             change("schema", 9),
-            "of schema 9, written by fairseq-diverse 0.1.0; the one here reads up to 1",
+            "of schema 9, written by fairseq-diverse 1.0.0; the one here reads up to 1",
         ),
         ("config.json", change("format", "x"), "config.json: not of a model that `fairseq-diverse export` wrote"),
         ("config.json", change("files", {}), "config.json: damaged (files)"),

@@ -1,22 +1,26 @@
 """Configuration, cleaning, tokens, subwords and the record of a prepared data set, without fairseq."""
 # ruff: noqa: RUF001
 
+import gzip
 import json
 import multiprocessing
 import os
 import re
 import signal
+import socket
 import sys
 import unicodedata
 from multiprocessing.connection import wait
 from types import SimpleNamespace
 
 import pytest
+import sacrebleu
 import sacremoses
 
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
 from fairseq_diverse.preparation.pipeline import FILE, FORMAT, SCHEMA
+from fairseq_diverse.preparation.raw import count_sentences, name_of_test, sentences, sides
 from fairseq_diverse.preparation.segmenting import _learn, _train_truecaser
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.subwords import Subwords, count_subwords
@@ -33,6 +37,98 @@ MINIMAL = {"source": "en", "target": "de"}
 
 def tokens(language: str = "en", **steps) -> Tokens:
     return Tokens({"language": language, **SIDE_DEFAULTS, **{k.replace("_", "-"): v for k, v in steps.items()}})
+
+
+# --- raw files ---
+
+TMX = (
+    "<?xml version='1.0'?>\n<!DOCTYPE tmx SYSTEM 'tmx14.dtd'>\n<tmx version='1.4'><header/><body>\n{}\n</body></tmx>\n"
+)
+UNIT = "<tu><tuv xml:lang='{}'><seg>{}</seg></tuv>\n<tuv xml:lang='{}'><seg>{}</seg></tuv></tu>"
+
+
+def test_units_of_tmx(tmp_path):
+    """Text without the codes of formatting; regions; units without both languages are left out; namespaces."""
+    units = [
+        UNIT.format("en", "a &lt; b &amp; c", "de", "a\n  und <ph x='1'>&lt;br/></ph>b <hi>rot</hi>\n"),
+        UNIT.format("EN-US", "colour", "pt_BR", "cor"),
+        UNIT.format("en-GB", "<it pos='begin'>x</it>two<!-- no --> parts", "de-AT", "zwei"),
+        "<tu><tuv lang='de'><seg>alt</seg></tuv><tuv lang='en'><seg>old</seg></tuv></tu>",
+    ]
+    path = tmp_path / "a.tmx"
+    path.write_text(TMX.format("\n".join(units)))
+    expected = [("a < b & c", "a   und b rot"), ("two parts", "zwei"), ("old", "alt")]
+    assert [*sentences((path, path), ("en", "de"))] == expected and count_sentences((path, path), ("en", "de")) == 3
+    assert [*sentences((path, path), ("de", "en"))] == [pair[::-1] for pair in expected]
+    assert [*sentences((path, path), ("en-US", "pt-BR"))] == [("colour", "cor")]
+    path.write_text(path.read_text().replace("<tmx ", "<tmx xmlns='http://www.lisa.org/tmx14' "), encoding="utf-16")
+    (zipped := tmp_path / "b.tmx.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert [*sentences((zipped, zipped), ("en", "de"))] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "a\tb\na b\n", "a.tsv, line 2: 1 column, where source, tab, target are wanted; cut -f 1,2 takes"),
+        ("a.tsv", "a\tb\t0.3\n", "a.tsv, line 1: 3 columns, where source, tab, target are wanted"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\nc\n"), "a.tsv.gz, line 2: 1 column"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n" * 999)[:-9], "a.tsv.gz: damaged or cut off, or not of gzip ("),
+        ("a.tsv.gz", b"a\tb\n", "a.tsv.gz: damaged or cut off, or not of gzip (Not a gzipped file"),
+        ("a.tsv.gz", gzip.compress(b"a\n" + b" " * (1 << 25)), "a.tsv.gz, line 1: 1 column"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n" + b" " * (1 << 25)), "a.tsv.gz, line 2: longer than 16,777,216 bytes"),
+        ("a.tsv", b"a\t\xe4\n", "a.tsv, line 1: not UTF-8"),
+        (
+            "a.tmx",
+            TMX.format(UNIT.format("en", "a", "fr", "b")),
+            "a.tmx: no unit (tu) has both en and de; languages: en,",
+        ),
+        ("a.tmx", TMX.format(""), "no unit (tu) has both en and de; languages: none"),
+        ("a.tmx", TMX.format("<tu>"), "a.tmx, line 5: not TMX, or damaged (Opening and ending tag mismatch: tu"),
+        ("a.tmx", "a\n", "a.tmx, line 1: not TMX, or damaged (Start tag expected"),
+        ("a.tmx", "", "a.tmx, line 1: not TMX, or damaged (no element found)"),
+        ("a.tmx", TMX.format("<tu><tuv xml:lang='en'/></tu>"), "a.tmx, line 4: a tuv with no segment (seg)"),
+        ("a.tmx", TMX.format("<tu><tuv><seg>a</seg></tuv></tu>"), "a.tmx, line 4: a tuv with no language (xml:lang)"),
+        (
+            "a.tmx",
+            TMX.format(UNIT.format("en", "&x;", "de", "b")),
+            "a.tmx, line 4: the entity &x;, which is never expan",
+        ),
+        (
+            "a.tmx",
+            "<!DOCTYPE tmx [<!ENTITY a 'aaaa'><!ENTITY x '&a;&a;'>]>" + UNIT.format("en", "&x;", "de", "b"),
+            "a.tmx: its DOCTYPE declares entities, which are never expanded; write it without",
+        ),
+        (
+            "a.tmx",
+            "<!DOCTYPE tmx [<!ENTITY x SYSTEM 'file:///etc/passwd'>]>" + UNIT.format("en", "&x;", "de", "b"),
+            "a.tmx: its DOCTYPE declares entities, which are never expanded; write it without",
+        ),
+    ],
+)
+def test_wrong_files_of_both_languages_name_the_line(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ValueError) as error:
+        list(sentences((path, path), ("en", "de")))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_test_set_that_cannot_be_downloaded_says_how_to_get_it(tmp_path, monkeypatch):
+    known = sacrebleu.DATASETS["wmt14"]
+    monkeypatch.setattr(known, "_outdir", str(tmp_path))
+    monkeypatch.setattr(known, "_rawdir", str(tmp_path / "raw"))
+    with (
+        pytest.raises(
+            ValueError, match=r"^sacrebleu:wmt14: sacreBLEU could not download it \(\w*Error: .*echo src"
+        ) as e,
+        socket.socket() as free,
+    ):
+        free.bind(("localhost", 0))
+        monkeypatch.setattr(known, "data", [f"http://localhost:{free.getsockname()[1]}/dev.tgz"])
+        sides(tmp_path, "sacrebleu:wmt14", ("de", "en"))
+    assert "\n" not in str(e.value)
+    names = {"sacrebleu:wmt14/full": "wmt14_full", "x/newstest.tsv.gz": "newstest", "x/a.b": "a.b"}
+    assert [*map(name_of_test, names)] == [*names.values()]
 
 
 # --- configuration ---
