@@ -10,6 +10,7 @@ the scores of all its seeds.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 PATHS = ("checkpoints", "data")
@@ -67,15 +68,10 @@ def _of_run(folder: Path) -> Path:
 
 def _share(checkpoint: Path, args: argparse.Namespace) -> None:
     from fairseq_diverse import __version__
-    from fairseq_diverse.checkpoints.shared import CARD, read_config
+    from fairseq_diverse.checkpoints.shared import CARD
     from fairseq_diverse.models.sharing import export_shared
     from fairseq_diverse.reports.card import model_card
-    from fairseq_diverse.support.files import atomic_write
 
-    state = export_shared(checkpoint, args.out, args.data, args.user_dir, __version__)
-    run = checkpoint.resolve().parent.parent
-    with atomic_write(args.out / CARD) as file:
-        file.write(model_card(args.out.resolve(), state, read_config(args.out), run))
-    print(
-        f"{args.out}: translate --model and fairseq_diverse.load read it; complete {args.out / CARD} before you share"
-    )
+    card = partial(model_card, args.out.resolve().name, checkpoint.resolve())
+    export_shared(checkpoint, args.out, card, args.data, args.user_dir, __version__)
+    print(f"{args.out}: translate --model and fairseq_diverse.load read it; complete its {CARD} before you share it")

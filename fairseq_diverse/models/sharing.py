@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,18 +32,21 @@ WITH_DATA = ("rationales", "logical_inference", "sentence_probing")  # tasks tha
 
 
 def export_shared(
-    checkpoint: str | Path, out: Path, data: str | Path | None = None, user_dir: str | None = None, version: str = ""
-) -> dict[str, Any]:
-    """Write a model as a folder: weights, settings, dictionaries, subwords and steps of preparation. No model card.
+    checkpoint: str | Path,
+    out: Path,
+    card: Callable[[Path, Mapping[str, Any], Mapping[str, Any]], str],
+    data: str | Path | None = None,
+    user_dir: str | None = None,
+    version: str = "",
+) -> None:
+    """Write a model as a folder: weights, settings, dictionaries, subwords, steps of preparation, and a model card.
 
     Args:
         out: a new folder, complete or not there.
+        card: makes README.md from the folder, the checkpoint's state and config.json.
         data: prepared data that it was trained on; by default those that the checkpoint names.
         user_dir: folder of its mechanisms, whose Python files go to ``code/``.
         version: of this package.
-
-    Returns:
-        the state of the checkpoint.
 
     Raises:
         UserError: the checkpoint cannot be loaded with these data, files are missing, or ``out`` exists.
@@ -52,7 +55,9 @@ def export_shared(
         raise UserError(f"--out {out}: exists; name a new folder")
     state = load_checkpoint(checkpoint)
     settings: Any = settings_of("task", state)
-    if (given := data or settings.get("data")) is None:
+    if settings.get("from_checkpoint"):
+        raise UserError(f"{checkpoint}: probes the encoder of {settings['from_checkpoint']}; share that one")
+    if not (given := data or settings.get("data")):
         raise UserError(f"{checkpoint}: names no data; give --data DIR")
     source = Path(data_folders(given)[0])
     if not source.is_dir():
@@ -69,13 +74,15 @@ def export_shared(
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-        _copy_data(source, part)
+        if not _copy_data(source, part) and task_of(settings) not in WITH_DATA:
+            raise UserError(f"{source}: no dictionary (dict*.txt); give the folder of prepared data as --data")
         more: dict[str, Any] = {"version": version, "architecture": model.get("_name") or model.get("arch")}
         more["task"] = task_of(settings)
         if user_dir:
             more |= {"mechanisms": names, CODE: f"{CODE}/{_copy_code(Path(user_dir), part / CODE)}"}
         write_shared(state, part, **more)
         load_models([part], source if more["task"] in WITH_DATA else part)  # what is shared must load
+        (part / CARD).write_text(card(part, state, read_config(part)), encoding="utf-8")
         if out.exists():
             out.rmdir()
         part.replace(out)
@@ -83,15 +90,12 @@ def export_shared(
         raise UserError(str(error).replace(str(part), str(out))) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return state
 
 
-def _copy_data(data: Path, out: Path) -> None:
-    """The dictionaries, and ``preprocess.json`` with the models that it names."""
+def _copy_data(data: Path, out: Path) -> bool:
+    """The dictionaries, and ``preprocess.json`` with the models that it names; whether there are any."""
     names = {str(path.relative_to(data)) for path in [*data.glob("dict*.txt"), *data.glob("*/dict*.txt")]}
     names = {name for name in names if not name.startswith("text/")}
-    if not names:
-        raise UserError(f"{data}: no dictionary (dict*.txt); give the folder of prepared data as --data")
     if (data / FILE).is_file():
         record = read_record(data)
         Preprocessing.load(data)  # which names what is missing
@@ -106,6 +110,7 @@ def _copy_data(data: Path, out: Path) -> None:
     for name in sorted(names):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(inside(data, name), out / name)
+    return bool(names)
 
 
 def _copy_code(folder: Path, out: Path) -> str:

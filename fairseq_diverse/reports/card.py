@@ -52,18 +52,18 @@ BIBTEX = """@software{fairseq_diverse,
 Figures = list[tuple[str, str, Sequence[float], int, str]]  # key, name, one value a seed, digits, signature
 
 
-def model_card(folder: Path, state: Mapping[str, Any], config: Mapping[str, Any], run: Path | None) -> str:
+def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """README.md of a shared model.
 
     Args:
-        folder: the shared model; its name is the card's title.
-        state: of the checkpoint; ``config`` is the folder's config.json.
-        run: the folder of the finished run that it is of, whose other seeds are shown, too; None without one.
+        checkpoint: its file; ``state`` is what is in it. Where it is the one that a finished run evaluated, its scores
+            and those of the other seeds are shown.
+        folder: the shared model; ``config`` is its config.json.
 
     Raises:
         ValueError: a summary is damaged.
     """
-    own, seeds = _summaries(run)
+    own, seeds = _summaries(checkpoint)
     record = read_record(folder) if (folder / FILE).is_file() else {}
     task, figures = str(config["task"]), _figures(seeds)
     model = settings_of("model", state)
@@ -82,10 +82,10 @@ def model_card(folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]
         ]
         where = {"name": f"{data}, {own.get('test') or 'test'}", "type": data}
         result = {"task": {"type": front.get("pipeline_tag", task)}, "dataset": where, "metrics": metrics}
-        front |= {"model-index": [{"name": folder.name, "results": [result]}]}
+        front |= {"model-index": [{"name": title, "results": [result]}]}
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}# license: choose one\n---",
-        f"# {folder.name}",
+        f"# {title}",
         _about(state, config, own, active),
         "## Data\n\n" + _data(data, record),
         "## Scores\n\n" + _scores(own, seeds, figures),
@@ -98,11 +98,14 @@ def model_card(folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]
     return "\n\n".join(parts) + "\n"
 
 
-def _summaries(run: Path | None) -> tuple[Summary, list[Summary]]:
-    """That of the run, and those of all its seeds in their order."""
-    if run is None or not (run / "summary.json").is_file():
+def _summaries(checkpoint: Path) -> tuple[Summary, list[Summary]]:
+    """That of the run that evaluated the checkpoint, and those of all its seeds in their order; empty if none did."""
+    run = checkpoint.parent.parent
+    if checkpoint.parent.name != "checkpoints" or not (run / "summary.json").is_file():
         return {}, []
     own = read_summary(run / "summary.json", AGAIN)
+    if checkpoint.name != ("checkpoint_average.pt" if own["row"]["average"] else "checkpoint_last.pt"):
+        return {}, []
     paths = [path for path in run.parent.glob("seed*/summary.json") if path.parent != run]
     others = [read_summary(path, AGAIN) for path in paths]
     same = [one for one in others if (one["row"], one.get("data_hash")) == (own["row"], own.get("data_hash"))]
@@ -167,7 +170,7 @@ def _data(data: str, record: Mapping[str, Any]) -> str:
 
 def _scores(own: Summary, seeds: Sequence[Summary], figures: Figures) -> str:
     if not own:
-        return "Not measured: the checkpoint is not of a finished run of `fairseq-diverse run`."
+        return "Not measured: the checkpoint is not the one that a finished run of `fairseq-diverse run` evaluated."
     number = [one["seed"] for one in seeds].index(own["seed"])
     named = ", ".join(str(one["seed"]) for one in seeds)
     several = len(seeds) > 1

@@ -105,6 +105,11 @@ def test_a_table_of_logic_is_run_and_reported(data, tmp_path):
     hits = "".join(part["hits"] for part in found.values())
     share = 100 * hits.count("1") / len(hits)
     assert f"both seed 1: accuracy {share:.2f}" in done.stdout + done.stderr
+    assert call("export", "--to", "safetensors", "--out", tmp_path / "shared", folder).returncode == 0
+    assert f"| all | {share:.2f} |" in (tmp_path / "shared/README.md").read_text()
+    path = folder / "checkpoints/checkpoint_last.pt"
+    tables = [call("accuracy", f"a={one}", "--data", data).stdout for one in (path, tmp_path / "shared")]
+    assert tables[0] == tables[1] != ""
     shown = call("report", tmp_path / "table.yaml", "--save", tmp_path / "results").stdout
     assert re.search(rf"^both .* {share:.2f} .*\(one seed\) +(< )?[\d.]+ +1$", shown, re.MULTILINE), shown
     by_length = {words[0]: words for words in map(str.split, shown.splitlines()) if words and words[0].isdigit()}

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -202,6 +203,11 @@ def test_own_code_is_carried_named_and_not_run(folder, tmp_path):
     assert f"has the mechanism temperature of its author, in {code}, which is not run by itself: read that" in said
     expected = command("translate", "--checkpoint", words[-1], "--data", folder / "pairs", "--user-dir", OWN, *text)
     assert command("translate", "--model", tmp_path / "out", "--user-dir", code, *text) == expected != ""
+    program = f"import sys; sys.path.insert(0, {str(code.parent)!r}); import temperature, fairseq_diverse; "
+    program += f"shared = fairseq_diverse.load({str(tmp_path / 'out')!r}); lines = open({str(text[1])!r}).readlines(); "
+    program += "print(*shared.translate(lines, max_len_b=9, cpu=True), sep=chr(10))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == expected, done.stderr
 
 
 def cut(path):
