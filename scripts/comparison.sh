@@ -8,7 +8,7 @@ if [[ ${1:-} != iwslt14 && ${1:-} != wmt14 || " $* " =~ " "(-h|--help)" " ]]; th
     echo "iwslt14 trains eleven systems with five seeds each. wmt14 trains the baseline and the three mechanisms with the" >&2
     echo "lowest NLL on IWSLT14, with three seeds each; finish iwslt14 first, and give the same --set to both." >&2
     echo "FLAG: any flag of scripts/table.sh, such as --raw DIR, --jobs 8, --rows a,b, --gpus-of-paper, --set fp16=true, --slurm ..." >&2
-    echo "--dry-run prints the commands and trains nothing. Modelled hours: results/scaling.md." >&2
+    echo "--dry-run shows what is to do and trains nothing. Modelled hours: results/scaling.md." >&2
     exit 2
 fi
 corpus=$1 seeds=1,2,3,4,5 rows=() settings=() before=

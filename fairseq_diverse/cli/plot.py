@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from fairseq_diverse.experiments.kinds.lines import Measure
     from fairseq_diverse.experiments.rows import Row
     from fairseq_diverse.experiments.tables.load import Table
     from fairseq_diverse.reports.learning_curves import Training
@@ -129,12 +130,13 @@ def plot_curves(args: argparse.Namespace) -> None:
 def add_rows(kinds: Any) -> argparse.ArgumentParser:
     parser = kinds.add_parser(
         "rows",
-        help="results of a table's rows against a flag, against the baseline, or by groups of test sentences",
-        description="Draw a table's results against the value of a flag: one curve for rows that differ only in it, "
-        "means over seeds with one standard deviation (one seed: 95% bootstrap interval). A row without a number for "
-        "it is a dashed line. --verdict draws each row's differences in NLL and BLEU to its baseline, with intervals, "
-        "as in `report --verdict`; --by draws differences in NLL by groups of test sentences, as in `report --by`. "
-        "Both use the first test set, or that of --test.",
+        help="results of a table's rows, against a flag, against the baseline, or by groups of test sentences",
+        description="Draw the scores of a table's rows, and their differences to the baseline. --x, or a table with "
+        "`x`: against the value of a flag, one curve for rows that differ only in it, means over seeds with one "
+        "standard deviation (one seed: 95% bootstrap interval). A row without a number for it is a dashed line. "
+        "--verdict draws each row's differences to its baseline, with intervals, as in `report --verdict`; --by draws "
+        "differences in NLL by groups of test sentences, as in `report --by`. All but --x use the first test set, or "
+        "that of --test.",
         epilog="example: fairseq-diverse plot rows multi30k-li2022 --out heads.png",
     )
     add_table_arguments(parser)
@@ -144,28 +146,27 @@ def add_rows(kinds: Any) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--x", metavar="FLAG", help="the flag, then flags that change with it, comma-separated (default: the table's)")
     add("--by", metavar="PROPERTY", help="draw differences in NLL by length, rare-words, attachment or verb-final")
-    add("--verdict", action="store_true", help="draw differences in NLL and BLEU to the baseline")
+    add("--verdict", action="store_true", help="draw differences to the baseline, of translations in NLL and BLEU")
     add(
         "--metrics",
-        default="bleu,nll",
         metavar="LIST",
-        help="what is drawn: measures of the report, the table's further metrics, speed and epoch_minutes (default: "
+        help="what --x draws: measures of the report, the table's further metrics, speed and epoch_minutes (default: "
         "bleu,nll)",
     )
     return parser
 
 
 def plot_rows(args: argparse.Namespace) -> None:
-    from fairseq_diverse.experiments.kinds.kind import kind_of
     from fairseq_diverse.experiments.tables.load import select_rows
 
     table = read_table(args)
-    rows = select_rows(table, args.rows)
-    if other := next((row for row in rows if "verdict" not in kind_of(row).views), None):
-        raise UserError(f"plot rows: draws rows that translate; row {other.name} does not; choose others with --rows")
     if args.by and args.verdict:
         raise UserError("--by and --verdict: one of them")
-    save_figure(_differences(args, table) if args.by or args.verdict else _against_flag(args, table, rows), args.out)
+    if args.x or (table.x and not args.by and not args.verdict):
+        figure = _against_flag(args, table, select_rows(table, args.rows))
+    else:
+        figure = _by_row(args, table)
+    save_figure(figure, args.out)
     print(args.out)
 
 
@@ -176,11 +177,12 @@ def _against_flag(args: argparse.Namespace, table: "Table", rows: "list[Row]") -
 
     if given := [flag for flag in ("seeds", "baseline", "without", "best", "test") if getattr(args, flag)]:
         raise UserError(f"--{given[0]}: is for --verdict and --by")
+    kind = kind_of(rows[0])
+    if kind.task_table(rows) or any(kind_of(row) is not kind for row in rows):
+        raise UserError(f"--x: {table.name} has rows that do not have the same measures; choose others with --rows")
     flags = [flag.strip().removeprefix("--") for flag in args.x.split(",")] if args.x else table.x
-    if not flags:
-        raise UserError(f"--x: needed, since {table.name} has no `x`: the flag in which the rows differ")
-    measures = {measure.key: measure for measure in (*kind_of(rows[0]).measures(rows), SPEED, MINUTES)}
-    chosen = [name.strip() for name in args.metrics.split(",")]
+    measures = {measure.key: measure for measure in (*kind.measures(rows), *([SPEED, MINUTES] if kind.speeds else ()))}
+    chosen = [name.strip() for name in args.metrics.split(",")] if args.metrics else _default_metrics(measures)
     if not set(chosen) <= set(measures):
         raise UserError(f"--metrics {args.metrics}: {table.name} has {', '.join(measures)}")
     grouped, summaries = curves(rows, flags), source_of(args).summaries(rows)
@@ -190,18 +192,29 @@ def _against_flag(args: argparse.Namespace, table: "Table", rows: "list[Row]") -
     return draw_curves(grouped, summaries, flags[0], [measures[name] for name in chosen], table.rows)
 
 
-def _differences(args: argparse.Namespace, table: "Table") -> "Figure":
-    """The picture of --by or --verdict."""
+def _default_metrics(measures: "dict[str, Measure]") -> list[str]:
+    """BLEU and NLL of translations, of other kinds what is compared."""
+    return ["bleu", "nll"] if "bleu" in measures else [name for name, measure in measures.items() if measure.compared]
+
+
+def _by_row(args: argparse.Namespace, table: "Table") -> "Figure":
+    """The picture of --by or --verdict, or of the rows' scores."""
     from fairseq_diverse.reports.comparable import measures_of
     from fairseq_diverse.reports.groups import compare_groups, draw_groups
     from fairseq_diverse.reports.lines import compare, of_test
     from fairseq_diverse.reports.report import tests_of
-    from fairseq_diverse.reports.row_dots import draw_verdict
+    from fairseq_diverse.reports.row_dots import draw_rows, draw_verdict
     from fairseq_diverse.reports.sentences import find_records, known_property
 
+    if args.metrics:
+        raise UserError(f"--metrics: goes with --x, the flag in which the rows differ; {table.name} has no `x`")
     by = known_property(args.by) if args.by else ""
     selection = selection_of(args, table)
-    runs, source = selection.of_kind(selection.kinds[0]), selection.source
+    kind, source = selection.kinds[0], selection.source
+    if not kind.draws_rows or (by and "by" not in kind.views):
+        given = f"--by {by}: " * bool(by)
+        raise UserError(f"plot rows: {given}not for rows of kind {kind.name}; choose others with --rows")
+    runs = selection.of_kind(kind)
     names, (test, *_) = tests_of(runs, args.test)
     title = selection.table.title + f": {test}" * (len(names) > 1)
     shown = of_test(runs, test)
@@ -209,9 +222,13 @@ def _differences(args: argparse.Namespace, table: "Table") -> "Figure":
         groups = compare_groups(shown, find_records(runs.rows, runs.summaries, source.results, source.runs), by, test)
         compared, figure = any(line.differences for line in groups), partial(draw_groups, groups, f"{title}: by {by}")
     else:
-        lines = compare(shown).lines
+        lines, measures = compare(shown).lines, measures_of(shown)
         compared = any(line.differences for line in lines)
-        figure = partial(draw_verdict, lines, measures_of(shown), title)
+        figure = partial(draw_verdict, lines, measures, title)
+        if not args.verdict:
+            if not any(line.seeds for line in lines):
+                raise UserError(nothing_finished(args.table))
+            return draw_rows(lines, measures, kind.items)
     if not compared:
         given = f"--by {by}" if by else "--verdict"
         raise UserError(f"{given}: no row of {selection.table.name} has a finished run beside one of its baseline")

@@ -49,7 +49,7 @@ def add_parser(kinds: Any) -> argparse.ArgumentParser:
     add("--path", required=True, nargs="+", metavar="CHECKPOINT", help="one checkpoint, or several as NAME=CHECKPOINT")
     add("--data", required=True, help="prepared data set that it was trained on")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--source", metavar="TEXT", help="raw source sentence")
+    source.add_argument("--source", metavar="TEXT", help="raw source sentence; parsed as the data were if need be")
     source.add_argument("--sentence", type=int, metavar="N", help="sentence N of the data's --split, with its trees")
     add("--split", help="split that --sentence counts in (default: test)")
     add(
@@ -126,6 +126,8 @@ def _pair(
     source, target, trees = args.source, args.target, None
     if args.sentence is not None:
         source, trees = sentence_of_split(data, split, preprocessing, args.sentence, model.encoder.plan.trees)
+    elif needed := model.encoder.plan.trees:
+        trees = parsed(data, preprocessing, source, needed)
     if reference:
         target = line_of_split(data, split, preprocessing.target, args.sentence)
     return encode_pair(model, task, preprocessing, source, target, trees)
@@ -167,6 +169,31 @@ def sentence_of_split(
     line, source = line_of_split(data, split, preprocessing.source, number), preprocessing.source
     prefix = source_prefix(data, split, source, preprocessing.target)
     return line, SyntaxDataset(str(prefix), needed)[number - 1] if needed else None
+
+
+def parsed(data: Path, preprocessing: "Preprocessing", line: str, needed: Sequence[str]) -> "Tensor":
+    """The trees of a raw sentence, by the parsers of the data's trees.
+
+    Raises:
+        UserError: the data have none, or the parsers find no tree.
+    """
+    from fairseq_diverse.data.live_trees import LiveTrees
+    from fairseq_diverse.preparation.pipeline import FILE
+    from fairseq_diverse.syntax.parsers import recorded_parsers
+
+    where, record, source = str(data / FILE), preprocessing.record, preprocessing.source
+    recorded = recorded_parsers(record, where) if source == record["source"] else {}
+    if missing := [kind for kind in needed if kind not in recorded]:
+        raise UserError(
+            f"--source: needs {' and '.join(missing)} trees, and {where} names no parser; take --sentence N"
+        )
+    parsers = {kind: how | {"given": f"{where}: model"} for kind, how in recorded.items()}
+    tokenized = preprocessing.tokens["source"].tokenize(line)
+    pieces = preprocessing.subwords["source"].segment(tokenized)
+    (trees,), unparsed = LiveTrees(needed, parsers, {}, record["bpe"]["kind"])([tokenized], [pieces])
+    if unparsed:
+        raise UserError("--source: the parsers find no tree of it; take --sentence N")
+    return trees
 
 
 def line_of_split(data: Path, split: str, language: str, number: int) -> str:

@@ -68,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page = "show the report when all runs are done, and write its page to FILE"
     add("--report", type=Path, metavar="FILE", help=page)
     add("--best", action="store_true", help="report only the best point of each grid")
-    add("--dry-run", action="store_true", help="print each run's commands, state and folder; start nothing")
+    add("--dry-run", action="store_true", help="print what there is to do, each run's state and folder; start nothing")
+    add("--commands", action="store_true", help="with --dry-run: also print each run's commands")
     add("--json", action="store_true", help="with --dry-run: print where runs are, and which are done, as JSON")
     add("--prepare", action="store_true", help="first prepare missing data sets and trees")
     group = parser.add_argument_group("flags of --prepare, see `fairseq-diverse prepare --help`")
@@ -183,11 +184,14 @@ def main(args: argparse.Namespace) -> int:
     if copies and runs:
         for line in copies.differences(environment | gpu_variables(shares, 0, runs[0].row.gpus)):
             say(f"warning: {line}")
+    gpus = _gpus(args.slurm, args.jobs)
     if args.dry_run:
         variables = [gpu_variables(shares, number, run.row.gpus) for number, run in enumerate(runs)]
-        _show(runs, [environment | of_run for of_run in variables], args.json)
+        if args.json:
+            _show_as_json(runs)
+        else:
+            _show(runs, [environment | of_run for of_run in variables], gpus, args.commands)
         return 0
-    gpus = _gpus(args.slurm, args.jobs)
     if gpus and (args.slurm is not None or not cpu):
         _warn_of_batches(runs, gpus, args.gpus_of_paper is not None)
     from fairseq_diverse.experiments.runs.schedule import run_all
@@ -237,8 +241,9 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--{given[0]}: goes with --prepare")
     if args.best and not args.report:
         raise ValueError("--best: goes with --report")
-    if args.json and not args.dry_run:
-        raise ValueError("--json: goes with --dry-run")
+    for flag in ("json", "commands"):
+        if getattr(args, flag) and not args.dry_run:
+            raise ValueError(f"--{flag}: goes with --dry-run")
     if args.yisi_model:
         from fairseq_diverse.metrics.yisi import use_model
 
@@ -273,25 +278,67 @@ def _prepare(rows: "Sequence[Row]", args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(runs: "Sequence[Run]", environments: Sequence[Mapping[str, str]], as_json: bool) -> None:
-    """Print the commands of runs, their states and folders."""
-    from fairseq_diverse.experiments.kinds.kind import kind_of
-    from fairseq_diverse.experiments.runs.folder import read_state, stage, summary_of
+def _show(
+    runs: "Sequence[Run]", environments: Sequence[Mapping[str, str]], gpus: int | None, with_commands: bool
+) -> None:
+    """Print what there is to do in all, and of each run its state and folder, and its commands where they are asked."""
+    from fairseq_diverse.experiments.runs.folder import read_state, stage
     from fairseq_diverse.experiments.runs.plan import lines_of
 
-    plans = []
-    for run, environment in zip(runs, environments, strict=True):
-        lines = list(lines_of(run, read_state(run), environment).values())
-        if not as_json:
-            print("\n".join([f"# {run.name}: {stage(run)}, {run.directory}", *lines]), end="\n\n")
+    stages = [stage(run) for run in runs]
+    print("\n".join(_overview(runs, [run for run, at in zip(runs, stages, strict=True) if at != "done"], gpus)) + "\n")
+    for run, at, environment in zip(runs, stages, environments, strict=True):
+        lines = list(lines_of(run, read_state(run), environment).values()) if with_commands else []
+        print("\n".join([f"# {run.name}: {at}, {run.directory}", *lines]), end="\n\n" if lines else "\n")
+
+
+def _overview(runs: "Sequence[Run]", left: "Sequence[Run]", gpus: int | None) -> list[str]:
+    """How many runs and updates are left, on what, with how many tokens an update here and in the paper, and for how
+    long, by the speed of finished runs of equal data and size."""
+    from fairseq_diverse.experiments.runs.folder import summary_of
+
+    updates = sum(run.row.max_update for run in left)
+    rows, data = ({f(run): None for run in runs} for f in (lambda run: run.row.name, lambda run: run.data.name))
+    text = [f"to do: {len(left)} of {len(runs)} runs (rows: {len(rows)}), {updates:,} updates; data: {', '.join(data)}"]
+    for size, given, of in dict.fromkeys((run.row.size, _batch(run.row), run.row.gpus) for run in left):
+        if not given:
             continue
+        used = min(gpus or 1, of or gpus or 1)
+        here = f"{given * used:,}" if gpus else f"{given:,} a GPU"
+        of_paper = f"; of the paper, on {of} GPUs: {given * of:,} (see --gpus-of-paper)" if of > used else ""
+        text.append(f"tokens an update, size {Path(size).stem}: {here}{of_paper}")
+    speeds: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        speed = (summary_of(run) or {}).get("updates_per_second", {}).get("train") if run not in left else None
+        speeds.setdefault((run.data.name, run.row.size), []).extend([speed] if speed else [])
+    known = [(run, found) for run in left if (found := speeds[run.data.name, run.row.size])]
+    hours = sum(run.row.max_update * len(found) / sum(found) for run, found in known) / 3600
+    rest = f" without {len(left) - len(known)} runs of other data or sizes" * (len(known) < len(left))
+    if known:
+        text.append(f"hours of training, one run at a time, by the speed of finished runs: {hours:.1f}{rest}")
+    elif left:
+        text.append("hours: not measured here before a run is finished; modelled for the papers: results/scaling.md")
+    return text
+
+
+def _batch(row: "Row") -> int:
+    """The tokens of an update on one GPU; 0 where its batches are of sentences or its update-freq changes."""
+    tokens, times = (str(row.train.get(flag, default)) for flag, default in (("max-tokens", 0), ("update-freq", 1)))
+    return int(tokens) * int(times) if tokens.isdecimal() and times.isdecimal() else 0
+
+
+def _show_as_json(runs: "Sequence[Run]") -> None:
+    from fairseq_diverse.experiments.kinds.kind import kind_of
+    from fairseq_diverse.experiments.runs.folder import stage, summary_of
+
+    plans = []
+    for run in runs:
         summary = summary_of(run) if (done := stage(run) == "done") else None
         plan = {"row": run.row.name, "family": run.row.family, "seed": run.seed, "done": done}
         plan["loss"] = kind_of(run.row).loss(summary) if summary else None
         files = {"folder": run.directory, "checkpoint": run.checkpoint, "data": run.data.path}
         plans.append(plan | {name: str(path) for name, path in files.items()})
-    if as_json:
-        print(json.dumps(plans, indent=1))
+    print(json.dumps(plans, indent=1))
 
 
 def _without_tests(run: "Run") -> str:

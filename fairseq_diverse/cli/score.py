@@ -231,11 +231,17 @@ def _references(path: Path) -> list[str]:
     return lines
 
 
+TOKENIZED_LINES = 100  # from which on a file is said to look tokenized, as by sacreBLEU
+
+
 def _warn_of_forms(*both: tuple[Path, list[str]]) -> None:
     """Warn of two files of which one has subwords, tokens, typographic quotes or characters that no eye sees, and the
     other has not."""
     from fairseq_diverse.metrics.scores import marks, quoted, unseen
+    from fairseq_diverse.preparation.tokens import TOKENIZED, spaced_stops
 
+    if all(spaced_stops(lines) and len(lines) >= TOKENIZED_LINES for _, lines in both):
+        warn(f"{both[0][0]}: as the references, has spaces before full stops; {TOKENIZED.format('LANGUAGE')}")
     for (file, lines), (other, others) in (both, reversed(both)):
         if (here := quoted(lines)) > len(lines) / 20 and here > 4 * (there := quoted(others)):
             counts = f"has typographic quotes in {here} lines, {other} in {there}"

@@ -22,14 +22,14 @@ EXAMPLE = "fairseq-diverse size --arch diverse_transformer --routing em --routin
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fairseq_diverse import register
-    from fairseq_diverse.models.roberta import DiverseRobertaModel
-    from fairseq_diverse.models.t5 import DiverseT5Model
 
     register()
-    parser.usage = "fairseq-diverse size --arch ARCH [any model flag] [--source-length N] [--target-length N] ..."
+    parser.usage = "fairseq-diverse size {TABLE --row ROW | --arch ARCH} [any model flag] [--source-length N] ..."
     parser.allow_abbrev = False
     add = parser.add_argument
-    add("--arch", required=True, help="diverse_transformer, diverse_transformer_lite, ...")
+    add("table", nargs="?", metavar="TABLE", help="a table, of which --row names the model")
+    add("--row", metavar="ROW", help="the row of TABLE whose model is measured; flags change it")
+    add("--arch", help="diverse_transformer, diverse_transformer_lite, ...")
     add("--source-length", type=int, default=30, metavar="N", help="source tokens (default: 30)")
     add("--target-length", type=int, metavar="N", help="target tokens (default: 30)")
     add("--vocabulary", type=int, metavar="N", help="size of each vocabulary (default: those of --data, or 32000)")
@@ -37,14 +37,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source-lang", metavar="SOURCE", help="source language of --data (default: by file names)")
     add("--target-lang", metavar="TARGET", help="target language of --data, with --source-lang")
     add("--json", action="store_true", help="print JSON")
-    flags: Any = parser.add_argument_group(
-        "model flags", argument_default=argparse.SUPPRESS, conflict_handler="resolve"
+    _add_model_flags(
+        parser.add_argument_group("model flags", argument_default=argparse.SUPPRESS, conflict_handler="resolve")
     )
+
+
+def _add_model_flags(flags: Any) -> None:
+    from fairseq_diverse.models.roberta import DiverseRobertaModel
+    from fairseq_diverse.models.t5 import DiverseT5Model
+
     for model in (DiverseRobertaModel, DiverseT5Model):  # they share most flags; T5 has all of the transformer
         model.add_args(flags)
 
 
+def _with_row(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments with the model flags of the row that they name, where they do not give others."""
+    from fairseq_diverse.cli.user_dir import register_with
+    from fairseq_diverse.experiments.flags import to_arguments
+    from fairseq_diverse.experiments.tables.load import load_table, select_rows
+
+    table = load_table(args.table)
+    if args.row is None:
+        raise ValueError(f"--row: which row of {args.table}? {', '.join(table.rows)}")
+    row, *others = select_rows(table, args.row, "--row")
+    if others:
+        raise ValueError(f"--row {args.row}: one row at a time")
+    register_with(row.user_dir or None)
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS, conflict_handler="resolve"
+    )
+    _add_model_flags(parser)
+    parser.add_argument("--arch")
+    given = {name: value for name, value in vars(args).items() if name != "arch" or value is not None}
+    own = vars(parser.parse_known_args(to_arguments(row.train))[0])
+    return argparse.Namespace(**own | given)
+
+
 def main(args: argparse.Namespace) -> None:
+    if args.table is not None:
+        args = _with_row(args)
+    elif args.arch is None or args.row is not None:
+        raise ValueError("which model? Give --arch ARCH, or TABLE --row ROW")
     from fairseq_diverse.analysis.size import measure_size
     from fairseq_diverse.data.lengths import most_heads, phrase_layers, training_lengths, vocabularies
     from fairseq_diverse.host.programs import architectures

@@ -135,7 +135,7 @@ def sacrebleu_metric(name: str, language: str, lowercase: bool = False) -> Any:
         asian = language in TOKENIZERS
         return TER(normalized=asian, asian_support=asian)
     try:
-        return BLEU(tokenize=TOKENIZERS.get(language, "13a"), lowercase=lowercase)
+        return BLEU(tokenize=TOKENIZERS.get(language, "13a"), lowercase=lowercase, force=True)
     except (ImportError, RuntimeError):
         raise ValueError(
             f"language {language}: BLEU needs its tokenizer; install it with: pip install "
@@ -186,11 +186,12 @@ def read_translations(path: str | Path, data: str | Path | None = None, side: st
 def marks(lines: Sequence[str]) -> set[str]:
     """What shows that lines are in subwords or in tokens, in words; empty for text."""
     from fairseq_diverse.preparation.subwords import SPACE_MARK
+    from fairseq_diverse.preparation.tokens import spaced_stops
 
     found = set()
     if 10 * sum("@@ " in f"{line} " or SPACE_MARK in line for line in lines) > len(lines):
         found.add("subwords")
-    if 2 * sum(line.endswith(" .") for line in lines) > sum(line.endswith(".") for line in lines):
+    if spaced_stops(lines):
         found.add("spaces before full stops")
     return found
 

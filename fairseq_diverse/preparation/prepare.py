@@ -19,7 +19,7 @@ from fairseq_diverse.preparation.raw import count_sentences, file_hash, sides
 from fairseq_diverse.preparation.segmenting import segment, truecase
 from fairseq_diverse.preparation.steps import Steps
 from fairseq_diverse.preparation.tokenizing import tokenize
-from fairseq_diverse.preparation.tokens import Tokens
+from fairseq_diverse.preparation.tokens import TOKENIZED, Tokens, spaced_stops
 from fairseq_diverse.support.errors import warn
 from fairseq_diverse.support.files import iterate_lines, temporary_path
 from fairseq_diverse.support.installed import FAIRSEQ, versions
@@ -171,12 +171,16 @@ def _warn_of_ceiling(config: DataConfig, tokens: Tokens, out: Path) -> None:
     back = list(map(tokens.detokenize, tokenized))
     if steps["lowercase"]:
         references = [line.lower() for line in references]
-    bleu = corpus_bleu(back, [references], tokenize=tokenizer).score
+    bleu = corpus_bleu(back, [references], tokenize=tokenizer, force=True).score
     pairs = zip((" ".join(line.split()) for line in references), back, strict=True)
+    remedy = TOKENIZED.format(base_language(steps["language"]))
     changed = [(before, after) for before, after in pairs if before != after]
     if changed and bleu < CEILING:  # without 4-grams, BLEU is 0 for equal lines, too
         text = f"tokenized and detokenized, the validation references have BLEU {bleu:.1f}, the most one can reach"
-        warn(f"{text}; {changed[0][0]!r} becomes {changed[0][1]!r}")
+        text += f"; {changed[0][0]!r} becomes {changed[0][1]!r}"
+        warn(text + f"; {remedy}" * spaced_stops(references))
+    elif spaced_stops(references):
+        warn(f"the validation references have spaces before full stops; {remedy}")
 
 
 def _warn_of_overlap(config: DataConfig, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from fairseq_diverse.preparation.unseen import around
 SPECIAL = re.compile("[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 # behind a letter or syllable, with which they are one: accents, vowels and finals of Korean, voicing of Japanese
 ACCENTS = re.compile("[\u0300-\u036f\u1160-\u11ff\u3099\u309a]")
+TOKENIZED = (
+    "is it tokenized? BLEU and chrF are for text: detokenize it first (sacremoses -l {} detokenize < FILE), or compare "
+    "by multi-bleu"
+)
 CZECH_DASH = re.compile("(\\w['\u2019\u02bc]) ([-\u2013]) (?=li(?: |$)|mail)", re.IGNORECASE)
 # punctuation of scripts that Moses does not know: it closes what is before, as a comma does
 CLOSING = re.compile(
@@ -24,6 +29,11 @@ APOSTROPHE = re.compile(r"(?<=\w) (['\u2019]) (?=\w)")
 COLON = re.compile("(?<=[A-ZÅÄÖ0-9]) : (?=[a-zåäö]{1,5}(?: |$))")  # of Finnish and Swedish: EU:n, 20:een
 END = "\ue000"  # for private use: in no text
 MODEL_ENTRIES = 50_000_000  # of a truecaser: words in lower case; sacremoses stops at 2 million
+
+
+def spaced_stops(lines: Sequence[str]) -> bool:
+    """Whether most full stops at the end of lines have a space before, as in tokens."""
+    return 2 * sum(line.endswith(" .") for line in lines) > sum(line.endswith(".") for line in lines)
 
 
 def clean(line: str) -> tuple[str, bool]:

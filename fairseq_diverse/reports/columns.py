@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_diverse.experiments.kinds.kind import Kind
-from fairseq_diverse.experiments.kinds.lines import AnyLine, Column, Line, Measure, TaskLine, TaskTable
+from fairseq_diverse.experiments.kinds.lines import AnyLine, Column, Line, Measure, TaskLine, TaskTable, deciding_last
 from fairseq_diverse.metrics.catalogue import PUBLISHED
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.metrics.seeds import Spread, p_number, stars
@@ -119,7 +119,7 @@ def _published_column(key: str, measure: Measure | None = None) -> Column[Line]:
 def verdict(line: Line, measures: Sequence[Measure]) -> str:
     """By the last measure that is compared: ``helps`` or ``hurts`` where Dunnett's test over seeds has p < 0.05, else
     ``not resolved``; where nothing can be tested, why."""
-    measure = [measure for measure in measures if measure.compared][-1]
+    measure = deciding_last(measures)[-1]
     difference = line.differences[measure.key]
     if difference.p is None:
         return difference.untested
@@ -130,7 +130,7 @@ def verdict(line: Line, measures: Sequence[Measure]) -> str:
 
 def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
     """Of rows that have a baseline: the last measure that is compared decides, the others are shown."""
-    *others, judge = [measure for measure in measures if measure.compared]
+    *others, judge = deciding_last(measures)
 
     def compared(heading: str, cell: Callable[[Line], str]) -> Column[Line]:
         return Column(heading, lambda line: cell(line) if line.differences else "")

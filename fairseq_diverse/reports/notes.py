@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fairseq_diverse.experiments.kinds.kind import Kind
-from fairseq_diverse.experiments.kinds.lines import SMALLEST, Line, Measure, Summary, grouped
+from fairseq_diverse.experiments.kinds.lines import SMALLEST, Line, Measure, Summary, deciding_last, grouped
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.runs.provenance import commits_of, machine, starts_of
 from fairseq_diverse.metrics.seeds import compared
@@ -40,7 +40,7 @@ def table_notes(
 
 def verdict_notes(lines: Sequence[Line], measures: Sequence[Measure], headings: Sequence[str]) -> list[str]:
     """What the verdict, and the columns that are shown, are about."""
-    done, (*others, judge) = [line for line in lines if line.seeds], [m for m in measures if m.compared]
+    done, (*others, judge) = [line for line in lines if line.seeds], deciding_last(measures)
     together = f" ({count})" if (count := tested_rows(done, [judge.key])) else ""
     text = [
         f"Δ {judge.name}: {judge.scale} against the baseline, {judge.better}",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairseq_diverse.experiments.kinds.lines import Line, Measure
+from fairseq_diverse.experiments.kinds.lines import Line, Measure, deciding_last
 from fairseq_diverse.metrics.dunnett import LEVEL
 from fairseq_diverse.metrics.seeds import compared
 from fairseq_diverse.support.pictures import (
@@ -49,8 +49,7 @@ def draw_rows(lines: Sequence[Line], measures: Sequence[Measure], items: str) ->
     seeds give none, they are dotted and over test examples, the same trainings: the 95% bootstrap interval of the
     score, the 95% interval of the paired difference. The panel's axis says which of both it shows. ``items`` are what
     a test set has, such as sentences."""
-    compared_measures = [measure for measure in measures if measure.compared]
-    main, last = compared_measures[0], compared_measures[-1]
+    main, last = next(measure for measure in measures if measure.compared), deciding_last(measures)[-1]
     done = [line for line in lines if line.seeds]
     figure, axes = panels(2, 9.6, 1.5 + 0.28 * len(done), sharey=True)
     labels = main.long or main.name, f"{last.long or last.name} minus the baseline's"
@@ -97,7 +96,7 @@ def draw_verdict(lines: Sequence[Line], measures: Sequence[Measure], title: str)
     """Differences to the baseline, one line a row, by the measure that decides first: the mean over seeds, its 95%
     interval (Dunnett's, for all rows of a baseline at once; none where nothing can be tested) and a hollow dot a seed.
     """
-    *others, judge = [measure for measure in measures if measure.compared]
+    *others, judge = deciding_last(measures)
     shown = [line for line in lines if line.differences]
     figure, axes = panels(1 + len(others), 9.6, 1.5 + 0.28 * len(shown), sharey=True)
     inches = figure.get_figwidth() / fitting(len(axes), 2.0) - 1.2  # beside the names of rows

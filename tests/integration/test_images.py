@@ -373,6 +373,15 @@ def test_a_table_of_pictures(images, pictures, table, tmp_path, capsys):
     assert main(["report", table, "--format", "html", "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "Accuracy by number of parameters" in page and "published top-1" in page
+    capsys.readouterr()
+    assert main(["report", table, "--verdict", "--format", "markdown"]) == 0
+    assert "| mechanism | against | data | seeds | Δ top-1 | verdict |" in capsys.readouterr().out
+    for flags in ([], ["--verdict"], ["--x", "attention"]):
+        picture = str(tmp_path / "rows.svg")
+        assert (
+            main(["plot", "rows", table, *flags, "--out", picture]) == 0 and capsys.readouterr().out == f"{picture}\n"
+        )
+        assert b"<svg" in (tmp_path / "rows.svg").read_bytes()
     failed = cli("run", table, "--set", "max-update=5", "--rows", "augmented").stderr
     assert "--max-update 5: not a number of whole epochs; one has 3 updates of 4 pictures" in failed
     capsys.readouterr()

@@ -164,5 +164,7 @@ def test_it_is_installed_into_a_bare_environment(what, source, wheel, tmp_path):
     assert len((tmp_path / "raw/train.en").read_text().splitlines()) == 20
     sizes = call(bare, "size", "--arch", "diverse_transformer_tiny", "--vocabulary", 100)
     assert sizes.returncode == 0 and "parameters" in sizes.stdout, sizes.stderr
-    runs = call(bare, "run", "toy", "--dry-run", "--rows", "baseline")  # a table among the package's files
+    runs = call(
+        bare, "run", "toy", "--dry-run", "--commands", "--rows", "baseline"
+    )  # a table among the package's files
     assert runs.returncode == 0 and f"--user-dir {packages / 'fairseq_diverse'}" in runs.stdout, runs.stderr

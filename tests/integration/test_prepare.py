@@ -405,6 +405,15 @@ def test_a_test_set_in_the_training_text_is_said(tmp_path, raw):
     )
 
 
+def test_tokenized_references_are_said(tmp_path, raw):
+    """With what to do, whether they are tokenized again or not."""
+    for path in raw.glob("valid.*"):
+        path.write_text(path.read_text().replace(".", " ."))
+    for config in ({}, {"tokenizer": "none"}):
+        done = cli(*command(tmp_path, raw, config, ("--overwrite",))[1:], cwd=tmp_path)
+        assert "detokenize it first (sacremoses -l de detokenize < FILE), or compare by multi-bleu" in done.stderr
+
+
 def test_references_that_preparation_changes_are_said(tmp_path, raw):
     for line in range(1, 6):
         edit(raw / "valid.de", line, "foto's van auto's")

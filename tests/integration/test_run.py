@@ -384,7 +384,7 @@ def test_an_interrupted_translation_is_repeated_and_the_training_is_not(folder, 
     (run / "reference.log").write_text("P-0\t-1.0\n")
     (run / "lenpen-20.log").unlink()
     logs = {name: (run / name).stat().st_mtime_ns for name in ("train.log", "average.log", "generate.log")}
-    dry = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--dry-run")
+    dry = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline", "--dry-run", "--commands")
     assert "resumes with lenpen-20" in dry.stdout and '--lenpen "${LENPEN:?' in dry.stdout
     again = call(folder / "runs", "run", folder / "table.yaml", "--rows", "baseline")
     assert again.returncode == 0, again.stderr
@@ -478,7 +478,13 @@ def test_weights_and_biases_gets_what_is_logged(folder, tmp_path):
 
 
 def test_dry_run_prints_commands_that_run(folder, finished):
-    dry = call(folder / "runs", "run", folder / "table.yaml", "--seeds", "1,2", "--rows", "baseline", "--dry-run")
+    asked = ["run", folder / "table.yaml", "--seeds", "1,2", "--rows", "baseline", "--dry-run"]
+    short, dry = (call(folder / "runs", *asked, *more) for more in ([], ["--commands"]))
+    overview = dry.stdout.splitlines()[:3]
+    assert overview[0] == f"to do: 1 of 2 runs (rows: 1), {UPDATES} updates; data: data"
+    assert overview[1].startswith("tokens an update, size size: ")
+    assert re.fullmatch(r"hours of training, one run at a time, by the speed of finished runs: \d+\.\d", overview[2])
+    assert len(short.stdout.splitlines()) == 6 and "fairseq_cli" not in short.stdout
     assert dry.returncode == 0 and not list((folder / "runs").glob("*/seed2"))
     assert "# baseline seed 1: done" in dry.stdout and "# baseline seed 2: new" in dry.stdout
     lines = [line for line in dry.stdout.splitlines() if "seed2" in line and "fairseq_cli.train" in line]

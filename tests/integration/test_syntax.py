@@ -12,13 +12,15 @@ import time
 import pytest
 import torch
 from fairseq.tasks.translation import TranslationConfig
+from matplotlib.figure import Figure
 
-from fairseq_diverse.analysis import head_map
+from fairseq_diverse.analysis import attention_maps, head_map
 from fairseq_diverse.analysis.head_map import draw_head_map as draw
 from fairseq_diverse.analysis.heads import inspect_heads
 from fairseq_diverse.cli import main
 from fairseq_diverse.cli.plot_attention import sentence_of_split
 from fairseq_diverse.cli.translate import _output
+from fairseq_diverse.data import live_trees
 from fairseq_diverse.data.trees import SyntaxDataset
 from fairseq_diverse.experiments.runs.find import find_runs
 from fairseq_diverse.experiments.runs.preparation import preparations
@@ -407,6 +409,34 @@ def test_translate_parses_stdin(data, checkpoint, tmp_path):
         f"constituency trees: benepar {MODELS['constituency'].resolve()} (--constituency-model)\n"
         "1 lines too long, not translated: 3\n1 lines without a usable tree: 3\n"
     )
+
+
+def test_a_map_of_a_new_sentence_is_of_its_parsed_trees(data, checkpoint, tmp_path, monkeypatch, capsys):
+    """By the recorded parsers, here by ones that know the gold trees; the same as of the sentence with its trees."""
+    raw, drawn = data.parent / "raw", []
+    gold = {"dependency": (raw / "test.en.conllu").read_text().split("\n\n")[2] + "\n\n"}
+    gold["constituency"] = (raw / "test.en.ptb").read_text().splitlines()[2] + "\n"
+    monkeypatch.setattr(live_trees, "load_parser", lambda kind, *_: kind)
+    monkeypatch.setattr(live_trees, "parse_lines", lambda parser, kind, lines: [(gold[kind], True)])
+    monkeypatch.setattr(attention_maps, "draw_panels", lambda *given: (drawn.append(given), Figure())[1])
+    record = read_record(data)
+    parsers = {kind: {"parser": "stanza", "model": str(tmp_path), "language": "en"} for kind in gold}
+    prepared = shutil.copytree(data, tmp_path / "data")
+    (prepared / "preprocess.json").write_text(json.dumps(record | {"parsers": parsers}))
+    line = (data / "text/test.en").read_text().splitlines()[2]
+    asked = ["plot", "attention", "--path", checkpoint, "--layer", 1, "--out", tmp_path / "a.png", "--data"]
+    for folder, flags in ((data, ["--sentence", 3]), (prepared, ["--source", line])):
+        assert main([*map(str, (*asked, folder, *flags))]) == 0
+    maps = [[panel.map for row in rows for panel in row if panel] for rows, *_ in drawn]
+    torch.testing.assert_close(*maps, rtol=0, atol=0, equal_nan=True)
+    assert len(maps[0]) > 2
+    capsys.readouterr()
+    assert main([*map(str, (*asked, data, "--source", line))]) == 2
+    said = "--source: needs dependency and constituency trees, and "
+    assert f"{said}{data}/preprocess.json names no parser; take --sentence N" in capsys.readouterr().err
+    gold["constituency"] = "\n"
+    assert main([*map(str, (*asked, prepared, "--source", line))]) == 2
+    assert "--source: the parsers find no tree of it; take --sentence N" in capsys.readouterr().err
 
 
 def test_a_head_map_is_of_the_split_that_is_named(data, checkpoint, tmp_path, monkeypatch):

@@ -141,7 +141,7 @@ def test_run_says_what_it_finds(data, table, tmp_path, capsys):
     asked = ["run", name, "--rows", "first", "--dry-run", "--save", str(tmp_path / "copies")]
     assert main(asked) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("# first seed 1: new") and "first seed 1: its copy lacks a test set, a metric or " in err
+    assert "\n# first seed 1: new" in out and "first seed 1: its copy lacks a test set, a metric or " in err
     assert "has runs of another commit: dddddddddd; here: cccccccccc" in err
     (run,) = find_runs(list(load_table(name).rows.values())[:1], [1], cpu=True)
     run.checkpoints.mkdir(parents=True)

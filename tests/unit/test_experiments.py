@@ -579,8 +579,8 @@ def test_the_batch_of_the_paper_on_fewer_gpus(table, capsys, monkeypatch):
 
     def frequencies(*arguments):
         found = {}
-        assert not main(["run", "--dry-run", name, "--data", "toy", *arguments])
-        for text in capsys.readouterr().out.split("\n\n")[:2]:
+        assert not main(["run", "--dry-run", "--commands", name, "--data", "toy", *arguments])
+        for text in capsys.readouterr().out.split("\n\n")[1:3]:
             found[text.split()[1]] = (re.findall(r"--update-freq (\d+)", text) or ["1"])[0]
         return [found["first"], found["second"]]
 
@@ -873,7 +873,7 @@ def test_runs_share_the_cores_and_a_job_has_its_own(table, asked, cores, same, o
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)
     for name, value in (("OMP_NUM_THREADS", asked), ("SLURM_CPUS_PER_TASK", cores)):
         monkeypatch.setenv(name, value)
-    assert main(["run", table(), "--data", "toy", "--rows", "first", "--jobs", "4", "--dry-run"]) == 0
+    assert main(["run", table(), "--data", "toy", "--rows", "first", "--jobs", "4", "--dry-run", "--commands"]) == 0
     assert f"OMP_NUM_THREADS={of_run} " in capsys.readouterr().out
     given = []
     monkeypatch.setattr(
@@ -1140,7 +1140,7 @@ def test_runs_in_one_job_of_slurm_do_not_meet(training, monkeypatch):
 def test_a_dry_run_prints_the_gpus_of_each_run(table, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    asked = ["run", "--dry-run", table(("rows:", "gpus: 2\nrows:"))]
+    asked = ["run", "--dry-run", "--commands", table(("rows:", "gpus: 2\nrows:"))]
     for more, expected in (([], ["0,1", "0,1"]), (["--jobs", "2"], ["0,1", "4,5"]), (["--jobs", "8"], ["0", "1"])):
         assert main([*asked, *more]) == 0
         found = [re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", text) for text in capsys.readouterr().out.split("\n\n")]

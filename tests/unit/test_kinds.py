@@ -38,9 +38,9 @@ def test_the_kind_of_the_page(own_table, prepared, monkeypatch, capsys):
     for name, content in {"preprocess.json": json.dumps(RECORD), **MODELS}.items():
         (prepared / name).write_text(content)
     (prepared / "text/test.de").write_text("".join(f"{text}\n" for text in texts))
-    assert main(["run", own_table, "--rows", "second", "--dry-run"]) == 0
+    assert main(["run", own_table, "--rows", "second", "--dry-run", "--commands"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("# second seed 1: new, ") and "fairseq_cli.generate" in shown
+    assert "\n# second seed 1: new, " in shown and "fairseq_cli.generate" in shown
     assert shown.count("--task copying") == 2
     row = load_table(own_table).rows["second"]
     (run,) = find_runs([row], [1], cpu=True)

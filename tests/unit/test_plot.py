@@ -390,13 +390,19 @@ def test_a_flag_without_numbers_is_drawn_in_the_order_of_the_rows(table):
 def test_plot_rows(table, tmp_path, capsys):
     results = str(table.parent / "results")
     command = ["plot", "rows", str(table), "--results", results]
-    assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 2
-    assert "--x: needed, since table has no `x`: the flag in which the rows differ" in capsys.readouterr().err
+    assert main([*command, "--out", str(tmp_path / "rows.pdf")]) == 0  # without `x` the rows' scores
+    assert (tmp_path / "rows.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/rows.pdf\n"
+    assert main([*command, "--metrics", "bleu", "--out", str(tmp_path / "k.pdf")]) == 2
+    assert "--metrics: goes with --x, the flag in which the rows differ; table has no `x`" in capsys.readouterr().err
+    assert main(["plot", "rows", str(table), "--runs", str(tmp_path), "--out", str(tmp_path / "k.pdf")]) == 2
+    assert "plot: no row has a finished run; " in capsys.readouterr().err
     table.write_text(table.read_text() + "x: phrase-limit\n")
     assert main([*command, "--out", str(tmp_path / "k.pdf")]) == 0
     assert (tmp_path / "k.pdf").read_bytes()[:4] == b"%PDF" and capsys.readouterr().out == f"{tmp_path}/k.pdf\n"
     other = ["plot", "rows", "nlu-small", "--x", "arch", "--out", str(tmp_path / "k.pdf")]
-    assert main(other) == 2 and "draws rows that translate; row plain-pretraining does not" in capsys.readouterr().err
+    assert main(other) == 2 and "--x: nlu-small has rows that do not have the same measures" in capsys.readouterr().err
+    other = ["plot", "rows", "nlu-small", "--verdict", "--out", str(tmp_path / "k.pdf")]
+    assert main(other) == 2 and "plot rows: not for rows of kind glue; choose others with" in capsys.readouterr().err
     assert main([*command, "--metrics", "blue", "--out", str(tmp_path / "k.pdf")]) == 2
     assert (
         "--metrics blue: table has bleu, chrf, ter, length_ratio, nll, speed, epoch_minutes" in capsys.readouterr().err

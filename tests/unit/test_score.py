@@ -296,6 +296,16 @@ def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, 
         assert (bleu == 100) is lower and ("case:lc" in printed) is ("lower-cased" in printed) is lower
 
 
+def test_two_tokenized_files_are_named(files, tmp_path, capsys):
+    """With what to do, and without sacreBLEU's own lines."""
+    (tmp_path / "ref").write_text("Ein Hund läuft .\n" * 120)
+    (tmp_path / "hyp").write_text("Ein Hund rennt .\n" * 120)
+    assert main(["score", "--hyp", str(tmp_path / "hyp"), "--ref", str(tmp_path / "ref"), "--language", "de"]) == 0
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/hyp: as the references, has spaces before full stops; is it tokenized? BLEU and chrF" in said
+    assert "sacremoses -l LANGUAGE detokenize" in said and said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("change", "has"),
     [

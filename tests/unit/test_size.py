@@ -240,9 +240,25 @@ def test_every_model_flag_reaches_the_model(capsys):
     assert f"{expected:,}" in capsys.readouterr().out
 
 
+def test_a_row_of_a_table_is_measured(capsys):
+    """With its size and its flags, of which the user may change some."""
+    sizes = []
+    for more in ([], ["--evolving-on", "", "--evolving-carry", "0.2", "--evolving-conv", "0.1"]):
+        assert main(["size", "comparison", "--row", "evolving", "--json", *more]) == 0
+        sizes.append(json.loads(capsys.readouterr().out)["parameters"])
+    assert sizes[0]["added"] > 0 == sizes[1]["added"] and sizes[0]["encoder"] > sizes[1]["encoder"]
+    assert main(["size", "comparison", "--row", "baseline", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == sizes[1]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ("comparison", "--row: which row of comparison? baseline, wider, "),
+        ("comparison --row all", "--row: no row all in comparison; rows: baseline"),
+        ("comparison --row em,baseline", "--row em,baseline: one row at a time"),
+        ("--row em", "which model? Give --arch ARCH, or TABLE --row ROW"),
+        ("wang2021-table1 --row aa-resnet-34", "--arch resnet-34: unknown; known are diverse_transformer"),
         ("--arch transformer_huge", "--arch transformer_huge: unknown; known are diverse_transformer, "),
         ("--arch diverse_transformer_tiny --vocabulary 3", "--vocabulary 3: at least 5"),
         ("--arch diverse_transformer_tiny --vocabulary 0", "--vocabulary 0: at least 5"),

@@ -50,6 +50,7 @@ class Images(Kind):
     """Rows with ``task: images``; flags are those of examples.images.train, ``arch: resnet-SIZE``."""
 
     name = "images"
+    views = frozenset({"verdict"})
     tasks = ("images",)
     fairseq = False
     Measured = Seen
@@ -117,7 +118,7 @@ class Images(Kind):
 
         layers = dict.fromkeys(x for row in rows for x in str(row.generate.get("map-layers", "")).split(",") if x)
         return (
-            Measure("top1", "top-1", lambda run: run["top1"]),
+            Measure("top1", "top-1", lambda run: run["top1"], decides=True),
             Measure("top5", "top-5", lambda run: run["top5"], compared=False),
             *map(of, layers),
         )

@@ -27,7 +27,8 @@ class Measure:
         figure: of a run; None where the run lacks it.
         scale: its unit, for notes and axes, as in "nats a test sentence"; ``unit`` that of a difference, if not name.
         deviation: the column has the standard deviation over seeds, too.
-        compared: with the baseline's. The first one that is compared is the main one, the last decides in `--verdict`.
+        compared: with the baseline's. The first one that is compared is the main one, the last decides in `--verdict`,
+            or that which ``decides``.
         examples: its value on every test example, for a test over examples (paired t-test).
         details: shown only where all columns are.
         resampled: its values on resampled test sets, for the same (paired bootstrap) and for an interval of one seed.
@@ -44,6 +45,7 @@ class Measure:
     lower: bool = False  # is better
     deviation: bool = True
     compared: bool = True
+    decides: bool = False
     details: bool = False
     examples: Callable[[Summary], Sequence[float]] | None = None
     resampled: "Callable[[Summary], np.ndarray] | None" = None
@@ -55,6 +57,11 @@ class Measure:
     @property
     def better(self) -> str:
         return f"{'lower' if self.lower else 'higher'} is better"
+
+
+def deciding_last(measures: Sequence[Measure]) -> list[Measure]:
+    """Those that are compared, the one that decides in ``--verdict`` last."""
+    return sorted((measure for measure in measures if measure.compared), key=lambda measure: measure.decides)
 
 
 class OverExamples(NamedTuple):
