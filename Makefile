@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-slow test-fast test-joeynmt wheels fuzz fuzz-guided lint bench results docs notebook
+.PHONY: setup demo test test-slow test-fast test-joeynmt test-newest wheels fuzz fuzz-guided lint bench results docs notebook
+
+EXTRAS := fairseq,syntax,syntax-benepar,metrics,bert,chinese,slurm,plots,completion,export,tracking,docs,dev
 
 setup: .venv/.done
 
@@ -21,7 +23,7 @@ which fairseq has a wheel: make setup PYTHON=python3.12
 	@echo "== 2 of 3: fairseq, compiled here"
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
 	@echo "== 3 of 3: this package and its extras"
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[fairseq,syntax,metrics,bert,chinese,slurm,plots,completion,export,tracking,docs,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@
 	@echo "ready: source .venv/bin/activate; fairseq-diverse doctor"
 
@@ -39,6 +41,17 @@ test-slow: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m 'not slow' tests/unit tests/model -n 2
+
+# The tests with the newest versions of all libraries that pip finds, in an environment of its own.
+test-newest: .venv-newest/.done
+	.venv-newest/bin/python -m pytest -q -m 'not gpu and not slow' -n 2 --dist loadfile --no-loadscope-reorder
+
+.venv-newest/.done: pyproject.toml setup.py
+	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install -q --upgrade torch numpy cython setuptools wheel
+	env -u CUDA_HOME .venv-newest/bin/python -m pip install -q --no-build-isolation fairseq-fixed
+	.venv-newest/bin/python -m pip install -q --upgrade --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
 
 # The mechanisms in JoeyNMT, in an environment of its own: it needs older packages and one that it does not name.
 test-joeynmt: .venv-joeynmt/.done

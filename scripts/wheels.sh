@@ -26,10 +26,12 @@ name=fairseq_fixed source=(--no-binary fairseq-fixed "$(pinned fairseq-fixed)")
 if [ -n "$checkout" ]; then
     name=fairseq source=("$work/fairseq")
     mkdir "$work/fairseq" && tar -C "$checkout" --exclude .git -cf - . | tar -C "$work/fairseq" -xf -
-    # Python 3.11 and newer refuse a dataclass as the default of a field, also in the hydra that fairseq pins
-    sed -E -i.old 's/^( +\w+: (\w+) = )\2\(\)/\1field(default_factory=\2)/; s/field\(default=(\w+)\(\)\)/field(default_factory=\1)/' \
-        "$work/fairseq/$configs" "$work/fairseq/$transformer"
-    sed -E -i.old 's/"(hydra-core|omegaconf)[<>=][^"]*"/"\1"/' "$work/fairseq/setup.py"
+    # Python 3.11 and newer refuse a dataclass as the default of a field, also in the hydra that fairseq pins. The
+    # settings of all programs keep a class, which fairseq's hydra_init reads, those of a Transformer make one each.
+    sed -E -i.old 's/^( +\w+: (\w+) = )\2\(\)/\1field(default=\2)/' "$work/fairseq/$configs"
+    factory='field(default_factory=\2)'
+    sed -E -i.old "s/^( +\w+: (\w+) = )\2\(\)/\1$factory/; s/(field\(default=(\w+)\(\)\))/$factory/" "$work/fairseq/$transformer"
+    sed -E -i.old 's/"(hydra-core|omegaconf)[<>=][^"]*"/"\1"/g' "$work/fairseq/setup.py"
     for file in "$configs" "$transformer" setup.py; do
         echo "$file: $(diff "$work/fairseq/$file.old" "$work/fairseq/$file" | grep -c '^>' || true) lines changed"
         rm "$work/fairseq/$file.old"

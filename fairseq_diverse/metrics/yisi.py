@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from fairseq_diverse.metrics.scores import Result
 from fairseq_diverse.metrics.words import mean_of
+from fairseq_diverse.support.installed import install
 
 ORDER = 3
 ALPHA = 0.8
@@ -142,7 +143,7 @@ def _load(model: Path) -> tuple[Any, Any]:
     try:
         from transformers import AutoModel, AutoTokenizer
     except ImportError:
-        raise ValueError('transformers is not installed; run: pip install "transformers>=4.57,<5"') from None
+        raise ValueError(f"transformers is not installed; run: {install('metrics')}") from None
     _check(model)
     try:
         network = AutoModel.from_pretrained(model, local_files_only=True)

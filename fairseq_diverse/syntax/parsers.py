@@ -164,7 +164,8 @@ class Benepar:
             import benepar
             import nltk
         except ImportError:
-            raise UserError(f"--parser benepar: not installed; run: {install('syntax')}") from None
+            raise UserError(f"--parser benepar: not installed; run: {install('syntax-benepar')}") from None
+        _give_back_special_tokens()
         hint = f"get it with: python -c \"import benepar; benepar.download('{model}')\", or give a benepar folder"
         with _loading("benepar", model, given, hint):
             self.path = nltk.data.find(f"models/{model}").path if NAME.fullmatch(model) else model
@@ -248,6 +249,21 @@ def _loading(program: str, model: str, given: str, hint: str) -> Iterator[None]:
         )
         todo = hint if NAME.fullmatch(model) else other
         raise UserError(f"{given} {model}: {program} cannot load it ({_first_line(error)}); {todo}") from None
+
+
+def _give_back_special_tokens() -> None:
+    """Give the tokenizers of transformers 5 the one method of transformers 4 that benepar calls."""
+    from transformers import PreTrainedTokenizerFast
+
+    if not hasattr(PreTrainedTokenizerFast, "build_inputs_with_special_tokens"):
+        PreTrainedTokenizerFast.build_inputs_with_special_tokens = with_special_tokens  # type: ignore
+
+
+def with_special_tokens(tokenizer: Any, tokens: list[int]) -> list[int]:
+    """Subwords between the special tokens that a tokenizer adds."""
+    inside, whole = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (False, True))
+    before = next(at for at in range(len(whole)) if whole[at : at + len(inside)] == inside)
+    return [*whole[:before], *tokens, *whole[before + len(inside) :]]
 
 
 def _refuse_code_of_transformers() -> None:

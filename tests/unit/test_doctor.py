@@ -80,7 +80,7 @@ def test_what_fails_is_named(monkeypatch, capsys):
         ("torch", "2.5.1+cu124", True),
         ("hydra-core", "1.0.7", True),
         ("omegaconf", "2.0.6", True),
-        ("transformers", "5.23.0", False),
+        ("transformers", "4.40.0", False),
     ],
 )
 def test_versions_that_do_not_work_together(monkeypatch, package, number, failed):

@@ -353,6 +353,22 @@ def test_columns_of_a_parser(name):
     assert [row.split("\t")[4] for row in rows.splitlines()] == tags
 
 
+def test_subwords_stand_between_the_special_tokens_of_their_tokenizer(tmp_path):
+    """For benepar with transformers 5; with 4, as the method of a BERT that is gone there."""
+    from tokenizers import Tokenizer, models, processors
+    from transformers import BertTokenizerFast, PreTrainedTokenizerFast
+
+    words = {"a": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[PAD]": 4, "[MASK]": 5, "</s>": 6}
+    t5 = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    t5.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 6)])
+    assert parsers.with_special_tokens(PreTrainedTokenizerFast(tokenizer_object=t5), [-100]) == [-100, 6]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    bert = BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    assert parsers.with_special_tokens(bert, [-100, 9]) == [2, -100, 9, 3]
+    if hasattr(bert, "build_inputs_with_special_tokens"):
+        assert bert.build_inputs_with_special_tokens([-100, 9]) == [2, -100, 9, 3]
+
+
 # --- models that are damaged or bring code ---
 
 
