@@ -53,7 +53,7 @@ class Subwords:
             with readable(model, f"encoder.json of GPT-2, or {vocabulary} is not its vocab.bpe"):
                 self.gpt2 = gpt2_encoder(model, Path(vocabulary or ""))
                 made = {*self.gpt2.byte_encoder.values(), *map("".join, self.gpt2.bpe_ranks)}
-                if not made <= set(self.gpt2.encoder):
+                if not made <= set(self.gpt2.encoder) or any(type(n) is not int for n in self.gpt2.encoder.values()):
                     raise ValueError("subwords without a number")
         else:
             from subword_nmt.apply_bpe import BPE, read_vocabulary
@@ -127,7 +127,7 @@ def readable(path: Path, what: str) -> Iterator[None]:
     try:
         with redirect_stderr(io.StringIO()):  # subword-nmt prints the reason and exits
             yield
-    except (ValueError, RuntimeError, AttributeError, SystemExit):
+    except (ValueError, RuntimeError, AttributeError, TypeError, LookupError, SystemExit):
         raise ValueError(f"{path}: damaged, or not a {what}") from None
 
 

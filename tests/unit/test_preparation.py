@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 import sacremoses
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
 from fairseq_diverse.preparation import DataConfig, Preprocessing
 from fairseq_diverse.preparation.config import SIDE_DEFAULTS
@@ -37,6 +38,20 @@ MINIMAL = {"source": "en", "target": "de"}
 
 def tokens(language: str = "en", **steps) -> Tokens:
     return Tokens({"language": language, **SIDE_DEFAULTS, **{k.replace("_", "-"): v for k, v in steps.items()}})
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{", "null", '{"aa": [0]}', '{"aa": null}', "[" * 9**5, "", "\udcff"])
+def test_a_damaged_vocabulary_of_gpt2_is_one_line(tmp_path, content):
+    symbols = [*bytes_to_unicode().values(), "in"]
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\ni n\n")
+    (tmp_path / "encoder.json").write_text(json.dumps({symbol: number for number, symbol in enumerate(symbols)}))
+    assert Subwords("gpt2", tmp_path / "encoder.json", tmp_path / "vocab.bpe").segment("in") == "256"
+    whole = (tmp_path / "encoder.json").read_text()
+    for text in (content, *([whole.replace("{", content[:-1] + ", ", 1)] if content.startswith('{"') else [])):
+        (tmp_path / "encoder.json").write_text(text, errors="surrogateescape")
+        with pytest.raises(ValueError, match=r"encoder\.json: damaged, or not a encoder\.json of GPT-2") as error:
+            Subwords("gpt2", tmp_path / "encoder.json", tmp_path / "vocab.bpe")
+        assert "\n" not in str(error.value)
 
 
 # --- raw files ---
