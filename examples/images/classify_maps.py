@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from examples.images.data import Pictures, normalize
 from examples.images.model import SIZES, AugmentedConv, Maps
-from examples.images.train import build, opened
+from examples.images.train import WORKERS, build, opened
 from fairseq_diverse.support.errors import UserError, exit_with
 from fairseq_diverse.support.files import atomic_write
 
@@ -88,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--checkpoint", type=Path, required=True, help="a trained network with attention")
     add("--layers", required=True, help="layers, separated by commas; the paper has 16,17,18 of size 34")
     add("--seed", type=int, default=1, help="of the small networks (1)")
-    add("--workers", type=int, default=8, help="processes that read pictures (8)")
+    add("--workers", type=int, default=WORKERS, help="processes that read pictures (default: %(default)s)")
     add("--save", type=Path, help="JSON of the accuracies; layers that it has are not done again")
     args = parser.parse_args(words)
     layers = [int(layer) if layer.isdecimal() else 0 for layer in args.layers.split(",")]

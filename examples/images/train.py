@@ -22,6 +22,7 @@ from fairseq_diverse.support.errors import UserError, exit_with
 from fairseq_diverse.support.files import atomic_write
 
 RANK, PROCESSES = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # of torchrun
+WORKERS = min(8, os.cpu_count() or 1)
 FREE = ("data", "out", "workers", "save_every", "stop_at")  # a training that resumes may change these
 
 
@@ -40,7 +41,7 @@ def arguments(words: Sequence[str] | None) -> Namespace:
     add("--lr", type=float, default=0.128, help="largest rate for 256 pictures an update, scaled with their number")
     add("--seed", type=int, default=1, help="of parameters, order and crops")
     add("--amp", action="store_true", help="mixed precision: float16 on a GPU, bfloat16 on a CPU")
-    add("--workers", type=int, default=8, help="processes that read pictures")
+    add("--workers", type=int, default=WORKERS, help="processes that read pictures")
     add("--save-every", type=int, default=1000, help="updates between checkpoints; there is one after each epoch, too")
     add("--stop-at", type=int, default=0, help="stop after this update, to resume later; 0 = at the end")
     args = parser.parse_args(words)

@@ -57,6 +57,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_diverse.metrics.rationales import mean_share
     from fairseq_diverse.models.loading import load_models
     from fairseq_diverse.preparation.pipeline import read_record
+    from fairseq_diverse.preparation.progress import INTERVAL
     from fairseq_diverse.preparation.raw import file_hash
     from fairseq_diverse.reports.rationales import page
 
@@ -74,7 +75,8 @@ def main(args: argparse.Namespace) -> None:
     part = args.out.with_name(f".{args.out.name}.{hashlib.sha256(str(made_by).encode()).hexdigest()[:16]}.part")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     records = _finished(part, [example.name for example in examples])
-    bar = tqdm(examples[len(records) :], initial=len(records), total=len(examples), desc="rationales", disable=None)
+    left, count = examples[len(records) :], len(examples)
+    bar = tqdm(left, initial=len(records), total=count, desc="rationales", unit="document", mininterval=INTERVAL)
     with open(part, "a", encoding="utf-8") as file:
         for number, example in enumerate(bar, start=len(records)):
             predict = probabilities(model, task, example.query, args.max_tokens)

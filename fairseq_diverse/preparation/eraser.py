@@ -16,11 +16,13 @@ from fairseq_diverse.support.files import iterate_lines, remove, temporary_path,
 from fairseq_diverse.support.typed import typed
 
 ORIGIN = "https://www.eraserbenchmark.com"
+BY_HAND = f"download a data set of ERASER by hand from {ORIGIN}"
 PREFIX = "eraser-"  # of the name of a prepared data set
 NAME = re.compile(r"eraser-(\w[\w.-]*)(?:@(.+))?")
 FILES = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
 # training examples of the benchmark's data sets that Wang et al. (2021), Table 8, have
 EXAMPLES = {"movies": 1600, "fever": 97957, "multirc": 24029, "cose": 8733, "esnli": 911928}
+SEPARATOR = "[sep]"  # a word of queries that stands between the answers of CoS-E
 BPE_SIZE = 8000  # of subwords that are learned on the data's own text
 
 
@@ -36,7 +38,7 @@ class _Line(msgspec.Struct):
     annotation_id: str | int
     classification: str
     evidences: list[list[Evidence]]
-    query: str | None = None
+    query: str | None
     docids: list[str | int] | None = None
 
 
@@ -76,7 +78,7 @@ def read_eraser(folder: Path) -> dict[str, list[Annotation]]:
             is missing, or evidence is outside it; a class does not occur in training. Names file, line and key.
     """
     if missing := [name for name in FILES.values() if not (folder / name).is_file()]:
-        raise ValueError(f"{folder}: lacks {', '.join(missing)}; download a data set of ERASER by hand from {ORIGIN}")
+        raise ValueError(f"{folder}: lacks {', '.join(missing)}; {BY_HAND}")
     documents = _Documents(folder)
     found = {split: list(_read_split(folder / name, documents)) for split, name in FILES.items()}
     known = {annotation.label for annotation in found["train"]}
@@ -187,6 +189,10 @@ def prepare_eraser(
         ValueError: as `read_eraser` and `prepare`.
     """
     folder = raw / name if (raw / name).is_dir() else raw
+    if folder == raw and not any((raw / file).is_file() for file in FILES.values()):
+        there = sorted(path.parent.name for path in raw.glob(f"*/{FILES['train']}"))
+        todo = "; ".join(f"it has {other}: prepare {PREFIX}{other}" for other in there) or BY_HAND
+        raise ValueError(f"{raw}: has neither {', '.join(FILES.values())} nor a folder {name} that has them; {todo}")
     examples = read_eraser(folder)
     sides, bpe = {"source": {**SIDE_DEFAULTS, "language": "en"}}, {**BPE_DEFAULTS, "size": BPE_SIZE}
     config = DataConfig(name, sides, {"train": "train", "valid": "valid"}, FILTER_DEFAULTS, bpe, True)
@@ -199,7 +205,8 @@ def prepare_eraser(
             (work / FILES[split]).write_bytes((folder / FILES[split]).read_bytes())
             texts: dict[str, None] = {}
             for annotation in annotations:
-                texts |= dict.fromkeys([" ".join(annotation.words), *filter(None, [" ".join(annotation.query)])])
+                query = " ".join(word for word in annotation.query if word != SEPARATOR)
+                texts |= dict.fromkeys([" ".join(annotation.words), *filter(None, [query])])
                 start = 0
                 for docid, length in annotation.places:
                     written[docid] = annotation.words[start : start + length]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_diverse.data.rationales import WordsDataset
 from fairseq_diverse.preparation import Preprocessing
-from fairseq_diverse.preparation.eraser import FILES, read_eraser
+from fairseq_diverse.preparation.eraser import FILES, SEPARATOR, read_eraser
 from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.tasks.classification import ClassificationTask
 
@@ -35,6 +35,7 @@ class RationalesConfig(FairseqDataclass):
 class Rationales(ClassificationTask):
     """<s> QUERY </s> </s> DOCUMENT </s>, of a data set in ERASER's layout with splits train, valid and test.
 
+    The word [sep] of a query, between the answers of CoS-E, is </s>, too, as ERASER's reader of CoS-E has it.
     Each word of the files is segmented by itself, so that its first subword is known.
 
     Raises:
@@ -83,7 +84,7 @@ class Rationales(ClassificationTask):
                 numbers.append(self.dictionary.eos())
             for word in text:
                 starts.append(len(numbers))
-                numbers += self.subwords(word)
+                numbers += [self.dictionary.eos()] if text is query and word == SEPARATOR else self.subwords(word)
             numbers.append(self.dictionary.eos())
         return torch.tensor(numbers), torch.tensor(starts or [0])
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from scipy.stats import dunnett
 
 from fairseq_diverse.checkpoints.loading import settings_of
@@ -20,6 +21,7 @@ from fairseq_diverse.experiments.runs import copies, schedule
 from fairseq_diverse.experiments.runs.execution import Progress, RunFailed, execute
 from fairseq_diverse.experiments.runs.find import find_data
 from fairseq_diverse.experiments.runs.plan import steps_of
+from fairseq_diverse.experiments.runs.preparation import preparations
 from fairseq_diverse.experiments.tables.load import load_table
 from fairseq_diverse.metrics.glue import dev_scores, glue_scores
 from fairseq_diverse.preparation.glue import TASKS, _label, is_text, named_as_text, read_examples, split_name
@@ -373,6 +375,26 @@ def test_commands_of_a_task_know_its_classes_and_checkpoint(table, tmp_path):
         assert f"--num-classes {classes} " in line and ("--regression-target" in line) == (task == "STS-B")
         assert f"--finetune-from-model {tmp_path}/first/checkpoints/checkpoint_last.pt" in line
         assert commands["glue"][3:5] == ["glue", "--checkpoint"]
+
+
+def test_an_architecture_of_ones_own_of_bert_has_berts_separator(table, tmp_path, monkeypatch):
+    """One </s> between two sentences, not RoBERTa's two."""
+    row, data = table()["plain-data=glue-RTE"], DataSet("RTE", tmp_path, "en", "", "h", glue="RTE")
+    monkeypatch.setitem(ARCH_MODEL_NAME_REGISTRY, "of_a_user", "diverse_bert")
+    for arch, user_dir, two in (("diverse_bert_tiny", "", False), ("of_a_user", "x", False), ("roberta", "x", True)):
+        own = replace(row, train=row.train | {"arch": arch}, user_dir=user_dir)
+        flags = kind_of(own).training(Run(own, 1, data, True, tmp_path / "run"))
+        assert ("separator-token" in flags) == two, arch
+
+
+def test_data_are_prepared_before_those_that_have_their_subwords(table, tmp_path):
+    row = table()["plain-data=glue-RTE"]
+    names = ["glue-RTE@nlu_small", "nlu_small", "eraser-movies@nlu_small", "multi30k_en_de"]
+    sets = [DataSet(name, tmp_path / name, "en", "", None, preparation="--raw DIR") for name in names]
+    runs = [Run(row, 1, data, True, tmp_path) for data in sets]
+    runs = [replace(run, row=replace(row, pretrained="")) for run in runs]
+    ((command, *found),) = preparations(runs, ["--raw", "x"])
+    assert command == "prepare" and found[:4] == [names[3], names[1], names[2], names[0]]
 
 
 def test_runs_wait_for_their_pretraining(table, tmp_path, monkeypatch):

@@ -139,6 +139,7 @@ def test_words_are_those_that_evidence_is_counted_in(tmp_path):
     line = {
         "annotation_id": 7,
         "classification": "bad",
+        "query": None,
         "evidences": [[{"docid": 8, "start_token": 3, "end_token": 5}]],
     }
     with open(tmp_path / "docs.jsonl", "a") as docs, open(tmp_path / "test.jsonl", "a") as test:
@@ -172,6 +173,7 @@ SPAN = {"docid": "test0", "start_token": 1, "end_token": 3}
         ({"classification": "good"}, "no `annotation_id`"),
         ({"annotation_id": "x"}, "no `classification`"),
         ({"annotation_id": "x", "classification": "good"}, "no `evidences`"),
+        ({key: value for key, value in LINE.items() if key != "query"}, "no `query`"),
         (LINE | {"classification": 3}, "classification: text expected, not 3"),
         (LINE | {"annotation_id": "test1"}, "annotation_id: 'test1' twice"),
         (LINE | {"query": ["a"]}, r"query: text expected, not \['a'\]"),
@@ -200,6 +202,12 @@ def test_a_malformed_line_is_named(line, problem, tmp_path):
 def test_files_that_are_missing_or_empty_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"lacks train.jsonl, .*by hand from https://www.eraserbenchmark.com"):
         read_eraser(tmp_path)
+    neither = rf"^{tmp_path}: has neither train.jsonl, val.jsonl, test.jsonl nor a folder cose that has them; "
+    with pytest.raises(ValueError, match=f"{neither}download a data set of ERASER by hand"):
+        prepare_eraser("cose", tmp_path, tmp_path / "out")
+    write_eraser(tmp_path / "cose_v1", 3)
+    with pytest.raises(ValueError, match=f"{neither}it has cose_v1: prepare eraser-cose_v1$"):
+        prepare_eraser("cose", tmp_path, tmp_path / "out")
     write_eraser(tmp_path, 3)
     with open(tmp_path / "docs.jsonl", "a") as file:
         file.write('{"docid": "val0", "document": "a"}\n')
@@ -277,6 +285,9 @@ def test_words_are_found_among_their_subwords(data):
     firsts = [task.subwords(word)[0] for word in (*example.query, *example.words)]
     assert tokens[starts].tolist() == firsts and len(firsts) == 10
     assert [part.tolist() for part in task.encode([], [])] == [[0], [0]]
+    end = task.dictionary.eos()
+    numbers, places = task.encode(["film", "[sep]", "fun"], ["[sep]"])
+    assert numbers[places[1]] == end and numbers[places[3]] != end and (numbers == end).sum() == 4  # of a query only
     task.cfg.one_separator = True
     assert (task.encode(example.query, example.words)[0] == task.dictionary.eos()).sum() == 2
     long = [*example.words * 9]
@@ -418,7 +429,9 @@ def test_the_command(data, checkpoint, tmp_path, capsys, monkeypatch):
     asked = ["rationales", "--checkpoint", str(checkpoint), "--data", str(data), "--samples", "20"]
     asked += ["--out", str(out), "--save", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]
     assert main(asked) == 0
-    shown, whole = capsys.readouterr().out, out.read_bytes()
+    said, whole = capsys.readouterr(), out.read_bytes()
+    shown = said.out
+    assert "rationales: 100%" in said.err and "6/6" in said.err  # also where it is not a terminal
     records = [json.loads(line) for line in whole.splitlines()]
     assert [record["annotation_id"] for record in records] == [f"test{n}" for n in range(6)]
     saved = json.loads((tmp_path / "r.json").read_text())

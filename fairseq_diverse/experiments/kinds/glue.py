@@ -14,6 +14,7 @@ from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, Tas
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
+from fairseq_diverse.host.programs import model_name
 from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.models.systems import BERT_ARCHITECTURES
 from fairseq_diverse.preparation import glue
@@ -101,7 +102,9 @@ class Glue(Kind):
             return {}
         task = glue.TASKS[run.data.glue]
         classes: Flags = {"num-classes": str(len(task.labels) or 1), "regression-target": task.regression}
-        separator: Flags = {} if run.row.train.get("arch") in BERT_ARCHITECTURES else {"separator-token": "2"}
+        arch = str(run.row.train.get("arch"))
+        own = bool(run.row.user_dir) and model_name(arch) == BERT_ARCHITECTURES[0]  # which imports fairseq
+        separator: Flags = {} if own or arch in BERT_ARCHITECTURES else {"separator-token": "2"}
         return classes | {"init-token": "0"} | separator
 
     def steps(self, run: Run, state: State) -> dict[str, list[str]]:

@@ -44,8 +44,8 @@ def preparations(runs: Sequence[Run], flags: Sequence[str], again: bool = False)
         refuse_other_trees(run.row, run.data)
         if run.row.train.get("task") == TREES:
             folders.setdefault(run.data.path, (run.data.path, {}))
-    names = sorted({run.data.name for run in runs if run.data.hash is None or (again and run.data.glue)})
-    if names:
+    lacking = {run.data.name for run in runs if run.data.hash is None or (again and run.data.glue)}
+    if names := sorted(lacking, key=lambda name: ("@" in name, name)):  # NAME@DATA has the dictionary of DATA
         yield ["prepare", *names, *flags, "--workers", str(os.cpu_count() or 1)]
     for folder, (data, others) in sorted(folders.items()):
         if not any(folder.glob("test.*.syntax.json")):
