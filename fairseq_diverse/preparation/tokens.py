@@ -27,6 +27,8 @@ TIGHT = re.compile(r"(?<=\d): (?=\d\d(?!\d))|(?<=\w) / (?=\w)")  # 9:30, and/or
 APOSTROPHES = ("be", "ca", "tdt", "tr", "uk")  # languages that have them inside words, where Moses splits at them
 APOSTROPHE = re.compile(r"(?<=\w) (['\u2019]) (?=\w)")
 COLON = re.compile("(?<=[A-ZÅÄÖ0-9]) : (?=[a-zåäö]{1,5}(?: |$))")  # of Finnish and Swedish: EU:n, 20:een
+PERCENT = re.compile(r"(?<!\S)(?<!\d )% (?=\d)")  # of Turkish, before its number: %25
+OPENING = re.compile('[והבכלמש]{1,4}"([א-ת]{2,}|[א-ת]+"[א-ת])')  # of Hebrew, behind a prefix; no abbreviation
 END = "\ue000"  # for private use: in no text
 MODEL_ENTRIES = 50_000_000  # of a truecaser: words in lower case; sacremoses stops at 2 million
 
@@ -104,7 +106,8 @@ class Tokens:
         if self.steps["truecase"]:
             line = self.detruecaser.detruecase(line, return_str=True)
         if self.moses:
-            return around(self._join, self.detokenizer.unescape_xml(line) if self.steps["escape"] else line)
+            line = self.detokenizer.unescape_xml(line) if self.steps["escape"] else line
+            return around(self._join, _closed(line) if self.detokenizer.lang == "he" else line)
         if self.steps["tokenizer"] == "jieba":  # spaces are kept only between words of Latin letters or digits
             return around(lambda text: re.sub(r"(?<![!-~]) | (?![!-~])", "", text), line)
         return line
@@ -112,6 +115,8 @@ class Tokens:
     def _join(self, line: str) -> str:
         if self.detokenizer.lang in APOSTROPHES:
             line = APOSTROPHE.sub(r"\1", line)
+        if self.detokenizer.lang == "tr":
+            line = PERCENT.sub("%", line)
         if self.detokenizer.lang in ("fi", "sv"):
             line = COLON.sub(":", line)
         words = line.split()
@@ -121,6 +126,21 @@ class Tokens:
         text = self.detokenizer.detokenize(words, unescape=False).removesuffix(END).rstrip()
         text = TIGHT.sub(lambda found: found[0].strip(), text)
         return AMOUNT.sub(r"\1 ", CLOSING.sub(r"\1", text))
+
+
+def _closed(line: str) -> str:
+    """The line with the closing quotes of ``OPENING`` at their words, where all quotes of the line are then paired."""
+    words = line.split()
+    if (words.count('"') - sum(map(bool, map(OPENING.fullmatch, words)))) % 2:
+        return line
+    out, opened = list[str](), False
+    for word in words:
+        if word == '"' and opened:
+            out[-1], opened = f'{out[-1]}"', False
+        else:
+            out.append(word)
+            opened = opened or bool(OPENING.fullmatch(word))
+    return " ".join(out)
 
 
 def _jieba() -> Any:

@@ -351,6 +351,7 @@ def test_workers_end_where_the_pool_terminates_them():
         ("cs", "Muž v černém tričku, 30 let (asi), jde domů."),
         ("de", "Er zahlt 1.000 £ Strafe, 5 € mehr als (gestern) um 9:30 Uhr und/oder $20."),
         ("tr", "Ankara'dan, İzmir'e (1923'te) gitti."),
+        ("tr", "Enflasyon %25'e, oran (%2,5) %5-10 oldu, 25% değil."),
         ("fi", "EU:n maat, USA:ssa: 20:een (Suomi)."),
         ("uk", "Слов'янське м'яке, (сім'я) є."),
         ("ca", "L'home, l'aranya (d'or) i col·lecció."),
@@ -359,6 +360,9 @@ def test_workers_end_where_the_pool_terminates_them():
         ("hy", "Ո՞վ է (նա), նախագահը։"),
         ("am", "ለንደን፣ ትልቅ (ከተማ), ናት።"),
         ("he", 'רה"מ אמר: "צ\'ופצ\'יק" (אם).'),
+        ("he", 'הוא אמר "הדו"ח" ו"הסיפור" היום, ב"הארץ".'),
+        ("he", 'ו"הסיפור הגדול", "רמב"ם" ו"רש"י" הם.'),
+        ("he", 'דו"חות "חשובים" ומו"לים "טובים" נכתבו.'),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"escape": True, "aggressive_dashes": True}])
