@@ -335,8 +335,8 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
     }
     printed = run_script("\n".join(blocks(ROOT / "docs/tutorial.md")), smaller, tmp_path)
     table = printed[printed.index("My first comparison") :]
-    assert re.search(r"^baseline +[\d,]+ .* 1$", table, re.MULTILINE)
-    assert re.search(r"^evolving +[\d,]+ .*\(one seed\).* 1$", table, re.MULTILINE)
+    assert re.search(r"^baseline +[\d.]+ .* 1$", table, re.MULTILINE)
+    assert re.search(r"^evolving +[\d.]+ .*\(one seed\).* 1$", table, re.MULTILINE)
     for name in ("maps.png", "heads.png", "curves.png", "report.html"):
         assert (tmp_path / name).stat().st_size > 5000, name
     assert "effective rank" in table
