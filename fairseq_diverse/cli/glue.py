@@ -80,6 +80,7 @@ def main(args: argparse.Namespace) -> None:
             write_predictions(task, predictions, args.predictions / f"{name}.tsv")
         else:
             found[name] = dev_scores(task.metrics, predictions, targets, classes=not task.regression)
+            found[name] |= {"no_label": len(others[name])} if as_text else {}
     if args.save is not None:
         with atomic_write(args.save) as file:
             json.dump(found, file)

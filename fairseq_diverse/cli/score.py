@@ -122,7 +122,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"{find(metric).heading:<{width}} {systems[0].results[metric][0].signature}")
     print(_legend("seeds" if seeds else args.test, bool(baseline), tested))
     if args.json:
-        counts = {} if seeds else {"resamples": RESAMPLES, "trials": TRIALS, "seed": SEED}
+        counts = {} if seeds else {"resamples": RESAMPLES, "seed": SEED}  # of the intervals, and of the bootstrap
+        counts |= {"trials": TRIALS} if not seeds and args.test == "randomization" else {}
         test = {"test": "welch" if seeds else args.test, "test_metric": tested, **counts}
         result = {
             "ref": str(args.ref[0]) if len(args.ref) == 1 else list(map(str, args.ref)),
@@ -330,7 +331,7 @@ def _compare(
         else:
             of_test = {"randomization": significance.randomization_p_value, "sign": significance.sign_test_p_value}
             p = of_test[test](first.statistics, results[0].statistics, first.combine)
-        row |= {"delta": round(delta, 4), "p": None if p is None else round(p, 4)}
+        row |= {"delta": round(delta, 4), "p": None if p is None else float(f"{p:.4g}")}
 
 
 def _legend(test: str, compared: bool, tested: str | None) -> str:

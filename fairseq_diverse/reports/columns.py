@@ -168,7 +168,7 @@ def verdict_columns(measures: Sequence[Measure]) -> list[Column[Line]]:
 
 def task_cells(table: TaskTable, lines: Sequence[TaskLine]) -> Cells:
     """A header and a row of text for each task: the score of every system beside the published one, and what guessing
-    gets; columns that nobody fills are left out."""
+    gets; columns that nobody fills are left out. Of more systems than tasks, as of grids, tasks are the columns."""
     systems = dict.fromkeys(line.system for line in lines)
     by_task: dict[str, dict[str, TaskLine]] = {}
     for line in lines:
@@ -186,7 +186,9 @@ def task_cells(table: TaskTable, lines: Sequence[TaskLine]) -> Cells:
             counts = (number(line.facts["parameters"]) for line in shown if line.facts.get("parameters"))
             published = (str(line.row.published.get("parameters", "")) for line in shown)
             rows[-1] += [next(counts, ""), next(published, "")]
-    return without_empty([row for row in rows if any(row[1:])])
+    cells = without_empty([row for row in rows if any(row[1:])])
+    turned = [list(row) for row in zip(*cells, strict=True)]
+    return [["system", *turned[0][1:]], *turned[1:]] if len(systems) > len(cells) else cells
 
 
 def _task_cells(line: TaskLine) -> list[str]:

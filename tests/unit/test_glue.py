@@ -15,6 +15,7 @@ from fairseq_diverse.checkpoints.loading import settings_of
 from fairseq_diverse.cli.glue import _read, _warn_of_other_task, write_predictions
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.kinds.kind import kind_of
+from fairseq_diverse.experiments.kinds.lines import TaskTable
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
 from fairseq_diverse.experiments.runs import copies, schedule
@@ -28,6 +29,7 @@ from fairseq_diverse.preparation.glue import TASKS, _label, is_text, named_as_te
 from fairseq_diverse.preparation.pipeline import FORMAT, SCHEMA, Preprocessing
 from fairseq_diverse.preparation.prepare_glue import prepare_glue
 from fairseq_diverse.preparation.subwords import Subwords
+from fairseq_diverse.reports.columns import task_cells
 from fairseq_diverse.reports.selection import Selection, Source, best_of_grids
 from tests.integration.glue_files import gpt2_files, write_task
 from tests.reference import glue as reference
@@ -583,6 +585,19 @@ def test_the_best_point_of_a_grid_is_chosen_by_the_dev_set_of_each_task(tables):
     shown = view(best, found)
     assert {line["system"] for line in shown.values} == {"plain", "ours"}
     assert "other-data=glue-MRPC" in next(note for note in shown.notes if note.startswith("the best"))
+
+
+def test_tasks_are_columns_where_there_are_more_systems(tables):
+    rows, found = tables
+    shown = view(rows, found)
+    many = [replace(line, system=f"{line.system}-{n}") for n in range(9) for line in shown.lines]
+    few, turned = (task_cells(TaskTable("dev set", "guessing", "parameters"), lines) for lines in (shown.lines, many))
+    assert few[0][0] == "dev set" and [row[0] for row in few[1:]] == turned[0][1:] and turned[0][0] == "system"
+    systems = [name for name in few[0][1:] if name != "guessing" and not name.endswith("published")]
+    for system in systems:
+        column = [row[few[0].index(system)] for row in few[1:]]
+        assert all(row[1:] == column for row in turned if row[0].startswith(f"{system}-") and "published" not in row[0])
+    assert len([row for row in turned if row[0].endswith("-0")]) == len(systems)
 
 
 def test_pretraining_is_compared_by_its_validation_loss():

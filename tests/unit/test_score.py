@@ -281,6 +281,10 @@ def test_command_prints_and_writes_every_system(files, tmp_path, capsys):
     delta, p = paired_bootstrap(FAIR, GOOD)
     assert second.split()[0] == files["good"] and second.split()[-2:] == [f"{delta:+.2f}", "<0.001"] and p < 0.001
     assert system["delta"] == pytest.approx(delta, abs=1e-4) and system["p"] == pytest.approx(p, abs=1e-4)
+    for test, counts in (("sign", {"resamples"}), ("randomization", {"resamples", "trials"})):
+        assert main(["score", *hyps, "--language", "de", "--test", test, "--json", str(out)]) == 0
+        written = json.loads(out.read_text())
+        assert counts == {"resamples", "trials"} & {*written} and 0 < written["systems"][1]["p"] < 0.01
 
 
 def test_text_prepared_in_lower_case_is_compared_in_lower_case(files, tmp_path, capsys):

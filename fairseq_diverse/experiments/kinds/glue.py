@@ -10,7 +10,15 @@ import msgspec
 from fairseq_diverse.experiments.datasets import DataSet
 from fairseq_diverse.experiments.flags import Flags
 from fairseq_diverse.experiments.kinds.kind import Kind, Measured, State, Summary, own_command, register_kind
-from fairseq_diverse.experiments.kinds.lines import Compared, Line, Measure, TaskLine, TaskTable, corrected_p_values
+from fairseq_diverse.experiments.kinds.lines import (
+    Compared,
+    Line,
+    Measure,
+    TaskLine,
+    TaskTable,
+    corrected_p_values,
+    grouped,
+)
 from fairseq_diverse.experiments.records import read_json
 from fairseq_diverse.experiments.rows import Row
 from fairseq_diverse.experiments.run import Run
@@ -34,11 +42,13 @@ UNTESTED = {
 
 
 class DevSet(msgspec.Struct):
-    """Metrics are times 100; ``majority`` are those of always predicting the most frequent label."""
+    """Metrics are times 100; ``majority`` are those of always predicting the most frequent label; ``no_label`` is how
+    many answers of a model that writes text are none, and count as wrong."""
 
     examples: int
     metrics: dict[str, float]
     majority: dict[str, float] = {}
+    no_label: int = 0
 
 
 class Tuned(Measured):
@@ -210,6 +220,9 @@ class Glue(Kind):
             if why := line.differences["score"].untested:
                 untested[why if why in untested else ""][line.system] = None
         text += [f"{', '.join(systems)}: {UNTESTED[why]}" for why, systems in untested.items() if systems]
+        no_label = grouped((line.system, line.facts["no_label"]) for line in lines if "no_label" in line.facts)
+        if named := [f"{system}: {', '.join(dict.fromkeys(texts))}" for system, texts in no_label.items()]:
+            text.append(f"answers that are no label, which count as wrong, mean over seeds: {'; '.join(named)}")
         if points := [line.facts["point"] for line in lines if "point" in line.facts]:
             text.append(f"the best points of the grids, chosen by the dev sets shown here: {', '.join(points)}")
         return text
@@ -247,6 +260,9 @@ def _cell(line: Line, systems: Mapping[str, str], name: str, metric: str, main: 
     cell.scores = {"score": cell.score}
     cell.guessing = line.runs[0]["glue"][name].get("majority", {}).get(metric)
     cell.facts |= {"majority": cell.guessing, "parameters": line.facts["parameters"]}
+    if any(no_label := [run["glue"][name].get("no_label", 0) for run in line.runs]):
+        examples = line.runs[0]["glue"][name]["examples"]
+        cell.facts["no_label"] = f"{name} {sum(no_label) / len(no_label):.4g} of {examples}"
     if main:
         cell.facts["ended_early"] = line.facts["ended_early"]
     if main and line.differences:
