@@ -6,6 +6,7 @@ classes in fairseq's checkpoints with torch.
 
 import os
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ def load(name: "str | Path") -> "SharedModel":
 
     Raises:
         ValueError: it is missing, damaged or of a newer version; says which file.
+        ImportError: fairseq is not installed.
     """
+    if find_spec("fairseq") is None:
+        raise ImportError("fairseq is not installed; run: pip install 'fairseq-diverse[fairseq]'")
     register()
     from fairseq_diverse.models.sharing import load_shared
 

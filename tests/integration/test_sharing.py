@@ -373,6 +373,12 @@ def test_a_model_goes_to_a_hub_and_comes_back(folder, tmp_path, capsys):
 
 def test_without_the_libraries_one_line_says_what_to_install(folder, tmp_path, monkeypatch, capsys):
     out, path = shared(folder, "translation"), checkpoint(folder, "translation")
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ImportError, match=r"^fairseq is not installed; run: pip install"),
+    ):
+        patch.setattr(fairseq_diverse, "find_spec", lambda name: None)
+        fairseq_diverse.load(out)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for words in (["translate", "--model", "me/model"], ["push", str(out), "--to", "me/model"]):
         assert main(words) == 2
