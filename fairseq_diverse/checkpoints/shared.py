@@ -38,8 +38,9 @@ def write_shared(state: Mapping[str, Any], folder: Path, **more: Any) -> None:
 
     Raises:
         UserError: safetensors is not installed, or a setting cannot be written as JSON.
+        OSError: the weights cannot be written.
     """
-    save_file = _safetensors().save_file
+    safetensors = _safetensors()
     owners: dict[tuple, str] = {}
     tied: dict[str, str] = {}
     weights: dict[str, Tensor] = {}
@@ -50,7 +51,10 @@ def write_shared(state: Mapping[str, Any], folder: Path, **more: Any) -> None:
             weights[name] = value.detach().contiguous().clone()
         else:
             tied[name] = owner
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    try:
+        safetensors.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    except Exception as error:  # of a full disk, in its own type
+        raise OSError(f"{folder / WEIGHTS}: cannot be written ({str(error).splitlines()[0]})") from None
     cfg = {name: part for name, part in (state.get("cfg") or {}).items() if name in SECTIONS}
     history = (state.get("optimizer_history") or [{}])[-1]
     config = {

@@ -24,6 +24,7 @@ from fairseq_diverse.support.errors import UserError
 from fairseq_diverse.support.files import temporary_path
 from fairseq_diverse.support.installed import install
 from fairseq_diverse.syntax.parsers import NAME as PARSER_NAME
+from fairseq_diverse.syntax.parsers import recorded_parsers
 
 CODE = "code"  # folder of mechanisms of the user's own
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
@@ -86,7 +87,7 @@ def export_shared(
         if out.exists():
             out.rmdir()
         part.replace(out)
-    except UserError as error:
+    except (UserError, OSError) as error:
         raise UserError(str(error).replace(str(part), str(out))) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -101,7 +102,7 @@ def _copy_data(data: Path, out: Path) -> bool:
         Preprocessing.load(data)  # which names what is missing
         parts = (record["bpe"]["model"], record["bpe"]["vocabulary"], record["truecaser"])
         names |= {name for part in parts for name in part.values() if name}
-        for kind, how in dict(record.get("parsers") or {}).items():
+        for kind, how in dict(recorded_parsers(record, str(data / FILE))).items():
             if Path(how["model"]).is_absolute():  # a folder of this machine: elsewhere, the name of a model, or a flag
                 how["model"] = Path(how["model"]).name
                 if not PARSER_NAME.fullmatch(how["model"]):
@@ -134,9 +135,10 @@ def shared_folder(name: str | Path) -> Path:
             raise UserError(f"{name}: no such folder, and not USER/NAME of the Hugging Face hub")
         folder = _downloaded(str(name))
     config = read_config(folder)
-    missing = [f"mechanism {one}" for one in config.get("mechanisms") or () if one not in MECHANISMS]
+    own = config.get("mechanisms")
+    missing = [f"mechanism {one}" for one in map(str, own if isinstance(own, list) else ()) if one not in MECHANISMS]
     for kind, known in (("architecture", architectures()), ("task", tasks())):
-        missing += [f"{kind} {config.get(kind)}"] * (config.get(kind) not in known)
+        missing += [f"{kind} {config.get(kind)}"] * (str(config.get(kind)) not in known)
     if missing and (code := config.get(CODE)):
         raise UserError(
             f"{folder}: has the {printable(', '.join(missing))} of its author, in {folder / str(code)}, which is not "

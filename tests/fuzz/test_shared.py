@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairseq_diverse.checkpoints.loading import load_checkpoint
 from fairseq_diverse.checkpoints.shared import CONFIG, write_shared
+from fairseq_diverse.models.sharing import shared_folder
 from fairseq_diverse.support.errors import UserError
 from tests.fuzz.budget import budget
 
@@ -27,6 +28,7 @@ VALUES = st.recursive(
     max_leaves=3,
 )
 KEYS = ("schema", "format", "args", "cfg", "namespaces", "task_state", "tied", "files", "updates", "version")
+KEYS += ("mechanisms", "architecture", "task", "code")
 
 
 @given(changes=st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3), cut=st.integers(0, 40))
@@ -43,5 +45,6 @@ def test_any_config_is_read_or_refused(changes, cut):
         (folder / CONFIG).write_text(text[: len(text) - cut] if cut > 30 else text, errors="surrogatepass")
         try:
             assert set(load_checkpoint(folder)["model"]) >= {"a"}
+            assert shared_folder(folder) == folder
         except UserError as error:
             assert "\n" not in str(error) and str(folder) in str(error)

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import safetensors.torch
 import torch
 from huggingface_hub import ModelCard, constants, file_download, hf_api
 
@@ -182,6 +183,18 @@ def test_parsers_of_this_machine_are_not_named(folder, tmp_path):
         assert parsers.get("dependency", {}).get("model") == kept
     done = cli("translate", "--model", out, "--input", folder / "raw/test.en")
     assert done.returncode == 2 and "this model needs dependency trees: give --dependency FILE" in done.stderr
+
+
+def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    out = tmp_path / "out"
+    assert main(["export", "--to", "safetensors", "--out", str(out), str(checkpoint(folder, "plain"))]) == 2
+    shown = capsys.readouterr().err
+    assert f"{out}/model.safetensors: cannot be written (Error while serializing: I/O error: No space" in shown
+    assert shown.count("\n") == 1 and not [*tmp_path.iterdir()]
 
 
 def test_own_code_is_carried_named_and_not_run(folder, tmp_path):
