@@ -224,17 +224,18 @@ class SharedModel:
         translator = Translator([self.model], self.task, self.folder, **settings)
         return [hypotheses[0][1] for hypotheses in translator(lines)]
 
-    def encode(self, line: str, side: str = "source") -> Tensor:
-        """The numbers (T,) of the subwords of a line of raw text, in the order of the model's dictionary, with </s>.
+    def encode(self, line: str, side: str = "") -> Tensor:
+        """The numbers (T,) of the subwords of a line of raw text in the model's dictionary, and of </s> at its end.
 
         Args:
-            side: as preprocess.json has it: ``source`` or ``target``, of GLUE ``input0`` or ``input1``.
+            side: ``source`` or ``target``, of GLUE ``input0`` or ``input1``; by default the first that there is.
 
         Raises:
             ValueError: the model was trained on data without preprocess.json.
         """
         words = self.task.target_dictionary if side == "target" else self.task.source_dictionary
-        pieces = Preprocessing.load(self.folder).encode(line, side)
+        steps = Preprocessing.load(self.folder)
+        pieces = steps.encode(line, side or next(iter(steps.subwords)))
         return words.encode_line(pieces, add_if_not_exist=False).long()
 
 

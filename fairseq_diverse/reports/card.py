@@ -15,6 +15,7 @@ from fairseq_diverse.experiments.records import AGAIN
 from fairseq_diverse.experiments.runs.provenance import commits_of
 from fairseq_diverse.experiments.runs.summary import read_summary
 from fairseq_diverse.metrics.catalogue import CATALOGUE
+from fairseq_diverse.metrics.glue import HEADINGS
 from fairseq_diverse.metrics.seeds import Spread
 from fairseq_diverse.preparation.pipeline import FILE, read_record
 
@@ -31,19 +32,27 @@ PIPELINES = {
     "logical_inference": "text-classification",
     "sentence_probing": "text-classification",
 }
+TRANSLATED = ("translation", "translation_with_syntax", "text_to_text")
 COMMANDS = {
     "rationales": "fairseq-diverse rationales --checkpoint DIR --data DATA --out rationales.jsonl",
     "logical_inference": "fairseq-diverse accuracy model=DIR --data DATA",
     "sentence_probing": "fairseq-diverse accuracy model=DIR --data DATA",
     "sentence_prediction": "fairseq-diverse glue --checkpoint DIR --data DATA",
+    "text_to_text": "fairseq-diverse glue --checkpoint DIR --data DATA",
 }
-IN_PYTHON = """import fairseq_diverse
-
-shared = fairseq_diverse.load("DIR")
-"""
 TRANSLATE = 'print(shared.translate(["A sentence."], beam=5))'
-ENCODE = """tokens = shared.encode("A sentence.")[None]
-output = shared.model(tokens)  # as in fairseq; shared.task has the dictionary"""
+FIRST = """tokens = torch.cat([torch.tensor([0]), shared.encode("A sentence.")])[None]  # <s> comes first
+"""
+PYTHON = {
+    **dict.fromkeys(TRANSLATED, TRANSLATE),
+    "language_modeling": """tokens = shared.encode("A sentence.")[None]
+logits, _ = shared.model(tokens)  # (1, T, words) of shared.task.source_dictionary""",
+    "masked_lm": f"{FIRST}logits, _ = shared.model(tokens)  # (1, T, words) of shared.task.source_dictionary",
+    "sentence_prediction": f"""{FIRST}head = "sentence_classification_head"
+logits, _ = shared.model(tokens, features_only=True, classification_head_name=head)  # (1, classes)""",
+    "span_corruption": """tokens = shared.encode("A sentence.")[None]
+logits, _ = shared.model(tokens, None, tokens[:, -1:])  # (1, 1, words) of shared.task.source_dictionary""",
+}
 BIBTEX = """@software{fairseq_diverse,
   author = {{The fairseq\\_diverse authors}},
   title = {fairseq\\_diverse: attention diversity for neural machine translation},
@@ -80,7 +89,7 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
             {"type": key, "value": round(values[number], digits), "name": name}
             for key, name, values, digits, _ in figures
         ]
-        where = {"name": f"{data}, {own.get('test') or 'test'}", "type": data}
+        where = {"name": f"{data}, {'dev' if 'glue' in own else own.get('test') or 'test'}", "type": data}
         result = {"task": {"type": front.get("pipeline_tag", task)}, "dataset": where, "metrics": metrics}
         front |= {"model-index": [{"name": title, "results": [result]}]}
     parts = [
@@ -113,9 +122,15 @@ def _summaries(checkpoint: Path) -> tuple[Summary, list[Summary]]:
 
 
 def _figures(seeds: Sequence[Summary]) -> Figures:
-    """The measures of their kind, and further metrics that all seeds have."""
+    """The measures of their kind, and further metrics that all seeds have; of GLUE every metric of every dev set."""
     if not seeds:
         return []
+    if sets := seeds[0].get("glue"):
+        named = [(name, metric) for name, part in sets.items() for metric in part["metrics"]]
+        return [
+            (metric, f"{name} {HEADINGS[metric]}", [run["glue"][name]["metrics"][metric] for run in seeds], 2, "")
+            for name, metric in named
+        ]
     signatures = seeds[0].get("metrics", {}).get("signatures", {})
     measures = KINDS[seeds[0]["kind"]].measures(())
     found: Figures = [
@@ -187,20 +202,23 @@ def _scores(own: Summary, seeds: Sequence[Summary], figures: Figures) -> str:
 def _use(task: str, config: Mapping[str, Any], own: Summary) -> str:
     user_dir = f" --user-dir DIR/{config['code']}" if config.get("code") else ""
     lines = ["pip install 'fairseq-diverse[fairseq,share]'"]
-    translates = PIPELINES.get(task) == "translation"
-    if translates:
+    if command := COMMANDS.get(task):
+        lines.append(f"{command}{user_dir}")
+    if task in TRANSLATED:
         given = own.get("row", {}).get("generate", {})
         search = {flag: given[flag] for flag in ("beam", "lenpen", "max-len-a", "max-len-b") if flag in given}
         search |= {"lenpen": f"{own['chosen']['lenpen']:g}"} if "chosen" in own else {}
         flags = "".join(f" --{flag} {value}" for flag, value in search.items())
         lines.append(f"fairseq-diverse translate --model DIR{user_dir}{flags} --input raw.txt --out translations.txt")
-    elif command := COMMANDS.get(task):
-        lines.append(f"{command}{user_dir}")
     shell = "\n".join(lines)
     text = f"DIR is this folder, or its name on the Hugging Face hub.\n\n```bash\n{shell}\n```"
-    if task in ("rationales", "logical_inference", "sentence_probing"):
+    if task not in PYTHON:
         return text
-    return f"{text}\n\n```python\n{IN_PYTHON}{TRANSLATE if translates else ENCODE}\n```"
+    start = (
+        "import torch\n\n" * ("torch." in PYTHON[task])
+        + 'import fairseq_diverse\n\nshared = fairseq_diverse.load("DIR")'
+    )
+    return f"{text}\n\n```python\n{start}\n{PYTHON[task]}\n```"
 
 
 def _cite(active: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 
 import numpy as np
@@ -296,6 +297,13 @@ def test_a_table_pretrains_fine_tunes_scores_and_reports(folder, call, tmp_path)
     ]
     again = call("glue", "--checkpoint", mrpc / "checkpoints/checkpoint_last.pt", "--data", data / "glue-MRPC@text.en")
     assert f"MRPC accuracy {metrics['accuracy']:.2f} (most frequent label: 50.00), 12 examples" in again
+    call("export", "--to", "safetensors", "--out", tmp_path / "shared", mrpc)
+    assert again == call("glue", "--checkpoint", tmp_path / "shared", "--data", data / "glue-MRPC@text.en")
+    card = (tmp_path / "shared/README.md").read_text()
+    assert f"| MRPC F1 | {metrics['f1']:.2f} |" in card and f"| MRPC accuracy | {metrics['accuracy']:.2f} |" in card
+    program = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("DIR", str(tmp_path / "shared"))
+    exec(program, found := {})
+    assert found["logits"].shape == (1, 2)
     asked = ("glue", "--data", data / "glue-MRPC@text.en", "--checkpoint")
     said = call(*asked, first / "checkpoints/checkpoint_last.pt", fails=2)
     assert said.endswith("checkpoint_last.pt: not trained for MRPC, --task sentence_prediction")

@@ -47,13 +47,18 @@ MODELS = {  # data and flags of training
         f"{ONCE} --task sentence_prediction --criterion sentence_prediction --num-classes 2 --init-token 0 "
         "--arch diverse_roberta_tiny --max-positions 64 --max-tokens 600",
     ),
+    "spans": (
+        "spans",
+        f"{ONCE} --task span_corruption --criterion cross_entropy --arch diverse_t5_tiny --tokens-per-sample 64 "
+        "--max-tokens 600",
+    ),
     "t5": ("pairs", f"{ONCE} --arch diverse_t5_tiny --max-tokens 600"),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Data ``pairs`` with trees, ``text`` and ``glue``, and a checkpoint for each of MODELS, made when needed."""
+    """Data ``pairs`` with trees, ``text``, ``spans`` and ``glue``; checkpoints of MODELS are made when needed."""
     out = tmp_path_factory.mktemp("sharing")
     corpus = ("--sentences", 60, "--valid", 8, "--test", 8)
     assert cli("toy", "--out", out / "raw", *corpus).returncode == 0
@@ -64,6 +69,10 @@ def folder(tmp_path_factory):
         assert done.returncode == 0, done.stderr
     trees = ["--dependency", f"{out}/raw/{{split}}.en.conllu", "--parser", "dependency:spacy:/models/parser"]
     done = cli("binarize-syntax", "--data", out / "pairs", *trees[:2])
+    assert done.returncode == 0, done.stderr
+    bpe = {"kind": "t5", "size": 100}
+    (out / "spans.yaml").write_text(json.dumps({"source": "en", "tokenizer": "none", "normalize": False, "bpe": bpe}))
+    done = cli("prepare", out / "spans.yaml", "--raw", out / "raw", "--out", out / "spans")
     assert done.returncode == 0, done.stderr
     for name in ("input0", "label"):
         for split in ("train", "valid"):
@@ -133,9 +142,13 @@ def test_weights_settings_and_subwords_are_those_of_the_checkpoint(folder, name)
     differ = {key for key in portable if portable[key] != settings[1][key]}
     assert differ <= {*LOCAL, "plasma_path", "source_lang", "target_lang"}, differ
     line = (folder / "raw/test.en").read_text().splitlines()[0]
-    if name not in ("reversed", "glue"):
+    if name not in ("reversed", "glue", "spans"):
         words = [task.source_dictionary[number] for number in model.encode(line)]
         assert words[-1] == "</s>" and "".join(words[:-1]).replace("@@", "") == line.replace(" ", "")
+    if name not in ("trees", "glue"):  # which need trees, and a folder that `prepare` wrote
+        program = re.search(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)[1]
+        exec(program.replace('"DIR"', repr(str(out))), found := {})
+        assert "translate" in program or (found["logits"].isfinite().all() and found["logits"].size(0) == 1)
     assert str(folder) not in (out / "config.json").read_text() + (out / "README.md").read_text()
 
 
