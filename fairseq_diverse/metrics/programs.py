@@ -102,16 +102,9 @@ def comet(
     if name == "comet-score":
         options = ["--gpus", str(int(gpu)), "--model", model]
     else:
-        known = model if Path(model).exists() else model.rpartition("/")[2].lower()
-        options = [
-            "-m",
-            known,
-            "-a",
-            "skip",
-            "-w",
-            "6",
-            *(["-d", "0"] if gpu else ["-c", str(torch.get_num_threads())]),
-        ]
+        local = Path(model).exists()
+        options = ["-m", *([model, "-l", "comet"] if local else [model.rpartition("/")[2].lower()]), "-a", "skip"]
+        options += ["-w", "6", *(["-d", "0"] if gpu else ["-c", str(torch.get_num_threads())])]
     with TemporaryDirectory() as folder:
         source, hypothesis, reference = _write(Path(folder), sources or (), hypotheses, references)
         printed = _run(name, [program, "-s", source, "-t", hypothesis, "-r", reference, *options])
@@ -216,7 +209,8 @@ def _write(folder: Path, *texts: Sequence[str]) -> list[str]:
     paths = []
     for number, lines in enumerate(texts):
         path = folder / str(number)
-        path.write_text("".join(clean(line)[0] + "\n" for line in lines), encoding="utf-8", newline="\n")
+        text = "".join(clean(line)[0].replace("\t", " ") + "\n" for line in lines)
+        path.write_text(text, encoding="utf-8", newline="\n")
         paths.append(str(path))
     return paths
 
@@ -228,7 +222,15 @@ def _run(name: str, command: list[str], cwd: Path | None = None) -> str:
         ValueError: it cannot be started or fails; quotes the line that says why.
     """
     try:
-        result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", cwd=cwd)
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            cwd=cwd,
+            env=os.environ | {"PYTHONUTF8": "1"},  # in any locale
+        )
     except OSError as error:
         raise ValueError(f"{name} cannot be started: {error.strerror}") from None
     if result.returncode:

@@ -319,6 +319,10 @@ def test_comet_by_pymarian(fake, installed):
     assert arguments[6:12] == ["-m", "wmt22-comet-da", "-a", "skip", "-w", "6"] and arguments[12] in ("-c", "-d")
     assert result.score == 0.125
     assert result.signature == "pymarian-eval|model:Unbabel/wmt22-COMET-da|version:1.12.31"
+    (fake / "own.npz").touch()
+    find(f"comet:{fake}/own.npz").compute(Texts(["h\tä", "i"], ["r", "s"], "de", ["a", "b"]))
+    arguments, texts = json.loads((fake / "call.json").read_text())
+    assert texts[1] == "h ä\ni\n" and arguments[6:10] == ["-m", f"{fake}/own.npz", "-l", "comet"]
     program(fake, "comet-score", SEGMENTS)
     assert programs.comet(["h", "i"], ["r", "s"], ["a", "b"]).signature.startswith("comet-score|model:Unbabel/wmt22-")
 
