@@ -62,7 +62,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
         UserError: a setting that T5 of this package does not have.
     """
     check_fixed(config, FIXED)
-    form = str(config.get("feed_forward_proj", "relu")), bool(config.get("tie_word_embeddings", True))
+    form = str(config.get("feed_forward_proj", "relu")), _is_scaled(config)
     versions = {("relu", True): "1.0", ("gated-gelu", False): "1.1"}
     if form not in versions:
         raise UserError(
@@ -87,6 +87,11 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _is_scaled(config: Mapping[str, Any]) -> bool:
+    """Whether outputs are scaled, as in T5 1.0. transformers 4 calls that tied embeddings, which 5 always writes."""
+    return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True)))
+
+
 def parameters(config: Mapping[str, Any], given: Mapping[str, Tensor], words: list[str]) -> dict[str, Tensor]:
     """The parameters of ``diverse_t5``; rows of embeddings in the order of the dictionary ``words``.
 
@@ -107,7 +112,7 @@ def parameters(config: Mapping[str, Any], given: Mapping[str, Tensor], words: li
     return found | {
         "encoder.embed_tokens.weight": embeddings,
         "decoder.embed_tokens.weight": embeddings,
-        "decoder.output_projection.weight": output if not config.get("tie_word_embeddings", True) else embeddings,
+        "decoder.output_projection.weight": embeddings if _is_scaled(config) else output,
     }
 
 

@@ -33,6 +33,8 @@ def theirs(version, shape=SHAPES[0], seed=1):
     tied = {"tie_word_embeddings": version == "1.0"}
     config = T5Config(vocab_size=SYMBOLS, **VERSIONS[version], **tied, **shape, **more, decoder_start_token_id=0)
     model = T5ForConditionalGeneration(config).eval()
+    if version == "1.1":  # which transformers 5 ties, too
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     for name, parameter in model.named_parameters():
         if "layer_norm" in name:
             parameter.data.uniform_(0.5, 1.5)
