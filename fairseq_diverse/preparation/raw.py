@@ -135,6 +135,11 @@ def count_sentences(paths: Sequence[Path], languages: Sequence[str]) -> int:
     return lines[0]
 
 
+def place(path: Path, number: int) -> str:
+    """A sentence of a file, for messages; of TMX its number among the pairs."""
+    return f"{path}, {'pair' if joint(path) == '.tmx' else 'line'} {number}"
+
+
 def _count(path: Path) -> int:
     with _opened(path) as f:
         start = f.read(200)

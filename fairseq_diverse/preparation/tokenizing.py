@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_diverse.preparation.config import DataConfig
 from fairseq_diverse.preparation.progress import bar
-from fairseq_diverse.preparation.raw import sentences
+from fairseq_diverse.preparation.raw import place, sentences
 from fairseq_diverse.preparation.tokens import Tokens, clean
 from fairseq_diverse.support.parallel import parallel_map
 
@@ -85,7 +85,7 @@ def _refuse_unclean(paths: tuple[Path, ...], number: int, changed: list[bool], e
     for path, has_special, is_empty in zip(paths, changed, empty, strict=True):
         if has_special or is_empty:
             what = "a line separator or NUL inside the line" if has_special else "empty"
-            raise ValueError(f"{path}, line {number}: {what}; fix the file or leave out --strict")
+            raise ValueError(f"{place(path, number)}: {what}; fix the file or leave out --strict")
 
 
 def _refuse_marks(config: DataConfig, paths: tuple[Path, ...], number: int, tokenized: list[str]) -> None:
@@ -95,7 +95,7 @@ def _refuse_marks(config: DataConfig, paths: tuple[Path, ...], number: int, toke
             continue
         if found := [word for word in line.split() if word in RESERVED or word.endswith("@@")]:
             text = f"the word {found[0]!r} is a mark of fairseq's or of subwords"
-            raise ValueError(f"{path}, line {number}: {text}; write it otherwise, or set tokenizer: moses")
+            raise ValueError(f"{place(path, number)}: {text}; write it otherwise, or set tokenizer: moses")
 
 
 def _within(tok: list[str], limits: dict[str, Any]) -> bool:
