@@ -163,14 +163,21 @@ def of_row(row: Row) -> Side:
     return side
 
 
+def arguments(side: Side, size: Size) -> Namespace:
+    """The parsed arguments of a model."""
+    if side.args is not None:
+        return side.args
+    widths = _widths(size.layers, size.width, size.ffn, size.heads)
+    criterion = "label_smoothed_cross_entropy"
+    args = Namespace(arch=side.arch, criterion=criterion, share_all_embeddings=True, **{**widths, **side.flags})
+    ARCH_CONFIG_REGISTRY[side.arch](args)
+    return args
+
+
 def build_model(side: Side, size: Size, device: str = "cpu") -> Any:
     """A model; every side has the same seed."""
     torch.manual_seed(1)
-    if (args := side.args) is None:
-        widths = _widths(size.layers, size.width, size.ffn, size.heads)
-        criterion = "label_smoothed_cross_entropy"
-        args = Namespace(arch=side.arch, criterion=criterion, share_all_embeddings=True, **{**widths, **side.flags})
-        ARCH_CONFIG_REGISTRY[side.arch](args)
+    args = arguments(side, size)
     words = dictionary(size.words)
     task: Any = SimpleNamespace(source_dictionary=words, target_dictionary=words)
     model = ARCH_MODEL_REGISTRY[side.arch].build_model(args, task)
@@ -216,7 +223,7 @@ def build_criterion(terms: str, words: Dictionary, on: str = EVERYWHERE) -> Any:
     return kind.build_criterion(settings, SimpleNamespace(target_dictionary=words)).train()
 
 
-def _likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[], Tensor]:
+def likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[], Tensor]:
     """The objective of one training step, per token."""
     if side.args is not None:
         task = SimpleNamespace(target_dictionary=model.encoder.dictionary)
@@ -235,7 +242,7 @@ def _likelihood(side: Side, size: Size, model: Any, device: str) -> Callable[[],
 
 def _step(name: str, size: Size, device: str) -> Callable[[], None]:
     model = build_model(SIDES[name], size, device)
-    objective = _likelihood(SIDES[name], size, model, device)
+    objective = likelihood(SIDES[name], size, model, device)
     optimizer = Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
 
     def step() -> None:
@@ -258,21 +265,25 @@ def memory(name: str, size: Size, device: str) -> Sample:
         if device == "cuda":
             return peak_of_cuda(lambda: _step(name, size, device))
         model = build_model(SIDES[name], size, device)
-        return kept_for_backward(_likelihood(SIDES[name], size, model, device), model)
+        return kept_for_backward(likelihood(SIDES[name], size, model, device), model)
 
     return sample
 
 
-def generation(name: str, size: Size, device: str) -> Sample:
-    """Seconds of fairseq's beam search for one batch, beam 5; all hypotheses have the same length."""
-    model = build_model(SIDES[name], size, device)
+def search(model: Any, size: Size, device: str) -> Callable[[], list[list[dict[str, Any]]]]:
+    """fairseq's beam search for one batch, beam 5; all hypotheses have the same length."""
     model.make_generation_fast_(beamable_mm_beam_size=5, need_attn=False)  # as in fairseq-generate
     # </s> is forbidden before the last step and forced there
     generator = SequenceGenerator(
         [model], model.decoder.dictionary, beam_size=5, min_len=size.steps, max_len_a=0, max_len_b=size.steps
     )
     sample = batch(size, size.sentences, device, model)
-    return timed(lambda: generator.generate([model], sample), device)
+    return lambda: generator.generate([model], sample)
+
+
+def generation(name: str, size: Size, device: str) -> Sample:
+    """Seconds of ``search``."""
+    return timed(search(build_model(SIDES[name], size, device), size, device), device)
 
 
 def layer(name: str, size: Size, device: str) -> Sample:

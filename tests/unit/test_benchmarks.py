@@ -2,9 +2,12 @@
 
 import contextlib
 import json
+import math
 import multiprocessing
 import random
 import sys
+from argparse import Namespace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks import __main__ as command
-from benchmarks import harness, naive, parsing, sides
+from benchmarks import harness, naive, parsing, peer, peers, sides
 from fairseq_diverse.attention.functional import agreement, routing
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
 from fairseq_diverse.syntax.parsers import KINDS
@@ -197,6 +200,41 @@ def test_a_row_of_a_table_may_have_a_mechanism_of_ones_own(tmp_path):
     process.join()
     assert process.exitcode == 0
     assert (tmp_path / "printed").read_text().splitlines()[-1].startswith("| mine memory: own ")
+
+
+@pytest.mark.parametrize("name", peer.PEERS)
+def test_peers_are_the_same_model_and_take_as_many_steps(name):
+    side = peer.PEERS[name]
+    if find_spec(side.module) is None:
+        pytest.skip(f"{side.module} is not installed")
+    fairseq = sum(parameter.numel() for parameter in sides.build_model(sides.SIDES["fairseq"], QUICK).parameters())
+    for measure in side.measures:
+        parameters, action = peer.prepare(Namespace(**peers.job(measure, name, QUICK)))
+        assert parameters == pytest.approx(fairseq, rel=0.04)  # x-transformers has fewer biases
+        if measure == peer.DECODING:
+            assert action() == [QUICK.steps + 1] * QUICK.sentences
+        else:
+            assert action() == pytest.approx(math.log(QUICK.words + 4), rel=0.6)  # nats per token, before training
+
+
+def test_peers_are_measured_in_processes_of_their_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "ROWS", [])
+    monkeypatch.setattr(command, "MEASURES", dict(command.MEASURES))
+    options = ["--quick", "--pairs", "1", "--only", "search: (off|eole)", "--save", "peers"]
+    with pytest.raises(SystemExit):
+        peers.main([*options, "--python", f"eole={sys.executable}"], results=tmp_path)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-1].startswith("| quick beam search: off ")
+    assert shown.err.splitlines()[-1].endswith("error: eole: ModuleNotFoundError: No module named 'eole'")
+    (row,) = json.loads((tmp_path / "cpu-peers.json").read_text())["rows"]
+    assert (row["ours"], row["reference"], len(row["ratios"])) == ("off", "fairseq", 1)
+
+
+@pytest.mark.parametrize("given", ["joeynmt=nowhere", "nothing=python", "python"])
+def test_a_python_for_no_peer_is_refused(given, capsys):
+    with pytest.raises(SystemExit):
+        peers.main(["--python", given])
+    assert f"error: --python {given}: must be NAME=PATH" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
