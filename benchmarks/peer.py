@@ -152,7 +152,7 @@ def eole(job: Namespace) -> Built:
     tokens = [*special.values(), *(f"w{number}" for number in range(size.words))]
     words = dict_to_vocabs({"src": tokens, "tgt": tokens, "specials": special, "decoder_start_token": "</s>"})
     shape = {"layers": size.layers, "hidden_size": size.width, "heads": size.heads, "transformer_ff": size.ffn}
-    biases = {"add_qkvbias": True, "add_ffnbias": True, "generator_bias": False}
+    biases = {"add_qkvbias": True, "add_final_linear_bias": True, "add_ffnbias": True, "generator_bias": False}
     config = TransformerModelConfig(
         embeddings={"word_vec_size": size.width},
         encoder={"encoder_layer_style": "postnorm", "final_encoder_layer_norm": False},
