@@ -104,11 +104,11 @@ def main(arguments: Sequence[str] | None = None, results: Path = command.RESULTS
     rows = [command.Row(how, name) for how in (TRAINING, DECODING) for name in here if how in PEERS[name].measures]
     command.ROWS = [row for row in rows if row.ours != "fairseq"]
     command.MEASURES |= {how: command.Measure(partial(sampler, how)) for how in (TRAINING, DECODING)}
+    for name in [name for name in PEERS if name not in here]:
+        print(f"skipped: {name} is not in this Python: --python {name}=PATH", flush=True)
     status = command.main(rest, results)
     for name, (parameters, version) in BUILT.items():
         print(f"{name}: {PEERS[name].distribution} {version}, {parameters:,} parameters")
-    for name in PEERS.keys() - set(here):
-        print(f"skipped: {name} is not in this Python: --python {name}=PATH")
     return status
 
 
