@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from benchmarks import parsing, sides
+from benchmarks import host, parsing, sides
 from benchmarks.harness import LEVEL, Sample, alternate, clock, median_interval
 from benchmarks.sides import DROPOUT
 from fairseq_diverse.cli.user_dir import register_with
@@ -52,7 +52,10 @@ MEASURES = {
     "generation": Measure(sides.generation),
     "training": Measure(sides.training),
     "parsing": Measure(parsing.parsing),
+    "host training": Measure(host.training),
+    "host decoding": Measure(host.decoding),
 }
+sides.SIDES |= {f"{host.PREFIX}{name}": side for name, side in host.variants().items()}
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,11 @@ ROWS = [
     *(Row("training", f"{kind} 8 heads, {DROPOUT}", f"8 heads, {DROPOUT}") for kind in ("talking", "concat", "sum")),
     Row("parsing", "spacy", "spacy alone"),
     Row("parsing", "benepar", "benepar alone"),
+    *(
+        Row(measure, f"{host.PREFIX}{name}", "fairseq" if name == "off" else f"{host.PREFIX}off")
+        for name in sorted(host.variants(), key=lambda name: name != "off")
+        for measure in ("host training", "host decoding")
+    ),
 ]
 
 COLUMNS = {"row": 41, "against": 24, "ratio": 6, "95% interval": 13, "paper": 5, "torch": 6, "note": 0}
@@ -204,6 +212,15 @@ def measure(row: Row, size_name: str, size: sides.Size, device: str, pairs: int,
     }
 
 
+def operators(row: Row) -> dict[str, Any]:
+    """For a row of the host, the numbers of operators of both sides."""
+    if row.measure not in ("host training", "host decoding"):
+        return {}
+    counts = [host.operators(sides.SIDES[name]) for name in (row.ours, row.reference)]
+    of = slice(0, 2) if row.measure == "host training" else slice(2, 3)
+    return {"size": "host", "operators": [count[of] for count in counts]}
+
+
 def cells(row: Row, result: dict[str, Any], before: Sequence[dict[str, Any]]) -> list[str]:
     """The table's line for a result; ``before`` has the earlier results."""
     low, high, coverage = result["interval"] or (result["ratio"], result["ratio"], 1)
@@ -215,11 +232,13 @@ def cells(row: Row, result: dict[str, Any], before: Sequence[dict[str, Any]]) ->
     scale, unit = (1e3, "ms") if result["unit"] == "seconds" else (1e-6, "MB")
     ours, reference = (f"{value * scale:.3g}" for value in result["median"])
     note = f"{ours} / {reference} {unit}"
+    if counts := result.get("operators"):
+        note += f"; operators {' / '.join(' + '.join(f'{n:,}' for n in side) for side in counts)}"
     if row.expected is not None and coverage >= LEVEL:  # the few pairs of a smoke test are not significant
         note += f"; expected {row.expected:.2f}: {'inside' if low <= row.expected <= high else 'OUTSIDE'}"
     return [
-        f"{result['size']} {row.measure}: {row.ours}",
-        row.reference,
+        f"{result['size']} {row.measure}: {row.ours}".replace("host host ", "host ").replace(": host ", ": "),
+        row.reference.removeprefix(host.PREFIX),
         f"{result['ratio']:.3f}",
         f"{low:.3f}-{high:.3f}" if result["interval"] else "exact",
         "" if result["published"] is None else f"{result['published']:.2f}",
@@ -328,6 +347,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
             title = f"{number}/{len(rows)} {row.measure}: {row.ours}"
             with tqdm(desc=title, leave=False, unit="pair", disable=None) as bar:
                 result = measure(row, size_name, size, args.device, pairs, bar)
+            result |= operators(row)
             print(line(cells(row, result, done)), flush=True)
             done.append(result)
             if args.save is not None:

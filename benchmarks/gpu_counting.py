@@ -363,10 +363,14 @@ def count_attention(
         if model.encoder.plan.trees:
             given["relations"] = relate(_fake(trees), model.encoder.plan.trees)
         carry = attention.attend(x, source, source, **given).carry
-        given["carried"] = {name: torch.empty_like(tensor).requires_grad_() for name, tensor in carry.items()}
+        given["carried"] = {
+            name: torch.empty_like(tensor).requires_grad_(tensor.requires_grad) for name, tensor in carry.items()
+        }
         with Counting() as mode:
             out = attention.attend(x, source, source, **given)
-            ends = [end for end in (out.value, out.agreement, *out.carry.values()) if end is not None]
+            ends = [
+                end for end in (out.value, out.agreement, *out.carry.values()) if end is not None and end.requires_grad
+            ]
             edges = [get_gradient_edge(end) for end in ends]
             like = [torch.empty(end.shape, dtype=end.dtype, device="meta") for end in ends]
             del out, ends, carry  # what the next layer keeps of them is its own

@@ -77,6 +77,7 @@ class StagedBody:
     v_proj: Any
     out_proj: Any
     children: Any  # of the module
+    _modules: Any
 
     def add_mechanisms(self, mechanisms: Sequence[Mechanism]) -> None:
         """Add the mechanisms as submodules, under their keys.
@@ -111,11 +112,11 @@ class StagedBody:
 
     def stage(self, name: str) -> list[Any]:
         """The mechanisms with this stage, in order."""
-        return [getattr(self, key) for key in self.stage_keys[name]]
+        return [self._modules[key] for key in self.stage_keys[name]]
 
     def split_heads(self, x: Tensor, heads: int) -> Tensor:
         """(T, B, ``heads`` D), or (B, T, ``heads`` D) with ``batch_first``, -> (B, ``heads``, T, D)."""
-        x = x.unflatten(-1, (heads, x.size(-1) // heads))
+        x = x.view(x.size(0), x.size(1), heads, x.size(-1) // heads)
         return x.transpose(1, 2) if self.batch_first else x.permute(1, 2, 0, 3)
 
     def answer(self, context: AttentionContext, measurement: Measurement) -> AttentionOutput:
@@ -149,7 +150,7 @@ class StagedBody:
         for mechanism in self.stage("bias"):
             gated, term = mechanism.name in self.gated_mechanisms, mechanism.bias(context.of(mechanism))
             bias_of[gated] = term if bias_of[gated] is None else bias_of[gated] + term
-        logits = q @ k.transpose(-1, -2) if not replacing and (explicit or self.stage_keys["select"]) else None
+        logits = _product(q, k.transpose(-1, -2)) if not replacing and (explicit or self.stage_keys["select"]) else None
         for mechanism in self.stage("select"):
             context.selected = mechanism.select(logits, context.of(mechanism))  # (B, H)
         bias = None if bias_of[True] is None else _where_selected(bias_of[True], 0, context)
@@ -172,7 +173,7 @@ class StagedBody:
                 raise UserError(f"attn_mask: {replacing[0].name} adds no numbers to its logits; give a boolean mask")
             heads, weights = replacing[0].attention(context.of(replacing[0]), need_weights)
         elif not explicit:
-            mask = context.visible if bias is None else additive_mask(bias, context.visible).type_as(q)
+            mask = context.visible if bias is None else additive_mask(bias, context.visible, q.dtype)
             mask = mask[None] if mask is not None and mask.dim() == 1 else mask  # the kernel wants (T, S)
             heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=context.dropout, scale=1.0)
         else:
@@ -188,7 +189,7 @@ class StagedBody:
             for mechanism in self.stage("weights"):
                 mixed = mechanism.weights(mixed, context.of(mechanism))
             dropped = F.dropout(mixed.type_as(v), context.dropout) if context.dropout else mixed.type_as(v)
-            heads = dropped @ v  # (B, H, T, D)
+            heads = _product(dropped, v)  # (B, H, T, D)
             for mechanism in self.stage("output_bias"):
                 term = mechanism.output_bias(dropped, context.of(mechanism))
                 heads = heads + (_where_selected(term, 0, context) if mechanism.name in self.gated_mechanisms else term)
@@ -214,6 +215,12 @@ class StagedBody:
 def _repeat_heads(x: Tensor, heads: int) -> Tensor:
     """(B, h, S, D) -> (B, ``heads``, S, D): each of the h heads serves heads / h heads that follow each other."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of (B, H, ..., ...), for which torch would expand both."""
+    product = torch.bmm(a.flatten(0, 1), b.flatten(0, 1))
+    return product.view(*a.shape[:2], *product.shape[1:])
 
 
 def _where_selected(term: Tensor, otherwise: Any, context: AttentionContext) -> Tensor:

@@ -29,6 +29,8 @@ class AttentionPlan:
         args: parsed arguments or fairseq's configuration of the model.
         components: by name: encoder, decoder, cross.
 
+    ``trees`` has the kinds of source trees that the model needs: dependency, constituency.
+
     Raises:
         UserError: a placement, a value or a combination that does not fit the model.
     """
@@ -50,6 +52,8 @@ class AttentionPlan:
                     raise UserError(f"{flag} {settings.on!r}: {name} is defined on {known} only")
                 settings.check(self.shape(component, min(placement[component])))
             self._settings[name], self._placements[name] = settings, placement
+        needed = {kind for settings in self._settings.values() if settings.active for kind in settings.trees}
+        self.trees = tuple(kind for kind in ("dependency", "constituency") if kind in needed)
         for component, count in layers.items():
             for layer in range(1, count + 1):
                 self._check_together(component, layer)
@@ -69,12 +73,6 @@ class AttentionPlan:
     def anywhere(self, mechanism: str, component: str) -> bool:
         """Whether the mechanism is on at any layer of the component."""
         return bool(self._placements[mechanism].get(component))
-
-    @property
-    def trees(self) -> tuple[str, ...]:
-        """The kinds of source trees that the model needs: dependency, constituency."""
-        needed = {kind for settings in self._settings.values() if settings.active for kind in settings.trees}
-        return tuple(kind for kind in ("dependency", "constituency") if kind in needed)
 
     def _check_together(self, component: str, layer: int) -> None:
         placed, place = self.at(component, layer), f"{component}:{layer}"

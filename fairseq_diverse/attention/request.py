@@ -112,6 +112,8 @@ class ResolvedRequest:
 
     def at(self, component: str, layer: int) -> Measurement:
         """The part of one attention."""
+        if self is NOTHING:
+            return UNMEASURED
         terms = self.terms if layer in self.on.get(component, ()) else ()
         return Measurement(terms, *(layer in where.get(component, ()) for where in (self.weights, self.inside)))
 
@@ -130,4 +132,4 @@ class ResolvedRequest:
         return ResolvedRequest(measuring.terms, measuring.on, maps, inside, alignment, measuring.shares)
 
 
-NOTHING = ResolvedRequest((), {}, {}, {})
+NOTHING, UNMEASURED = ResolvedRequest((), {}, {}, {}), Measurement()

@@ -1,10 +1,12 @@
 """fairseq's ``MultiheadAttention`` with the stages of ``StagedBody``."""
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
@@ -14,15 +16,46 @@ from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import Placed
 from fairseq_diverse.attention.relations import Relations
-from fairseq_diverse.attention.request import Measurement
+from fairseq_diverse.attention.request import UNMEASURED, Measurement
 from fairseq_diverse.attention.settings import AttentionShape
 from fairseq_diverse.attention.warm_start import NotTrained, trained_only
 
 logger = logging.getLogger(__name__)
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
-NOTHING, NO_CARRY = Measurement(), dict[str, Tensor]()
+NO_CARRY = dict[str, Tensor]()
 MEMORY = "mechanisms"  # key in the incremental state for what mechanisms keep between steps
+
+
+class Masks:
+    """What padding and causality hide in the attentions of a component, made once for all its layers.
+
+    Args:
+        dtype: of ``added``.
+        key_padding_mask: (B, S), True at padding.
+        attn_mask: (T, S), 0 where a query may see a key, -inf elsewhere.
+    """
+
+    def __init__(self, dtype: torch.dtype, key_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> None:
+        self.dtype = dtype
+        self.padding = None if key_padding_mask is None else key_padding_mask.bool()[:, None, None]
+        self.attn_mask = attn_mask
+
+    @functools.cached_property
+    def allowed(self) -> Tensor | None:
+        """(B or 1, 1, T or 1, S) bool, True where a query may see a key; None = everywhere."""
+        allowed = None if self.attn_mask is None else (self.attn_mask == 0)[None, None]
+        if self.padding is not None:
+            allowed = ~self.padding if allowed is None else allowed & ~self.padding
+        return None if allowed is None else attend_somewhere(allowed)
+
+    @functools.cached_property
+    def added(self) -> Tensor | None:
+        """Likewise, 0 where a query may see a key, -inf elsewhere."""
+        if self.padding is None:
+            return None if self.attn_mask is None else self.attn_mask[None, None]
+        padded = torch.zeros_like(self.padding, dtype=self.dtype).masked_fill_(self.padding, -torch.inf)
+        return padded if self.attn_mask is None else self.attn_mask + padded
 
 
 class StagedAttention(StagedBody, MultiheadAttention):
@@ -83,9 +116,10 @@ class StagedAttention(StagedBody, MultiheadAttention):
         incremental_state: IncrementalState | None = None,
         attn_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
-        measurement: Measurement = NOTHING,
+        measurement: Measurement = UNMEASURED,
         relations: Relations | None = None,
         carried: Mapping[str, Tensor] = NO_CARRY,
+        masks: Masks | None = None,
     ) -> AttentionOutput:
         """One attention of the query over the keys.
 
@@ -98,6 +132,7 @@ class StagedAttention(StagedBody, MultiheadAttention):
             measurement: what to return besides the output.
             relations: from the source trees, for mechanisms that need them.
             carried: the ``carry`` of the layer before.
+            masks: of ``key_padding_mask`` and ``attn_mask``, where the caller has made them.
             Others as in fairseq.
 
         Raises:
@@ -107,19 +142,34 @@ class StagedAttention(StagedBody, MultiheadAttention):
         static_kv = self.encoder_decoder_attention
         fused_in_fairseq = incremental_state is None and not static_kv  # it cannot return the weights of each head
         terms, weights, inside = measurement
+        if torch.compiler.is_compiling():  # each layer for itself, so that equal layers are compiled once
+            masks = None
         if self.is_plain and not terms and not inside and not (weights and fused_in_fairseq):
+            if fused_in_fairseq and not self.skip_embed_dim_check and query.device.type != "xla":
+                masks = masks or Masks(query.dtype, key_padding_mask, attn_mask)
+                return AttentionOutput(self._fused(query, key, value, masks.added), carry=carried)
             given = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
             plain, maps = MultiheadAttention.forward(self, query, key, value, *given)
             return AttentionOutput(plain, None if maps is None else maps.transpose(0, 1), carry=carried)
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state)
-        masks = key_padding_mask, query_padding_mask, _allowed(key_padding_mask, attn_mask)
+        if masks is None or (incremental_state is not None and not static_kv):  # with the padding of steps before
+            masks = Masks(query.dtype, key_padding_mask, attn_mask)
+        padding = key_padding_mask, query_padding_mask, masks.allowed
         more = relations, carried, self._recall(incremental_state)
-        context = AttentionContext(query.transpose(0, 1), q, k, v, self.scaling, self._dropout, *masks, *more)
+        context = AttentionContext(query.transpose(0, 1), q, k, v, self.scaling, self._dropout, *padding, *more)
         output = self.answer(context, measurement)
         if context.memory:
             self._keep(incremental_state, context.memory, query.size(1))
         return output
+
+    def _fused(self, query: Tensor, key: Any, value: Any, mask: Tensor | None) -> Tensor:
+        """What torch's ``multi_head_attention_forward``, which fairseq calls, gives without weights, bit for bit."""
+        given = (query, self.q_proj), (key, self.k_proj), (value, self.v_proj)
+        q, k, v = (self.split_heads(F.linear(x, y.weight, y.bias), self.num_heads) for x, y in given)
+        heads = F.scaled_dot_product_attention(q, k, v, None if mask is None else mask.type_as(q), self._dropout)
+        heads = heads.permute(2, 0, 1, 3).flatten(2)
+        return F.linear(heads, self.out_proj.weight, self.out_proj.bias)
 
     def _keep(self, state: IncrementalState | None, memory: Mapping[str, Tensor], batch: int) -> None:
         """Keep for later decoding steps what mechanisms put into ``memory``."""
@@ -213,14 +263,3 @@ class StagedAttention(StagedBody, MultiheadAttention):
             dropped = [key for key in projection if state_dict.pop(key, None) is not None]
             gone = ", ".join(dropped) or "nothing"
             logger.warning(f"warm start: new in this model: {', '.join(new)}; dropped: {gone}")
-
-
-def _allowed(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """(B or 1, 1, T or 1, S), True where a query may see a key; None if every query may see every key."""
-    allowed = None
-    if attn_mask is not None:
-        allowed = (attn_mask == 0)[None, None]
-    if key_padding_mask is not None:
-        real = ~key_padding_mask.bool()[:, None, None]
-        allowed = real if allowed is None else allowed & real
-    return None if allowed is None else attend_somewhere(allowed)

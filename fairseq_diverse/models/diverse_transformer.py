@@ -22,8 +22,8 @@ from fairseq_diverse.attention.body import build_mechanisms
 from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.relations import relate
-from fairseq_diverse.attention.request import NOTHING, Requests, ResolvedRequest, as_tuple
-from fairseq_diverse.models.attention import IncrementalState
+from fairseq_diverse.attention.request import NOTHING, UNMEASURED, Measurement, Requests, ResolvedRequest, as_tuple
+from fairseq_diverse.models.attention import IncrementalState, Masks
 from fairseq_diverse.models.extras import Extras, Loop
 from fairseq_diverse.models.layers import (
     DiverseDecoderLayer,
@@ -123,9 +123,10 @@ class DiverseEncoder(TransformerEncoderBase):
         x = x * (1 - padding.unsqueeze(-1).type_as(x) * has_pads.type_as(x))
         x = x.transpose(0, 1)  # (T, B, C)
         states, extras = [x] if return_all_hiddens else [], Extras.none()
+        masks = Masks(x.dtype, key_padding)
         for layer in self.layers:
             measurement, carried = request.at("encoder", layer.number), extras.carried["encoder"]
-            x, attentions = layer(x, key_padding, measurement, relations, carried)
+            x, attentions = layer(x, key_padding, measurement, relations, carried, masks)
             extras.add("encoder", layer.number, attentions["encoder"])
             if return_all_hiddens:
                 states.append(x)
@@ -178,7 +179,7 @@ class DiverseDecoder(TransformerDecoderBase):
         """As in fairseq; the second result also has ``extras``, what ``request`` asks for."""
         read = request.alignment and (self.criterion_reads_map or not self.training)
         map_needed = read or alignment_layer is not None
-        extras = Extras.none()
+        extras, shared = Extras.none(), dict[str, Masks]()
 
         def run(
             layer: Any,
@@ -186,17 +187,24 @@ class DiverseDecoder(TransformerDecoderBase):
             encoder_out: Tensor | None,
             encoder_padding_mask: Tensor | None,
             incremental_state: IncrementalState | None,
+            self_attn_mask: Tensor | None,
+            self_attn_padding_mask: Tensor | None,
             need_attn: bool,
             need_head_weights: bool,
-            **masks: Tensor | None,
         ) -> tuple[Tensor, Tensor | None, None]:
-            wanted = {component: request.at(component, layer.number) for component in ("decoder", "cross")}
-            weights = wanted["cross"].weights or (need_attn and map_needed)
-            measurements = {**wanted, "cross": wanted["cross"]._replace(weights=weights)}
-            passed = {**masks, "incremental_state": incremental_state, "carried": extras.carried}
-            x, attentions = layer(x, encoder_out, encoder_padding_mask, measurements=measurements, **passed)
+            if not shared:
+                shared["decoder"] = Masks(x.dtype, self_attn_padding_mask, self_attn_mask)
+                shared["cross"] = Masks(x.dtype, encoder_padding_mask)
+            wanted: dict[str, Measurement] = {}
+            if request is not NOTHING:
+                wanted = {component: request.at(component, layer.number) for component in ("decoder", "cross")}
+            asked = wanted
+            if need_attn and map_needed:
+                asked = wanted | {"cross": wanted.get("cross", UNMEASURED)._replace(weights=True)}
+            passed = encoder_out, encoder_padding_mask, incremental_state, self_attn_mask, self_attn_padding_mask
+            x, attentions = layer(x, *passed, asked, extras.carried, shared)
             for component, output in attentions.items():
-                extras.add(component, layer.number, output, maps=wanted[component].weights)
+                extras.add(component, layer.number, output, component in wanted and wanted[component].weights)
             alignment = attentions["cross"].weights if "cross" in attentions else None
             return x, None if alignment is None else alignment.transpose(0, 1), None
 

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from fairseq_diverse.attention.body import AttentionOutput
 from fairseq_diverse.attention.plan import AttentionPlan
 from fairseq_diverse.attention.relations import Relations
-from fairseq_diverse.attention.request import Measurement
-from fairseq_diverse.models.attention import NO_CARRY, NOTHING, IncrementalState, StagedAttention
+from fairseq_diverse.attention.request import UNMEASURED, Measurement
+from fairseq_diverse.models.attention import NO_CARRY, IncrementalState, Masks, StagedAttention
 from fairseq_diverse.support.errors import UserError
 
 RECOMPILE_LIMIT = 64  # of one kind of layer: by mechanisms, mode, padding, what is measured
@@ -160,14 +160,14 @@ def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -
 
 
 def attend(
-    layer: Any, attention: StagedAttention, norm: nn.Module, x: Tensor, source: Tensor | None, **options: Any
+    layer: Any, attention: StagedAttention, norm: nn.Module, x: Tensor, source: Tensor | None, *options: Any
 ) -> tuple[Tensor, AttentionOutput]:
     """An attention of a layer, with its layer norm and residual connection; without a source, to itself."""
     query = norm(x) if layer.normalize_before else x
     source = query if source is None else source
-    attended = attention.attend(query, source, source, **options)
+    attended = attention.attend(query, source, source, *options)
     x = layer.residual_connection(layer.dropout_module(attended.value), x)
-    return (x if layer.normalize_before else norm(x)), attended._replace(value=None)
+    return (x if layer.normalize_before else norm(x)), AttentionOutput(None, *attended[1:])
 
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
@@ -203,14 +203,15 @@ class DiverseEncoderLayer(DiverseLayer, TransformerEncoderLayerBase):
         self,
         x: Tensor,
         encoder_padding_mask: Tensor | None,
-        measurement: Measurement = NOTHING,
+        measurement: Measurement = UNMEASURED,
         relations: Relations | None = None,
         carried: Mapping[str, Tensor] = NO_CARRY,
+        masks: Masks | None = None,
     ) -> LayerOutput:
         """One layer; ``measurement`` and the later arguments as in ``StagedAttention.attend``."""
-        given = {"measurement": measurement, "relations": relations, "carried": carried}
-        padding = {"key_padding_mask": encoder_padding_mask, "query_padding_mask": encoder_padding_mask}
-        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, x, None, **padding, **given)
+        pads, measuring = encoder_padding_mask, (measurement, relations, carried, masks)
+        given = x, None, pads, None, None, pads, *measuring
+        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, *given)
         return feed_forward(self, x), {"encoder": attended}
 
 
@@ -236,18 +237,18 @@ class DiverseDecoderLayer(DiverseLayer, TransformerDecoderLayerBase):
         self_attn_padding_mask: Tensor | None,
         measurements: Mapping[str, Measurement] = {},
         carried: Mapping[str, Mapping[str, Tensor]] = {},
+        masks: Mapping[str, Masks] = {},
     ) -> LayerOutput:
-        """One layer; measurements and what is carried by component, else as in fairseq."""
-        both: dict[str, Any] = {"query_padding_mask": self_attn_padding_mask, "incremental_state": incremental_state}
-        to_itself, to_source = (
-            {"measurement": measurements.get(name, NOTHING), "carried": carried.get(name, NO_CARRY), **both}
+        """One layer; measurements, masks and what is carried by component, else as in fairseq."""
+        pads, state = self_attn_padding_mask, incremental_state
+        itself, source = (
+            (measurements.get(name, UNMEASURED), None, carried.get(name, NO_CARRY), masks.get(name))
             for name in ("decoder", "cross")
         )
-        to_itself |= {"key_padding_mask": self_attn_padding_mask, "attn_mask": self_attn_mask}
-        to_source |= {"key_padding_mask": encoder_padding_mask}
-        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, x, None, **to_itself)
+        given: Any = x, None, pads, state, self_attn_mask, pads, *itself
+        x, attended = attend(self, self.self_attn, self.self_attn_layer_norm, *given)
         attentions = {"decoder": attended}
         if self.encoder_attn is not None and encoder_out is not None:
-            parts = self.encoder_attn, self.encoder_attn_layer_norm
-            x, attentions["cross"] = attend(self, *parts, x, encoder_out, **to_source)
+            given = x, encoder_out, encoder_padding_mask, state, None, pads, *source
+            x, attentions["cross"] = attend(self, self.encoder_attn, self.encoder_attn_layer_norm, *given)
         return feed_forward(self, x), attentions

@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.functional.masking import masked_softmax
-from fairseq_diverse.attention.precision import at_least_float32
+from fairseq_diverse.attention.precision import at_least_float32, without_autocast
 
 EPSILON = 1e-5  # of the RMSNorm
+LONG = 256 * 256  # numbers of a map from which fused attention is faster on a CPU
 
 
 def differential_attention(
@@ -60,6 +61,9 @@ def differential_attention(
         weights = maps[0] - ratio * maps[1]
         outputs = [(F.dropout(x, dropout) if dropout else x).type_as(v) @ v for x in maps]
     else:
+        wider = v.size(-1) - q.size(-1) // 2
+        if v.is_cpu and not dropout and wider > 0 and q.size(2) * k.size(2) >= LONG:  # fused there with one width only
+            halves = [(F.pad(a, (0, wider)), F.pad(b, (0, wider))) for a, b in halves]
         outputs = [F.scaled_dot_product_attention(a, b, v, allowed, dropout, scale=scale) for a, b in halves]
     heads = outputs[0] + -ratio.reshape(1) * outputs[1]  # with a dimension, a float32 ratio makes half types float32
     heads = heads.transpose(1, 2)  # as fused attention has it in memory: no copies
@@ -81,6 +85,6 @@ def differential_ratio(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tenso
     Returns:
         Scalar, at least float32.
     """
-    with torch.autocast(first[0].device.type, enabled=False):
+    with without_autocast(first[0]):
         one, two = (torch.exp(at_least_float32(a) @ at_least_float32(b)) for a, b in (first, second))
     return one - two + initial_ratio

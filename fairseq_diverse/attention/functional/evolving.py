@@ -1,10 +1,13 @@
 """Evolving attention: a residual connection between the logits of layers, and a convolution over them."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import maps
+from fairseq_diverse.attention.precision import without_autocast
 
 
 def evolve_logits(
@@ -53,25 +56,20 @@ def evolve_logits(
         return inner
     assert weight is not None and bias is not None
     top, left = _offsets(component, weight.size(-1))
-    if above is None and (done := maps.convolve(inner, weight, bias, cells, top, left, conv_ratio)) is not None:
+    options: Any = (top, left, conv_ratio)
+    if above is None:
+        rows = inner
+    else:  # the rows before
+        rows, cells, options = stack_rows(above, mask_cells(inner, cells)), None, (*options, above.size(2))
+    if (done := maps.convolve(rows, weight, bias, cells, *options)) is not None:
         return done
-    with torch.autocast(logits.device.type, enabled=False):  # a finite bias may be too large for half types
-        convolved = _convolve(mask_cells(inner, cells), weight.type_as(inner), bias.type_as(inner), top, left, above)
-    return torch.lerp(inner, convolved.relu_(), conv_ratio)
+    with without_autocast(logits):  # a finite bias may be too large for half types
+        return maps.plain_convolve(rows, weight.type_as(inner), bias.type_as(inner), cells, *options)
 
 
 def _offsets(component: str, size: int) -> tuple[int, int]:
     """How many rows above, and columns to the left, the convolution reads."""
     return (size // 2 if component == "encoder" else size - 1), (size - 1 if component == "decoder" else size // 2)
-
-
-def _convolve(seen: Tensor, weight: Tensor, bias: Tensor, top: int, left: int, above: Tensor | None) -> Tensor:
-    """(B, H, T, S) -> (B, H, T, S)"""
-    reach = weight.size(-1) - 1
-    if above is None and top == left == reach // 2:
-        return F.conv2d(seen, weight, bias, padding=top)
-    rows, (top, bottom) = (seen, (top, reach - top)) if above is None else (stack_rows(above, seen), (0, 0))
-    return F.conv2d(F.pad(rows, (left, reach - left, top, bottom)), weight, bias)
 
 
 def stack_rows(above: Tensor, rows: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Gated attention (Qiu et al., 2025)."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.precision import at_least_float32
@@ -21,5 +22,8 @@ def gate_heads(heads: Tensor, query: Tensor, weight: Tensor) -> Tensor:
     Returns:
         (B, H, T, D)
     """
-    gates = at_least_float32(query @ weight.t()).sigmoid()  # (B, T, H) or (B, T, H D); half types have no slope near 1
+    by_position = query.transpose(0, 1)  # fairseq's queries are (T, B, C) in memory
+    copied = not by_position.is_contiguous()
+    gates = F.linear(query, weight) if copied else F.linear(by_position, weight).transpose(0, 1)
+    gates = at_least_float32(gates).sigmoid()  # (B, T, H) or (B, T, H D); half types have no slope near 1
     return heads * gates.unflatten(-1, (heads.size(1), -1)).transpose(1, 2).type_as(heads)

@@ -42,21 +42,24 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     return masked_logits(logits, allowed).softmax(-1)
 
 
-def additive_mask(bias: Tensor, allowed: Tensor | None) -> Tensor:
+def additive_mask(bias: Tensor, allowed: Tensor | None, dtype: torch.dtype) -> Tensor:
     """A bias and a mask as one additive mask, for a fused kernel.
 
-        mask[..., s] = bias[..., s] - max over allowed s' of bias[..., s'] where allowed, -inf elsewhere
+        mask[..., s] = bias[..., s] where allowed, -inf elsewhere
 
-    Subtracting a constant from a row does not change its softmax; with it, half types overflow only where the weight
-    is 0.
+    In half types, the largest number of each row is subtracted, which does not change its softmax: they overflow only
+    where the weight is 0.
 
     Args:
         bias: broadcast to (B, H, T, S), finite.
         allowed: bool, broadcast to (B, H, T, S), at least one True in every row; None allows everything.
+        dtype: of the mask.
 
     Returns:
-        The mask, of the broadcast shape of both; the dtype of ``bias``.
+        The mask, of the broadcast shape of both.
     """
     if allowed is not None:
         bias = bias.masked_fill(~allowed, -torch.inf)
-    return bias - bias.detach().amax(-1, keepdim=True)
+    if dtype in (torch.float16, torch.bfloat16):
+        bias = bias - bias.detach().amax(-1, keepdim=True)
+    return bias.to(dtype)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import maps
+from fairseq_diverse.attention.precision import without_autocast
 
 
 def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
@@ -22,5 +23,5 @@ def mix_heads(x: Tensor, matrix: Tensor) -> Tensor:
     """
     if (mixed := maps.convolve(x, matrix)) is not None:
         return mixed
-    with torch.autocast(x.device.type, enabled=False):  # a finite bias may be too large for half types
-        return (matrix.type_as(x) @ x.flatten(2)).view_as(x)
+    with without_autocast(x):  # a finite bias may be too large for half types
+        return torch.bmm(matrix.type_as(x).expand(len(x), -1, -1), x.flatten(2)).view_as(x)

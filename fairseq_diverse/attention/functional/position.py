@@ -8,13 +8,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_diverse.attention.precision import at_least_float32
+from fairseq_diverse.attention.precision import at_least_float32, without_autocast
 
 MIN_WINDOW, MIN_SHARED_WINDOW = 0.1, 1e-3  # of localness, in positions
 Linear = tuple[Tensor, Tensor]  # weight and bias
 
 
-def relative_logits(q: Tensor, table: Tensor, keys: int) -> Tensor:
+def relative_index(q: Tensor, table: Tensor, keys: int) -> Tensor | None:
+    """The row of the table for every query and key, (T, S); None on a GPU, which would add what has one index one by
+    one: there it is not needed.
+
+    Args:
+        q, table, keys: as in ``relative_logits``.
+    """
+    if q.is_cuda:
+        return None
+    position, limit = torch.arange(keys, device=q.device), len(table) // 2
+    return (position - position[keys - q.size(2) :, None]).clamp(-limit, limit) + limit
+
+
+def relative_logits(q: Tensor, table: Tensor, keys: int, index: Tensor | None = None) -> Tensor:
     """The term that relative positions add to the logits: a vector is added to each key.
 
         logits[t, s] = q_t . table[clip(s - t, -k, k) + k]
@@ -26,14 +39,18 @@ def relative_logits(q: Tensor, table: Tensor, keys: int) -> Tensor:
         q: (B, H, T, D).
         table: (2k+1, D), shared over heads.
         keys: S, at least T.
+        index: of ``relative_index``, faster on a CPU.
 
     Returns:
         (B, H, T, S).
     """
-    return _ToKeys.apply(q @ table.type_as(q).t(), keys)
+    by_distance = q @ table.type_as(q).t()
+    if index is None:
+        return _ToKeys.apply(by_distance, keys)
+    return by_distance.gather(-1, index.expand(*q.shape[:2], -1, -1))
 
 
-def relative_values(weights: Tensor, table: Tensor) -> Tensor:
+def relative_values(weights: Tensor, table: Tensor, index: Tensor | None = None) -> Tensor:
     """The term that relative positions add to the head outputs: a vector is added to each value.
 
         heads[t] = sum_s weights[t, s] table[clip(s - t, -k, k) + k]
@@ -43,11 +60,16 @@ def relative_values(weights: Tensor, table: Tensor) -> Tensor:
     Args:
         weights: (B, H, T, S); the queries are the last T of the S tokens.
         table: (2k+1, D), shared over heads.
+        index: as in ``relative_logits``.
 
     Returns:
         (B, H, T, D).
     """
-    return _ToDistances.apply(weights, len(table)) @ table.type_as(weights)
+    if index is None:
+        return _ToDistances.apply(weights, len(table)) @ table.type_as(weights)
+    sums = at_least_float32(weights).new_zeros(*weights.shape[:3], len(table))
+    sums = sums.scatter_add(-1, index.expand(*weights.shape[:2], -1, -1), at_least_float32(weights))
+    return sums.type_as(weights) @ table.type_as(weights)
 
 
 def localness_bias(q: Tensor, hidden: Linear, centre: Linear, window: Linear, valid: Tensor) -> Tensor:
@@ -70,7 +92,7 @@ def localness_bias(q: Tensor, hidden: Linear, centre: Linear, window: Linear, va
     """
     queries = at_least_float32(q).transpose(1, 2).flatten(2)  # (B, T, H D)
     length = valid.sum(-1)[:, None, None].type_as(queries)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         z = torch.tanh(_linear(queries, hidden))
         mean = (length - 1) * torch.sigmoid(_linear(z, centre))  # (B, T, H)
         width = length * torch.sigmoid(_linear(z, window)) + MIN_WINDOW
@@ -94,7 +116,7 @@ def shared_localness_bias(q: Tensor, weight: Tensor, centre: Tensor, window: Ten
     q = at_least_float32(q)
     weight, centre, window = (x.type_as(q) for x in (weight, centre, window))
     length = valid.sum(-1)[:, None, None].type_as(q)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         hidden = torch.tanh(q @ weight.t())  # (B, H, T, D)
         mean = length * torch.sigmoid(hidden @ centre)  # (B, H, T)
         width = (length * torch.sigmoid(hidden @ window)).clamp(min=MIN_SHARED_WINDOW)

@@ -8,38 +8,51 @@ from fairseq_diverse.attention.precision import at_least_float32
 BASE = 10000.0
 
 
-def rotate(q: Tensor, k: Tensor, maps: int = 1) -> tuple[Tensor, Tensor]:
+def rotation(k: Tensor, maps: int = 1) -> Tensor:
+    """What ``rotate`` multiplies by: cosines of the angles of all positions and channels, and sines, those of even
+    channels negative; (2, S, 1, D or D - 1), computed in at least float32.
+
+    Args:
+        k, maps: as in ``rotate``.
+    """
+    width = k.size(-1) // maps
+    dtype = torch.promote_types(k.dtype, torch.float32)
+    frequencies = BASE ** (-2 * torch.arange(width // 2, device=k.device, dtype=dtype) / width)
+    angles = torch.arange(k.size(2), device=k.device, dtype=dtype)[:, None, None] * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([torch.stack([cos, cos], -1), torch.stack([-sin, sin], -1)]).flatten(-2).type_as(k)
+
+
+def rotate(q: Tensor, k: Tensor, maps: int = 1, angles: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Rotate queries and keys by their positions: two channels at a time are one point of a plane.
 
         (x[2i], x[2i+1]) of position p is rotated by the angle  p 10000^(-2i/D),  i = 0 ... D/2 - 1
 
     so that q_t . k_s depends on t - s. Source: Su et al. (2021), Eqs. 14-16 and 34. With an odd D, the last channel
     stays as it is. The queries are the last ones of a sequence of S tokens, so one step of incremental decoding gives
-    the same as the full pass. Angles are computed in at least float32.
+    the same as the full pass.
 
     Args:
         q: (B, H, T, D).
         k: (B, H, S, D), S at least T.
         maps: the channels are those of several maps, one after the other, which are rotated alike; D is that of one.
+        angles: of ``rotation``, if the caller has them.
 
     Returns:
         q and k, rotated; lengths of vectors do not change.
     """
-    width = q.size(-1) // maps
-    dtype = torch.promote_types(k.dtype, torch.float32)
-    frequencies = BASE ** (-2 * torch.arange(width // 2, device=k.device, dtype=dtype) / width)
-    angles = torch.arange(k.size(2), device=k.device, dtype=dtype)[:, None, None] * frequencies  # (S, 1, D/2)
-    cos, sin = angles.cos().type_as(k), angles.sin().type_as(k)
+    cos, sin = rotation(k, maps) if angles is None else angles
     first = k.size(2) - q.size(2)
-    q, k = (x.unflatten(-1, (maps, width)) for x in (q, k))
-    return _rotated(q, cos[first:], sin[first:]), _rotated(k, cos, sin)
+    return _rotated(q, cos[first:], sin[first:], maps), _rotated(k, cos, sin, maps)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """(B, H, T, maps, D) -> (B, H, T, maps D)"""
-    even, odd = (x[..., start : 2 * cos.size(-1) : 2] for start in (0, 1))
-    rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
-    return (rotated if rotated.size(-1) == x.size(-1) else torch.cat([rotated, x[..., -1:]], -1)).flatten(-2)
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, maps: int) -> Tensor:
+    """(B, H, T, maps D) -> (B, H, T, maps D)"""
+    x = x.view(*x.shape[:-1], maps, x.size(-1) // maps)
+    turned = x[..., : cos.size(-1)] if cos.size(-1) < x.size(-1) else x
+    swapped = turned.view(*x.shape[:-1], cos.size(-1) // 2, 2).flip(-1).flatten(-2)
+    rotated = torch.addcmul(turned * cos, swapped, sin)
+    return (rotated if turned is x else torch.cat([rotated, x[..., -1:]], -1)).flatten(-2)
 
 
 def alibi_slopes(heads: int) -> list[float]:

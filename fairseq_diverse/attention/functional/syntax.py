@@ -8,7 +8,7 @@ span is [0, 0).
 import torch
 from torch import Tensor
 
-from fairseq_diverse.attention.precision import at_least_float32
+from fairseq_diverse.attention.precision import at_least_float32, without_autocast
 
 
 def dependency_relation(word: Tensor, head: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def phrase_bias(embedding: Tensor, weight: Tensor, bias: Tensor, out: Tensor, di
     """
     embedding = at_least_float32(embedding)
     weight, bias, out = (x.type_as(embedding) for x in (weight, bias, out))
-    with torch.autocast(out.device.type, enabled=False):
+    with without_autocast(out):
         table = -(torch.tanh(embedding @ weight.t() + bias) @ out).abs()
     rows = table.expand(*distance.shape[:2], -1)  # one for each query: a GPU adds all gradients of a value one by one
     return rows.gather(-1, distance + len(table) // 2)

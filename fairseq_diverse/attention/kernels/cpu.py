@@ -34,9 +34,11 @@ def enabled() -> bool:
 def available(name: str, *inputs: Tensor) -> bool:
     """Whether the kernel exists and supports these tensors: float32 on a CPU. torch's compilers cannot trace one, and
     fake tensors have no memory."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or any(isinstance(x, FakeTensor) for x in inputs):
-        return False
-    return _enabled and all(x.is_cpu and x.dtype == torch.float32 for x in inputs) and library(name) is not None
+    for x in inputs:
+        if not x.is_cpu or x.dtype != torch.float32 or isinstance(x, FakeTensor):
+            return False
+    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return _enabled and not tracing and library(name) is not None
 
 
 def share(items: int) -> int:
@@ -70,6 +72,8 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)  # a forked process needs its own
 
 
-def pointer(x: Tensor | None) -> ctypes.c_void_p | None:
-    """The address of a contiguous tensor."""
-    return None if x is None else ctypes.c_void_p(x.data_ptr())
+def pointer(x: Tensor | None, start: int = 0) -> ctypes.c_void_p | None:
+    """The address of a contiguous tensor, or of ``x[start]`` in it."""
+    if x is None:
+        return None
+    return ctypes.c_void_p(x.data_ptr() + (start * x.stride(0) * x.element_size() if start else 0))

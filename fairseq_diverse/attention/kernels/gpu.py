@@ -21,8 +21,9 @@ TYPES = (torch.float16, torch.bfloat16, torch.float32)
 def available(*inputs: Tensor) -> bool:
     """Whether Triton kernels run here and take these: float16, bfloat16 or float32, all on one NVIDIA GPU."""
     device = inputs[0].device
-    types = all(x.dtype in TYPES and x.device == device for x in inputs)
-    return device.type == "cuda" and types and cpu.enabled() and _works_here(device)
+    if device.type != "cuda" or not cpu.enabled():
+        return False
+    return all(x.dtype in TYPES and x.device == device for x in inputs) and _works_here(device)
 
 
 def _works_here(device: torch.device) -> bool:

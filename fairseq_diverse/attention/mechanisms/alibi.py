@@ -33,4 +33,7 @@ class Alibi(Mechanism):
 
     def bias(self, context: AttentionContext) -> Tensor:
         """(1, H, T, S)"""
-        return alibi_bias(self.slopes, context.q.size(2), context.k.size(2))
+        bias = context.carry
+        if bias is None:
+            bias = context.carry = alibi_bias(self.slopes, context.q.size(2), context.k.size(2))  # the layers share it
+        return bias

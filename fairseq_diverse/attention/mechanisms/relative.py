@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.functional.position import relative_logits, relative_values
+from fairseq_diverse.attention.functional.position import relative_index, relative_logits, relative_values
 from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
 from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, option, placement
@@ -42,8 +42,12 @@ class RelativePositions(Mechanism):
 
     def bias(self, context: AttentionContext) -> Tensor:
         """(B, H, T, S)"""
-        return relative_logits(context.q, self.keys, context.k.size(2))
+        keys = context.k.size(2)
+        index = relative_index(context.q, self.keys, keys) if context.carry is None else context.carry
+        if index is not None:
+            context.carry = index  # the layers share it
+        return relative_logits(context.q, self.keys, keys, index)
 
     def output_bias(self, weights: Tensor, context: AttentionContext) -> Tensor:
         """(B, H, T, S) -> (B, H, T, D)"""
-        return relative_values(weights, self.values)
+        return relative_values(weights, self.values, context.carry)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fairseq_diverse.attention.functional.rotary import rotate
+from fairseq_diverse.attention.functional.rotary import rotate, rotation
 from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.registry import register_mechanism
 from fairseq_diverse.attention.settings import AttentionShape, MechanismSettings, placement
@@ -32,4 +32,6 @@ class RotaryPositions(Mechanism):
         self.maps = where.maps
 
     def qkv(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
-        return *rotate(context.q, context.k, self.maps), context.v
+        if context.carry is None:
+            context.carry = rotation(context.k, self.maps)  # the layers share it
+        return *rotate(context.q, context.k, self.maps, context.carry), context.v

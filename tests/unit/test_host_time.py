@@ -1,0 +1,56 @@
+"""The host's part of a step, counted: no mechanism calls more operators than it may."""
+
+import pytest
+import torch
+
+from benchmarks import host
+from benchmarks.gpu_rows import VARIANTS
+
+# The most operators that a model with two layers a side calls, with the mechanism wherever it is defined: in the
+# forward and the backward pass of training, in a step of decoding. Lower them where a mechanism gets better.
+COUNTED_WITH = "2.13"  # torch
+LIMITS = {
+    "off": (397, 613, 191),
+    "em routing": (495, 797, 222),
+    "simple routing": (483, 749, 214),
+    "dependency": (430, 615, 191),
+    "phrase": (504, 711, 191),
+    "phrase, enlivened": (592, 715, 191),
+    "pruning": (482, 617, 191),
+    "relative": (523, 767, 231),
+    "localness": (517, 759, 191),
+    "localness of heads": (529, 787, 191),
+    "rotary": (515, 689, 229),
+    "alibi": (431, 617, 189),
+    "position bias": (501, 701, 189),
+    "qk-norm": (525, 833, 228),
+    "synthesizer dense": (549, 815, 239),
+    "residual logits": (464, 672, 194),
+    "value residual": (435, 641, 186),
+    "query width 20": (505, 677, 212),
+    "talking": (533, 777, 240),
+    "interacting concat": (485, 661, 262),
+    "interacting sum": (479, 655, 258),
+    "evolving": (475, 714, 224),
+    "differential": (773, 1049, 372),
+    "gated head": (467, 697, 198),
+    "gated element": (467, 687, 198),
+}
+
+
+@pytest.mark.skipif(not torch.__version__.startswith(COUNTED_WITH), reason=f"counted with torch {COUNTED_WITH}")
+def test_no_mechanism_calls_more_operators_than_it_may():
+    sides = host.variants()
+    counted = {
+        variant: host.operators(
+            sides.get(f"{variant} everywhere") or sides.get(f"{variant} encoder") or sides[variant], 2
+        )
+        for variant in VARIANTS
+    }
+    above = {name: of for name, of in counted.items() if any(x > y for x, y in zip(of, LIMITS[name], strict=True))}
+    assert not above, f"more than in LIMITS: {above}"
+
+
+def test_the_model_without_mechanisms_calls_no_more_than_fairseqs():
+    ours, theirs = (host.operators(host.sides.SIDES[name], 2) for name in ("off", "fairseq"))
+    assert ours[0] < theirs[0] and ours[1] < theirs[1] and ours[2] <= theirs[2] + 4
