@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_diverse.host import batches, decoding, dictionaries, files, loading, training
+from fairseq_diverse.host import batches, decoding, dictionaries, files, graphs, loading, training
 
 PREDICTION = "fairseq.criterions.sentence_prediction.SentencePredictionCriterion"
 
@@ -23,6 +23,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "fairseq.tasks.fairseq_task.FairseqTask.load_state_dict": dictionaries.load_task_state,
     "fairseq.tasks.fairseq_task.FairseqTask.get_batch_iterator": batches.batch_iterator,
     "fairseq.tasks.fairseq_task.FairseqTask.filter_indices_by_size": batches.short_enough,
+    "fairseq.tasks.fairseq_task.FairseqTask.train_step": graphs.train_step,
     "fairseq.tasks.translation.TranslationTask.__init__": batches.translation_task,
     "fairseq.modules.learned_positional_embedding.LearnedPositionalEmbedding.forward": batches.learned_positions,
     "fairseq.trainer.Trainer.__init__": training.make_trainer,

@@ -1,6 +1,5 @@
 """fairseq's ``MultiheadAttention`` with the stages of ``StagedBody``."""
 
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,24 +37,30 @@ class Masks:
 
     def __init__(self, dtype: torch.dtype, key_padding_mask: Tensor | None, attn_mask: Tensor | None = None) -> None:
         self.dtype = dtype
+        self.made: dict[str, Tensor | None] = {}
         self.padding = None if key_padding_mask is None else key_padding_mask.bool()[:, None, None]
         self.attn_mask = attn_mask
 
-    @functools.cached_property
+    @property
     def allowed(self) -> Tensor | None:
         """(B or 1, 1, T or 1, S) bool, True where a query may see a key; None = everywhere."""
-        allowed = None if self.attn_mask is None else (self.attn_mask == 0)[None, None]
-        if self.padding is not None:
-            allowed = ~self.padding if allowed is None else allowed & ~self.padding
-        return None if allowed is None else attend_somewhere(allowed)
+        if "allowed" not in self.made:
+            allowed = None if self.attn_mask is None else (self.attn_mask == 0)[None, None]
+            if self.padding is not None:
+                allowed = ~self.padding if allowed is None else allowed & ~self.padding
+            self.made["allowed"] = None if allowed is None else attend_somewhere(allowed)
+        return self.made["allowed"]
 
-    @functools.cached_property
+    @property
     def added(self) -> Tensor | None:
         """Likewise, 0 where a query may see a key, -inf elsewhere."""
-        if self.padding is None:
-            return None if self.attn_mask is None else self.attn_mask[None, None]
-        padded = torch.zeros_like(self.padding, dtype=self.dtype).masked_fill_(self.padding, -torch.inf)
-        return padded if self.attn_mask is None else self.attn_mask + padded
+        if "added" not in self.made:
+            added = None if self.attn_mask is None else self.attn_mask[None, None]
+            if self.padding is not None:
+                padded = torch.zeros_like(self.padding, dtype=self.dtype).masked_fill_(self.padding, -torch.inf)
+                added = padded if added is None else added + padded
+            self.made["added"] = added
+        return self.made["added"]
 
 
 class StagedAttention(StagedBody, MultiheadAttention):

@@ -23,6 +23,7 @@ from fairseq_diverse.attention.plan import AttentionPlan, Component
 from fairseq_diverse.attention.registry import MECHANISMS, add_flags, keep_layers, keep_names
 from fairseq_diverse.attention.relations import relate
 from fairseq_diverse.attention.request import NOTHING, UNMEASURED, Measurement, Requests, ResolvedRequest, as_tuple
+from fairseq_diverse.host.graphs import GraphSteps, check_graph_steps
 from fairseq_diverse.models.attention import IncrementalState, Masks
 from fairseq_diverse.models.extras import Extras, Loop
 from fairseq_diverse.models.layers import (
@@ -248,6 +249,7 @@ class DiverseModel(BaseFairseqModel):
         keep_names(args)
         keep_layers(args)
         check_compile_layers(args)
+        check_graph_steps(args)
         cfg = TransformerConfig.from_namespace(args)
         return AttentionPlan(cfg, components(cfg))
 
@@ -268,6 +270,7 @@ class DiverseModel(BaseFairseqModel):
     def finish(self, args: Namespace) -> None:
         """What depends on flags and is not in fairseq's ``build_model``: compiling, and who reads loss terms."""
         compile_layers(self, args)
+        self.graph_steps = GraphSteps(args) if getattr(args, "graph_steps", False) else None
         name = getattr(args, "criterion", None) or ""
         module = getattr(CRITERION_REGISTRY.get(name), "__module__", "")
         self.ignored_by = name if module.startswith(("fairseq.", "fairseq_diverse.")) else ""

@@ -56,6 +56,11 @@ def add_layer_flags(parser: Any) -> None:
         help="compile every layer with torch.compile, except in decoding (default: no)",
     )
     parser.add_argument(
+        "--graph-steps",
+        action="store_true",
+        help="on a GPU, capture each training step as a CUDA graph; with --num-batch-buckets (default: no)",
+    )
+    parser.add_argument(
         "--gated-feed-forward",
         action="store_true",
         help="a gate in every feed-forward network: W_2 (f(W_1 x) * V x), f the --activation-fn (default: no)",

@@ -40,5 +40,7 @@ def test_masked_logits_of_half_types_are_in_float32(dtype):
 
 def test_a_bias_and_a_mask_as_one_mask():
     bias, allowed = torch.tensor([[7e4, -7e4, 9e4, 69999]]), torch.tensor([[True, True, False, True]])
-    assert additive_mask(bias, allowed).tolist() == [[0, -140000, -torch.inf, -1]]
-    assert additive_mask(bias, None).tolist() == [[-2e4, -16e4, 0, -20001]]
+    assert additive_mask(bias, allowed, torch.float32).tolist() == [[7e4, -7e4, -torch.inf, 69999]]
+    assert additive_mask(bias, None, torch.float64).tolist() == bias.tolist()
+    assert additive_mask(bias, allowed, torch.float16).tolist() == [[0, -torch.inf, -torch.inf, -1]]  # 0 is weight 1
+    assert additive_mask(bias, None, torch.float16).tolist() == [[-20000, -torch.inf, 0, -20000]]

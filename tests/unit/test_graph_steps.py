@@ -1,0 +1,162 @@
+"""--graph-steps: replayed steps give the losses and gradients of eager ones, and wait for nothing.
+
+CUDA graphs are replaced by functions that run again on the captured tensors; tests/model/test_devices.py has a GPU.
+"""
+
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.optim.adam import Adam
+from fairseq.tasks.fairseq_task import FairseqTask
+from torch.utils._pytree import tree_leaves
+
+from benchmarks import gpu_counting
+from benchmarks.fake_cuda import fake_cuda, move
+from benchmarks.sides import build_criterion
+from fairseq_diverse.host import graphs
+from fairseq_diverse.support.errors import UserError
+from tests.cases import ALL_ON, CASES, batch, build_model, terms
+
+SHAPES = ((4, 3), (3, 5)), ((2, 2, 4), (5, 1, 3))  # lengths of a batch's sentences
+
+
+class Again:
+    """In place of CUDA graphs: replaying runs the function again and fills what it returned first."""
+
+    def __init__(self, model):
+        self.model, self.captured = model, 0
+
+    def eagerly(self, run):
+        return run()
+
+    def capture(self, run):
+        self.captured += 1
+        state = torch.random.get_rng_state()
+        grads = [(p.grad, p.grad.clone()) for p in self.model.parameters()]
+        made = run()
+        torch.random.set_rng_state(state)  # capturing computes nothing
+        for grad, before in grads:
+            grad.copy_(before)
+
+        def replay():
+            for old, new in zip(tree_leaves(made), tree_leaves(run()), strict=True):
+                if isinstance(old, torch.Tensor) and old is not new:
+                    old.data.copy_(new)
+
+        return replay, made
+
+
+class Optimizer:
+    """What a task calls of fairseq's optimizers, with the loss scale of float16 or without."""
+
+    def __init__(self, model, scale):
+        self.inner = Adam(model.parameters(), lr=1e-2)
+        if scale is not None:
+            self.scaler = SimpleNamespace(loss_scale=scale)
+
+    def backward(self, loss):
+        (loss * (self.scaler.loss_scale if hasattr(self, "scaler") else 1)).backward()
+
+
+def sample_of(seed, lengths):
+    inputs = batch(*lengths, seed=seed)
+    target = inputs["prev_output_tokens"]
+    return {"net_input": inputs, "target": target, "ntokens": int((target != 1).sum()), "nsentences": len(target)}
+
+
+def trained(flags, captured, scale=None, pieces=1):
+    """Losses, sample sizes and logs of updates with batches of two shapes, and the last parameters."""
+    torch.manual_seed(0)
+    model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
+    criterion = build_criterion(terms(flags) and ",".join(terms(flags)), model.encoder.dictionary)
+    optimizer, seen = Optimizer(model, scale), []
+    steps = model.graph_steps = graphs.GraphSteps(Namespace(), Again(model)) if captured else None
+    for update in range(12):
+        torch.manual_seed(update)
+        optimizer.inner.zero_grad()
+        if scale is not None:
+            optimizer.scaler.loss_scale = scale * (1 + update % 2)
+        for piece in range(pieces):
+            sample = sample_of(update, SHAPES[(update + piece) % 3 == 0])
+            made = FairseqTask.train_step(None, sample, model, criterion, optimizer, update)
+            seen.append([float(x) for x in tree_leaves(made)])
+        optimizer.inner.step()
+    return seen, [parameter.detach() for parameter in model.parameters()], steps
+
+
+@pytest.mark.parametrize(
+    ("flags", "scale", "pieces"),
+    [({}, None, 1), ({}, 128.0, 2), ({"evolving_on": "encoder", "routing": "em", "routing_on": "decoder"}, None, 3)],
+)
+def test_replayed_steps_train_as_eager_ones_do(flags, scale, pieces):
+    expected, parameters, _ = trained(flags, False, scale, pieces)
+    got, others, steps = trained(flags, True, scale, pieces)
+    assert got == expected
+    assert all(one.equal(other) for one, other in zip(parameters, others, strict=True))
+    assert steps.graphs.captured == 2  # shapes
+
+
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *CASES, ALL_ON])
+def test_a_captured_step_does_not_wait_for_the_gpu(name, flags):
+    if "syntax" in str(flags) or "enliven" in str(flags):
+        pytest.skip("models with trees are not captured")
+    model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
+    sample = sample_of(0, SHAPES[0])
+    criterion = build_criterion(",".join(terms(flags)), model.encoder.dictionary)
+    with fake_cuda(), gpu_counting.Counting() as mode, graphs.Padded():
+        move(model, torch.float16)
+        model.decoder._future_mask = torch.empty(8, 8, dtype=torch.float16, device="cuda")
+        loss = criterion(model, gpu_counting._fake(sample) | {"ntokens": torch.empty((), device="cuda")})[0]
+        loss.backward()
+    assert mode.count.syncs == []
+
+
+def test_steps_that_cannot_be_captured_run_eagerly_and_say_why(caplog):
+    model = build_model({})
+    args = Namespace(criterion="masked_lm")
+    assert "not on an NVIDIA GPU" in graphs.why_not(model, args)
+    model.graph_steps = graphs.GraphSteps(args)
+    criterion = build_criterion("", model.encoder.dictionary)
+    with caplog.at_level("INFO"):
+        for update in range(5):
+            FairseqTask.train_step(
+                None, sample_of(update, ((4, 3), (3, 5))), model, criterion, Optimizer(model, None), update
+            )
+    assert [record.message for record in caplog.records if graphs.FLAG in record.message] == [
+        "--graph-steps: not used: the model is on cpu, not on an NVIDIA GPU"
+    ]
+    with fake_cuda():
+        move(model, torch.float16)
+        for settings, said in (
+            (args, "--criterion masked_lm may wait"),
+            (Namespace(criterion="cross_entropy", decoder_layerdrop=0.1), "--decoder-layerdrop: layers are drawn"),
+            (Namespace(criterion="cross_entropy"), ""),
+        ):
+            assert graphs.why_not(model, settings).startswith(said) and bool(graphs.why_not(model, settings)) == bool(
+                said
+            )
+
+
+def test_a_step_that_waits_is_one_line():
+    class Waiting(Again):
+        def capture(self, run):
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    model = build_model({})
+    model.graph_steps = graphs.GraphSteps(Namespace(), Waiting(model))
+    criterion = build_criterion("", model.encoder.dictionary)
+    with pytest.raises(
+        UserError, match=r"--graph-steps: this model cannot be captured \(CUDA error.*capturing\); train"
+    ):
+        for update in range(4):
+            FairseqTask.train_step(
+                None, sample_of(1, ((4, 3), (3, 5))), model, criterion, Optimizer(model, None), update
+            )
+
+
+@pytest.mark.parametrize("other", [{"compile_layers": True}, {"ddp_backend": "fully_sharded"}])
+def test_flags_that_do_not_go_with_it_are_refused(other):
+    with pytest.raises(UserError, match="--graph-steps: does not work with"):
+        build_model({"graph_steps": True, **other})
