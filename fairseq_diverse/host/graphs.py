@@ -125,7 +125,7 @@ class GraphSteps:
             self.steps[key] = self._captured(eager, task, sample, model, criterion, optimizer, update_num)
         model.train()
         model.set_num_updates(update_num)
-        return self._replayed(*self.steps[key], sample, optimizer)
+        return self._replayed(self.steps[key], sample, optimizer)
 
     def _captured(
         self, eager: Any, task: Any, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int
@@ -156,9 +156,8 @@ class GraphSteps:
             parameter.grad = grad
         return replay, static, made, changed
 
-    def _replayed(
-        self, replay: Any, static: Any, made: Any, parameters: list[Tensor], sample: Any, optimizer: Any
-    ) -> Any:
+    def _replayed(self, step: tuple[Callable[[], None], Any, Any, list[Tensor]], sample: Any, optimizer: Any) -> Any:
+        replay, static, made, parameters = step
         copy(static, sample)
         if self.scale is not None:
             self.scale.fill_(optimizer.scaler.loss_scale)
