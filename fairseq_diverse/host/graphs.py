@@ -154,6 +154,7 @@ class GraphSteps:
             hook.remove()
         for parameter, grad in before.items():
             parameter.grad = grad
+        made = tree_map(lambda x: x.detach() if isinstance(x, Tensor) and x.requires_grad else x, made)
         return replay, static, made, changed
 
     def _replayed(self, step: tuple[Callable[[], None], Any, Any, list[Tensor]], sample: Any, optimizer: Any) -> Any:

@@ -1,6 +1,6 @@
 """--graph-steps: replayed steps give the losses and gradients of eager ones, and wait for nothing.
 
-CUDA graphs are replaced by functions that run again on the captured tensors; tests/model/test_devices.py has a GPU.
+Without a GPU, CUDA graphs are replaced by functions that run again on the captured tensors.
 """
 
 from argparse import Namespace
@@ -10,7 +10,7 @@ import pytest
 import torch
 from fairseq.optim.adam import Adam
 from fairseq.tasks.fairseq_task import FairseqTask
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from benchmarks import gpu_counting
 from benchmarks.fake_cuda import fake_cuda, move
@@ -66,13 +66,13 @@ def sample_of(seed, lengths):
     return {"net_input": inputs, "target": target, "ntokens": int((target != 1).sum()), "nsentences": len(target)}
 
 
-def trained(flags, captured, scale=None, pieces=1):
+def trained(flags, captured, scale=None, pieces=1, device="cpu"):
     """Losses, sample sizes and logs of updates with batches of two shapes, and the last parameters."""
     torch.manual_seed(0)
-    model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1})
+    model = build_model({**flags, "dropout": 0.1, "attention_dropout": 0.1}).to(device)
     criterion = build_criterion(terms(flags) and ",".join(terms(flags)), model.encoder.dictionary)
     optimizer, seen = Optimizer(model, scale), []
-    steps = model.graph_steps = graphs.GraphSteps(Namespace(), Again(model)) if captured else None
+    steps = model.graph_steps = graphs.GraphSteps(Namespace(), captured(model)) if captured else None
     for update in range(12):
         torch.manual_seed(update)
         optimizer.inner.zero_grad()
@@ -80,6 +80,7 @@ def trained(flags, captured, scale=None, pieces=1):
             optimizer.scaler.loss_scale = scale * (1 + update % 2)
         for piece in range(pieces):
             sample = sample_of(update, SHAPES[(update + piece) % 3 == 0])
+            sample = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, sample)
             made = FairseqTask.train_step(None, sample, model, criterion, optimizer, update)
             seen.append([float(x) for x in tree_leaves(made)])
         optimizer.inner.step()
@@ -91,11 +92,23 @@ def trained(flags, captured, scale=None, pieces=1):
     [({}, None, 1), ({}, 128.0, 2), ({"evolving_on": "encoder", "routing": "em", "routing_on": "decoder"}, None, 3)],
 )
 def test_replayed_steps_train_as_eager_ones_do(flags, scale, pieces):
-    expected, parameters, _ = trained(flags, False, scale, pieces)
-    got, others, steps = trained(flags, True, scale, pieces)
+    expected, parameters, _ = trained(flags, None, scale, pieces)
+    got, others, steps = trained(flags, Again, scale, pieces)
     assert got == expected
     assert all(one.equal(other) for one, other in zip(parameters, others, strict=True))
     assert steps.graphs.captured == 2  # shapes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "flags"), [("off", {}), *(case for case in CASES if "syntax" not in str(case))])
+def test_a_gpu_replays_what_it_would_compute(name, flags):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    expected, _, _ = trained(flags, None, 128.0, 2, "cuda")
+    got, _, steps = trained(flags, lambda model: graphs.CudaGraphs(), 128.0, 2, "cuda")
+    assert len(steps.steps) == 2
+    figures, wanted = (torch.tensor([x for made in rows for x in made]) for rows in (got, expected))
+    torch.testing.assert_close(figures, wanted, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "flags"), [("off", {}), *(case for case in CASES if "syntax" not in str(case))])
