@@ -29,7 +29,7 @@ def variants() -> dict[str, sides.Side]:
 def _training(side: sides.Side, size: sides.Size) -> Callable[[], Any]:
     """Forward and backward of one step: a function that gives the loss."""
     model = sides.build_model(side, size)
-    objective = sides._likelihood(side, size, model, "cpu")
+    objective = sides.likelihood(side, size, model, "cpu")
     parameters = [*model.parameters()]
 
     def forward() -> Any:

@@ -173,8 +173,8 @@ class StagedAttention(StagedBody, MultiheadAttention):
         given = (query, self.q_proj), (key, self.k_proj), (value, self.v_proj)
         q, k, v = (self.split_heads(F.linear(x, y.weight, y.bias), self.num_heads) for x, y in given)
         heads = F.scaled_dot_product_attention(q, k, v, None if mask is None else mask.type_as(q), self._dropout)
-        heads = heads.permute(2, 0, 1, 3).flatten(2)
-        return F.linear(heads, self.out_proj.weight, self.out_proj.bias)
+        heads = heads.permute(2, 0, 1, 3).reshape(-1, self.embed_dim)  # of two dimensions, as there: one kernel
+        return F.linear(heads, self.out_proj.weight, self.out_proj.bias).view(*query.shape[:2], -1)
 
     def _keep(self, state: IncrementalState | None, memory: Mapping[str, Tensor], batch: int) -> None:
         """Keep for later decoding steps what mechanisms put into ``memory``."""

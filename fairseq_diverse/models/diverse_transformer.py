@@ -202,8 +202,17 @@ class DiverseDecoder(TransformerDecoderBase):
             asked = wanted
             if need_attn and map_needed:
                 asked = wanted | {"cross": wanted.get("cross", UNMEASURED)._replace(weights=True)}
-            passed = encoder_out, encoder_padding_mask, incremental_state, self_attn_mask, self_attn_padding_mask
-            x, attentions = layer(x, *passed, asked, extras.carried, shared)
+            x, attentions = layer(
+                x,
+                encoder_out,
+                encoder_padding_mask,
+                incremental_state=incremental_state,  # by name: a decoding step is not compiled
+                self_attn_mask=self_attn_mask,
+                self_attn_padding_mask=self_attn_padding_mask,
+                measurements=asked,
+                carried=extras.carried,
+                masks=shared,
+            )
             for component, output in attentions.items():
                 extras.add(component, layer.number, output, component in wanted and wanted[component].weights)
             alignment = attentions["cross"].weights if "cross" in attentions else None

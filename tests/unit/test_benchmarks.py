@@ -153,13 +153,13 @@ def test_table_and_saved_file(tmp_path, capsys):
     assert path.name == "cpu-trial.json"
     assert {"commit", "versions", "device", "threads", "clock", "pairs", "interval"} <= set(report)
     rows = {f"{row['measure']}: {row['ours']}": row for row in report["rows"]}
-    assert rows["memory: off"]["ratio"] == 1
+    assert 0.9 < rows["memory: off"]["ratio"] < 1  # fairseq keeps a mask for each head
     assert len(rows["layer: em routing encoder:1"]["ratios"]) == 6
     table = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| quick")]
     assert len(table) == len(rows) == 5
     shown = {cells[0].removeprefix("| quick ").strip(): [cell.strip() for cell in cells] for cells in table}
     assert shown["layer: em routing encoder:1"][5] == f"{rows['layer: torch routing encoder:1']['ratio']:.3f}"
-    assert shown["memory: off"][-1].endswith("expected 1.00: inside |")
+    assert shown["memory: off"][-1].endswith(" MB |")
 
 
 TABLE = (
@@ -261,7 +261,11 @@ def test_every_row_runs(capsys):
     assert command.main(["--quick", "--pairs", "1", "--only", "^(?!host)|host .*(: host off|talking everywhere)"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("| quick") == len([row for row in command.ROWS if not row.ours.startswith("host ")]) - 2
-    assert [line.split("|")[1:3] for line in shown.splitlines() if line.startswith("| host")] == []
+    hosts = [line.split(" | ") for line in shown.splitlines() if line.startswith("| host ")]
+    assert [cells[0].removeprefix("| host ").strip() for cells in hosts] == [
+        *("training: off", "decoding: off", "training: talking everywhere", "decoding: talking everywhere")
+    ]
+    assert all("; operators " in cells[-1] for cells in hosts)
     assert "skipped: parsing: spacy needs --spacy-model MODEL" in shown
 
 

@@ -177,14 +177,13 @@ def test_a_plain_attention_by_hand():
     products = 2 * 2 * tokens * length * width  # queries by keys, weights by values
     x, weight, bias = 2 * tokens * width, 2 * width * width, 2 * width
     mask, sums = 2 * tokens, 4 * tokens * heads
-    # forward: three biases side by side, the mask of padding in two operators and its copy for each head, projections,
-    # fused attention, a copy of what it gives
-    elementwise = 3 * width + tokens + tokens + heads * tokens + tokens * width
-    assert its["forward"]["launches"] == 1 + 2 + 1 + 4 + 1 + 1
+    # forward: the mask of padding in two operators, projections, fused attention, a copy of what it gives
+    elementwise = tokens + tokens + tokens * width
+    assert its["forward"]["launches"] == 2 + 4 + 1 + 1
     assert its["forward"]["flops"] == 4 * projection + products + elementwise
-    masks = mask + (2 * mask + tokens) + (1 + heads) * mask
-    attention = 4 * x + heads * mask + sums + 16  # and two numbers for dropout
-    assert its["forward"]["bytes"] == 6 * bias + masks + 4 * (2 * x + weight + bias) + attention + 2 * x
+    masks = mask + (2 * mask + tokens)
+    attention = 4 * x + mask + sums + 16  # and two numbers for dropout
+    assert its["forward"]["bytes"] == masks + 4 * (2 * x + weight + bias) + attention + 2 * x
     # backward: two products of each projection, five products of attention for two
     assert its["backward"]["flops"] == pytest.approx(8 * projection + 2.5 * products, rel=0.002)
     # kept: q, k, v, heads before and after the last copy, and what the softmax needs of each row

@@ -33,8 +33,8 @@ LIMITS = {
     "interacting sum": (479, 655, 258),
     "evolving": (475, 714, 224),
     "differential": (773, 1049, 372),
-    "gated head": (467, 697, 198),
-    "gated element": (467, 687, 198),
+    "gated head": (469, 697, 206),
+    "gated element": (469, 687, 206),
 }
 
 

@@ -36,4 +36,4 @@ class Alibi(Mechanism):
         bias = context.carry
         if bias is None:
             bias = context.carry = alibi_bias(self.slopes, context.q.size(2), context.k.size(2))  # the layers share it
-        return bias
+        return bias.detach()  # activation checkpointing would differentiate what passes between layers

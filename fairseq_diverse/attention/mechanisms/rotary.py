@@ -32,6 +32,8 @@ class RotaryPositions(Mechanism):
         self.maps = where.maps
 
     def qkv(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
-        if context.carry is None:
-            context.carry = rotation(context.k, self.maps)  # the layers share it
-        return *rotate(context.q, context.k, self.maps, context.carry), context.v
+        angles = context.carry
+        if angles is None:
+            angles = context.carry = rotation(context.k, self.maps)  # the layers share it
+        angles = angles.detach()  # activation checkpointing would differentiate what passes between layers
+        return *rotate(context.q, context.k, self.maps, angles), context.v
