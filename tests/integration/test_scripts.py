@@ -75,7 +75,7 @@ def test_a_table_from_raw_files_to_its_report_and_a_figure(tmp_path, raw, size):
         output = call(script, *asked, "--jobs", 2, FAIRSEQ_DIVERSE_RUNS=tmp_path / "runs", **models)
         table = output[output.index("Zhang et al. (2021), Table 1") :]
         assert re.search(r"^\| transformer \| [\d.]+ ± [\d.]+ \| ", table, re.MULTILINE)
-        assert re.search(r"^\| lpea-rhe \| [\d,]+ \| .* 26.28 \| 71.82M \|$", table, re.MULTILINE)
+        assert re.search(r"^\| lpea-rhe \| [\d.]+ ± .* 26.28 \| 71.82M \|$", table, re.MULTILINE)
         assert '<th scope="col">row</th>' in (tmp_path / "runs/reports/zhang2021-table1.html").read_text()
     assert output.count("done before") == 2 and "learn" not in output
     maps = tmp_path / "runs/figures/zhang2021-figure5.png"
