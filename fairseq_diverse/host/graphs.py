@@ -141,7 +141,9 @@ class GraphSteps:
         before = {parameter: parameter.grad for parameter in model.parameters()}
         for parameter in before:
             if parameter.requires_grad:
-                parameter.grad = self.grads.setdefault(parameter, torch.zeros_like(parameter))
+                if parameter not in self.grads:  # all shapes share them
+                    self.grads[parameter] = torch.zeros_like(parameter)
+                parameter.grad = self.grads[parameter]
         changed = list[Tensor]()
         hooks = [p.register_post_accumulate_grad_hook(changed.append) for p in before if p.requires_grad]
         try:

@@ -66,8 +66,8 @@ class Masks:
 class StagedAttention(StagedBody, MultiheadAttention):
     """fairseq's ``MultiheadAttention`` with mechanisms.
 
-    Without mechanisms and measurements, fairseq's forward runs: same parameters, same results, bit for bit. Otherwise
-    the stages of ``StagedBody.run_stages`` run between fairseq's projections.
+    Without mechanisms and measurements, it computes what fairseq's forward does: same parameters, same results, bit for
+    bit. Otherwise the stages of ``StagedBody.run_stages`` run between fairseq's projections.
 
     Args:
         placed: the mechanisms of this attention with their settings, from ``AttentionPlan.at``.

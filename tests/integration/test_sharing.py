@@ -183,7 +183,7 @@ def test_a_shared_model_is_trained_further_and_exported_again(folder, tmp_path):
 
 
 def test_parsers_of_this_machine_are_not_named(folder, tmp_path):
-    """A folder becomes its name; where that is no name of a model, the user gives the parser."""
+    """The folder of a parser is left out. Its name stays if it is that of a model; else the user gives the parser."""
     data = shutil.copytree(folder / "pairs", tmp_path / "pairs")
     for model, kept in (("/home/me/en_core_web_sm", "en_core_web_sm"), ("/home/me/own-1.0", None)):
         record = json.loads((folder / "pairs/preprocess.json").read_text())
