@@ -1,11 +1,13 @@
 """The body of an attention: the order of the stages, from projected queries, keys and values to head outputs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fairseq_diverse.attention.functional.agreement import OF_MAPS, agreement
 from fairseq_diverse.attention.functional.masking import additive_mask, attend_somewhere, masked_logits, masked_softmax
@@ -19,6 +21,7 @@ from fairseq_diverse.support.errors import UserError
 SKIPPED = ("select", "bias", "logits", "normalize", "weights", "output_bias", "attention")
 # head outputs (B, H, T, D), or wider if a mechanism widens them, the map (B, H, T, S), and the agreement (K,)
 StagesOutput = tuple[Tensor, Tensor | None, Tensor | None]
+MAPS = ("bias", "logits", "normalize", "weights", "output_bias")  # stages that keep maps for gradients
 OF_ONE = ("select", "normalize", "combine")  # stages that only one mechanism of an attention can have
 
 
@@ -70,6 +73,7 @@ def build_mechanisms(placed: Sequence[Placed], shape: AttentionShape) -> tuple[l
 class StagedBody:
     """The stages of an attention; a mixin for a module with the projections."""
 
+    recomputes_maps = False  # whether the backward pass computes maps again, instead of keeping them
     batch_first: bool  # whether the input is (B, T, C), not (T, B, C)
     num_heads: int
     q_proj: Any
@@ -126,7 +130,16 @@ class StagedBody:
         if measurement.inside:
             logits = context.q.detach() @ context.k.detach().transpose(-1, -2)
             plain_weights = masked_softmax(logits, context.allowed)
-        heads, weights, figures = self.run_stages(context, measurement)
+        keeps = measurement.weights or measurement.compares_maps or any(self.stage_keys[stage] for stage in MAPS)
+        if self.recomputes_maps and keeps and torch.is_grad_enabled():
+            before, contexts = replace(context), [context]  # stages change the context
+
+            def stages() -> StagesOutput:
+                return self.run_stages(contexts.pop() if contexts else replace(before), measurement)
+
+            heads, weights, figures = checkpoint(stages, use_reentrant=False)
+        else:
+            heads, weights, figures = self.run_stages(context, measurement)
         order = (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)
         value = self.combine_heads(heads.permute(order).flatten(2))
         weights, inside = weights if measurement.weights else None, heads if measurement.inside else None

@@ -29,6 +29,7 @@ IN_PYTHON = {  # flags that decide something in every step, by what
     "quant_noise_pq": "weights are drawn in Python",
     "quant_noise_scalar": "weights are drawn in Python",
     "checkpoint_activations": "recomputation saves random states",
+    "recompute_maps": "recomputation saves random states",
 }
 
 

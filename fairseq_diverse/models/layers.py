@@ -56,6 +56,11 @@ def add_layer_flags(parser: Any) -> None:
         help="compile every layer with torch.compile, except in decoding (default: no)",
     )
     parser.add_argument(
+        "--recompute-maps",
+        action="store_true",
+        help="compute the maps of attentions again in the backward pass, instead of keeping them (default: no)",
+    )
+    parser.add_argument(
         "--graph-steps",
         action="store_true",
         help="on a GPU, capture each training step as a CUDA graph; with --num-batch-buckets (default: no)",
@@ -128,15 +133,19 @@ def check_compile_layers(args: Any) -> None:
         if on and getattr(args, flag, 0):
             name = flag.replace("_", "-")
             raise UserError(f"--compile-layers: does not work with --{name}, which changes weights in a forward pass")
+    if on and getattr(args, "recompute_maps", False):
+        raise UserError("--compile-layers: does not work with --recompute-maps; leave one of them out")
     if on and getattr(args, "ddp_backend", "") == "fully_sharded":
         raise UserError("--compile-layers: does not work with --ddp-backend fully_sharded; use legacy_ddp")
 
 
 def compile_layers(model: nn.Module, args: Any) -> None:
-    """Let the layers compile if ``args`` have --compile-layers, and stop them if not."""
+    """Let the layers compile if ``args`` have --compile-layers, and stop them if not; likewise --recompute-maps."""
     for layer in model.modules():
         if isinstance(layer, DiverseLayer):
             layer.compiles = getattr(args, "compile_layers", False)
+        elif isinstance(layer, StagedAttention):
+            layer.recomputes_maps = getattr(args, "recompute_maps", False)
 
 
 def build_attention(cfg: Any, plan: AttentionPlan, component: str, layer: int) -> StagedAttention:

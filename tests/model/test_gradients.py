@@ -1,10 +1,10 @@
-"""Every parameter gets a finite gradient, equal with activation checkpointing."""
+"""Every parameter gets a finite gradient, equal where activations or maps are computed again."""
 
 import pytest
 import torch
 
 from fairseq_diverse.models import layers
-from tests.cases import batch, build_model
+from tests.cases import CASES, batch, build_model
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -33,6 +33,20 @@ def test_offloading_implies_checkpointing(arch, count, monkeypatch):
     assert offloaded == [True] * count
     build_model({"checkpoint_activations": True}, arch)
     assert offloaded[count:] == [False] * count
+
+
+@pytest.mark.parametrize(("name", "flags"), CASES)
+def test_recomputed_maps_give_the_same_losses_and_gradients(name, flags):
+    """To the last bit, with the same dropped weights."""
+    seen = []
+    for recomputed in (False, True):
+        model = build_model({**flags, "recompute_maps": recomputed, "attention_dropout": 0.3, "dropout": 0.1}).train()
+        torch.manual_seed(1)
+        output, extra = model(**batch())
+        loss = sum(extra["losses"].values(), output.square().mean())
+        loss.backward()
+        seen.append({"loss": loss.detach()} | {key: x.grad for key, x in model.named_parameters()})
+    assert all(torch.equal(value, seen[1][key]) for key, value in seen[0].items() if value is not None)
 
 
 def test_routed_query_gradients_at_initialisation_are_those_of_the_linear_model():

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks import __main__ as command
-from benchmarks import harness, naive, parsing, peer, peers, sides
+from benchmarks import harness, long, naive, parsing, peer, peers, sides
 from fairseq_diverse.attention.functional import agreement, routing
 from fairseq_diverse.attention.mechanisms.routing import RoutedAggregation
 from fairseq_diverse.syntax.parsers import KINDS
@@ -81,6 +81,14 @@ def test_kept_for_backward_counts_each_storage_once_and_no_parameter():
 
     # x and the result of each exp; y once despite two views, the others once though the product keeps them too
     assert harness.kept_for_backward(twice, linear) == 4 * (7 * 3 + 3 * 7 * 5)
+
+
+def test_recomputed_maps_take_less_memory(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["long", "--lengths", "256", "--pairs", "1"])
+    monkeypatch.setattr(long, "NAMES", ("off", "talking"))
+    long.main()
+    *_, off, talking = (line.split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert (off[1], talking[1]) == ("off", "talking") and float(talking[3]) < float(talking[2])
 
 
 def test_naive_agreement_is_the_same_function():

@@ -46,8 +46,10 @@ def convolve(
         ratio: in [0, 1]; 1 without a bias.
         above: the number of first rows that are only read, without ``cells`` and gradients.
     """
-    weight = weight[..., None, None] if weight.dim() == 2 else weight
     inputs = (x, weight) if bias is None else (x, weight, bias)
+    if bias is None and not x.is_cuda:
+        return None
+    weight = weight[..., None, None] if weight.dim() == 2 else weight
     on_gpu = not above and gpu.available(*inputs) and _fit(x, weight, bias)
     if not (on_gpu or (bias is not None and cpu.available("maps", *inputs) and _shaped(x, weight, bias) and x.numel())):
         return None

@@ -61,7 +61,7 @@ def _unregistered(value: Any) -> bool:
 
 
 def gradients(flags: Flags, disagreement: bool = False) -> None:
-    """Every parameter has a finite, non-zero gradient, the same with activation checkpointing."""
+    """Every parameter has a finite, non-zero gradient, the same where activations or maps are computed again."""
     request = AttentionRequest(terms(flags), everywhere(flags)) if disagreement else None
     plain = _gradients(flags, request)
     for parameter, gradient in plain.items():
@@ -69,13 +69,15 @@ def gradients(flags: Flags, disagreement: bool = False) -> None:
         require(bool(gradient.isfinite().all()), f"{parameter}: its gradient is not finite")
         if not parameter.endswith("k_proj.bias"):  # softmax ignores a constant added to every key
             require(bool(gradient.abs().max() > 0), f"{parameter}: its gradient is 0")
-    for parameter, gradient in _gradients(flags, request, checkpointing=True).items():
-        require(gradient is not None, f"{parameter}: no gradient with --checkpoint-activations")
-        require_close(gradient, plain[parameter], f"{parameter}, with --checkpoint-activations")
+    for option in ("checkpoint_activations", "recompute_maps"):
+        flag = f"--{option.replace('_', '-')}"
+        for parameter, gradient in _gradients({**flags, option: True}, request).items():
+            require(gradient is not None, f"{parameter}: no gradient with {flag}")
+            require_close(gradient, plain[parameter], f"{parameter}, with {flag}")
 
 
-def _gradients(flags: Flags, request: AttentionRequest | None, checkpointing: bool = False) -> dict[str, Tensor]:
-    model = trained_model({**flags, "checkpoint_activations": checkpointing})
+def _gradients(flags: Flags, request: AttentionRequest | None) -> dict[str, Tensor]:
+    model = trained_model(flags)
     output, extra = model(**batch(), attention_request=request)
     for name, loss in extra["losses"].items():
         require(loss.requires_grad, f"loss {name}: it has no gradient")
