@@ -115,11 +115,14 @@ def test_what_replaces_a_function_takes_its_arguments_by_place_and_by_name(place
 def test_fairseq_is_imported_without_what_few_tasks_need():
     """In a new process: these modules are imported when they are used, as by accuracies of GLUE."""
     code = """
-import sys
-from fairseq_diverse.host.starting import LATER, import_less
+import gc, sys
+from fairseq_diverse.host.starting import LATER, RARELY, import_less
+usual = gc.get_threshold()
 import_less()
+assert gc.get_threshold()[0] == RARELY
 import fairseq_diverse
 fairseq_diverse.register()
+assert gc.get_threshold() == usual
 import torch
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1).zero_grad()
 assert not {*LATER, "torch._dynamo"} & {*sys.modules}, {*LATER, "torch._dynamo"} & {*sys.modules}
