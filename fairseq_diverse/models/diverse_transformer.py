@@ -3,7 +3,7 @@
 import functools
 import logging
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -149,6 +149,7 @@ class DiverseDecoder(TransformerDecoderBase):
     """fairseq's decoder; its loop over the layers also collects the results of ``request``."""
 
     Layer: ClassVar[type[DiverseDecoderLayer]] = DiverseDecoderLayer
+    keeping: Sequence[Any] = ()  # the modules that keep something between steps, once the model only translates
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, no_encoder_attn: bool = False) -> None:
         self.plan, self.built = AttentionPlan(cfg, components(cfg)), 0  # both sides check the whole plan
@@ -173,6 +174,16 @@ class DiverseDecoder(TransformerDecoderBase):
         """As fairseq's decoder; ``options`` as for ``extract_features``."""
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **options)
         return (x if features_only else self.output_layer(x)), extra
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """As in fairseq, before translating."""
+        self.keeping = [module for module in self.modules() if hasattr(module, "reorder_incremental_state")]
+
+    def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """As in fairseq, which looks for these modules at every step."""
+        for module in self.keeping or self.modules():
+            if hasattr(module, "reorder_incremental_state"):
+                module.reorder_incremental_state(incremental_state, new_order)
 
     def extract_features(
         self, *inputs: Any, alignment_layer: int | None = None, request: ResolvedRequest = NOTHING, **options: Any

@@ -552,7 +552,7 @@ def test_torch_works_on_what_the_kernels_do_not_take(device):
             convolved(*inputs, "encoder", grad)
         x, weight, bias, *_ = double(*maps_of_heads(device, (1, 2, 2, 3, 3))[:3])
         evolve_logits(x, None, weight, bias, "encoder", 0.5, 0.3, None)
-        evolve_logits(x.float(), None, weight.float(), bias.float(), "decoder", 0.5, 0.3, None, x.float())
+        evolve_logits(torch.cat([x, x], 2).float(), None, weight.float(), bias.float(), "decoder", 0.5, 0.3, None, 2)
         mix_heads(x, weight[:, :, 0, 0])
         x, weight, bias, *_ = maps_of_heads(device, (3, 2, 2, 3, 3))
         of_heads = torch.ones(3, 2, 2, 3, dtype=torch.bool, device=device)

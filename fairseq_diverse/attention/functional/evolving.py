@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_diverse.attention.kernels import maps
@@ -19,7 +18,7 @@ def evolve_logits(
     carry_ratio: float,
     conv_ratio: float,
     cells: Tensor | None,
-    above: Tensor | None = None,
+    above: int = 0,
 ) -> Tensor:
     """Add a share of the logits of the layer below, then convolve over the map with the heads as channels.
 
@@ -34,7 +33,7 @@ def evolve_logits(
     - cross: rows t - k + 1 to t and columns up to (k - 1) / 2 away.
 
     Args:
-        logits: (B, H, T, S), finite, not masked.
+        logits: (B, H, ``above`` + T, S), finite, not masked.
         previous: (B, H, T, S) the result of this function in the layer below; None for the first layer. Used only in
             the encoder, like ``carry_ratio``.
         weight: (H, H, k, k), k odd, and bias (H,); not used if ``conv_ratio`` is 0.
@@ -42,8 +41,8 @@ def evolve_logits(
         carry_ratio, conv_ratio: alpha and beta, in [0, 1].
         cells: bool, broadcast to (B, 1, T, S), True where query and key are real tokens and, in the decoder, the key is
             not in the future; None = everywhere.
-        above: (B, H, k - 1, S') the rows of A_in before the first row of ``logits``, 0 outside their cells, S' <= S;
-            None if there are none.
+        above: the number of first rows that are only read; not in the encoder. Then ``logits`` are 0 outside their
+            cells, and ``cells`` is None.
 
     Returns:
         (B, H, T, S), finite, not masked.
@@ -56,27 +55,13 @@ def evolve_logits(
         return inner
     assert weight is not None and bias is not None
     top, left = _offsets(component, weight.size(-1))
-    options: Any = (top, left, conv_ratio)
-    if above is None:
-        rows = inner
-    else:  # the rows before
-        rows, cells, options = stack_rows(above, mask_cells(inner, cells)), None, (*options, above.size(2))
-    if (done := maps.convolve(rows, weight, bias, cells, *options)) is not None:
+    options: Any = (top, left, conv_ratio, above)
+    if (done := maps.convolve(inner, weight, bias, cells, *options)) is not None:
         return done
     with without_autocast(logits):  # a finite bias may be too large for half types
-        return maps.plain_convolve(rows, weight.type_as(inner), bias.type_as(inner), cells, *options)
+        return maps.plain_convolve(inner, weight.type_as(inner), bias.type_as(inner), cells, *options)
 
 
 def _offsets(component: str, size: int) -> tuple[int, int]:
     """How many rows above, and columns to the left, the convolution reads."""
     return (size // 2 if component == "encoder" else size - 1), (size - 1 if component == "decoder" else size // 2)
-
-
-def stack_rows(above: Tensor, rows: Tensor) -> Tensor:
-    """(B, H, R, S'), (B, H, T, S) -> (B, H, R + T, S): earlier rows, which have fewer keys, above the others."""
-    return torch.cat([F.pad(above, (0, rows.size(-1) - above.size(-1))), rows], 2)
-
-
-def mask_cells(inner: Tensor, cells: Tensor | None) -> Tensor:
-    """(B, H, T, S), 0 outside ``cells``."""
-    return inner if cells is None else inner.masked_fill(~cells, 0)

@@ -47,11 +47,11 @@ def convolve(
         above: the number of first rows that are only read, without ``cells`` and gradients.
     """
     inputs = (x, weight) if bias is None else (x, weight, bias)
-    if bias is None and not x.is_cuda:
+    on_gpu = not above and gpu.available(*inputs)
+    if not (on_gpu or (bias is not None and cpu.available("maps", *inputs))):
         return None
     weight = weight[..., None, None] if weight.dim() == 2 else weight
-    on_gpu = not above and gpu.available(*inputs) and _fit(x, weight, bias)
-    if not (on_gpu or (bias is not None and cpu.available("maps", *inputs) and _shaped(x, weight, bias) and x.numel())):
+    if not (_fit(x, weight, bias) if on_gpu else _shaped(x, weight, bias) and x.numel()):
         return None
     if cells is not None:
         cells = cells if cells.dim() == 4 else cells[(None,) * (4 - cells.dim())]

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.functional.evolving import evolve_logits, mask_cells, stack_rows
+from fairseq_diverse.attention.functional.evolving import evolve_logits
 from fairseq_diverse.attention.mechanism import AttentionContext, Mechanism
 from fairseq_diverse.attention.placements import COMPONENTS
 from fairseq_diverse.attention.registry import register_mechanism
@@ -81,12 +83,14 @@ class EvolvingAttention(Mechanism):
     def logits(self, logits: Tensor, context: AttentionContext) -> Tensor:
         """(B, H, T, S) -> (B, H, T, S); decoding keeps the last k - 1 rows for the next steps."""
         weight, bias = (None, None) if self.conv is None else (self.conv.weight, self.conv.bias)
-        above, cells = None, context.cells
+        above, cells = 0, context.cells
         if context.memory is not None and weight is not None and self.component != "encoder" and self.kernel > 1:
-            above = context.memory.get(self.key)
-            rows = mask_cells(logits, cells)
-            earlier = rows.new_zeros(*rows.shape[:2], self.kernel - 1, 0) if above is None else above
-            context.memory[self.key] = stack_rows(earlier, rows)[:, :, -(self.kernel - 1) :]
+            above, rows = self.kernel - 1, logits if cells is None else logits.masked_fill(~cells, 0)
+            earlier = context.memory.get(self.key)
+            earlier = rows.new_zeros(*rows.shape[:2], above, 0) if earlier is None else earlier
+            earlier = F.pad(earlier, (0, rows.size(3) - earlier.size(3)))  # they had fewer keys
+            logits, cells = torch.cat([earlier, rows], 2), None
+            context.memory[self.key] = logits[:, :, -above:]
         evolved = evolve_logits(
             logits,
             context.previous if self.carry_ratio else None,
