@@ -114,9 +114,10 @@ class StagedBody:
         """Whether there is one map per head."""
         return all(mechanism.has_maps for mechanism in self.stage("attention"))
 
-    def stage(self, name: str) -> list[Any]:
+    def stage(self, name: str) -> Sequence[Any]:
         """The mechanisms with this stage, in order."""
-        return [self._modules[key] for key in self.stage_keys[name]]
+        keys = self.stage_keys[name]
+        return [self._modules[key] for key in keys] if keys else keys
 
     def split_heads(self, x: Tensor, heads: int) -> Tensor:
         """(T, B, ``heads`` D), or (B, T, ``heads`` D) with ``batch_first``, -> (B, ``heads``, T, D)."""
