@@ -44,7 +44,7 @@ test-fast: setup
 
 # The tests with the newest versions of all libraries that pip finds, in an environment of its own.
 test-newest: .venv-newest/.done
-	.venv-newest/bin/python -m pytest -q -m 'not gpu and not slow' -n 2 --dist loadfile --no-loadscope-reorder
+	PATH="$(CURDIR)/.venv-newest/bin:$$PATH" .venv-newest/bin/python -m pytest -q -m 'not gpu and not slow' -n 2 --dist loadfile --no-loadscope-reorder
 
 .venv-newest/.done: pyproject.toml setup.py
 	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest

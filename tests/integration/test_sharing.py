@@ -367,7 +367,8 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(hf_api.api, "endpoint", address)
     files = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+    for module in (constants, file_download):  # the latter has a copy before version 1
+        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", files, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
