@@ -48,7 +48,12 @@ def marian(job: Namespace) -> Built:
     special = {"pad_token_id": PAD, "eos_token_id": EOS, "forced_eos_token_id": EOS, "decoder_start_token_id": EOS}
     both = {f"{coder}_{name}": value for coder in ("encoder", "decoder") for name, value in side.items()}
     config = MarianConfig(
-        vocab_size=size.words + 4, d_model=size.width, activation_function="relu", scale_embedding=True, **both, **special
+        vocab_size=size.words + 4,
+        d_model=size.width,
+        activation_function="relu",
+        scale_embedding=True,
+        **both,
+        **special,
     )
     model: Any = MarianMTModel(config)
     inputs = {"input_ids": job.source, "attention_mask": job.source.ne(PAD).long()}

@@ -19,4 +19,5 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_finish() -> None:
+    gc.set_threshold(100_000, 50, 50)
     gc.freeze()  # thousands of imported and collected objects, searched again and again otherwise
