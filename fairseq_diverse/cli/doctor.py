@@ -108,6 +108,17 @@ def _package(name: str, specifiers: "SpecifierSet", extra: str) -> Check:  # typ
     return Check(name, "ok", version, required=required)
 
 
+def _torchaudio() -> Iterator[Check]:
+    """Whether torchaudio, which fairseq requires and transformers imports, is of the same build as torch."""
+    if version := _version("torchaudio"):
+        try:
+            import_module("torchaudio")
+        except Exception as error:
+            whence = "install it from where torch is, such as --index-url https://download.pytorch.org/whl/cpu"
+            found = f"{version}, with which transformers 5 cannot be imported: {_short(error)}"
+            yield Check("torchaudio", "wrong", found, f"pip uninstall torchaudio, or {whence}", required=False)
+
+
 def _fairseq() -> Iterator[Check]:
     """Which fairseq is imported, and what the package needs that it does not have."""
     spec = find_spec("fairseq")
@@ -166,6 +177,7 @@ def _loading() -> Iterator[Check]:
 
 CHECKS: dict[str, Callable[[], Iterator[Check]]] = {
     "packages": _packages,
+    "torchaudio": _torchaudio,
     "fairseq": _fairseq,
     "torch's devices": _devices,
     NAME: _plugin,

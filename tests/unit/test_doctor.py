@@ -112,6 +112,21 @@ def test_a_fairseq_that_lacks_something_or_is_there_twice_is_wrong(monkeypatch):
     assert check.found.endswith(", lacks fairseq.data.span_mask_tokens_dataset.SpanMaskedTokensDataset")
 
 
+def test_a_torchaudio_of_another_build_is_named(monkeypatch):
+    """As PyPI's beside a torch for CPUs; only transformers 5 imports it."""
+
+    def import_module(name):
+        raise OSError(f"Could not load this library: {name}.so")
+
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.11.0")
+    monkeypatch.setattr(doctor, "import_module", import_module)
+    (check,) = doctor._torchaudio()
+    assert check.state == "wrong" and not check.failed
+    assert check.found.startswith("2.11.0, ") and check.found.endswith("Could not load this library: torchaudio.so")
+    monkeypatch.setattr(doctor, "import_module", lambda name: None)
+    assert not [*doctor._torchaudio()]
+
+
 def test_unsafe_loading_is_wrong(monkeypatch):
     (check,) = doctor._loading()
     assert check.state == "ok"
