@@ -20,7 +20,7 @@ which fairseq has a wheel: make setup PYTHON=python3.12
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "== 1 of 3: torch"
 	$(BIN)/python -m pip install -q -c constraints.txt torch numpy cython setuptools wheel
-	@echo "== 2 of 3: fairseq, compiled here"
+	@echo "== 2 of 3: fairseq, compiled here where it has no wheel"
 	env -u CUDA_HOME $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation fairseq-fixed
 	@echo "== 3 of 3: this package and its extras"
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
@@ -89,7 +89,7 @@ bench: setup
 
 # The tables of README.md, docs/ and results/, from the summaries in results/
 results: setup
-	$(BIN)/fairseq-diverse report --refresh README.md docs/comparison.md docs/demo.md results/comparison/README.md results/earlier.md results/nlu-small.md
+	$(BIN)/fairseq-diverse report --refresh README.md docs/comparison.md docs/demo.md results/comparison/README.md results/earlier.md results/nlu-small.md results/cifar10.md
 
 # The docs site in build/site, which needs no server but for its search: `.venv/bin/mkdocs serve`
 docs: setup

@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
     print(words.read_text(encoding="utf-8").splitlines()[-1])
     print(f"\nthe same as a page:  {page}\nattention maps:      {out}/attention/")
     variable = f"FAIRSEQ_DIVERSE_RUNS={shlex.quote(str(out))}"
-    print('Next (in a clone, after "source .venv/bin/activate"):')
+    print("Next (in a clone first: source .venv/bin/activate):")
     print(f"  fairseq-diverse demo --rows baseline,gated --out {shlex.quote(str(out))}    # another mechanism")
     print(f"  {variable} fairseq-diverse run {shlex.join(table)} --seeds 1,2,3 --jobs 2    # one seed proves nothing")
     files = "--train raw/train --valid raw/dev --test raw/test --out data"

@@ -153,6 +153,13 @@ def _devices() -> Iterator[Check]:
     yield Check("threads of torch", "ok", str(torch.get_num_threads()), required=False)
 
 
+def _kernels() -> Iterator[Check]:
+    from fairseq_diverse.attention.kernels.compiler import compiler
+
+    found, slower = compiler(), "routing, interacting heads and evolving attention are slower on a CPU"
+    yield Check("C compiler", "ok" if found else "missing", found or slower, "install gcc", required=False)
+
+
 def _plugin() -> Iterator[Check]:
     if not find_spec("fairseq"):
         yield Check(NAME, "wrong", "without fairseq only its attentions work", install("fairseq"))
@@ -180,6 +187,7 @@ CHECKS: dict[str, Callable[[], Iterator[Check]]] = {
     "torchaudio": _torchaudio,
     "fairseq": _fairseq,
     "torch's devices": _devices,
+    "C kernels": _kernels,
     NAME: _plugin,
     "checkpoints": _loading,
 }

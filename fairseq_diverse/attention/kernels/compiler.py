@@ -31,6 +31,11 @@ TIME = 60  # seconds for each of the two
 _compiling = threading.Lock()
 
 
+def compiler() -> str | None:
+    """The path of the C compiler: of ``CC``, else ``cc`` or ``gcc``."""
+    return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+
+
 @functools.cache
 def library(name: str) -> Any:
     """The compiled ``name.c``, or None without a compiler.
@@ -38,26 +43,26 @@ def library(name: str) -> Any:
     ``FAIRSEQ_DIVERSE_KERNELS=0`` switches all kernels off; another value is the compiler's ``-march`` (default
     ``native``): ``x86-64-v3`` gives the same instructions on every processor with AVX2.
     """
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    program = compiler()
     instructions = os.environ.get("FAIRSEQ_DIVERSE_KERNELS") or "native"
-    if instructions == "0" or compiler is None or os.name != "posix":
+    if instructions == "0" or program is None or os.name != "posix":
         return None
     source = Path(__file__).with_name(f"{name}.c")
     try:
         text = source.read_bytes()
-        flags = "\0".join([compiler, _processor(), instructions, *COMPILE])
+        flags = "\0".join([program, _processor(), instructions, *COMPILE])
         begin = _cache() / f"{name}-{hashlib.sha256(flags.encode() + text).hexdigest()[:16]}"
         with _compiling:  # one thread at a time
             found = filter(Path.is_file, begin.parent.glob(f"{begin.name}-*.so"))
             kept = next((path for path in found if path.name.endswith(_ending(path))), None) or _compile(
-                (compiler, f"-march={instructions}", *COMPILE), source, begin
+                (program, f"-march={instructions}", *COMPILE), source, begin
             )
         loaded = ctypes.CDLL(str(kept))
         for function in re.findall(rb"^int (\w+)\(", text, re.MULTILINE):
             getattr(loaded, function.decode())
         return loaded
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
-        logger.warning(f"{name} runs on torch, without its C kernel: {error}")
+        logger.warning(f"the C kernel {name} cannot be made; torch does its work, slower: {error}")
         return None
 
 
