@@ -331,6 +331,9 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(
                 {"id": "me/model", "sha": self.commit, "siblings": [{"rfilename": n} for n in self.files]}
             )
+        if self.path.startswith(f"/api/models/me/model/tree/{self.commit}"):  # from version 2
+            there = [{"type": "file", "path": n, "size": len(x), "oid": n} for n, x in self.files.items()]
+            return self.answer(there)
         name = unquote(self.path.partition(f"/me/model/resolve/{self.commit}/")[2])
         if name not in self.files:
             return self.answer()
