@@ -321,7 +321,7 @@ def test_a_table_of_glue_from_a_checkpoint_of_the_users(tmp_path):
 def test_multi30k_then_a_length_penalty(tmp_path, raw, size):
     out = tmp_path / "out"
     table = call("multi30k.sh", raw, out, "baseline", SEEDS="1,2", SIZE=size)
-    assert re.search(r"^\| baseline \| [\d,]+ \| .* ± .* \| 2 \|$", table, re.MULTILINE)
+    assert re.search(r"^\| baseline \| .* ± .* \| 2 \|$", table, re.MULTILINE)
     checkpoint = next(out.glob("multi30k_en_de-mini-baseline-*/seed2/checkpoints/checkpoint_average.pt"))
     text = call("tune-lenpen.sh", checkpoint, out / "data/multi30k_en_de", -20, 20)
     lengths = dict(re.findall(r"^(lenpen-\S+) .* ([\d.]+)$", text, re.MULTILINE))
