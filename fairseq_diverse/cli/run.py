@@ -317,7 +317,9 @@ def _overview(runs: "Sequence[Run]", left: "Sequence[Run]", gpus: int | None) ->
     if known:
         text.append(f"hours of training, one run at a time, by the speed of finished runs: {hours:.1f}{rest}")
     elif left:
-        text.append("hours: not measured here before a run is finished; modelled for the papers: results/scaling.md")
+        text.append(
+            "hours: not measured here before a run is finished; modelled for the papers: results/scaling.md in a clone"
+        )
     return text
 
 

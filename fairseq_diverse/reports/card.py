@@ -102,8 +102,12 @@ def model_card(title: str, checkpoint: Path, folder: Path, state: Mapping[str, A
         "## Cite\n\n" + _cite(active),
     ]
     if own.get("commands"):
-        lines = "\n".join(own["commands"])
-        parts.insert(-1, f"## Training\n\nRUN is the folder of the run.\n\n```bash\n{lines}\n```")
+        lines = "\n".join(own["commands"]).replace(
+            " --user-dir fairseq_diverse ", ' --user-dir "$(fairseq-diverse user-dir)" '
+        )
+        parts.insert(
+            -1, f"## Training\n\nRUN is the folder of the run, {own['data']} its data.\n\n```bash\n{lines}\n```"
+        )
     return "\n\n".join(parts) + "\n"
 
 
