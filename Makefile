@@ -91,9 +91,10 @@ bench: setup
 results: setup
 	$(BIN)/fairseq-diverse report --refresh README.md docs/comparison.md docs/demo.md results/comparison/README.md results/earlier.md results/nlu-small.md results/cifar10.md
 
-# The docs site in build/site, which needs no server but for its search: `.venv/bin/mkdocs serve`
+# The docs site in build/site, which needs no server but for its search: `.venv/bin/zensical serve`
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python scripts/docs_site.py
+	$(BIN)/zensical build --strict
 	@echo "open build/site/index.html"
 
 # The notebook with what its cells show, after a change

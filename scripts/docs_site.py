@@ -1,8 +1,8 @@
-"""The hook of mkdocs.yml, which adds the pages that are not Markdown files in docs/.
+"""Write the pages of the docs site into a folder, by default build/pages, for `make docs`.
 
-Every file has its path in the repository, so that a relative link leads where it leads on a git host. Besides docs/
-there are the Markdown files of other folders, the notebook, a page for every source file that some page links to, and
-docs/flags.md, which is made here from the parsers of the commands.
+Every page has its file's path in the repository, so that a relative link leads where it leads on a git host. Besides
+docs/ there are the Markdown files of other folders, the notebook, a page for every source file that some page links to,
+and docs/flags.md, which is made here from the parsers of the commands.
 """
 
 import argparse
@@ -10,6 +10,8 @@ import json
 import logging
 import posixpath
 import re
+import shutil
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -17,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import griffe
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "docs/*.ipynb", "docs/site.css", "benchmarks/README.md")
@@ -37,46 +37,35 @@ class Constants(griffe.Extension):
                     parameter.default = func.module[name.name].value
 
 
-class Page(File):
-    """A page of a file that is not Markdown."""
-
-    def __init__(self, path: str, *args: Any, **kwargs: Any) -> None:
-        super().__init__(path, *args, dest_uri=f"{path}.html", **kwargs)
-
-    def is_documentation_page(self) -> bool:
-        return True
-
-
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The theme's files, the pages, and what they link to."""
-    found = Files([file for file in files if file.src_dir != config.docs_dir])
+def write_pages(out: Path) -> None:
+    """Write the pages, and what they link to, into a new folder."""
+    shutil.rmtree(out, ignore_errors=True)
     names = [path.relative_to(ROOT).as_posix() for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
     for name in names:  # which grows
-        file = site_file(name, config)
-        found.append(file)
-        if name.endswith((".md", ".ipynb")):
-            paths = (posixpath.join(posixpath.dirname(name), link) for link in LINK.findall(file.content_string))
-            linked = dict.fromkeys(map(posixpath.normpath, paths))
-            names += [path for path in linked if path not in names and (ROOT / path).is_file()]
-    found.append(File.generated(config, "docs/flags.md", content="\n".join(flags())))
-    return found
+        path = ROOT / name
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix in (".png", ".css"):
+            shutil.copyfile(path, out / name)
+            continue
+        text, written = path.read_text(encoding="utf-8"), out / name
+        if path.suffix in (".md", ".ipynb"):
+            text = notebook(text) if path.suffix == ".ipynb" else text
+            for link in dict.fromkeys(LINK.findall(text)):
+                linked = posixpath.normpath(posixpath.join(posixpath.dirname(name), link))
+                if (ROOT / linked).is_file():
+                    names += [] if linked in names else [linked]
+                    if not linked.endswith((".md", ".png")):
+                        text = re.sub(rf"\]\({re.escape(link)}(?=[)#])", f"]({link}.md", text)
+        else:
+            text = f"# {name}\n\n~~~~{LANGUAGES.get(path.suffix, 'text')}\n{text}\n~~~~\n"
+        (written if path.suffix == ".md" else written.with_name(f"{path.name}.md")).write_text(text, encoding="utf-8")
+    (out / "docs/flags.md").write_text("\n".join(flags()), encoding="utf-8")
 
 
-def site_file(name: str, config: MkDocsConfig) -> File:
-    """The file of the site for a file of the repository."""
-    path = ROOT / name
-    if path.suffix in (".md", ".png", ".css"):
-        return File.generated(config, name, abs_src_path=str(path))
-    if path.suffix == ".ipynb":
-        return Page.generated(config, name, content=notebook(path))
-    shown = f"# {name}\n\n~~~~{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text(encoding='utf-8')}\n~~~~\n"
-    return Page.generated(config, name, content=shown, inclusion=InclusionLevel.NOT_IN_NAV)
-
-
-def notebook(path: Path) -> str:
+def notebook(text: str) -> str:
     """A notebook as Markdown: its text, its code, and what the code printed and drew."""
     parts = []
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    for cell in json.loads(text)["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
         outputs = cell.get("outputs", ())
@@ -143,3 +132,7 @@ def _plain(text: str) -> str:
 
 def _block(text: str) -> str:
     return f"```text\n{text.strip()}\n```"
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/pages")
