@@ -109,13 +109,13 @@ def _package(name: str, specifiers: "SpecifierSet", extra: str) -> Check:  # typ
 
 
 def _torchaudio() -> Iterator[Check]:
-    """Whether torchaudio, which fairseq requires and transformers imports, is of the same build as torch."""
-    if version := _version("torchaudio"):
+    """Whether torchaudio, which fairseq requires and transformers imports from 5 on, is of the same build as torch."""
+    if (version := _version("torchaudio")) and int((_version("transformers") or "0").partition(".")[0]) >= 5:
         try:
             import_module("torchaudio")
         except Exception as error:
             whence = "install it from where torch is, such as --index-url https://download.pytorch.org/whl/cpu"
-            found = f"{version}, with which transformers 5 cannot be imported: {_short(error)}"
+            found = f"{version}, with which transformers cannot be imported: {_short(error)}"
             yield Check("torchaudio", "wrong", found, f"pip uninstall torchaudio, or {whence}", required=False)
 
 

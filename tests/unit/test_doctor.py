@@ -118,8 +118,11 @@ def test_a_torchaudio_of_another_build_is_named(monkeypatch):
     def import_module(name):
         raise OSError(f"Could not load this library: {name}.so")
 
-    monkeypatch.setattr(doctor, "_version", lambda package: "2.11.0")
+    versions = {"torchaudio": "2.11.0", "transformers": "4.57.6"}
+    monkeypatch.setattr(doctor, "_version", versions.get)
     monkeypatch.setattr(doctor, "import_module", import_module)
+    assert not [*doctor._torchaudio()]
+    versions["transformers"] = "5.24.0"
     (check,) = doctor._torchaudio()
     assert check.state == "wrong" and not check.failed
     assert check.found.startswith("2.11.0, ") and check.found.endswith("Could not load this library: torchaudio.so")
