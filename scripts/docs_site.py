@@ -23,11 +23,19 @@ import griffe
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "docs/*.ipynb", "docs/site.css", "benchmarks/README.md")
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
+SEVERAL = re.compile(r"^( +)(\w+(?:, \w+)+): (.*(?:\n\1 +.*)*)", re.MULTILINE)
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".cff": "yaml"}
 
 
-class Constants(griffe.Extension):
-    """Of mkdocstrings: a default that is a constant of the package is shown as its value."""
+class Parameters(griffe.Extension):
+    """Of mkdocstrings: an entry of several parameters is one of each; a default that is a constant is its value."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = SEVERAL.sub(
+                lambda entry: "".join(f"{entry[1]}{name}: {entry[3]}\n" for name in entry[2].split(", ")).rstrip("\n"),
+                obj.docstring.value,
+            )
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         for parameter in func.parameters:

@@ -31,9 +31,7 @@ class StandaloneAttention(StagedBody, nn.Module):
         num_heads: H, a divisor of C.
         dropout: probability of dropping an attention weight in training.
         bias: whether the projections have a bias.
-        kdim: width of the inputs of keys (default: C).
-        vdim: likewise of values.
-        qdim: likewise of queries.
+        kdim, vdim, qdim: widths of the inputs of keys, values and queries (default: C).
         mechanisms: name -> settings. A setting is named as its flag without the prefix; leave out ``on``.
         component: encoder (no causal mask), decoder (the caller masks the future) or cross.
         layer: number of the layer, from 1 at the bottom, for mechanisms that depend on it.

@@ -123,8 +123,11 @@ def api_names() -> list[tuple[str, list[str]]]:
     return [(name, yaml.safe_load(options)["options"]["members"] if options else []) for name, options in found]
 
 
-def test_defaults_on_the_api_page_are_values(site):
-    text = html.unescape(re.sub(r"<[^>]+>", "", (site / "docs/api.html").read_text(encoding="utf-8")))
+def test_parameters_on_the_api_page_have_types_and_defaults(site):
+    page = (site / "docs/api.html").read_text(encoding="utf-8")
+    rows = re.findall(r'<tr class="doc-section-item">(.*?)</tr>', page, re.DOTALL)
+    assert len(rows) > 300 and not [row for row in rows if re.search(r"<td>\s*</td>", row)]
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
     assert not re.findall(r"= [A-Z]{3,}\b", text)
     assert "resamples: int = 10000" in text and "seed: int = 12345" in text
 
