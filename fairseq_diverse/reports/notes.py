@@ -113,9 +113,9 @@ def seeds_notes(lines: Sequence[Line], measures: Sequence[Measure]) -> list[str]
         ratios |= {line.name: line.differences[measure.key].ratio or 0.0 for line in shown}
         if wide := [f"{name} ({ratio:.1f} times)" for name, ratio in ratios.items() if ratio > UNEVEN]:
             text.append(
-                f"the test assumes one standard deviation over seeds, but in {measure.unit or measure.name} more than "
-                f"{UNEVEN:.0f} times that of all others together have {', '.join(wide)}: p of such a row, and of all "
-                "rows if it is the baseline, is too small; compare Welch p in --verdict, and --without ROW"
+                f"the test assumes that rows vary alike over seeds, but in {measure.unit or measure.name} these vary "
+                f"more than {UNEVEN:.0f} times as much as all others: {', '.join(wide)}. Their p is too small, and "
+                "that of all rows if one of them is the baseline; compare Welch p in --verdict, and --without ROW"
             )
     return text
 

@@ -226,14 +226,14 @@ def test_a_row_whose_seeds_differ_much_more_than_the_others_is_named_and_can_be_
     assert lines["second"]["nll_seed_p"] > 0.05 and lines["third"]["seed_ratio"] is None
     assert not main([*asked, "--verdict"])
     shown = capsys.readouterr().out
-    assert "all others together have third (14.1 times): p of such a row, and of all rows if" in shown
+    assert "as all others: third (14.1 times). Their p is too small, and" in shown
     welch = ttest_ind(nll["first"], nll["third"], equal_var=False).pvalue
     assert lines["third"]["nll_seed_welch_p"] == pytest.approx(welch)
     assert f" {welch:.3f} " in shown and "Welch p: of the row" in shown
     assert "(3 rows)" in shown and "commits: 0123456789+" in shown
     assert not main([*asked, "--verdict", "--without", "third"])
     left = capsys.readouterr().out
-    assert "[--without third]" in left and "third " not in left and "(2 rows)" in left and "assumes one" not in left
+    assert "[--without third]" in left and "third " not in left and "(2 rows)" in left and "vary alike" not in left
     found = [re.search("^second .* (helps|not resolved) ", text, re.MULTILINE)[1] for text in (shown, left)]
     assert found == ["not resolved", "helps"]
     for rows, message in (
@@ -258,14 +258,16 @@ def test_a_baseline_whose_seeds_differ_much_more_than_the_rows_is_named(table):
     pooled = (np.var(nll["third"], ddof=1) + np.var(nll["second"], ddof=1)) / 2
     assert lines[1]["nll_seed_baseline_ratio"] == pytest.approx(np.std(nll["first"], ddof=1) / pooled**0.5)
     (note,) = [note for note in shown.notes if "more than 3 times" in note]
-    assert "have first (22.5 times): p of such a row, and of all rows if it is the baseline, is too small" in note
+    assert (
+        "others: first (22.5 times). Their p is too small, and that of all rows if one of them is the baseline" in note
+    )
     assert "BLEU, NLL ±: standard deviation over seeds" in shown.notes and "5.167 ± 2.255" in shown.cells[1]
     for wide, noted in ((0.32, True), (0.28, False)):  # the rows' deviation is 0.1
         nll["first"] = [5.0 - wide, 5.0, 5.0 + wide]
         said = " ".join(
             view(rows, {row: [summary(i, 9, x) for i, x in enumerate(of)] for row, of in nll.items()}).notes
         )
-        assert ("more than 3 times" in said) == noted and ("have first (3.2 times)" in said) == noted
+        assert ("more than 3 times" in said) == noted and ("others: first (3.2 times)" in said) == noted
 
 
 def test_other_trees_and_files_are_refused_and_other_versions_named(rows):
