@@ -46,8 +46,7 @@ class Parameters(griffe.Extension):
 
 
 def write_pages(out: Path) -> None:
-    """Write the pages, and what they link to, into a new folder."""
-    shutil.rmtree(out, ignore_errors=True)
+    """Write the pages, and what they link to, into a folder."""
     names = [path.relative_to(ROOT).as_posix() for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
     for name in names:  # which grows
         path = ROOT / name
@@ -55,7 +54,7 @@ def write_pages(out: Path) -> None:
         if path.suffix in (".png", ".css"):
             shutil.copyfile(path, out / name)
             continue
-        text, written = path.read_text(encoding="utf-8"), out / name
+        text = path.read_text(encoding="utf-8")
         if path.suffix in (".md", ".ipynb"):
             text = notebook(text) if path.suffix == ".ipynb" else text
             for link in dict.fromkeys(LINK.findall(text)):
@@ -66,7 +65,7 @@ def write_pages(out: Path) -> None:
                         text = re.sub(rf"\]\({re.escape(link)}(?=[)#])", f"]({link}.md", text)
         else:
             text = f"# {name}\n\n~~~~{LANGUAGES.get(path.suffix, 'text')}\n{text}\n~~~~\n"
-        (written if path.suffix == ".md" else written.with_name(f"{path.name}.md")).write_text(text, encoding="utf-8")
+        (out / name).with_name(path.name.removesuffix(".md") + ".md").write_text(text, encoding="utf-8")
     (out / "docs/flags.md").write_text("\n".join(flags()), encoding="utf-8")
 
 
@@ -143,4 +142,6 @@ def _block(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/pages")
+    pages = ROOT / "build/pages"
+    shutil.rmtree(pages, ignore_errors=True)  # those of files that are gone
+    write_pages(Path(sys.argv[1]) if len(sys.argv) > 1 else pages)
