@@ -164,7 +164,11 @@ class StagedBody:
         for mechanism in self.stage("bias"):
             gated, term = mechanism.name in self.gated_mechanisms, mechanism.bias(context.of(mechanism))
             bias_of[gated] = term if bias_of[gated] is None else bias_of[gated] + term
-        logits = _product(q, k.transpose(-1, -2)) if not replacing and (explicit or self.stage_keys["select"]) else None
+        logits = (
+            batched_product(q, k.transpose(-1, -2))
+            if not replacing and (explicit or self.stage_keys["select"])
+            else None
+        )
         for mechanism in self.stage("select"):
             context.selected = mechanism.select(logits, context.of(mechanism))  # (B, H)
         bias = None if bias_of[True] is None else _where_selected(bias_of[True], 0, context)
@@ -203,7 +207,7 @@ class StagedBody:
             for mechanism in self.stage("weights"):
                 mixed = mechanism.weights(mixed, context.of(mechanism))
             dropped = F.dropout(mixed.type_as(v), context.dropout) if context.dropout else mixed.type_as(v)
-            heads = _product(dropped, v)  # (B, H, T, D)
+            heads = batched_product(dropped, v)  # (B, H, T, D)
             for mechanism in self.stage("output_bias"):
                 term = mechanism.output_bias(dropped, context.of(mechanism))
                 heads = heads + (_where_selected(term, 0, context) if mechanism.name in self.gated_mechanisms else term)
@@ -231,7 +235,7 @@ def _repeat_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
+def batched_product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of (B, H, ..., ...), for which torch would expand both."""
     product = torch.bmm(a.flatten(0, 1), b.flatten(0, 1))
     return product.view(*a.shape[:2], *product.shape[1:])

@@ -10,7 +10,7 @@ from fairseq.modules import MultiheadAttention
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
-from fairseq_diverse.attention.body import AttentionOutput, StagedBody, build_mechanisms
+from fairseq_diverse.attention.body import AttentionOutput, StagedBody, batched_product, build_mechanisms
 from fairseq_diverse.attention.functional.masking import attend_somewhere
 from fairseq_diverse.attention.mechanism import AttentionContext
 from fairseq_diverse.attention.plan import Placed
@@ -153,13 +153,17 @@ class StagedAttention(StagedBody, MultiheadAttention):
             if fused_in_fairseq and not self.skip_embed_dim_check and query.device.type != "xla":
                 masks = masks or Masks(query.dtype, key_padding_mask, attn_mask)
                 return AttentionOutput(self._fused(query, key, value, masks.added), carry=carried)
-            given = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
-            plain, maps = MultiheadAttention.forward(self, query, key, value, *given)
-            return AttentionOutput(plain, None if maps is None else maps.transpose(0, 1), carry=carried)
+            if attn_mask is not None or self.beam_size > 1 or self.skip_embed_dim_check or query.device.type == "xla":
+                given = key_padding_mask, incremental_state, weights, static_kv, attn_mask, False, weights
+                plain, maps = MultiheadAttention.forward(self, query, key, value, *given)
+                return AttentionOutput(plain, None if maps is None else maps.transpose(0, 1), carry=carried)
 
         q, k, v, key_padding_mask = self._project(query, key, value, key_padding_mask, incremental_state)
         if masks is None or (incremental_state is not None and not static_kv):  # with the padding of steps before
             masks = Masks(query.dtype, key_padding_mask, attn_mask)
+        if self.is_plain and not terms and not inside and not (weights and fused_in_fairseq):
+            plain, maps = self._unfused(q, k, v, masks.padding)
+            return AttentionOutput(plain, maps if weights else None, carry=carried)
         padding = key_padding_mask, query_padding_mask, masks.allowed
         more = relations, carried, self._recall(incremental_state)
         context = AttentionContext(query.transpose(0, 1), q, k, v, self.scaling, self._dropout, *padding, *more)
@@ -175,6 +179,14 @@ class StagedAttention(StagedBody, MultiheadAttention):
         heads = F.scaled_dot_product_attention(q, k, v, None if mask is None else mask.type_as(q), self._dropout)
         heads = heads.permute(2, 0, 1, 3).reshape(-1, self.embed_dim)  # of two dimensions, as there: one kernel
         return F.linear(heads, self.out_proj.weight, self.out_proj.bias).view(*query.shape[:2], -1)
+
+    def _unfused(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What fairseq computes in cross-attention and in decoding steps, bit for bit, and the map of each head."""
+        logits = batched_product(q, k.transpose(-1, -2))
+        logits = logits if padding is None else logits.masked_fill(padding, -torch.inf)
+        weights = logits.softmax(-1, dtype=torch.float32)
+        dropped = F.dropout(weights.type_as(v), self._dropout) if self._dropout else weights.type_as(v)
+        return self.combine_heads(batched_product(dropped, v).permute(2, 0, 1, 3).flatten(2)), weights
 
     def _keep(self, state: IncrementalState | None, memory: Mapping[str, Tensor], batch: int) -> None:
         """Keep for later decoding steps what mechanisms put into ``memory``."""

@@ -10,21 +10,21 @@ from benchmarks.gpu_rows import VARIANTS
 # forward and the backward pass of training, in a step of decoding. Lower them where a mechanism gets better.
 COUNTED_WITH = "2.13"  # torch
 LIMITS = {
-    "off": (397, 613, 191),
+    "off": (393, 599, 182),
     "em routing": (495, 797, 222),
     "simple routing": (483, 749, 214),
-    "dependency": (430, 615, 191),
-    "phrase": (504, 711, 191),
-    "phrase, enlivened": (592, 715, 191),
-    "pruning": (482, 617, 191),
-    "relative": (523, 767, 231),
-    "localness": (517, 759, 191),
-    "localness of heads": (529, 787, 191),
-    "rotary": (519, 689, 231),
-    "alibi": (435, 617, 191),
-    "position bias": (501, 701, 189),
+    "dependency": (428, 603, 182),
+    "phrase": (502, 699, 182),
+    "phrase, enlivened": (590, 703, 182),
+    "pruning": (480, 605, 182),
+    "relative": (523, 757, 218),
+    "localness": (515, 747, 182),
+    "localness of heads": (527, 775, 182),
+    "rotary": (519, 679, 218),
+    "alibi": (435, 607, 178),
+    "position bias": (501, 691, 176),
     "qk-norm": (525, 833, 228),
-    "synthesizer dense": (549, 815, 239),
+    "synthesizer dense": (549, 805, 226),
     "residual logits": (464, 672, 194),
     "value residual": (435, 641, 186),
     "query width 20": (505, 677, 212),
@@ -53,4 +53,4 @@ def test_no_mechanism_calls_more_operators_than_it_may():
 
 def test_the_model_without_mechanisms_calls_no_more_than_fairseqs():
     ours, theirs = (host.operators(host.sides.SIDES[name], 2) for name in ("off", "fairseq"))
-    assert ours[0] < theirs[0] and ours[1] < theirs[1] and ours[2] <= theirs[2] + 4
+    assert ours[0] < theirs[0] and ours[1] < theirs[1] and ours[2] < theirs[2]
